@@ -43,17 +43,12 @@ class Baseline(ABC):
     """The variables that each role needs."""
 
     def __init__(self, abstain_below: float = 0.35, window_tokens: int = 131072) -> None:
-        """Set both bounds.
-
-        Args:
-            abstain_below: Share of what is asked that must be covered, or the answer is blank.
-            window_tokens: Longest prompt, at four characters per token.
-        """
+        """Answer blank where less than a share is covered; refuse longer prompts, at four characters per token."""
         self.abstain_below, self._window_tokens = abstain_below, window_tokens
 
     @property
     def identity(self) -> str:
-        """Name the rules and their settings."""
+        """The rules and their settings."""
         return f"{self.name}/{self.version} abstain_below={self.abstain_below:g} window_tokens={self._window_tokens}"
 
     @abstractmethod
@@ -89,7 +84,7 @@ class Baseline(ABC):
 
 
 class Dummy(Baseline):
-    """Stands in for the models of a system that declares nothing offline: every role gets the schema's least value."""
+    """Stands in for models of a system that declares nothing offline: every role gets the schema's least value."""
 
     name, version, needs = "dummy", 1, {}
 
@@ -162,11 +157,9 @@ _TABLE_ROW = re.compile(r"\s*\|(.+)\|\s*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A sentence or table cell of a document's snippet.
+    """A sentence or table cell of a document's snippet, on one line.
 
     Attributes:
-        ref_id: Its document.
-        text: Its text on one line.
         words: Its words' stems and where each begins.
         layers: Stems of it, of the sentences on either side, and of the whole snippet.
     """
@@ -229,12 +222,7 @@ def _texts(text: str) -> Iterator[str]:
 
 
 def weigh(factors: Mapping[str, float], passages: Sequence[Passage]) -> dict[str, float]:
-    """Weigh terms by their smoothed inverse document frequency over passages (Robertson 2004), times their factors.
-
-    Args:
-        factors: By term; above 1 for names.
-        passages: All that is shown.
-    """
+    """Weigh terms by their smoothed inverse document frequency over passages (Robertson 2004), times their factors."""
     counts = Counter(term for passage in passages for term in passage.layers[0])
     weights = {}
     for term, factor in factors.items():

@@ -21,8 +21,7 @@ class Row:
     """One request while its reply is generated.
 
     Attributes:
-        prompt: Token ids of the prompt.
-        request: What is asked: temperature, top_p, max_tokens, seed.
+        prompt: Token ids.
         end_ids: Tokens that end the reply.
         grammar: Grammar of the reply (an ``LLMatcher``); None: free text.
         reasoning_end: Tokens that end the model's reasoning, after which the grammar holds; empty: no reasoning.

@@ -66,11 +66,9 @@ class Asked:
     Attributes:
         text: The question without ``True or False:``.
         factors: Its terms, names and numbers with a factor above 1, codes (A100) with the largest.
-        kind: The kind of value.
         unit: Its unit; None: none with a dimension is known.
         counted: Stems of the things counted, where there is no such unit.
         shown_unit: The unit as the answer names it.
-        wants_range: Whether it asks for a range.
     """
 
     text: str

@@ -51,7 +51,7 @@ class LocalBackend:
         Args:
             model: A causal language model of transformers, on its device.
             tokenizer: Its fast tokenizer.
-            name: Its name in messages.
+            name: For messages.
             window_tokens: Longest prompt plus reply, in tokens.
             batch_size: Most requests that are decoded together.
             template_kwargs: Variables of the chat template.

@@ -46,7 +46,7 @@ async def completion_body(
         request: The request.
         model: The model's name on the server.
         schema_mode: How the schema is sent.
-        any_root: Also send schemas of arrays (a plan's); OpenAI's API accepts objects only.
+        any_root: Also send schemas of other roots than objects, which alone OpenAI's API accepts.
 
     Raises:
         ModelError: An image cannot be read.

@@ -44,13 +44,10 @@ class Snippet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A rendered prompt.
+    """A rendered prompt; its images stand before the user message's text.
 
     Attributes:
-        system: The system message.
-        user: The user message.
         variables: The template's variables and ``role``, with the documents' own line breaks.
-        images: Stand before the user message's text.
     """
 
     system: str
@@ -90,13 +87,7 @@ def _rounded(opening: re.Match[str]) -> str:
 
 
 class Template(NamedTuple):
-    """One role's template.
-
-    Attributes:
-        text: The Jinja source.
-        origin: Its file or role, for messages.
-        examples: Variables of a test rendering.
-    """
+    """One role's template: its Jinja source, its file or role for messages, and variables to try it with."""
 
     text: str
     origin: str

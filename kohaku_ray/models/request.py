@@ -16,18 +16,7 @@ MAX_REPLY_MIB = 4.0
 
 
 def seed_for(base: int, question_id: str, member: int, attempt: int, role: str) -> int:
-    """Derive the seed of one model call.
-
-    Args:
-        base: The run's seed.
-        question_id: The question asked.
-        member: Ensemble member, from 0.
-        attempt: Attempt, from 0.
-        role: Role of the model.
-
-    Returns:
-        An integer in ``[0, 2**31)``, which every backend accepts.
-    """
+    """Derive the seed of one model call from the run's seed: in ``[0, 2**31)``, which every backend accepts."""
     return int(digest([base, question_id, member, attempt, role], 8), 16) % 2**31
 
 
@@ -132,10 +121,6 @@ class ChatRequest:
 
 
 def check_length(reply: Reply, most_chars: int | None) -> None:
-    """Refuse a reply that is longer than its request allows.
-
-    Raises:
-        ModelError: It is.
-    """
+    """Raise ``ModelError`` where a reply is longer than its request allows."""
     if most_chars is not None and len(reply.text) > most_chars:
         raise ModelError(f"the reply has {len(reply.text):,} characters, at most {most_chars:,} are taken")

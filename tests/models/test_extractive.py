@@ -125,11 +125,8 @@ def test_what_the_context_does_not_tell_is_blank(question, unit):
     assert prediction.ref_ids == ()
 
 
-def test_without_context_it_abstains():
-    assert ask("How much energy did training Ores-7B take?", "MWh", snippets=[]).is_blank
-
-
 def test_the_bound_of_abstention():
+    assert ask("How much energy did training Ores-7B take?", "MWh", snippets=[]).is_blank
     question = ("How much energy did training Ores-7B really consume on balance in the end?", "MWh")
     assert not ask(*question, backend=ExtractiveBackend(abstain_below=0.0)).is_blank
     assert ask(*question, backend=ExtractiveBackend(abstain_below=1.0)).is_blank
@@ -154,15 +151,12 @@ def test_captions_are_read_too():
 def test_the_seed_draws_among_the_near_best_and_only_above_zero():
     snippets = [(f"d{i}", f"Training of the model took {i} MWh in all.") for i in range(3, 9)]
     question = "How much energy did training of the model take?"
-    drawn = [ask(question, "MWh", snippets=snippets, seed=seed, temperature=0.7) for seed in range(40)]
+    drawn = [ask(question, "MWh", snippets=snippets, seed=seed, temperature=0.7) for seed in range(20)]
     assert len({prediction.answer_value for prediction in drawn}) > 3
-    assert drawn == [ask(question, "MWh", snippets=snippets, seed=seed, temperature=0.7) for seed in range(40)]
+    assert drawn == [ask(question, "MWh", snippets=snippets, seed=seed, temperature=0.7) for seed in range(20)]
     assert len({ask(question, "MWh", snippets=snippets, seed=seed).answer_value for seed in range(10)}) == 1
-
-
-def test_a_much_better_sentence_is_never_passed_over():
-    question = ("How many days did the training of Ores-7B take?", "days")
-    assert {ask(*question, seed=seed, temperature=2.0).answer_value for seed in range(30)} == {"25"}
+    better = ("How many days did the training of Ores-7B take?", "days")
+    assert {ask(*better, seed=seed, temperature=2.0).answer_value for seed in range(20)} == {"25"}
 
 
 def chat(variables, *, temperature=0.7, seed=1, messages=(("user", "x"),), schema=None, **options):
@@ -173,7 +167,7 @@ def chat(variables, *, temperature=0.7, seed=1, messages=(("user", "x"),), schem
 PLAN = {"role": "plan", "question": "How does the PUE of Fjord, in 2022, compare with other sites?", "n_queries": 6}
 
 
-def test_plans():
+def test_plans_whose_tail_the_seed_varies_above_zero():
     reply = chat(PLAN)
     jsonschema.validate(json.loads(reply.text), plan_schema(6))
     queries = json.loads(reply.text)["queries"]
@@ -182,33 +176,18 @@ def test_plans():
     assert len(queries) == len({query.casefold() for query in queries}) == 6
     assert parse_plan(reply, PLAN["question"], 6) == Plan(tuple(queries))
     assert reply == chat(PLAN)
-
-
-def test_the_seed_varies_the_tail_of_a_plan_above_zero():
     plans = {tuple(json.loads(chat({**PLAN, "n_queries": 5}, seed=seed).text)["queries"]) for seed in range(20)}
     assert len(plans) > 1
     assert len({plan[:3] for plan in plans}) == 1
     assert len({chat(PLAN, temperature=0.0, seed=seed).text for seed in range(20)}) == 1
 
 
-def test_a_prompt_beyond_the_window_overflows():
-    with pytest.raises(
-        ContextOverflowError, match="about 101 tokens but window_tokens of the extractive backend is 100"
-    ):
+def test_requests_it_refuses():
+    with pytest.raises(ContextOverflowError, match="about 101 tokens but window_tokens of the extractive backend is"):
         chat(PLAN, messages=(("user", "x" * 404),), window_tokens=100)
     assert chat(PLAN, messages=(("user", "x" * 400),), window_tokens=100).prompt_tokens == 100
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"role": "plan", "question": "?"}, "needs n_queries among the request's variables"),
-        ({"role": "answer"}, "needs question, snippets among"),
-    ],
-)
-def test_requests_it_cannot_read(variables, message):
-    with pytest.raises(ModelError, match=message):
-        chat(variables)
+    with pytest.raises(ModelError, match="needs question, snippets among the request's variables"):
+        chat({"role": "answer"})
 
 
 @pytest.mark.parametrize(
@@ -237,12 +216,8 @@ def test_a_role_of_ones_own_gets_a_reply_that_is_true_to_its_schema(schema):
 
 
 def test_the_settings_are_in_the_identity():
-    identities = {
-        ExtractiveBackend().identity,
-        ExtractiveBackend(0.5).identity,
-        ExtractiveBackend(window_tokens=9).identity,
-    }
-    assert len(identities) == 3
+    backends = ExtractiveBackend(), ExtractiveBackend(0.5), ExtractiveBackend(window_tokens=9)
+    assert len({backend.identity for backend in backends}) == 3
 
 
 @given(
@@ -274,15 +249,6 @@ def test_hostile_text_costs_little_time(question, text):
     assert time.process_time() - begin < 5
 
 
-@pytest.mark.parametrize(
-    "forms",
-    [
-        ("train", "training", "trained", "trains"),
-        ("consumes", "consumed", "consumption"),
-        ("quantisation", "quantization", "quantized"),
-        ("1,287", "1287"),
-        ("reduce", "reduction"),
-    ],
-)
-def test_forms_of_a_word_share_a_stem(forms):
-    assert len(set(map(stem, forms))) == 1
+def test_forms_of_a_word_share_a_stem():
+    for forms in ("train training trained trains", "consumes consumed consumption", "1,287 1287", "reduce reduction"):
+        assert len(set(map(stem, forms.split()))) == 1

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from kit import tiny_llama
+from kit.tiny_job import SAMPLE_TEXTS
 
-import kohaku_ray.sample
 from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import TransformersConfig
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
@@ -31,9 +31,7 @@ QUESTION = "How much energy does a data centre use? "
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory) -> str:
-    sample_path = Path(kohaku_ray.sample.__file__).parent
-    texts = [file.read_text(encoding="utf-8") for file in sorted(sample_path.rglob("*.md"))]
-    return tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts, window=WINDOW)
+    return tiny_llama.build(tmp_path_factory.mktemp("tiny"), SAMPLE_TEXTS, window=WINDOW)
 
 
 @pytest.fixture
@@ -82,12 +80,6 @@ def test_a_text_depends_on_its_own_request_and_not_on_its_company(make):
     assert [one.text for one in together] == [one.text for one in alone]
     assert [one.completion_tokens for one in together] == [one.completion_tokens for one in alone]
     assert len({one.text for one in together}) == 6
-
-
-def test_a_seed_gives_the_same_text_and_another_seed_another(make):
-    first, again, other = ask(make(batch_size=1), *(request(seed, schema=None) for seed in (7, 7, 8)))
-    assert first.text == again.text
-    assert first.text != other.text
 
 
 def test_replies_fit_their_schema_whatever_the_model_prefers(make):
@@ -205,18 +197,15 @@ def test_a_model_with_other_state_takes_one_row_after_another(make, path):
     assert {one.cached_tokens for one in replies} == {0}
 
 
-def test_what_does_not_fit_the_window_is_refused_with_all_three_numbers(make):
+def test_a_request_that_is_refused_fails_alone_with_its_reason(make):
+    nowhere = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
+    long, broken, reply = ask(
+        make(), request(user="word " * 3 * WINDOW), request(schema=nowhere), request(), errors=True
+    )
     with pytest.raises(ContextOverflowError, match=rf"prompt has \d+ tokens and .* 150, but window_tokens is {WINDOW}"):
-        ask(make(), request(user="word " * 3 * WINDOW))
-    with pytest.raises(ContextOverflowError):
-        ask(make(), request(max_tokens=WINDOW))
-
-
-def test_a_schema_that_does_not_compile_fails_alone(make):
-    broken = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
-    error, reply = ask(make(), request(schema=broken), request(), errors=True)
-    assert isinstance(error, ModelError)
-    assert "the schema of the reply does not compile: Pointer '/nowhere' does not exist" in str(error)
+        raise long
+    with pytest.raises(ModelError, match="the schema of the reply does not compile: Pointer '/nowhere' does not exist"):
+        raise broken
     assert reply.text
 
 

@@ -11,6 +11,7 @@ import time
 import traceback
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from types import SimpleNamespace
 
 import pytest
 from kit.fake_openai import Action, FakeOpenAI, completion, error_body
@@ -19,6 +20,7 @@ from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, Tra
 from kohaku_ray.models.openai import OpenAIBackend, TokenBucket, retry_after_s
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema, plan_schema
+from kohaku_ray.records import Reply
 
 KEY = "sk-secret-0123456789"
 
@@ -76,13 +78,7 @@ def test_a_request_carries_everything_and_its_reply_is_read():
             "json_schema": {"name": "answer", "schema": schema, "strict": True},
         },
     }
-    assert (reply.text, reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens, reply.finish_reason) == (
-        '{"answer_value": 3}',
-        100,
-        64,
-        2,
-        "stop",
-    )
+    assert reply == Reply('{"answer_value": 3}', 100, 64, 2, "stop")
 
 
 def test_schema_modes():
@@ -109,16 +105,11 @@ def test_requests_run_concurrently():
     [
         Action(500, "oops"),
         Action(503, "<html>busy</html>"),
-        Action(408, error_body("slow")),
-        Action(409, error_body("conflict")),
-        Action(425, error_body("early")),
-        Action(429, error_body("slow down")),
-        Action(body="{not json"),
+        *(Action(status, error_body("later")) for status in (408, 409, 425, 429)),
         Action(body=b"\xff\xfe"),
         Action(body="[1, 2]"),
         Action(body={"choices": []}),
         Action(body={"choices": [{"message": None}]}),
-        Action(body={"error": {"message": "upstream"}}),
         Action(body='{"choices": [{"mess', cut=True),
         Action(reset=True),
     ],
@@ -139,7 +130,6 @@ def test_what_may_pass_is_tried_again(failure):
         (Action(body='"' + "x" * 40), "malformed JSON in a body of 41 bytes"),
         (Action(body={"error": {"message": f"bad {KEY}"}}), r"no choices in the reply: .*bad \[key\]"),
         (Action(reset=True), "ReadError"),
-        (Action(delay_s=0.6), "no reply within timeout_s of 0.2 s"),
         (Action(drip_s=0.01), "no reply within timeout_s of 0.2 s"),
     ],
 )
@@ -241,20 +231,6 @@ def test_a_model_that_is_not_there_is_said_with_those_that_are():
     assert "not on the server" not in str(error)
 
 
-def test_a_dead_server_is_transient():
-    with FakeOpenAI() as server:
-        base_url = server.base_url
-
-    class Dead:
-        pass
-
-    Dead.base_url = base_url
-    (error,) = ask(Dead, request(), max_tries=2)
-    assert type(error) is TransientModelError
-    assert "gave up after 2 tries" in str(error)
-    assert "ConnectError" in str(error)
-
-
 def test_an_answer_that_was_only_thought_is_empty_not_an_error():
     with FakeOpenAI(lambda index, body: Action(body=completion(None, finish_reason="length"))) as server:
         (reply,) = ask(server, request())
@@ -287,22 +263,12 @@ def test_bad_settings_are_refused_at_once(arguments, message):
     assert "sk-1" not in str(caught.value)
 
 
-def test_a_secret_in_the_url_is_not_shown():
-    async def run():
-        backend = OpenAIBackend("http://user:hidden@127.0.0.1:9/v1", "m", max_tries=1)
-        try:
-            await backend.chat(request())
-        finally:
-            await backend.close()
-
-    with pytest.raises(TransientModelError) as caught:
-        asyncio.run(run())
-    assert "hidden" not in str(caught.value)
-    assert "http://127.0.0.1:9/v1" in str(caught.value)
-
-
-def in_seconds(seconds: float) -> str:
-    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+def test_a_dead_server_is_transient_and_a_secret_in_its_url_is_not_shown():
+    dead = SimpleNamespace(base_url="http://user:hidden@127.0.0.1:9/v1")
+    (error,) = ask(dead, request(), max_tries=2)
+    with pytest.raises(TransientModelError, match=r"at http://127.0.0.1:9/v1: gave up after 2 tries.*ConnectError"):
+        raise error
+    assert "hidden" not in str(error)
 
 
 @pytest.mark.parametrize(
@@ -313,14 +279,16 @@ def in_seconds(seconds: float) -> str:
         ("-5", 0.0),
         ("nan", 0.0),
         ("86400", 300.0),
-        (in_seconds(42), 42.0),
-        (in_seconds(-42), 0.0),
-        (in_seconds(86400), 300.0),
+        (timedelta(seconds=200), 200.0),
+        (timedelta(seconds=-42), 0.0),
+        (timedelta(days=3), 300.0),
         ("soon", None),
         ("", None),
     ],
 )
 def test_retry_after_header(header, seconds):
+    if isinstance(header, timedelta):
+        header = format_datetime(datetime.now(UTC) + header, usegmt=True)
     assert retry_after_s(header) == (seconds if seconds is None else pytest.approx(seconds, abs=30))
 
 

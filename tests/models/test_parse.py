@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from dataclasses import replace
@@ -10,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.models.parse import Plan, match_refs, parse_answer, parse_plan, value_text
+from kohaku_ray.models.parse import Plan, match_refs, parse_answer, parse_plan
 from kohaku_ray.records import Prediction, Reply
-from kohaku_ray.values.read import is_blank_lenient
 
 ANSWER = {
     "explanation": "It says so.",
@@ -24,46 +24,40 @@ ANSWER = {
 }
 READ = Prediction("It is 42 MWh.", "42", "MWh", ("a",), "It says so.", False, 0, 1)
 ALLOWED = ["a", "b", "Li2025"]
+DEEP = functools.reduce(lambda inner, _: [inner], range(500), "x")
 
 
 def parse(**changes):
     return parse_answer(json.dumps({**ANSWER, **changes}), ALLOWED, 1)
 
 
+JSON = json.dumps(ANSWER)
+
+
 @pytest.mark.parametrize(
-    "template",
+    "text",
     [
-        "{}",
-        " \n{}\n ",
-        "Here it is: {} I hope }} this helps }}",
-        "```json\n{}\n```",
-        "<think>{{'x': 1}} maybe {{\"x\": {{}}}} or {{ or }}</think>\n{}",
-        '<think>First {{"answer_value": "7"}}, no.</think>{}',
-        'I think {{so}} and [1] {{"a": 1}} {}',
-        "[{}]",
-        '{{"result": {}}}',
-        '"\\" {{ \\\\" {}',
-        '{} {{"answer_value": 43}}',
+        f" \n{JSON}\n ",
+        f"Here it is: {JSON} I hope }}}} this helps }}}}",
+        f"```json\n{JSON}\n```",
+        f"<think>{{'x': 1}} maybe {{\"x\": {{}}}} or {{ or }}</think>\n{JSON}",
+        f'<think>First {{"answer_value": "7"}}, no.</think>{JSON}',
+        f"<think>{JSON}",
+        f'I think {{so}} and [1] {{"a": 1}} {JSON}',
+        f"[{JSON}]",
+        f'{{"result": {JSON}}}',
+        f'"\\" {{ \\\\" {JSON}',
+        f'{JSON} {{"answer_value": 43}}',
+        json.dumps(JSON),
     ],
 )
-def test_the_answer_is_found_whatever_stands_around_it(template):
-    assert parse_answer(template.format(json.dumps(ANSWER)), ALLOWED, 1) == READ
+def test_the_answer_is_found_whatever_stands_around_it(text):
+    assert parse_answer(text, ALLOWED, 1) == READ
 
 
 def test_braces_quotes_and_line_breaks_inside_strings():
-    text = 'So: {"answer_value": "42", "explanation": "a } \\" { [ \n b", "ref_id": ["a"]} }'
-    prediction = parse_answer(text, ALLOWED)
-    assert (prediction.answer_value, prediction.explanation, prediction.ref_ids) == ("42", 'a } " { [ \n b', ("a",))
-
-
-def test_json_encoded_twice():
-    assert parse_answer(json.dumps(json.dumps(ANSWER)), ALLOWED, 1) == READ
-
-
-def test_a_thinking_block_that_never_ends_is_still_searched():
-    assert parse_answer("<think>" + json.dumps(ANSWER), ALLOWED, 1) == READ
-    inside = json.dumps({**ANSWER, "explanation": "It says </think>"})
-    assert parse_answer(inside + " ok", ALLOWED, 1).answer_value == "42"
+    text = 'So: {"answer_value": "42", "explanation": "a } \\" { [ \n b</think>", "ref_id": ["a"]} }'
+    assert parse_answer(text, ALLOWED).explanation == 'a } " { [ \n b</think>'
 
 
 @pytest.mark.parametrize(
@@ -85,62 +79,27 @@ def test_what_cannot_be_read_is_blank_with_its_reason(reply, error):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("1,287", "1,287"),
         (" 42 ", "42"),
-        (42, "42"),
         (42.0, "42"),
         (0.18, "0.18"),
         (1e300, "1e+300"),
-        (-3, "-3"),
         (0, "0"),
         (True, "1"),
         (False, "0"),
-        ([80, 90], "[80,90]"),
         ([0.02, 0.1], "[0.02,0.1]"),
         (["80", "90"], "[80,90]"),
         ([5], "5"),
         ({"value": 5, "unit": "W"}, "5"),
         ({"low": 1, "high": 2}, "[1,2]"),
-        ("A100-80GB", "A100-80GB"),
-        ("80-90", "80-90"),
         ("No\ud800ne\u0000such", "Nonesuch"),
+        *((blank, "") for blank in (None, "  ", "is_blank", "['is_blank']", "N/A.", "null", "`not\nstated`")),
+        *((blank, "") for blank in (float("nan"), float("inf"), [], [None], {}, DEEP)),
     ],
 )
-def test_values_become_text(value, text):
+def test_values_become_text_or_blank(value, text):
     prediction = parse(answer_value=value)
-    assert (prediction.answer_value, prediction.is_blank) == (text, False)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        "",
-        "  ",
-        "is_blank",
-        "IS_BLANK",
-        '"is_blank"',
-        "[is_blank]",
-        "['is_blank']",
-        "n/a",
-        "N/A.",
-        "NA",
-        "null",
-        "None",
-        "nan",
-        float("nan"),
-        float("inf"),
-        [],
-        [None],
-        {},
-        "Unable to answer with confidence based on the provided documents.",
-        "is  blank",
-        "`not\nstated`",
-    ],
-)
-def test_every_spelling_of_blank(value):
-    prediction = parse(answer_value=value)
-    assert (prediction.is_blank, prediction.answer_value, prediction.ref_ids, prediction.error) == (True, "", (), None)
+    assert (prediction.answer_value, prediction.is_blank, prediction.error) == (text, not text, None)
+    assert prediction.ref_ids == (("a",) if text else ())
     assert prediction.explanation == "It says so."
 
 
@@ -219,20 +178,18 @@ def test_a_loop_is_told_from_a_limit_too_low(tail):
     assert parse_answer(cut, ALLOWED).error.endswith("the reply was cut at 400 tokens: it repeats itself")
 
 
-@pytest.mark.parametrize("flag", [False, None, "false", 0, "no", [], "?"])
-def test_other_flags_do_not(flag):
-    assert parse(is_blank=flag) == READ
-
-
-def test_null_is_never_the_text_none():
-    prediction = parse_answer(json.dumps(dict.fromkeys(ANSWER)), ALLOWED)
-    assert prediction == Prediction(is_blank=True)
-
-
-def test_missing_fields():
-    assert parse_answer('{"answer": "Heron"}', ALLOWED).answer_value == "Heron"
-    assert parse_answer('{"explanation": "?"}', ALLOWED).is_blank
-    assert parse_answer('{"ANSWER_VALUE ": 3}', ALLOWED).answer_value == "3"
+@pytest.mark.parametrize(
+    ("reply", "prediction"),
+    [
+        (json.dumps(dict.fromkeys(ANSWER)), Prediction(is_blank=True)),
+        ('{"explanation": "?"}', Prediction(explanation="?", is_blank=True)),
+        ('{"ANSWER_VALUE ": 3}', Prediction(answer_value="3", is_blank=False, flags=("uncited",))),
+        ('{"answer": "Heron"}', Prediction("Heron", "Heron", is_blank=False, flags=("uncited",))),
+        *((json.dumps(ANSWER | {"is_blank": flag}), replace(READ, attempt=0)) for flag in (None, "false", [], "?")),
+    ],
+)
+def test_missing_fields_and_nulls(reply, prediction):
+    assert parse_answer(reply, ALLOWED) == prediction
 
 
 def test_the_unit_asked_for_stands_in():
@@ -245,19 +202,14 @@ def test_the_unit_asked_for_stands_in():
     ("refs", "matched", "n_foreign"),
     [
         (["a", "b", "a"], ("a", "b"), 0),
-        ("a", ("a",), 0),
         ("a, b", ("a", "b"), 0),
         ("a;b", ("a", "b"), 0),
-        ('["b", "a"]', ("b", "a"), 0),
         ("['b', 'a']", ("b", "a"), 0),
         ([["a"], ['["b"]']], ("a", "b"), 0),
         ([{"ref_id": "a"}, {"id": "zz"}], ("a",), 1),
         ({"1": "a"}, ("a",), 0),
-        ("[ref_id=a]", ("a",), 0),
         ("[ref_id=a][ref_id=b]", ("a", "b"), 0),
         (["ref_id: LI2025", "<b>"], ("Li2025", "b"), 0),
-        (["is_blank"], (), 0),
-        ("is_blank", (), 0),
         ("['is_blank']", (), 0),
         (["a", "zz", "ZZ", "yy"], ("a",), 2),
         (["N/A", "", None, True], (), 0),
@@ -270,13 +222,10 @@ def test_references(refs, matched, n_foreign):
     assert (prediction.ref_ids, prediction.n_foreign_refs) == (matched, n_foreign)
 
 
-def test_ids_that_differ_by_case_match_exactly_only():
+def test_ids_match_exactly_first_and_by_any_case_where_one_is_meant():
     assert match_refs(["X1", "x1", "X1 "], ["x1", "X1"]) == (("X1", "x1"), 0)
     assert match_refs(["y2"], ["Y2", "y2 b"]) == (("Y2",), 0)
     assert match_refs(["AB"], ["Ab", "aB"]) == ((), 1)
-
-
-def test_ids_that_hold_separators_or_numbers():
     assert match_refs(["Smith, J; 2020", 2024], ["Smith, J; 2020", "2024"]) == (("Smith, J; 2020", "2024"), 0)
 
 
@@ -334,19 +283,6 @@ def test_depth_and_length_do_no_harm(unit):
     assert time.process_time() - begin < 10
 
 
-def test_value_text_of_a_deep_list():
-    deep = "x"
-    for _ in range(500):
-        deep = [deep]
-    assert value_text(deep) == ""
-
-
-def test_blank_spellings():
-    assert is_blank_lenient("Unable to answer.")
-    assert not is_blank_lenient("0")
-    assert not is_blank_lenient("Nanjing")
-
-
 ASKED = "How much power do chips draw?"
 
 
@@ -358,6 +294,7 @@ ASKED = "How much power do chips draw?"
         ('Sure [1]:\n```json\n["chip power"]\n``` ]', ("chip power",), 0),
         ('<think>["draft"] {</think>["chip power"]', ("chip power",), 0),
         ('[" chip  power ", "CHIP power", "How much power do chips draw?", "", 3, null, ["n"]]', ("chip power",), 0),
+        (json.dumps([ASKED.upper() + " "]), (), 0),
         ('["power 1", "power 2", "power 3", "power 4"]', ("power 1", "power 2", "power 3"), 0),
         ('{"plan": {"queries": ["chip power"]}}', ("chip power",), 0),
         (
@@ -372,9 +309,10 @@ ASKED = "How much power do chips draw?"
     ],
 )
 def test_plans(reply, queries, dropped):
-    for given_reply in (reply, Reply(reply), Reply(reply, finish_reason="length")):
+    for given_reply in (reply, Reply(reply, finish_reason="length")):
         plan = parse_plan(given_reply, ASKED, 4)
         assert (plan.queries, len(plan.dropped), plan.error) == ((ASKED, *queries), dropped, None)
+        assert parse_plan(given_reply, ASKED, 1) == Plan((ASKED,))
 
 
 @pytest.mark.parametrize(
@@ -409,15 +347,6 @@ def test_a_plan_that_cannot_be_read_is_the_question_alone(reply):
     plan = parse_plan(reply, "q", 4)
     assert (plan.queries, plan.dropped) == (("q",), ())
     assert plan.error.startswith("no JSON object with queries")
-
-
-def test_the_question_is_kept_as_it_is():
-    question = "Q  u " * 100
-    assert parse_plan(json.dumps([question.upper()]), question, 4).queries == (question,)
-
-
-def test_one_query_is_the_question():
-    assert parse_plan('["x"]', "q", 1) == parse_plan("garbage", "q", 1) == Plan(("q",))
 
 
 @given(st.text() | json_values.map(json.dumps), st.text(min_size=1, max_size=5), st.integers(1, 6))

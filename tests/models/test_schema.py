@@ -30,23 +30,17 @@ def test_only_documents_of_the_context_can_be_cited():
     assert is_valid({**ANSWER, "ref_id": []}, schema)
     assert not is_valid({**ANSWER, "ref_id": ["c"]}, schema)
     assert is_valid({**ANSWER, "ref_id": ["c"]}, answer_schema(["a", "b"], constrain=False))
-
-
-def test_without_documents_nothing_can_be_cited():
     assert is_valid({**ANSWER, "ref_id": []}, answer_schema([]))
-    assert not is_valid({**ANSWER, "ref_id": ["a"]}, answer_schema([]))
+    assert not is_valid(ANSWER, answer_schema([]))
 
 
 @pytest.mark.parametrize("field", ANSWER)
 def test_every_field_is_required_and_typed(field):
     schema = answer_schema(["a"])
+    assert list(schema["properties"]) == list(ANSWER), "the reasoning comes before the value"
     assert not is_valid({name: value for name, value in ANSWER.items() if name != field}, schema)
     assert not is_valid({**ANSWER, field: 7}, schema)
     assert not is_valid({**ANSWER, "more": 1}, schema)
-
-
-def test_the_reasoning_comes_before_the_value():
-    assert list(answer_schema(["a"])["properties"]) == list(ANSWER)
 
 
 @pytest.mark.parametrize(
@@ -75,16 +69,11 @@ def test_every_string_and_list_has_a_bound():
 
 
 @pytest.mark.parametrize("kind", ["number", "range", "boolean", "text", None])
-def test_no_keyword_that_grammar_engines_lack(kind):
-    schema = answer_schema(["a"], kind=kind, most_chars=50)
+def test_the_schema_has_no_keyword_that_grammar_engines_lack(kind):
+    schema = answer_schema(["a", "b"], kind=kind, most_chars=50)
     assert "uniqueItems" not in repr(schema)
     assert not {"pattern", "maxLength"} <= set(schema["properties"]["answer_value"])
-
-
-@pytest.mark.parametrize("kind", ["number", "range", "boolean", "text", None])
-def test_xgrammar_takes_the_schema(kind):
     xgrammar = pytest.importorskip("xgrammar")
-    schema = answer_schema(["a", "b"], kind=kind, most_chars=50)
     for one in (schema, plan_schema(3)):
         assert xgrammar.Grammar.from_json_schema(json.dumps(one), any_whitespace=False)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import pickle
 import subprocess
 import sys
 
@@ -109,27 +107,15 @@ def test_what_does_not_is_not():
 
 
 @pytest.mark.parametrize(
-    ("schema", "message"),
+    ("change", "message"),
     [
-        ({"enum": {"a", "b"}}, r"request\.schema\.enum is of type set, which has no stable form"),
-        ({"a": [1, object()]}, r"request\.schema\.a\[1\] is of type object"),
-        ({"a": float("nan")}, r"request\.schema\.a is nan"),
-        ({"a": {1: 2}}, r"request\.schema\.a is keyed by 1 of type int, which has no stable form: keys must be text"),
-        ({"a": datetime.date(2025, 1, 1)}, "type date"),
-        ({"a": np.int64(3)}, "type int64"),
-        ({"a": b"x"}, "type bytes"),
+        ({"schema": {"enum": {"a", "b"}}}, r"request\.schema\.enum is of type set, which has no stable form"),
+        ({"schema": {"a": [1, object()]}}, r"request\.schema\.a\[1\] is of type object"),
+        ({"schema": {"a": {1: 2}}}, r"request\.schema\.a is keyed by 1 of type int, .*: keys must be text"),
+        ({"schema": {"a": np.int64(3)}}, "type int64"),
+        ({"temperature": float("inf")}, r"request\.sampling\.temperature is inf"),
     ],
 )
-def test_what_has_no_stable_form_is_refused(schema, message):
+def test_what_has_no_stable_form_is_refused(change, message):
     with pytest.raises(TypeError, match=message):
-        request_key(dataclasses.replace(REQUEST, schema=schema))
-
-
-def test_an_infinite_temperature_is_refused():
-    with pytest.raises(TypeError, match=r"request\.sampling\.temperature is inf"):
-        request_key(dataclasses.replace(REQUEST, temperature=float("inf")))
-
-
-def test_a_request_travels():
-    assert pickle.loads(pickle.dumps(REQUEST)) == REQUEST
-    assert REQUEST.n_chars == 2
+        request_key(dataclasses.replace(REQUEST, **change))

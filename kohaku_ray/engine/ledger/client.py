@@ -33,12 +33,7 @@ class Ledger:
     """The client: one object per process, cheap to pickle; copies belong to the same run."""
 
     def __init__(self, shards: Sequence[Any], run: str | None = None) -> None:
-        """Connect to these shards.
-
-        Args:
-            shards: Actors, by the number of their shard.
-            run: Name of the run that asks. Default: a new name.
-        """
+        """Connect to shards, by their numbers, for a run of this name (default: a new one)."""
         self._shards = list(shards)
         self._run = run or uuid.uuid4().hex
         self._lookups: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
@@ -143,25 +138,17 @@ class Asking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RefusingLedger:
-    """Refuses every call.
-
-    Attributes:
-        reason: Text of the error.
-    """
+    """Refuses every call, for a reason."""
 
     reason: str
 
     async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
-        """Raise ``ModelError``; nothing is recorded, so that the next start asks."""
+        """Raise; nothing is recorded, so that the next start asks."""
         raise ModelError(self.reason)
 
 
 def open_ledger(config: LedgerConfig, n_shards: int = 1) -> Ledger:
-    """Start the ledger's actors on this cluster, or find the running ones.
-
-    Args:
-        config: The ledger; its number of shards comes first.
-        n_shards: Number of shards if it names none.
+    """Start the ledger's actors on this cluster, or find the running ones; ``config.shards`` goes before ``n_shards``.
 
     Raises:
         ConfigError: pyarrow knows no such filesystem.

@@ -59,11 +59,9 @@ SEGMENT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A recorded reply.
+    """A recorded reply of a model, by its identity.
 
     Attributes:
-        reply: The model's reply.
-        model: Identity of the model.
         call_s: Seconds from the call to its reply: the wait for a replica and its service time.
         generation: Number of earlier replies to the same call that it replaces.
     """
@@ -142,7 +140,7 @@ class Recorded(Mapping[str, Entry]):
             place += 1
 
     def written(self, name: str, entries: Sequence[tuple[str, Entry]]) -> None:
-        """Give up entries that are now in a segment, as its rows, unless they were replaced meanwhile."""
+        """Give up entries that are now the rows of a segment, unless they were replaced meanwhile."""
         self.add_segment(name, [key for key, _ in entries], [entry.generation for _, entry in entries])
         for key, entry in entries:
             if self.unwritten.get(key) is entry:
@@ -262,8 +260,9 @@ class SegmentStore:
         many = [names for names in small.values() if len(names) > more_than]
         for names in many:
             for at in range(0, len(names), MOST_SMALL):
-                self.merge(names[at : at + MOST_SMALL])
-            self.drop(names)
+                parts = names[at : at + MOST_SMALL]
+                _, merged, _ = self.merge(parts)
+                self.drop(part for part in parts if part != merged)  # the last one may be alone
         return sum(map(len, many))
 
     @contextmanager
@@ -343,7 +342,6 @@ class SegmentStore:
 
 
 def _age(name: str) -> str:
-    """The time of a segment, from its name."""
     return name.removeprefix(f"{FOLDER}/").partition("-")[0]
 
 

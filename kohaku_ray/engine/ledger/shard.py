@@ -35,12 +35,9 @@ Source = Literal["ledger", "joined", "made"]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A reply that is asked for.
+    """A reply that is asked for, by its key, of a Serve application.
 
     Attributes:
-        key: Its key.
-        request: The request.
-        application: Serve application that answers.
         again_for: Name of a run for which a recorded reply is replaced by a new one, once; None: it is returned.
     """
 
@@ -52,12 +49,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A reply and its source.
+    """A reply.
 
     Attributes:
-        entry: The recorded reply.
         source: ``ledger`` (recorded before), ``joined`` (in flight: asked by another run or member) or ``made``.
-        key: Its key in the ledger.
     """
 
     entry: Entry
@@ -82,7 +77,7 @@ class LedgerShard:
     def __init__(self, path: str, shard: int, n_shards: int, flush_s: float) -> None:
         self._store = SegmentStore(path, f"{shard}of{n_shards}")
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
-        self._owner = f"{ray.get_runtime_context().get_actor_id()}"
+        self._owner = str(ray.get_runtime_context().get_actor_id())
         self._entries = Recorded(self._store.table_of)
         self._small: list[str] = []
         self._in_flight: dict[str, asyncio.Future[Asked | Refused]] = {}

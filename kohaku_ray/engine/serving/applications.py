@@ -8,7 +8,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -171,11 +171,8 @@ class Applications:
                 del self._starting[name]  # the user that was starting it is dead
             return "start" if self._starting.setdefault(name, user) == user else "wait"
 
-    async def release(self, user: str) -> None:
-        """Remove a user, and end the applications that nobody else uses."""
-        await self._forget([user])
-
-    async def _forget(self, lost: Collection[str]) -> None:
+    async def release(self, *lost: str) -> None:
+        """Remove users, and end the applications that nobody else uses."""
         # Under the lock: whoever claims an application meanwhile finds it ended, not ending.
         async with self._lock:
             for users in self._seen.values():
@@ -196,19 +193,23 @@ class Applications:
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
             users = [user for users in self._seen.values() for user in users.items()]
-            await self._forget({user for user, seen in users if now - seen > LOST_AFTER_S})
+            await self.release(*{user for user, seen in users if now - seen > LOST_AFTER_S})
 
 
 def is_running(name: str) -> bool:
-    """Return whether every replica of an application is up."""
+    """Whether every replica of an application is up."""
     there = serve.status().applications.get(name)
     return there is not None and there.status == ApplicationStatus.RUNNING
 
 
+def _detached(kind: type, name: str, *arguments: Any, **options: Any) -> Any:
+    """The cluster's actor of this name; started if it has none."""
+    settings = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    return ray.remote(kind).options(num_cpus=0, max_restarts=-1, **settings, **options).remote(*arguments)
+
+
 def _registry() -> Any:
-    """The cluster's registry of applications; started if it has none."""
-    settings = {"name": "applications", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    return ray.remote(Applications).options(num_cpus=0, max_restarts=-1, **settings).remote()
+    return _detached(Applications, "applications")
 
 
 def _start_serve() -> None:
@@ -217,12 +218,11 @@ def _start_serve() -> None:
         try:
             # No HTTP proxy: replicas are called by handle alone.
             serve.start(proxy_location="Disabled")
+            return
         except ValueError as error:  # Ray's, of a named actor
             if "already exists" not in str(error) or attempt == SERVE_TRIES - 1:
                 raise
             time.sleep(1.0)
-        else:
-            return
 
 
 def build(arguments: Mapping[str, str]) -> serve.Application:
@@ -301,7 +301,7 @@ def _reason(status: Any) -> str:
 
 def _bind(application: str, name: str, deployment: Deployment) -> serve.Application:
     if isinstance(deployment, VllmConfig):
-        return bind_vllm(application, name, deployment)
+        return bind_vllm(name, deployment)
     if isinstance(deployment, CrossEncoderConfig):
         from kohaku_ray.engine.serving.cross_encoder import PairReplica
 
@@ -309,24 +309,12 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
         return _deployed(PairReplica, name, deployment, resources).bind(deployment)
     limiter = None
     if isinstance(deployment, OpenAIConfig) and deployment.requests_per_s is not None:
-        limiter = (
-            ray.remote(TokenBucket)
-            .options(
-                name=f"limit-{application}-{deployment.requests_per_s:g}",
-                namespace=NAMESPACE,
-                lifetime="detached",
-                get_if_exists=True,
-                num_cpus=0,
-                max_restarts=-1,
-                max_concurrency=10_000,
-            )
-            .remote(deployment.requests_per_s)
-        )
+        rate = deployment.requests_per_s
+        limiter = _detached(TokenBucket, f"limit-{application}-{rate:g}", rate, max_concurrency=10_000)
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else idle_cpus()}
     if isinstance(deployment, TransformersConfig):
         actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}
-    if deployment.resources:
-        actor["resources"] = deployment.resources
+    actor["resources"] = deployment.resources
     n_queued = math.ceil(QUEUED * deployment.max_ongoing)
     return _deployed(ChatReplica, name, deployment, actor, n_queued).bind(deployment, limiter)
 

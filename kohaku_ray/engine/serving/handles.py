@@ -33,15 +33,7 @@ class Handles:
         self._handles: dict[str, Any] = {}
 
     async def call(self, application: str, send: Callable[[Any], Awaitable[Found]], who: str) -> Found:
-        """Call an application until a replica answers.
-
-        Args:
-            application: Serve application.
-            send: Makes the call on a handle.
-            who: Name of the callee, for the error message.
-
-        Returns:
-            What the replica returned.
+        """Call an application until a replica answers: ``send`` makes the call on a handle, ``who`` is for messages.
 
         Raises:
             ModelError: The backend refused or broke, or no replica answered.
@@ -116,11 +108,7 @@ _HANDLES = Handles()
 
 
 async def rank_pairs(application: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """Score pairs by an application.
-
-    Args:
-        application: Serve application of a cross-encoder.
-        pairs: (query, text) pairs.
+    """Score (query, text) pairs by the Serve application of a cross-encoder.
 
     Raises:
         ModelError: The cross-encoder failed, or no replica answered.

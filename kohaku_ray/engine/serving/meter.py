@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +57,7 @@ class Meter:
     """
 
     def __init__(self, n_gpus: float, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Start idle.
-
-        Args:
-            n_gpus: GPUs of the replica, or the share of one.
-            clock: Seconds.
-        """
+        """Start idle; ``n_gpus`` are the replica's GPUs, or the share of one."""
         self._n_gpus, self._clock = n_gpus, clock
         self._at = clock()
         self._n_calls = 0
@@ -114,25 +109,21 @@ async def watch_power(
     Args:
         meter: Its power is None while the counters cannot be read or decrease.
         read: Reads every GPU's counter, in joules; None for a GPU without one.
-        period_s: Seconds between readings.
-        retry_s: Seconds between readings while they fail.
+        period_s: Between readings.
+        retry_s: Between readings while they fail.
     """
     loop = asyncio.get_running_loop()
     last: tuple[float, float] | None = None
     while True:
-        joules = await _total(read)
+        joules = None
+        with suppress(Exception):  # whatever a counter or its engine raises
+            counters = await read()
+            joules = math.fsum(counters) if counters else None
+        if joules is not None and not math.isfinite(joules):
+            joules = None
         now, watts = loop.time(), None
         if joules is not None and last is not None and joules >= last[1] and now > last[0]:
             watts = (joules - last[1]) / (now - last[0])
         meter.set_power(watts)
         last = None if joules is None else (now, joules)
         await asyncio.sleep(retry_s if joules is None else period_s)
-
-
-async def _total(read: Callable[[], Awaitable[Sequence[Any]]]) -> float | None:
-    """Sum the counters; None if one of them cannot be read, for any reason."""
-    try:
-        joules = math.fsum(counters := await read())
-    except Exception:
-        return None
-    return joules if counters and math.isfinite(joules) else None

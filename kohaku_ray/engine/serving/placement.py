@@ -28,11 +28,7 @@ class Placement(Generic[R]):
     """
 
     def __init__(self, bound: float = BOUND) -> None:
-        """Start without questions.
-
-        Args:
-            bound: Most questions on a replica, as a multiple of the mean; at least 1.
-        """
+        """Start without questions; ``bound`` is at least 1."""
         self._bound = bound
         self._at: OrderedDict[str, R] = OrderedDict()
         self._calls: Counter[str] = Counter()
@@ -40,13 +36,7 @@ class Placement(Generic[R]):
         self.n_placed = self.n_moved = 0
 
     def place(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
-        """Return the replica of a question's next call.
-
-        Args:
-            question: Name of the question.
-            order: Every live replica, in the ring's order for this question.
-            replicas: The same replicas, for lookup.
-        """
+        """Return the replica of a question's next call; ``order`` is the ring's of all live ``replicas``."""
         there = self._at.get(question)
         if there is not None and there in replicas:
             self._at.move_to_end(question)
@@ -76,7 +66,8 @@ class Placement(Generic[R]):
         if self._calls[question] <= 0:
             del self._calls[question]
             self._loads[self._at[question]] -= 1
-            self._forget()
+            while len(self._at) > N_REMEMBERED and next(iter(self._at)) not in self._calls:
+                self._at.popitem(last=False)
 
     @property
     def n_in_flight(self) -> int:
@@ -92,10 +83,6 @@ class Placement(Generic[R]):
         if question not in self._calls:
             self._calls[question] = 0
             self._loads[self._at[question]] += 1
-
-    def _forget(self) -> None:
-        while len(self._at) > N_REMEMBERED and next(iter(self._at)) not in self._calls:
-            self._at.popitem(last=False)
 
 
 _PLACEMENTS: dict[str, Placement[Any]] = {}

@@ -20,13 +20,8 @@ CPU_DEFAULTS: dict[str, Any] = {
 }
 
 
-def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
-    """Build the Serve application of a deployment.
-
-    Args:
-        application: Its name in Serve.
-        name: The deployment's key in the configuration.
-        deployment: What to serve.
+def bind_vllm(name: str, deployment: VllmConfig) -> Any:
+    """Build the Serve application of a deployment; ``name`` is its key in the configuration.
 
     Raises:
         ConfigError: vLLM or ``ray.serve.llm`` knows no such argument or accelerator.
@@ -46,9 +41,11 @@ def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
         "health_check_period_s": 10,
         "health_check_timeout_s": 300,
         "graceful_shutdown_timeout_s": 5,
-        **_routing(deployment),
         **_scale(deployment),
     }
+    if deployment.router != "power_of_two":  # which is Serve's default
+        kwargs = {"bound": deployment.load_bound}
+        options["request_router_config"] = {"request_router_class": QUESTION_ROUTER, "request_router_kwargs": kwargs}
     try:
         config = LLMConfig(
             model_loading_config={"model_id": name, "model_source": deployment.model},
@@ -125,13 +122,6 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
         key: os.environ[key] for key in ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE") if key in os.environ
     }
     return {**own, **passed, **deployment.env}
-
-
-def _routing(deployment: VllmConfig) -> dict[str, Any]:
-    if deployment.router == "power_of_two":
-        return {}  # Serve's default
-    kwargs = {"bound": deployment.load_bound}
-    return {"request_router_config": {"request_router_class": QUESTION_ROUTER, "request_router_kwargs": kwargs}}
 
 
 def _scale(deployment: VllmConfig) -> dict[str, Any]:

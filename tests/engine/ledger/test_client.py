@@ -78,6 +78,17 @@ def test_one_members_error_is_its_own():
     assert isinstance(refused, ContextOverflowError)
 
 
+def test_a_copy_in_another_process_asks_again_for_the_same_run():
+    shard = Shard("none")
+    ledger = Ledger([shard])
+    kind, state = ledger.__reduce__()
+    for one in (ledger, kind(*state)):
+        asyncio.run(one.ask(request("same", 1), "app", again=True))
+    assert len({wanted.again_for for [wanted] in shard.ask.messages}) == 1
+    assert None not in {wanted.again_for for [wanted] in shard.ask.messages}
+    assert not shard.lookup.messages
+
+
 def test_a_shard_that_is_lost_fails_all_that_waited_for_it():
     shard = Shard("none")
     shard.ask.answer = lambda one: 1 / 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 import ray
-from kit.fake_openai import Action, FakeOpenAI, completion
+from kit.fake_openai import Action, FakeOpenAI
 from ray import serve
 
 from kohaku_ray.config.deployments import OpenAIConfig
@@ -46,8 +46,6 @@ def _script(index, body):
         return Action(400, {"error": {"message": "maximum context length exceeded", "code": "context_length_exceeded"}})
     if "forbidden" in text:
         return Action(403, {"error": {"message": "no"}})
-    if "numbered" in text:
-        return Action(body=completion(f"reply {index}"))
     return Action(delay_s=0.3) if "slow" in text else None
 
 
@@ -66,13 +64,13 @@ class Asker:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
-    async def ask(self, requests, application, again=False):
-        return await asyncio.gather(*(self.ledger.ask(one, application, again) for one in requests))
+    async def ask(self, requests, application):
+        return await asyncio.gather(*(self.ledger.ask(one, application) for one in requests))
 
 
-def ask(ledger: Ledger, application: str, *requests: ChatRequest, again: bool = False):
+def ask(ledger: Ledger, application: str, *requests: ChatRequest):
     async def all_of_them():
-        return await asyncio.gather(*(ledger.ask(one, application, again) for one in requests))
+        return await asyncio.gather(*(ledger.ask(one, application) for one in requests))
 
     return asyncio.run(all_of_them())
 
@@ -196,30 +194,6 @@ def test_a_job_that_starts_while_the_disk_takes_nothing_ends_no_shard_of_another
     assert {one.source for one in ask(first, application, *precious)} == {"ledger"}
     assert server.n_requests == before
     assert set(SegmentStore(str(path)).load(lambda _: True).entries) == {request_key(one) for one in precious}
-
-
-def test_a_run_asks_again_once_and_its_new_reply_is_everybodys(application, server, tmp_path):
-    config = LedgerConfig(path=str(tmp_path), shards=2, flush_s=60)
-    numbered = [request(f"numbered {n}") for n in range(4)]
-    first = open_ledger(config)
-    old = [one.entry.reply.text for one in ask(first, application, *numbered)]
-    first.flush()
-    before = server.n_requests
-    second = open_ledger(config)
-    asker = Asker.remote(second)  # a copy in another process is of the same run
-    elsewhere = asker.ask.remote(numbered, application, again=True)
-    here = ask(second, application, *numbered, *numbered, again=True)
-    there = ray.get(elsewhere)
-    assert server.n_requests - before == 4
-    new = [one.entry.reply.text for one in there]
-    assert not set(new) & set(old)
-    assert [one.entry.reply.text for one in here] == new * 2
-    assert {one.source for one in ask(second, application, *numbered, again=True)} == {"ledger"}
-    assert [one.entry.reply.text for one in ask(first, application, *numbered)] == new
-    second.flush()
-    entries = SegmentStore(str(tmp_path)).load(lambda _: True).entries
-    assert [entries[request_key(one)].reply.text for one in numbered] == new
-    assert server.n_requests - before == 4
 
 
 def test_an_application_lives_as_long_as_its_last_user(cluster, server):

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from kit.damage import damaged
 
 from kohaku_ray.engine.ledger import segments
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
+from kohaku_ray.engine.ledger.segments import Entry, Loaded, SegmentStore
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Reply
 from kohaku_ray.storage import checksum
@@ -32,39 +33,19 @@ def test_entries_come_back_as_they_were(tmp_path):
     assert store.load(lambda key: key == "b").entries == {"b": entry("zwei\n")}
 
 
-def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Damage a file as disks, copies and people do."""
-    at, n = rng.randrange(len(data)), rng.randint(1, 64)
-    kinds = {
-        "bit": lambda: data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :],
-        "cut": lambda: data[:at],
-        "zeros": lambda: data[:at] + bytes(n) + data[at + n :],
-        "noise": lambda: data[:at] + rng.randbytes(n) + data[at + n :],
-        "lost": lambda: data[:at] + data[at + n :],
-        "added": lambda: data[:at] + rng.randbytes(n) + data[at:],
-        "swapped": lambda: data[at:] + data[:at],
-    }
-    return kinds[rng.choice(sorted(kinds))]()
-
-
 @pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=pytest.mark.chaos)])
 def test_a_damaged_segment_is_named_and_left_aside_and_its_replies_are_not_there(tmp_path, n):
-    store, rng = SegmentStore(str(tmp_path)), random.Random(n)
-    store.write([("a", entry("whole")), ("shared", entry("first"))])
-    name = store.write([(f"{number:032x}", entry(rng.randbytes(rng.randrange(40)).hex())) for number in range(20)])
-    whole = (tmp_path / name).read_bytes()
+    store = SegmentStore(str(tmp_path))
+    written = {}
+    for size in (2, 20):
+        some = [(f"{size} {at}", entry("one " * at)) for at in range(size)]
+        written[store.write(some)] = some
     before = store.load(every)
-    for _ in range(n):
-        (tmp_path / name).write_bytes(bad := mutated(whole, rng))
+    for how in damaged(tmp_path / "segments", range(n)):
         loaded = store.load(every)
-        if bad == whole:  # zeros over zeros
-            assert loaded == before
-            continue
-        assert sorted(loaded.entries) == ["a", "shared"]
-        assert loaded.damaged == (name,)
-        assert (tmp_path / name).read_bytes() == bad
-    (tmp_path / name).write_bytes(whole)
-    assert store.load(every) == before
+        assert loaded.damaged, how
+        assert loaded.entries == dict(one for name in written.keys() - {*loaded.damaged} for one in written[name]), how
+    assert store.load(every) == before == Loaded(dict(one for some in written.values() for one in some), ())
 
 
 def test_a_segment_under_another_name_or_of_another_shape_is_damaged(tmp_path):
@@ -123,16 +104,20 @@ def test_a_shard_that_dies_of_its_segments_three_times_says_so(tmp_path):
     assert not list(tmp_path.glob("starting*"))
 
 
-def test_compaction_keeps_every_reply_and_the_first_of_each(tmp_path):
+def test_compaction_merges_each_shards_segments_alone_and_keeps_the_first_of_each_reply(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "MOST_SMALL", 3)
+    for at in range(10):
+        for shard in ("0of2", "1of2"):
+            SegmentStore(str(tmp_path), shard).write([(f"{shard} {at}", entry(shard)), ("shared", entry(f"{at}"))])
+    SegmentStore(str(tmp_path), "0of3").write([("alone", entry("other"))])
     store = SegmentStore(str(tmp_path))
-    for number in range(10):
-        store.write([(f"k{number}", entry(f"{number}")), ("shared", entry(f"shared {number}"))])
     before = store.load(every).entries
     assert store.compact(more_than=10) == 0
-    assert store.compact(more_than=9) == 10
+    assert SegmentStore(str(tmp_path), "0of2").compact(more_than=9) == 20
+    shards = sorted(path.name.split("-")[1] for path in (tmp_path / "segments").iterdir())
+    assert shards == ["0of2"] * 4 + ["0of3"] + ["1of2"] * 4, "of ten segments three times three, and one"
     assert store.load(every).entries == before
-    assert before["shared"].reply.text == "shared 0"
-    assert len(list((tmp_path / "segments").iterdir())) == 1
+    assert before["shared"].reply.text == "0"
 
 
 def test_a_crash_between_merge_and_removal_leaves_only_repeats(tmp_path, monkeypatch):
@@ -226,18 +211,6 @@ def test_segments_of_sibling_shards_are_not_read(tmp_path):
     assert read("0of2") == everything - {"key 1of2"}
     assert read("2of3") == everything - {"key 0of3"}
     assert read("0of4") == read("") == everything
-
-
-def test_compaction_merges_each_shards_segments_alone(tmp_path):
-    for at in range(3):
-        for shard in ("0of2", "1of2"):
-            SegmentStore(str(tmp_path), shard).write([(f"{shard} {at}", entry(shard))])
-    SegmentStore(str(tmp_path), "0of3").write([("alone", entry("other"))])
-    before = SegmentStore(str(tmp_path)).load(every).entries
-    assert SegmentStore(str(tmp_path), "0of2").compact(more_than=2) == 6
-    names = [name.split("-")[1] for name in sorted(path.name for path in (tmp_path / "segments").iterdir())]
-    assert sorted(names) == ["0of2", "0of3", "1of2"]
-    assert SegmentStore(str(tmp_path)).load(every).entries == before
 
 
 def test_entries_stay_what_they_are_when_their_segments_are_merged(tmp_path):

@@ -7,7 +7,7 @@ from kit.lease_race import takers
 
 from kohaku_ray import storage
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.errors import DataError, StorageError
+from kohaku_ray.errors import StorageError
 from kohaku_ray.records import Reply
 from kohaku_ray.storage import publish
 
@@ -86,16 +86,6 @@ def test_a_segment_that_cannot_be_read_is_not_taken_for_a_torn_one(s3):
     s3.fail("busy", "GET", "ledger/away/segments", times=100)
     with pytest.raises(StorageError, match=r"cannot read s3://kohaku/ledger/away/segments/.*did not answer"):
         store.load(everything)
-
-
-def test_a_lease_keeps_another_owner_out(s3):
-    store = SegmentStore(s3.uri("ledger/lease"))
-    assert store.lease.acquire("one")
-    assert not store.lease.acquire("one")
-    with pytest.raises(DataError, match=r"belongs to process .*: run on that cluster, wait"):
-        store.lease.acquire("two")
-    store.lease.release("one")
-    assert store.lease.acquire("two")
 
 
 def test_of_owners_that_take_the_lease_at_the_same_moment_one_gets_it(s3):

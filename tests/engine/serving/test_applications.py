@@ -68,7 +68,9 @@ def test_a_starter_that_is_gone_is_replaced(serve):
     asyncio.run(run())
 
 
-def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve, caplog):
+def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve, monkeypatch, caplog):
+    monkeypatch.setattr(applications, "LOST_AFTER_S", 0.05)
+
     async def run():
         applications = Applications()
         await applications.claim("one", "app")
@@ -77,28 +79,15 @@ def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve,
         serve.n_refused = 3
         await applications.release("one")  # no error for the job that goes
         await until(lambda: not serve.running)
+        await applications.claim("lost", "third")
+        serve.running.add("third")
+        serve.n_refused = 1
+        await until(lambda: not serve.running)
         assert not applications._watch.done()
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
     assert "application app could not be ended, next try in 0.01 s: the controller is busy" in caplog.text
-
-
-def test_the_watcher_outlives_a_deletion_that_fails(serve, monkeypatch):
-    monkeypatch.setattr(applications, "LOST_AFTER_S", 0.05)
-
-    async def run():
-        applications = Applications()
-        for name in ("app", "other"):
-            await applications.claim("lost", name)
-        serve.running |= {"app", "other"}
-        serve.n_refused = 2
-        await until(lambda: not serve.running)
-        await applications.claim("later", "third")
-        serve.running.add("third")
-        await until(lambda: not serve.running)
-
-    asyncio.run(run())
 
 
 def test_who_claims_what_could_not_be_ended_finds_it_ready(serve):

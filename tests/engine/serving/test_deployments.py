@@ -21,12 +21,9 @@ from kohaku_ray.run.deployments import check_deployment, model_identity
 from kohaku_ray.run.models import dollars, models_of
 
 
-def test_a_model_path_that_is_not_there_is_named(tmp_path):
+def test_a_model_that_is_not_there_or_takes_less_is_named(tmp_path):
     with pytest.raises(ConfigError, match=rf"deployments.big: model is {tmp_path}/none and there is no such directory"):
         check_deployment("big", VllmConfig(model=f"{tmp_path}/none"), here=False)
-
-
-def test_a_window_longer_than_the_models_names_both(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
     with pytest.raises(ConfigError, match="window_tokens is 4096 but the model takes 2048 tokens"):
         check_deployment("big", VllmConfig(model=str(tmp_path), window_tokens=4096), here=False)
@@ -66,39 +63,40 @@ def test_settings_that_do_not_go_together(settings, message):
 
 
 def test_the_cpu_engine_is_never_prefilled_in_chunks():
-    kwargs = engine_kwargs(VllmConfig(model="m", cpus=1, window_tokens=9000))
-    assert kwargs["enable_chunked_prefill"] is False
-    assert kwargs["max_num_batched_tokens"] == kwargs["max_model_len"] == 9000
     chunked = VllmConfig(model="m", cpus=1, engine_kwargs={"enable_chunked_prefill": True})
     with pytest.raises(ConfigError, match="a seeded request would end vLLM's CPU engine"):
         check_deployment("big", chunked, here=False)
 
 
-def test_the_engine_hears_the_configurations_own_words_last():
-    deployment = VllmConfig(model="m", tensor_parallel=2, engine_kwargs={"enable_prefix_caching": False, "seed": 5})
-    kwargs = engine_kwargs(deployment)
-    assert (kwargs["enable_prefix_caching"], kwargs["seed"], kwargs["tensor_parallel_size"]) == (False, 5, 2)
-    assert kwargs["trust_remote_code"] is False
+GRAMMAR = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
-def test_a_deployment_that_sees_says_how_many_images_and_a_blind_one_says_nothing():
-    seeing = engine_kwargs(VllmConfig(model="m", vision=True, max_images=3))
-    assert seeing["limit_mm_per_prompt"] == {"image": 3}
-    assert "limit_mm_per_prompt" not in engine_kwargs(VllmConfig(model="m"))
-    own = VllmConfig(model="m", vision=True, engine_kwargs={"limit_mm_per_prompt": {"image": 3, "video": 0}})
-    assert engine_kwargs(own)["limit_mm_per_prompt"] == {"image": 3, "video": 0}
-
-
-def test_a_reasoning_parser_stands_where_the_engine_reads_it():
-    deployment = load_config(["demo", "models/vllm_qwen3_thinking"]).deployments["qwen"]
-    kwargs = engine_kwargs(deployment)
-    assert "reasoning_parser" not in kwargs
-    assert kwargs["structured_outputs_config"] == {
-        "backend": "xgrammar",
-        "disable_any_whitespace": True,
-        "reasoning_parser": "qwen3",
-    }
-    assert "reasoning_parser" not in engine_kwargs(VllmConfig(model="m"))["structured_outputs_config"]
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"cpus": 1, "window_tokens": 9000},
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 9000, "max_model_len": 9000},
+        ),
+        (
+            {"tensor_parallel": 2, "engine_kwargs": {"enable_prefix_caching": False, "seed": 5}},  # its own win
+            {"enable_prefix_caching": False, "seed": 5, "tensor_parallel_size": 2, "trust_remote_code": False},
+        ),
+        ({}, {"limit_mm_per_prompt": None, "structured_outputs_config": GRAMMAR}),
+        ({"vision": True, "max_images": 3}, {"limit_mm_per_prompt": {"image": 3}}),
+        (
+            {"vision": True, "engine_kwargs": {"limit_mm_per_prompt": {"image": 3, "video": 0}}},
+            {"limit_mm_per_prompt": {"image": 3, "video": 0}},
+        ),
+        (
+            {"engine_kwargs": {"reasoning_parser": "qwen3"}},
+            {"reasoning_parser": None, "structured_outputs_config": GRAMMAR | {"reasoning_parser": "qwen3"}},
+        ),
+    ],
+)
+def test_arguments_of_the_engine(settings, expected):
+    kwargs = engine_kwargs(VllmConfig(model="m", **settings))
+    assert {name: kwargs.get(name) for name in expected} == expected
 
 
 def test_identity_holds_what_changes_replies_and_nothing_else():
@@ -145,10 +143,8 @@ def test_a_member_names_a_model_that_is_not_deployed():
 
 
 def test_without_further_queries_no_planner_is_started():
-    config = load_config(
-        None,
-        ["deployments={p: {kind: vllm, model: p}}", "roles.plan.model=p", "kohaku.queries=1"],
-    )
+    planned = ["deployments={p: {kind: vllm, model: p}}", "roles.plan.model=p", "kohaku.queries=1"]
+    config = load_config(None, planned)
     assert list(config.used_deployments) == ["extractive"]
 
 
@@ -239,39 +235,27 @@ def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(tmp_path):
 @pytest.mark.ray
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_gpus_that_never_come_are_an_error_with_both_numbers(cluster, tmp_path):
-    pytest.importorskip("vllm")
-    model = tiny_llama.build(tmp_path, ["some words to learn"])
-    deployment = VllmConfig(
-        model=model, window_tokens=1024, tensor_parallel=2, replicas=2, start_timeout_s=8, start_tries=1
-    )
-    with (
-        pytest.raises(
-            ModelError,
-            match=r"deployments.big did not come up: 0 of 2 replicas were up after start_timeout_s of 8 s "
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"tensor_parallel": 2, "replicas": 2, "start_timeout_s": 8},
+            r"0 of 2 replicas were up after start_timeout_s of 8 s "
             r"\(the cluster has 6 CPUs, .* of them free, but they need 2, the cluster has 0 GPUs, .* but they need 4",
         ),
-        serving({"big": deployment}),
-    ):
-        pass
-
-
-@pytest.mark.ray
-@pytest.mark.vllm
-@pytest.mark.slow
-def test_an_engine_that_cannot_start_is_an_error_with_its_reason(cluster, tmp_path):
+        (
+            {"cpus": 1, "engine_kwargs": {"quantization": "no_such_method"}, "start_timeout_s": 240},
+            ".*no_such_method",
+        ),
+    ],
+    ids=["no GPUs", "no engine"],
+)
+def test_an_engine_that_does_not_start_is_an_error_with_its_reason(cluster, tmp_path, settings, message):
     pytest.importorskip("vllm")
     model = tiny_llama.build(tmp_path, ["some words to learn"])
-    deployment = VllmConfig(
-        model=model,
-        cpus=1,
-        window_tokens=1024,
-        engine_kwargs={"quantization": "no_such_method"},
-        start_timeout_s=240,
-        start_tries=1,
-    )
+    deployment = VllmConfig(model=model, window_tokens=1024, start_tries=1, **settings)
     with (
-        pytest.raises(ModelError, match=r"deployments.big did not come up: .*no_such_method"),
+        pytest.raises(ModelError, match=rf"deployments.big did not come up: {message}"),
         serving({"big": deployment}),
     ):
         pass

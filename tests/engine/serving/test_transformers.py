@@ -6,30 +6,24 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import jsonschema
-import pyarrow.parquet as pq
 import pytest
 from kit import tiny_gguf, tiny_llama
+from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
 
-import kohaku_ray.sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import TransformersConfig
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.run.demand import deployment_demand
 from kohaku_ray.run.directory import baseline_note
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 WINDOW = 4096
-SAMPLE = Path(kohaku_ray.sample.__file__).parent
 
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory) -> dict:
-    texts = [path.read_text(encoding="utf-8") for path in sorted(SAMPLE.rglob("*.md"))]
-    model = tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts, window=WINDOW)
+    model = tiny_llama.build(tmp_path_factory.mktemp("tiny"), SAMPLE_TEXTS, window=WINDOW)
     return {"kind": "transformers", "model": model, "batch_size": 4, "dtype": "float32"}
 
 
@@ -61,51 +55,20 @@ def config(application, deployment, sample_config):
     return make
 
 
-def table(config: Config, name: str) -> list[dict]:
-    return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
-
-
-def request(seed: int, user: str, max_tokens: int = 200) -> ChatRequest:
-    messages = (("system", "You answer from references."), ("user", user))
-    return ChatRequest("tiny", messages, 0.7, 1.0, max_tokens, seed, answer_schema(["alpha2024", "beta2023"]))
-
-
 def test_a_whole_job_cites_nothing_but_its_context_and_replays_to_the_byte(config, run_answer):
     first = config()
     summary = run_answer(first)
-    answers, usage = table(first, "answers"), table(first, "usage")
+    answers, usage, whole = table(first, "answers"), table(first, "usage"), whole_answers(first)
     assert (summary.n_questions, len(answers)) == (4, 12)
-    shown: dict[tuple, set] = {}
-    for row in table(first, "trace"):
-        if row["step"] == "evidence":
-            shown.setdefault((row["question_id"], row["attempt"]), set()).add(row["doc_id"])
-    whole = [row for row in answers if row["error"] is None and "cut" not in row["flags"]]
-    assert len(whole) >= 9, [row["error"] for row in answers]
-    for row in whole:
-        doc_ids = shown[row["question_id"], row["attempt"]]
-        jsonschema.validate(json.loads(row["reply"]), answer_schema(sorted(doc_ids)))
-        assert set(json.loads(row["reply"])["ref_id"]) <= doc_ids
-        assert row["n_foreign_refs"] == 0
-    assert all("was cut at" in row["error"] for row in answers if row["error"] is not None)
     assert len({row["seed"] for row in answers}) == 12
     assert len({row["reply"] for row in whole}) > len(whole) / 2, "seeds make members differ"
     assert {row["role"] for row in usage} == {"plan", "answer"}, "`model` serves both roles"
     assert all(row["prompt_tokens"] > 0 and row["completion_tokens"] > 0 and row["service_s"] > 0 for row in usage)
-
-    again = config(name="again")
-    assert run_answer(again).n_calls["made"] == 0
-    for name in ("answers.parquet", "submission.csv"):
-        assert Path(again.run, name).read_bytes() == Path(first.run, name).read_bytes()
+    check_replays(first, config(name="again"), run_answer)
 
 
 def test_contexts_are_cut_to_the_models_own_window(config, run_answer):
-    deep = (
-        "kohaku.max_context_tokens=100000",
-        "kohaku.top_k=128",
-        "kohaku.top_k_final=null",
-        "ensemble.members=1",
-        "kohaku.max_retries=0",
-    )
+    deep = ("kohaku.max_context_tokens=100000", "kohaku.top_k=128", "kohaku.top_k_final=null", "ensemble.members=1")
     own = config(*deep, "questions.limit=1", name="wide")
     run_answer(own)
     [row] = table(own, "answers")

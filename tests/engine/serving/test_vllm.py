@@ -11,32 +11,26 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-import jsonschema
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from kit import tiny_llama
+from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
 
-import kohaku_ray.sample
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.models.schema import answer_schema
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 WINDOW = 4096
-SAMPLE = Path(kohaku_ray.sample.__file__).parent
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> str:
     """Path of the model."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(SAMPLE.rglob("*.md"))]
-    return tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts)
+    return tiny_llama.build(tmp_path_factory.mktemp("tiny"), SAMPLE_TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -80,32 +74,15 @@ def replicas(application):
     return serve.get_app_handle(application)
 
 
-def request(seed: int, question: str, user: str, max_tokens: int = 200, temperature: float = 0.7) -> ChatRequest:
-    return ChatRequest(
-        model="tiny",
-        messages=(("system", "You answer from references."), ("user", user)),
-        temperature=temperature,
-        top_p=1.0,
-        max_tokens=max_tokens,
-        seed=seed,
-        schema=answer_schema(["alpha2024", "beta2023"]),
-        session_id=question,
-    )
-
-
 def ask(handle, one: ChatRequest):
     return handle.options(session_id=one.session_id).ask.remote(one)
-
-
-def table(config: Config, name: str) -> list[dict]:
-    return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
 
 
 def test_the_driver_says_nothing_of_triton(tiny):
     code = (
         "from kohaku_ray.config.deployments import VllmConfig\n"
         "from kohaku_ray.engine.serving.vllm import bind_vllm\n"
-        f"bind_vllm('a', 'tiny', VllmConfig(kind='vllm', model={tiny!r}, cpus=1))"
+        f"bind_vllm('tiny', VllmConfig(kind='vllm', model={tiny!r}, cpus=1))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, "Triton" in done.stdout + done.stderr) == (0, False), done.stderr
@@ -114,26 +91,10 @@ def test_the_driver_says_nothing_of_triton(tiny):
 def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(config, run_answer):
     first = config()
     summary = run_answer(first)
-    answers, usage = table(first, "answers"), table(first, "usage")
-    evidence = [row for row in table(first, "trace") if row["step"] == "evidence"]
-    assert summary.n_questions == 8
-    assert len(answers) == 24
-    shown = {(row["question_id"], row["attempt"]): set() for row in evidence}
-    for row in evidence:
-        shown[row["question_id"], row["attempt"]].add(row["doc_id"])
-    whole = [row for row in answers if row["error"] is None and "cut" not in row["flags"]]
-    assert len(whole) >= 18, [row["error"] for row in answers]
-    for row in whole:
-        doc_ids = shown[row["question_id"], row["attempt"]]
-        jsonschema.validate(json.loads(row["reply"]), answer_schema(sorted(doc_ids)))
-        assert set(json.loads(row["reply"])["ref_id"]) <= doc_ids
-        assert row["n_foreign_refs"] == 0
-    for row in answers:
-        if row["error"] is not None:
-            assert "was cut at" in row["error"]
-            assert row["ref_ids"] == []
+    usage = table(first, "usage")
+    assert (summary.n_questions, len(table(first, "answers"))) == (8, 24)
     replies = {}
-    for row in whole:
+    for row in whole_answers(first):
         replies.setdefault(row["question_id"], []).append(row["reply"])
     assert all(len(set(texts)) == len(texts) for texts in replies.values()), "seeds make members differ"
 
@@ -150,26 +111,22 @@ def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(confi
     assert summary.n_placed["tiny"] == 8
     assert sum(summary.spent[name] for name in ("prompt_tokens", "completion_tokens")) > 0
 
-    again = config(name="again")
-    replayed = run_answer(again)
-    assert replayed.n_calls["made"] == 0
-    for name in ("answers.parquet", "submission.csv"):
-        assert Path(again.run, name).read_bytes() == Path(first.run, name).read_bytes()
+    check_replays(first, config(name="again"), run_answer)
 
 
 def test_a_seed_gives_the_same_text_alone_and_in_company(replicas):
     user = "How much energy does a data centre use? " * 20
-    together = [ask(replicas, request(seed, f"question {seed}", user + str(seed))) for seed in range(6)]
+    together = [ask(replicas, request(seed, user + str(seed), question=f"question {seed}")) for seed in range(6)]
     texts = [one.result().text for one in together]
     assert len(set(texts)) == 6
-    assert ask(replicas, request(3, "question 3", user + "3")).result().text == texts[3]
+    assert ask(replicas, request(3, user + "3", question="question 3")).result().text == texts[3]
 
 
 def test_what_does_not_fit_the_window_is_refused_by_name(replicas):
     with pytest.raises(ContextOverflowError, match=f"{WINDOW}"):
-        ask(replicas, request(0, "long", "word " * 3 * WINDOW)).result()
+        ask(replicas, request(0, "word " * 3 * WINDOW)).result()
     with pytest.raises(ContextOverflowError):
-        ask(replicas, request(0, "long", "word " * 100, max_tokens=WINDOW)).result()
+        ask(replicas, request(0, "word " * 100, max_tokens=WINDOW)).result()
 
 
 def test_contexts_are_cut_to_the_window_by_the_models_own_tokenizer(config, run_answer):
@@ -184,12 +141,11 @@ def test_contexts_are_cut_to_the_window_by_the_models_own_tokenizer(config, run_
 
 
 def test_a_grammar_that_does_not_compile_is_an_error_of_its_call_alone(replicas):
-    broken = dataclasses.replace(
-        request(0, "grammar", "Why?"), schema={"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
-    )
+    nowhere = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
+    broken = dataclasses.replace(request(0, "Why?"), schema=nowhere)
     with pytest.raises(ModelError, match="tiny"):
         ask(replicas, broken).result()
-    assert ask(replicas, request(0, "grammar", "Why?")).result().text
+    assert ask(replicas, request(0, "Why?")).result().text
 
 
 def replica_processes(application: str) -> list[psutil.Process]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from kit import tiny_idefics
+from kit.tiny_job import SAMPLE_TEXTS
 from PIL import Image
 
-import kohaku_ray.sample
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.images import PromptImage
@@ -20,7 +20,6 @@ from kohaku_ray.models.request import ChatRequest
 pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SAMPLE = Path(kohaku_ray.sample.__file__).parent
 MOST = 2
 SQUARE = 5 * tiny_idefics.IMAGE_TOKENS
 """Tokens of a square image's pixels, without those around its tiles."""
@@ -32,8 +31,7 @@ def handle(cluster, tmp_path_factory) -> Iterator:
 
     from kohaku_ray.engine.serving.applications import serving
 
-    texts = [path.read_text(encoding="utf-8") for path in sorted(SAMPLE.rglob("*.md"))]
-    model = tiny_idefics.build(tmp_path_factory.mktemp("eyes"), texts, window=2048)
+    model = tiny_idefics.build(tmp_path_factory.mktemp("eyes"), SAMPLE_TEXTS, window=2048)
     eyes = VllmConfig(model=model, cpus=1, window_tokens=2048, vision=True, max_images=MOST, start_timeout_s=400)
     with serving({"eyes": eyes}) as names:
         yield serve.get_app_handle(names["eyes"])
@@ -57,7 +55,7 @@ def ask(handle, *images: PromptImage, question: str = "What does the figure show
 def test_the_limit_is_an_argument_of_the_bound_engine():
     from kohaku_ray.engine.serving.vllm import bind_vllm
 
-    bound = bind_vllm("app", "eyes", VllmConfig(model="m", cpus=1, vision=True, max_images=3))
+    bound = bind_vllm("eyes", VllmConfig(model="m", cpus=1, vision=True, max_images=3))
     assert bound._bound_deployment.init_kwargs["llm_config"].engine_kwargs["limit_mm_per_prompt"] == {"image": 3}
 
 
