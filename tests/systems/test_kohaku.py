@@ -135,13 +135,10 @@ def test_a_failed_plan_falls_back_to_the_question(plan, message):
 
 def test_everything_is_searched_once_at_the_deepest():
     _, tools = asked(BLANK, BLANK, reply(), queries=3, bm25_top_k=2, max_retries=2)
-    assert [call for call in tools.asked if call[0] in ("embed", "search")] == [
-        ("embed", (QUESTION.text, *QUERIES)),
-        ("search", "nodes", 3, 9),
-    ]
-    lexical = ("lexical", "paragraphs", (QUESTION.text, *QUERIES), 2)
-    assert [call for call in tools.asked if call[0] == "lexical"] == [lexical]
-    assert [call[0] for call in tools.asked].count("nodes") == 1
+    *searches, nodes = tools.asked
+    queries = (QUESTION.text, *QUERIES)
+    assert searches == [("embed", queries), ("search", "nodes", 3, 9), ("lexical", "paragraphs", queries, 2)]
+    assert nodes[0] == "nodes"
     assert len(answer_calls(tools)) == 3
 
 
@@ -194,33 +191,24 @@ def test_a_good_reply_is_the_prediction():
 
 
 def test_the_trace_says_what_was_matched_and_what_was_shown():
-    found, tools = asked(
-        BLANK,
-        reply(),
-        plan=json.dumps([QUESTION.text.lower() + " now"]),
-        queries=2,
-        top_k=2,
-        bm25_top_k=3,
-        max_retries=1,
-    )
+    plan, changed = json.dumps([QUESTION.text.lower() + " now"]), {"queries": 2, "top_k": 2, "bm25_top_k": 3}
+    found, tools = asked(BLANK, reply(), plan=plan, max_retries=1, **changed)
     evidence, context = rows_of(found, "evidence"), rows_of(found, "context")
     assert len(evidence) + len(context) == len(found.trace)
-    assert [row.rank for row in evidence] == list(range(len(evidence)))
     assert {row.attempt for row in found.trace} == {1}, "the attempt that the answer is from"
+    for rows in (evidence, context):
+        assert [row.rank for row in rows] == list(range(len(rows)))
     for row in evidence:
         at = INDEX.row_of(row.node_id)
         assert (row.text, row.doc_id, row.error) == (INDEX.text_of(at), INDEX.doc_id(at), None)
         assert row.kind == ("sentence" if ":s" in row.node_id.split(":p")[1] else "paragraph")
-    dense = [row for row in evidence if row.note == "dense"]
-    assert {row.note for row in evidence[len(dense) :]} == {"lexical"}
-    assert [set(row.scores) for row in dense] == [
-        {"score", "n_tokens", "frequency", "similarity", "max_similarity"}
-    ] * len(dense)
-    assert {row.scores["frequency"] for row in dense} == {2}
-    assert all(set(row.scores) == {"score", "n_tokens"} for row in evidence[len(dense) :])
-    shown = [(row.doc_id, row.text) for row in context]
-    assert shown == [tuple(part) for part in snippets(answer_calls(tools)[1])]
-    assert [row.rank for row in context] == list(range(len(context)))
+        own = {"frequency", "similarity", "max_similarity"} if row.note == "dense" else set()
+        assert set(row.scores) == {"score", "n_tokens"} | own
+        assert row.scores.get("frequency", 2) == 2
+    notes = [row.note for row in evidence]
+    assert notes == sorted(notes)
+    assert set(notes) == {"dense", "lexical"}
+    assert [(row.doc_id, row.text) for row in context] == list(snippets(answer_calls(tools)[1]))
     kinds = {row.node_id: row.kind for row in evidence}
     assert [row.kind for row in context] == [kinds[row.node_id] for row in context]
 
@@ -333,17 +321,12 @@ def test_bm25_paragraphs_come_behind_and_are_marked():
     assert [row.scores.get("frequency") for row in evidence] == [1, None, None]
 
 
-def test_dedup_none_repeats_texts():
-    plans = json.dumps([QUESTION.text.lower() + " now"])
-    shown = {}
-    for dedup in ("none", "node", "tree"):
-        tools = tools_for(reply(), plan=plans)
-        answered(tools, settings(queries=2, dedup=dedup, rerank="none", max_retries=0))
-        shown[dedup] = [text for _, text in snippets(answer_calls(tools)[0])]
-    assert len(shown["none"]) == 6
-    assert len(set(shown["none"])) < 6
-    assert len(set(shown["tree"])) == len(shown["tree"])
-    assert len(set(shown["node"])) == len(shown["node"])
+@pytest.mark.parametrize(("dedup", "repeats"), [("none", True), ("node", False), ("tree", False)])
+def test_dedup_none_repeats_texts(dedup, repeats):
+    plan = json.dumps([QUESTION.text.lower() + " now"])
+    _, tools = asked(reply(), plan=plan, queries=2, dedup=dedup, rerank="none", max_retries=0)
+    (call,) = answer_calls(tools)
+    assert (len(snippets(call)) == 6, len(set(snippets(call))) < len(snippets(call))) == (repeats, repeats)
 
 
 # ---- bad replies

@@ -13,8 +13,8 @@ from kohaku_ray.systems.hybrid.answer import answer
 from kohaku_ray.systems.hybrid.offline import OfflineFrench
 from kohaku_ray.systems.hybrid.prepare import prepare
 from kohaku_ray.systems.hybrid.reading import ballot
-from kohaku_ray.systems.hybrid.settings import COSINE, HybridSettings
-from kohaku_ray.systems.hybrid.stages import STAGES, STAND_IN
+from kohaku_ray.systems.hybrid.settings import HybridSettings
+from kohaku_ray.systems.hybrid.stages import STAGES
 from kohaku_ray.systems.hybrid.texts import ANSWER_EXAMPLES, EXPAND_EXAMPLES
 from kohaku_ray.systems.questions import QuestionColumns
 
@@ -40,8 +40,7 @@ def uses(settings: HybridSettings) -> Uses:
 def facts(settings: HybridSettings) -> dict[str, str]:
     """Tell runs apart: who ranks pairs, and which stages are switched off."""
     off = [stage for stage in STAGES if not getattr(settings, stage)]
-    ranker = STAND_IN if settings.cross_encoder == COSINE else settings.cross_encoder
-    return {"pairs ranked by": ranker, "stages off": ", ".join(off) or "none"}
+    return {"pairs ranked by": settings.ranker, "stages off": ", ".join(off) or "none"}
 
 
 def retrieved(votes: Sequence[Mapping[str, Any]], _: Any, trace: Sequence[Mapping[str, Any]]) -> str:

@@ -10,8 +10,7 @@ from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, read_reply
-from kohaku_ray.systems.hybrid.settings import COSINE, HybridSettings
-from kohaku_ray.systems.hybrid.stages import STAND_IN
+from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.texts import HybridEvidence, Text, answer_prompt
 from kohaku_ray.systems.tools import Tools
 
@@ -44,7 +43,7 @@ async def answer(evidence: HybridEvidence, tools: Tools, settings: HybridSetting
         "queries": evidence.queries,
         "sources": [{"mark": text.mark, "title": text.title, "url": text.url} for text in cited],
         "citations_cut": cut,
-        "cross_encoder": STAND_IN if settings.cross_encoder == COSINE else settings.cross_encoder,
+        "cross_encoder": settings.ranker,
     }
     measures = {
         **evidence.measures,

@@ -17,8 +17,8 @@ from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, mmr, redundancy, sample_clusters
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
-from kohaku_ray.systems.hybrid.settings import HybridSettings
-from kohaku_ray.systems.hybrid.stages import STAND_IN, Relevance, Steps, take, united
+from kohaku_ray.systems.hybrid.settings import STAND_IN, HybridSettings
+from kohaku_ray.systems.hybrid.stages import Relevance, Steps, take, united
 from kohaku_ray.systems.hybrid.texts import HybridEvidence, Texts, with_neighbours
 from kohaku_ray.systems.tools import Tools
 

@@ -12,6 +12,10 @@ COSINE = "cosine"
 """Value of `cross_encoder` that stands for no model: the cosine of query and paragraph vectors."""
 
 
+STAND_IN = f"{COSINE}, no cross-encoder"
+"""What every stage that ranks pairs says where no cross-encoder does."""
+
+
 class HybridSettings(Section):
     """From a question to at most `max_context_docs` texts of different sites, and from these to an answer."""
 
@@ -78,6 +82,11 @@ class HybridSettings(Section):
     def expands(self) -> bool:
         """Whether a model is asked for sub-queries."""
         return self.expansion and self.max_expanded_questions > 1
+
+    @property
+    def ranker(self) -> str:
+        """Who ranks pairs."""
+        return STAND_IN if self.cross_encoder == COSINE else self.cross_encoder
 
     @property
     def has_cross_encoder(self) -> bool:

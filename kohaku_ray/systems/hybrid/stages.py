@@ -9,7 +9,6 @@ import numpy as np
 from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import TraceRow
-from kohaku_ray.systems.hybrid.settings import COSINE
 from kohaku_ray.systems.hybrid.texts import Text
 from kohaku_ray.systems.tools import Tools
 
@@ -31,9 +30,6 @@ SHOWN_CHARS = 160
 
 TRACED = 200
 """Items per stage that stand in the trace: stages 3 and 4 may hold ten times as many."""
-
-STAND_IN = f"{COSINE}, no cross-encoder"
-"""What every stage that ranks pairs says where no cross-encoder does."""
 
 
 class Steps:

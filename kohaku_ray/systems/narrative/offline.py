@@ -29,55 +29,39 @@ class OfflineJudge(Baseline):
 
     def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
         """Judge; nothing is drawn."""
-        del draw
-        return self._found(variables) if variables["findings"] else self._unfound(variables)
-
-    def _found(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        findings = variables["findings"]
-        reasons = "; ".join(f"{one['rule']}: {one['reason']}" for one in findings)
-        return {
-            "excerpts": [_cited(one["ref_id"], one["excerpt"], one["claim"], one["reason"]) for one in findings],
-            "rationale": f"{_SAYS}the rules found a contradiction: {reasons}.",
-            "label": CONTRADICT,
-            "confidence": CONFIDENCE,
-        }
-
-    def _unfound(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Go by the claim that the book is least near to: in stage 1 only, for being far is no contradiction."""
+        if findings := variables["findings"]:
+            reasons = "; ".join(f"{one['rule']}: {one['reason']}" for one in findings)
+            return {
+                "excerpts": [_cited(one["ref_id"], one["excerpt"], one["claim"], one["reason"]) for one in findings],
+                "rationale": f"{_SAYS}the rules found a contradiction: {reasons}.",
+                "label": CONTRADICT,
+                "confidence": CONFIDENCE,
+            }
+        # The claim that the book is least near to decides: in stage 1 only, for being far is no contradiction.
         claims = sorted(variables["claims"], key=lambda claim: float(claim["similarity"]))
         least = float(claims[0]["similarity"]) if claims else 0.0
         is_near = least >= self.abstain_below
         is_far = not is_near and variables["role"] == "search"
         bar = f"{'at least' if is_near else 'below'} {self.abstain_below:g}"
         means = "" if is_near or is_far else " Silence is no contradiction."
+        texts = {part["ref_id"]: part["text"] for part in variables["passages"]}
+        shown = [claim for claim in claims if claim["ref_id"] in texts][:_SHOWN]
         return {
-            "excerpts": self._nearest(claims, variables["passages"]),
+            "excerpts": [_nearest(claim, texts[claim["ref_id"]]) for claim in shown],
             "rationale": f"{_SAYS}the rules found nothing, so similarity alone decides, which cannot tell support "
             f"from contradiction: the claim farthest from the book has an excerpt at {least:.2f}, {bar}.{means}",
             "label": CONTRADICT if is_far else CONSISTENT,
             "confidence": round(1 - max(least, 0.0) if is_far else max(least, 0.5), 4),
         }
 
-    def _nearest(self, claims: list[Mapping[str, Any]], passages: Any) -> list[dict[str, str]]:
-        """The sentence of each claim's nearest excerpt that shares most words with it."""
-        texts = {part["ref_id"]: part["text"] for part in passages}
-        shown = [claim for claim in claims if claim["ref_id"] in texts][:_SHOWN]
-        return [
-            _cited(
-                claim["ref_id"],
-                _sentence_like(claim["text"], texts[claim["ref_id"]]),
-                claim["text"],
-                f"The nearest excerpt, similarity {claim['similarity']}.",
-            )
-            for claim in shown
-        ]
+
+def _nearest(claim: Mapping[str, str], text: str) -> dict[str, str]:
+    """The sentence of a claim's nearest excerpt that shares most words with it."""
+    wanted = set(words_of(claim["text"]))
+    sentences = [text[span.start : span.end] for span in split_sentences(text)]
+    quote = max(sentences, key=lambda sentence: len(wanted & set(words_of(sentence))), default="")
+    return _cited(claim["ref_id"], quote, claim["text"], f"The nearest excerpt, similarity {claim['similarity']}.")
 
 
 def _cited(node_id: str, quote: str, claim: str, analysis: str) -> dict[str, str]:
     return {"node_id": node_id, "quote": quote, "claim": claim, "analysis": analysis}
-
-
-def _sentence_like(claim: str, text: str) -> str:
-    wanted = set(words_of(claim))
-    sentences = [text[span.start : span.end] for span in split_sentences(text)]
-    return max(sentences, key=lambda sentence: len(wanted & set(words_of(sentence))), default="")

@@ -16,7 +16,8 @@ from kohaku_ray.records import Question
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.hybrid import SYSTEM, prepare
-from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, STAGES, STAND_IN, TRACED, Steps, united
+from kohaku_ray.systems.hybrid.settings import STAND_IN
+from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, STAGES, TRACED, Steps, united
 from kohaku_ray.systems.hybrid.texts import Text
 
 SUBS = json.dumps(["digue rompue habitants", "digue 1962 fragile", "coût des travaux"])
@@ -29,6 +30,12 @@ def overlap(query, text):
 def prepared(script=lambda call: SUBS, question=QUESTION, index=INDEX, tools=None, **changed):
     tools = tools or tools_for(script, index)
     return asyncio.run(prepare(question, tools, settings(**changed)))
+
+
+def asked(**changed):
+    """The evidence, and the tools that were asked for it."""
+    tools = tools_for(lambda call: SUBS)
+    return prepared(tools=tools, **changed), tools
 
 
 def ranked(pair_score=overlap, **changed):
@@ -110,27 +117,24 @@ def test_the_sweep_switches_each_stage_off_in_turn():
 
 
 def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
-    tools = tools_for(lambda call: SUBS)
-    evidence = prepared(tools=tools, initial_context_size=4)
+    evidence, tools = asked(initial_context_size=4)
     _, items = steps(evidence.trace, "initial_context")
     assert {item.kind for item in items} == {"sentence", "chunk"}
     assert len(items) == 4
-    asked = [one for one in tools.asked if one[1] in ("sentences", "chunks")]
-    assert asked == [("lexical", view, (QUESTION.text,), 4) for view in ("sentences", "chunks")]
+    opening = [one for one in tools.asked if one[1] in ("sentences", "chunks")]
+    assert opening == [("lexical", view, (QUESTION.text,), 4) for view in ("sentences", "chunks")]
     context = tools.calls[0].prompt.variables["context"]
     assert [text[:160] for text in context] == [item.text for item in items]
     assert {item.note for item in items if item.kind == "sentence"} <= {row[0] for row in ARTICLES}
 
 
 def test_initial_dense_searches_by_vectors_too():
-    tools = tools_for(lambda call: SUBS)
-    prepared(tools=tools, initial_dense=True)
+    _, tools = asked(initial_dense=True)
     assert {one[1] for one in tools.asked if one[0] == "search"} == {"sentences", "chunks", "paragraphs"}
 
 
 def test_without_initial_context_the_expansion_sees_no_text():
-    tools = tools_for(lambda call: SUBS)
-    prepared(tools=tools, initial_context=False)
+    _, tools = asked(initial_context=False)
     assert tools.calls[0].prompt.variables["context"] == ()
     assert "Extraits" not in tools.calls[0].prompt.user
 
@@ -169,8 +173,7 @@ def test_one_query_asks_no_model():
 
 
 def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query():
-    tools = tools_for(lambda call: SUBS)
-    evidence = prepared(tools=tools, subquestion_max_documents=2)
+    evidence, tools = asked(subquestion_max_documents=2)
     assert {one[3] for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"} == {2}
     _, items = steps(evidence.trace, "search")
     assert {"rrf", "bm25.0", "cosine.0", "cosine.3"} <= {name for item in items for name in item.scores}
@@ -180,8 +183,7 @@ def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query():
 
 
 def test_search_off_takes_the_paragraphs_of_the_initial_sentences():
-    tools = tools_for(lambda call: SUBS)
-    evidence = prepared(tools=tools, search=False)
+    evidence, tools = asked(search=False)
     assert not [one for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"]
     _, opening = steps(evidence.trace, "initial_context")
     _, items = steps(evidence.trace, "search")
