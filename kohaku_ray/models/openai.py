@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple, Protocol
@@ -151,6 +152,11 @@ MAX_BACKOFF_S = 60.0
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
 _BODY_CHARS = 300
+
+_INLINE_BYTES = 2**16
+"""Longest body that is parsed in the event loop, in half a millisecond; longer ones are in a thread."""
+
+_ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 
 _SECRET_CHARS = 8
 """Shortest key that is a secret; a shorter one, such as EMPTY or ollama, is a word that texts may hold."""
@@ -304,7 +310,12 @@ class OpenAIBackend:
     async def _post(self, body: bytes) -> Reply:
         response = await self._fetch("POST", "chat/completions", self._timeout_s, body)
         if 200 <= response.status < 300:
-            return _read_reply(response)
+            # A large body's objects take far longer to make than the loop's other calls may wait.
+            small = len(response.body) <= _INLINE_BYTES
+            reply = _read_reply(response) if small else await asyncio.to_thread(_read_reply, response)
+            # JSON may have escaped a character of the key.
+            said = {"text": self._redacted(reply.text), "finish_reason": self._redacted(reply.finish_reason)}
+            return replace(reply, **said)
         refusal = self._refusal(response)
         if response.status in (400, 404) and "model" in response.text.lower():
             raise type(refusal)(await self.with_models(str(refusal)))
@@ -320,6 +331,10 @@ class OpenAIBackend:
         body, client = bytearray(), self._open_client()
         try:
             async with asyncio.timeout(timeout_s), client.stream(method, path, content=content) as response:
+                if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
+                    raise ModelError(  # others, or one in another, may make gigabytes of one part
+                        f"{self._model} at {self._shown_url}: the Content-Encoding is other than gzip and deflate"
+                    )
                 async for part in response.aiter_bytes():
                     body += part
                     if len(body) > self._most_body_mib * 2**20:

@@ -322,7 +322,7 @@ def test_what_is_no_sane_count_of_tokens_is_zero(prompt, cached, completion, rea
 
 MIB = 2**20
 WHOLE = json.dumps(completion("good"))
-ZIPPED = {"Content-Encoding": "gzip"}
+ZIPPED, TWICE = {"Content-Encoding": "gzip"}, {"Content-Encoding": "gzip, gzip"}
 TOO_LARGE = r"the body has more than 4 MiB: is this a chat completion\? then raise deployments\.\*\.max_reply_mib$"
 
 
@@ -330,13 +330,14 @@ TOO_LARGE = r"the body has more than 4 MiB: is this a chat completion\? then rai
     ("bad", "message"),
     [
         (Action(body=gzip.compress(bytes(512 * MIB)), headers=ZIPPED), TOO_LARGE),
+        (Action(body=gzip.compress(gzip.compress(bytes(512 * MIB))), headers=TWICE), "other than gzip and deflate$"),
         (Action(body=b" " * (64 * MIB)), TOO_LARGE),
         (Action(body=WHOLE, headers=ZIPPED), "DecodingError"),
         (Action(body=b"[" * (3 * MIB)), "malformed JSON in a body of 3145728 bytes$"),
         (Action(body=json.dumps(completion("é"), ensure_ascii=False).encode("latin-1")), "malformed JSON"),
         (Action(body=gzip.compress(WHOLE.encode())[:60], headers=ZIPPED), "malformed JSON in a body of"),
     ],
-    ids=["bomb", "large", "no gzip", "nested", "latin-1", "cut"],
+    ids=["bomb", "bomb in a bomb", "large", "no gzip", "nested", "latin-1", "cut"],
 )
 def test_a_bad_body_is_an_error_of_its_request_alone(bad, message):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -373,6 +374,7 @@ def test_a_large_reply_is_decompressed_and_its_connection_serves_again():
         Action(404, f"no model {KEY}"),
         Action(200, {"key": KEY}),
         Action(200, completion(f"it is {KEY}", finish_reason=KEY)),
+        Action(200, json.dumps(completion(KEY)).replace(KEY, f"\\u{ord(KEY[0]):04x}{KEY[1:]}").encode()),
         Action(200, b"\xff", {"Content-Type": KEY}),
         Action(302, "", {"Location": f"http://127.0.0.1:9/{KEY}"}),
     ],
