@@ -279,7 +279,7 @@ class _Remote:
         self._retriever = retriever
 
     def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Any:
-        return self._retriever.run_on_shard.remote(method, list(items), params)
+        return self._retriever.run.remote(method, list(items), params, alone=True)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         return lambda items, *params: self._retriever.run.remote(method, list(items), params)

@@ -281,6 +281,7 @@ def wait_for_the_reducer(longest_s: float = 5.0) -> None:
     ("override", "message"),
     [
         ("index.encoder.dim=128", r"encoder\.dim None but the configuration says 128"),
+        ("index.encoder.query_prompt='query: '", r"encoder\.query_prompt None but the configuration says 'query: '"),
         ("index.weights=tokens", r"weights 'chars' but the configuration says 'tokens'"),
     ],
 )
