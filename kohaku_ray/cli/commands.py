@@ -435,7 +435,7 @@ def show(arguments: argparse.Namespace) -> outcomes.Shown:
     rows = question_rows(arguments.run, arguments.question_id)
     [vote] = rows["votes"]
     if arguments.prompt:
-        from kohaku_ray.engine.jobs.prompts import sent_prompts
+        from kohaku_ray.engine.jobs.again import sent_prompts
 
         prompts = sent_prompts(arguments.run, arguments.question_id)
         tell(describe_prompts(prompts))

@@ -40,13 +40,6 @@ def test_the_dashboard_groups_by_labels_that_there_are():
             assert {one.strip() for one in labels.split(",")} <= {*METRICS[name].labels, "le"}, query
 
 
-def test_names_have_the_units_of_the_field():
-    for name, metric in METRICS.items():
-        assert name.startswith("kohaku_ray_")
-        assert name.endswith("_total") == (metric.kind == "Counter"), name
-        assert name.endswith("_seconds") == (metric.kind == "Histogram"), name
-
-
 def test_outside_a_cluster_nothing_is_made(monkeypatch):
     monkeypatch.setattr(metrics.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(metrics, "_metric", lambda name: pytest.fail(f"{name} was made"))

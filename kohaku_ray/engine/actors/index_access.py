@@ -118,17 +118,9 @@ class LocalIndex(Calls):
     ) -> None:
         """Answer from an open shard.
 
-        Args:
-            shard: The shard.
-            encoder: Encodes queries.
-            score: Scores (query, text) pairs by the cross-encoder of an application.
-            depths: Of all runs that share the index: every search is as deep as the deepest, and results are kept.
-            gpu: Whether FAISS searches on this process's GPU.
-            float16: Whether it holds the vectors there as float16.
-            nprobe: See ``VectorIndex.probe``.
-            image_encoder: Encodes queries that search images, where they have an encoder of their own.
-            peer: Returns the index that holds another shard.
-            count: Makes a function that counts the tokens of texts, for a tokenizer's name and revision.
+        With ``depths`` of all runs that share the index, every search is as deep as the deepest and results are kept.
+        ``score`` ranks pairs by an application's cross-encoder, ``peer`` returns the index that holds another shard,
+        ``count`` makes a tokenizer's counter; ``gpu`` and ``float16`` say where FAISS searches and what it holds there.
         """
         super().__init__(keeps=depths is not None)
         self.shard, self.encoder, self.depths = shard, encoder, depths
@@ -279,7 +271,7 @@ class _Remote:
         self._retriever = retriever
 
     def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Any:
-        return self._retriever.run_on_shard.remote(method, list(items), params)
+        return self._retriever.run.remote(method, list(items), params, alone=True)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         return lambda items, *params: self._retriever.run.remote(method, list(items), params)

@@ -43,14 +43,12 @@ class Retriever:
         """Open the index now; raises what ``open_index`` does."""
         _ = self._index
 
-    async def run(self, method: str, items: list[Any], params: tuple[Any, ...]) -> list[Any]:
-        """Run a method of ``LocalIndex``."""
+    async def run(self, method: str, items: list[Any], params: tuple[Any, ...], alone: bool = False) -> list[Any]:
+        """Run a method of ``LocalIndex``, on this retriever's shard ``alone`` or on all."""
+        if alone:
+            return await self._index.on_shard(method, items, params)
         found: list[Any] = await getattr(self._index, method)(items, *params)
         return found
-
-    async def run_on_shard(self, method: str, items: list[Any], params: tuple[Any, ...]) -> list[Any]:
-        """Run it on this retriever's shard alone."""
-        return await self._index.on_shard(method, items, params)
 
     async def prepare(
         self, context: RunContext, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None

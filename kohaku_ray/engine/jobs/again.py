@@ -20,9 +20,9 @@ from kohaku_ray.engine.actors.members import answer_block, each, prepare_one
 from kohaku_ray.engine.actors.pool import block_size, groups_of, waves_of
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.ledger.client import Asking
-from kohaku_ray.engine.ledger.segments import Entry
+from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.ledger.shard import Asked
-from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
+from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.tokens import Counter, prompt_counter, token_counter
@@ -30,7 +30,8 @@ from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.block import settle_block, vote_block
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder
+from kohaku_ray.run.files import SentPrompt, question_rows
+from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index
 from kohaku_ray.run.models import Model, models_of
 from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.sources import questions_of
@@ -203,3 +204,35 @@ async def answer_again(context: RunContext, index: LocalIndex, questions: Sequen
                 prepared.append(await each(questions, settled, prepare))
             answered += await answer_block(context, some, index, prepared[-1], settled)
     return vote_block(config, len(prepared), *prepared, *answered)[1]
+
+
+def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
+    """Make the calls of a question again from the recorded replies, and return their prompts.
+
+    The key of a reply in the ledger is the hash of its prompt: a prompt that is found is the one that was sent.
+
+    Raises:
+        ConfigError: The run's configuration cannot be used, or it ranks with a cross-encoder.
+        DataError: The run, its questions, its index or its ledger cannot be used.
+    """
+    usage = question_rows(run, question_id)["usage"]
+    config = config_of(run, "which `show --prompt` does not start")
+    question = next((one for one in questions_of(config) if one.question_id == question_id), None)
+    if question is None:
+        raise DataError(f"{config.questions.path} has no question {question_id} any more: its prompt is not known")
+    keys = {row["key"] for row in usage}
+    requests: dict[str, ChatRequest] = {}
+    entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
+    # Learns: a call that has no reply any more may be asked for less.
+    replies = Replies(entries, learns=True, requests=requests)
+    context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
+    asyncio.run(answer_again(context, open_recorded(config, open_index(config), Recorded()), [question]))
+    found: dict[tuple[str, int, object], SentPrompt] = {}
+    for row in usage:
+        sent = requests.get(row["key"])
+        messages = None if sent is None else tuple((role, text) for role, text in sent.messages if text)
+        place = (row["role"], row["attempt"], messages)
+        members = (*(found[place].members if place in found else ()), row["member"])
+        n_images = 0 if sent is None else len(sent.images)
+        found[place] = SentPrompt(row["role"], row["attempt"], members, messages, n_images)
+    return list(found.values())

@@ -137,8 +137,9 @@ def make_run(
     with directory.owned():
         directory.begin(config)
         before = {name: ledger.placed(application) for name, application in applications.items()}
-        state = functools.partial(_say_state, ledger, tuple(applications.values()))
-        waits = functools.partial(state, ledger.progress()) if is_alone else None
+        waits = None
+        if is_alone:
+            waits = functools.partial(_say_state, ledger, tuple(applications.values()), ledger.progress())
         summary = answer_all(RunWork(pool, context), questions, directory, show, waits)
         for name, application in applications.items():
             counts = zip(ledger.placed(application), before[name], strict=True)
@@ -191,8 +192,8 @@ def answer_all(
     work: RunWork,
     questions: Sequence[Question],
     directory: RunDirectory,
-    show: Callable[[AnswerSummary], None] = lambda _: None,
-    waits: Callable[[float], None] | None = None,
+    show: Callable[[AnswerSummary], None],
+    waits: Callable[[float], None] | None,
 ) -> AnswerSummary:
     """Answer a run's questions block by block and write its files.
 

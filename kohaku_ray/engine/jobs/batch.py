@@ -60,12 +60,8 @@ class BatchSummary:
 def run_batch(config: Config, source: str, output: str) -> BatchSummary:
     """Answer the requests of a batch file, each distinct one once.
 
-    To resume an interrupted job, call this again: recorded replies are read from the ledger.
-
-    Args:
-        config: Deployments, ledger and cluster; ``roles`` and ``seed`` for what lines leave open.
-        source: Input file: see ``read_lines``.
-        output: File of the replies, in the input's order; ``errors_path`` beside it has the lines in error.
+    To resume an interrupted job, call this again: recorded replies are read from the ledger. ``roles`` and ``seed``
+    are for what lines leave open. The output is in the input's order; ``errors_path`` has the lines in error.
 
     Raises:
         ConfigError: The configuration or the cluster does not fit; nothing was started.

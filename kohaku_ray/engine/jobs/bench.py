@@ -241,6 +241,11 @@ class _Bench:
         def prompt(cell: int, question: int) -> list[dict[str, str]]:
             return [{"role": role, "content": text} for role, text in self._texts.messages(cell, question)]
 
+        def run(n: int) -> dict[str, Any]:
+            number = first.get(n, len(numbered) + 1)
+            prompts = [prompt(number, question) for question in at]
+            return {"members": n, "prompts": prompts, "seeds": [self._seed(number, question) for question in at]}
+
         return {
             "model": self._deployment.model,
             "engine": engine_kwargs(self._deployment),
@@ -249,14 +254,7 @@ class _Bench:
             "top_p": self._played.top_p,
             "max_tokens": self._grid.output_tokens,
             "warm_up": prompt(0, 0),
-            "runs": [
-                {
-                    "members": n,
-                    "prompts": [prompt(number, question) for question in at],
-                    "seeds": [self._seed(number, question) for question in at],
-                }
-                for n, number in ((n, first.get(n, len(numbered) + 1)) for n in members)
-            ],
+            "runs": [run(n) for n in members],
         }
 
     def _check_length(self, n_tokens: int, n_calls: int) -> None:

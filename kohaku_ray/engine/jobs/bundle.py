@@ -110,11 +110,8 @@ def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] 
 def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundled:
     """Bundle finished runs, each made again first: what cannot be replayed is not bundled.
 
-    Args:
-        source: The runs.
-        path: The zip.
-        with_index: Put the index in, and the documents' text in the tables; otherwise that text is left out, but for
-            what replies quote, and a replay needs the index.
+    ``with_index`` puts the index in, and the documents' text in the tables; otherwise that text is left out, but for
+    what replies quote, and a replay needs the index.
 
     Raises:
         ConfigError: A run ranks with a cross-encoder, or its configuration cannot be used.

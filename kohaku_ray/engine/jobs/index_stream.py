@@ -104,12 +104,8 @@ def index_all(
 ) -> IndexSummary:
     """Parse, encode and reduce files to an index, on the connected cluster.
 
-    Args:
-        config: The job's configuration.
-        files: Files to parse.
-        sources: What the index records of them (``SOURCES_SCHEMA``).
-        of_texts: Encoders of texts.
-        of_images: Encoders of images, where images have vectors of their own.
+    ``sources`` is what the index records of the files (``SOURCES_SCHEMA``); ``of_images`` are encoders of images, where
+    these have vectors of their own.
 
     Raises:
         ConfigError: An encoder or a model that describes images cannot be loaded.

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -253,20 +253,15 @@ def _outcomes(
 ) -> Iterator[tuple[str, AnswerSummary | Exception]]:
     """Make runs in threads, which only wait; yield each run's summary or error."""
     stop = threading.Event()
-    left = list(runs.items())
     with ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
-        under_way: dict[Future[AnswerSummary], str] = {}
+        made = {threads.submit(_make_one, config, pool, ledger, stop): run_id for run_id, config in runs.items()}
         try:
-            while left or under_way:
-                while left and len(under_way) < plan.loaded.sweep.concurrency:
-                    run_id, config = left.pop(0)
-                    under_way[threads.submit(_make_one, config, pool, ledger, stop)] = run_id
-                for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                    run_id = under_way.pop(future)
-                    error = future.exception()
-                    yield run_id, error if isinstance(error, Exception) else future.result()
+            for future in as_completed(made):
+                error = future.exception()
+                yield made[future], error if isinstance(error, Exception) else future.result()
         except BaseException:
             stop.set()
+            threads.shutdown(wait=False, cancel_futures=True)
             pool.close()  # a thread waits for its block, which may take a model an hour; replies stay in the ledger
             raise
 

@@ -1,0 +1,96 @@
+"""Joining a cluster: an address where none answers is said in seconds; a local one is not reached from elsewhere."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import subprocess
+import sys
+import time
+from concurrent import futures
+
+import pytest
+from kit.fake_openai import FakeOpenAI
+
+from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.engine import cluster
+from kohaku_ray.errors import ConfigError, KohakuRayError
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr(cluster, "ANSWERS_S", 1.0)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+
+
+def refused(address: str) -> str:
+    began = time.perf_counter()
+    with pytest.raises(ConfigError) as found:
+        cluster._check_answers(address)
+    assert time.perf_counter() - began < 5
+    return str(found.value)
+
+
+def test_a_port_that_another_program_has_is_said():
+    with FakeOpenAI() as server:
+        address = server.base_url.removeprefix("http://").removesuffix("/v1")
+        said = refused(address)
+    assert f"cluster.address is {address!r} but another program than Ray has that port: give the port" in said
+
+
+def test_a_port_at_which_nothing_listens_is_said():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        said = refused(address)
+    assert f"cluster.address is {address!r} and no Ray cluster answers there" in said
+    assert "ray start --head" in said
+
+
+def test_names_without_a_port_and_servers_of_ray_pass():
+    import grpc
+
+    for address in ("auto", "local"):
+        cluster._check_answers(address)
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        cluster._check_answers(f"127.0.0.1:{port}")
+    finally:
+        server.stop(None)
+
+
+LISTEN = """
+import psutil, ray
+from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.engine.cluster import connected
+with connected(ClusterConfig(num_cpus=2, object_store_gib=0.1)):
+    ray.get(ray.remote(lambda: None).remote())
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        for one in process.net_connections(kind="inet"):
+            if one.status == psutil.CONN_LISTEN:
+                print(process.name().split()[0], one.laddr.ip)
+"""
+
+
+@pytest.mark.ray
+def test_every_process_listens_on_loopback_alone():
+    ran = subprocess.run([sys.executable, "-c", LISTEN], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    found = [line.split() for line in ran.stdout.splitlines()]
+    assert {"gcs_server", "raylet"} <= {process for process, _ in found}
+    assert [one for one in found if not ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback] == []
+
+
+def test_a_ray_that_does_not_start_is_said_in_words(monkeypatch):
+    def init(**settings: object) -> None:
+        raise RuntimeError("Timed out waiting for file metrics_agent_port")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    with (
+        pytest.raises(KohakuRayError, match=r"Ray did not start on this machine .*metrics_agent_port.*logs"),
+        cluster.connected(ClusterConfig()),
+    ):
+        raise AssertionError("not reached")
