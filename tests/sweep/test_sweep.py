@@ -40,30 +40,18 @@ def configs(loaded, table: TableConfig) -> dict[tuple[str, ...], Config | Confli
     return found
 
 
-def test_a_grid_is_every_combination_the_last_axis_fastest(write):
-    [table] = load_sweep(write(axes={"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]})).sweep.tables
-    assert settings(table) == [
-        {"kohaku.queries": 2, "kohaku.top_k": 8},
-        {"kohaku.queries": 2, "kohaku.top_k": 16},
-        {"kohaku.queries": 4, "kohaku.top_k": 8},
-        {"kohaku.queries": 4, "kohaku.top_k": 16},
-    ]
-    assert table.n_cells == 4
-    assert (table.name, table.title) == ("mine", "")
-
-
-def test_zip_goes_step_by_step_and_list_as_it_stands(write):
+def test_a_grid_is_every_combination_zip_goes_step_by_step_and_list_as_it_stands(write):
     axes = {"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]}
-    [zipped] = load_sweep(write(combine="zip", axes=axes)).sweep.tables
-    assert settings(zipped) == [
-        {"kohaku.queries": 2, "kohaku.top_k": 8},
-        {"kohaku.queries": 4, "kohaku.top_k": 16},
-    ]
     cells = [{"kohaku.top_k": 5, "kohaku.queries": 1}, {"kohaku.top_k": 16, "kohaku.queries": 3}]
-    [listed] = load_sweep(write(combine="list", cells=cells)).sweep.tables
+    given = ({"axes": axes}, {"combine": "zip", "axes": axes}, {"combine": "list", "cells": cells})
+    grid, zipped, listed = (load_sweep(write(**one)).sweep.tables[0] for one in given)
+    pairs = [(2, 8), (2, 16), (4, 8), (4, 16)]
+    assert settings(grid) == [{"kohaku.queries": queries, "kohaku.top_k": k} for queries, k in pairs]
+    assert settings(zipped) == [settings(grid)[0], settings(grid)[3]]
     assert settings(listed) == cells
     assert listed.labels() == {"kohaku.top_k": ("5", "16"), "kohaku.queries": ("1", "3")}
-    assert zipped.n_cells == listed.n_cells == 2
+    assert [table.n_cells for table in (grid, zipped, listed)] == [4, 2, 2]
+    assert (grid.name, grid.title) == ("mine", "")
 
 
 def test_an_axis_may_set_several_keys_under_a_label_of_its_own(write):
@@ -93,10 +81,10 @@ def test_a_cell_stands_on_base_sweep_command_line_and_table_in_this_order(write)
     assert (one.ensemble.members, two.ensemble.members) == (3, 2)
 
 
-def test_tables_may_be_named_and_keep_their_own_settings(write):
+def test_tables_may_be_named_keep_their_own_settings_and_are_numbered_else(write):
     write("inner", title="Inner", set={"kohaku.queries": 2}, axes={"kohaku.top_k": [4]})
-    outer = load_sweep(write("outer", tables=["inner", "rerank", {"name": "x", "axes": {"seed_free": {"a": {}}}}]))
-    assert [table.name for table in outer.sweep.tables] == ["inner", "rerank", "x"]
+    outer = load_sweep(write("outer", tables=["inner", "rerank", {"axes": {"seed_free": {"a": {}}}}]))
+    assert [table.name for table in outer.sweep.tables] == ["inner", "rerank", "table3"]
     assert outer.sweep.tables[0].set == {"kohaku.queries": 2}
     assert outer.sweep.output == "runs/sweeps/outer"
 
@@ -201,12 +189,6 @@ def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere
     [table] = loaded.sweep.tables
     config = loaded.config(table, next(table.settings()), 0)
     assert (config.settings.queries, config.settings.normalise) == (2, "max"), "not the paper's minmax"
-
-
-def test_tables_without_a_name_are_numbered(write):
-    axes = {"kohaku.top_k": [4]}
-    loaded = load_sweep(write(tables=[{"axes": axes}, {"name": "mine", "axes": axes}, {"axes": axes}]))
-    assert [table.name for table in loaded.sweep.tables] == ["table1", "mine", "table3"]
 
 
 def test_a_million_cells_are_counted_without_being_made(write):
