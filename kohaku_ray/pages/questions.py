@@ -259,8 +259,8 @@ def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Do
     known = dict(zip(row.ref_ids, row.ref_urls, strict=False)) if len(row.ref_ids) == len(row.ref_urls) else {}
     own = Documents(documents.titles, {**known, **documents.urls})
     scores = {metric: rows[question_id] for metric, rows in gold.scores.items()}
-    classifier = next((metric for metric in gold.metrics if metric.classify is not None and metric.classes), None)
-    error = classifier.classify(row, given.rows[question_id]) if classifier and classifier.classify else None
+    classify = next((metric.classify for metric in gold.metrics if metric.classify and metric.classes), None)
+    error = classify(row, given.rows[question_id]) if classify else None
     return Truth(row, own.cite(row.ref_ids), gold.metrics[0], scores, error)
 
 
