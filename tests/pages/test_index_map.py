@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from index.small_index import index_documents, paragraph
+from index.small_index import FakeEncoder, index_documents, paragraph
 from run_files import index
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.nodes import PARAGRAPH
+from kohaku_ray.index.store import Index
 from kohaku_ray.pages.index_map import N_COLOURS, document_colours, principal, sample_rows, write_index_map
 
 
@@ -92,6 +94,14 @@ def test_images_and_full_paragraphs_have_marks_of_their_own(tmp_path, paragraph_
     assert f"2 documents, 2 sections, {counted}<" in text
     assert (">full paragraph<" in text) == (paragraph_vectors != "averaged")
     assert ">image<" in text
+    index = Index.open(str(tmp_path / "index"))
+    rows = np.flatnonzero(index.nodes.kind == PARAGRAPH)
+    has, vectors = index.text_vectors(rows)
+    names = [f"{name}:sec0:p{at}" for name in ("one", "two") for at in (0, 1) if paragraph_vectors == "both"]
+    assert [index.nodes.node_id(row) for row in rows[has]] == names
+    if names:
+        np.testing.assert_allclose(vectors, FakeEncoder().encode_passages([plain.text] * 4), atol=1e-6)
+        assert (np.abs(index.node_vectors(rows[has]) - vectors).max(axis=1) > 0.01).all()
 
 
 def test_umap_is_used_where_it_is_installed_and_the_nodes_are_few(there, tmp_path, monkeypatch):

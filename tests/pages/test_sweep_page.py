@@ -11,6 +11,7 @@ import pytest
 from pages import Tags, check_golden, check_harmless, opened, plain, without_drawings
 from sweeps import HOSTILE, Maker, small_sweep
 
+from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.compare import split_of
 from kohaku_ray.evaluation.metrics import Score
 from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT
@@ -267,6 +268,12 @@ def test_an_empty_sweep_is_a_page(tmp_path):
     (html, *_) = write_sweep(sweep, str(tmp_path))
     assert "[1] failed: no memory" in Path(html).read_text()
     assert "<svg" not in Path(html).read_text()
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(DataError, match=r"tables: cannot be made .*choose another output"):
+        write_sweep(Sweep("none", "None", (), (), (), WATTBOT), str(tmp_path / "taken"))
 
 
 def grouped(names, public, private):
