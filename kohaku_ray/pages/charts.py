@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,15 +80,12 @@ def formulas(metrics: Sequence[Metric]) -> str:
 def agreement(views: Sequence[QuestionView]) -> Chart:
     """Draw how many members gave each written answer."""
     m = max(len(view.members) for view in views)
-    sizes = list(range(min(view.n_winners for view in views), m + 1))
-    series = _by_outcome((view.n_winners, view.outcome) for view in views)
-    svg = stacked_bars(
-        [str(size) for size in sizes],
-        {name: [counts[size] for size in sizes] for name, counts in series.items()},
-        OUTCOME_COLOURS,
-        x_label=f"members that gave the written answer (of {m})",
-        y_label="questions",
-        label=f"Answer agreement: {sum(view.n_winners == m for view in views)} of {len(views)} questions unanimous",
+    svg = _outcome_bars(
+        [(view.n_winners, view.outcome) for view in views],
+        range(min(view.n_winners for view in views), m + 1),
+        f"members that gave the written answer (of {m})",
+        "questions",
+        f"Answer agreement: {sum(view.n_winners == m for view in views)} of {len(views)} questions unanimous",
     )
     return Chart("Answer agreement", "Size of the winning group of each question.", svg)
 
@@ -111,24 +108,21 @@ def tokens(views: Sequence[QuestionView]) -> Chart:
 
 def attempts_used(views: Sequence[QuestionView]) -> Chart:
     """Draw at which attempt the answers were given."""
-    members = [member for view in views for member in view.members]
-    attempts = list(range(max(member.row["attempt"] for member in members) + 1))
-    series = _by_outcome((member.row["attempt"], member.outcome) for member in members)
-    svg = stacked_bars(
-        [str(attempt) for attempt in attempts],
-        {name: [counts[attempt] for attempt in attempts] for name, counts in series.items()},
-        OUTCOME_COLOURS,
-        x_label="last attempt, from 0",
-        y_label="member answers",
-        label=f"Attempts used: {sum(member.row['attempt'] == 0 for member in members)} of {len(members)} "
-        "answers came at the first attempt",
+    given = [(member.row["attempt"], member.outcome) for view in views for member in view.members]
+    n_first = sum(attempt == 0 for attempt, _ in given)
+    svg = _outcome_bars(
+        given,
+        range(max(attempt for attempt, _ in given) + 1),
+        "last attempt, from 0",
+        "member answers",
+        f"Attempts used: {n_first} of {len(given)} answers came at the first attempt",
     )
     note = "The attempt that gave each member's answer: a system may retry, such as after a blank reply."
     return Chart("Attempts used", note, svg)
 
 
-def _by_outcome(pairs: Iterable[tuple[int, str]]) -> dict[str, Counter[int]]:
-    series = {name: Counter[int]() for name in OUTCOMES}
-    for number, outcome in pairs:
-        series[outcome][number] += 1
-    return series
+def _outcome_bars(given: Sequence[tuple[int, str]], bars: range, x_label: str, y_label: str, label: str) -> Markup:
+    counts = Counter(given)
+    series = {name: [counts[number, name] for number in bars] for name in OUTCOMES}
+    names = [str(number) for number in bars]
+    return stacked_bars(names, series, OUTCOME_COLOURS, x_label=x_label, y_label=y_label, label=label)

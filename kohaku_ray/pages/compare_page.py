@@ -167,14 +167,9 @@ def _side(
 
 
 def _beside(at: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metric: Metric) -> Beside:
+    classify = metric.classify or (lambda truth, given: None)
     a, b = (
-        Answer(
-            side=side,
-            row=side.rows[key],
-            score=side.scores[at],
-            error=(metric.classify(truth, side.rows[key]) if metric.classify is not None else None) or "",
-            view=side.views.get(key),
-        )
+        Answer(side, side.rows[key], side.scores[at], classify(truth, side.rows[key]) or "", side.views.get(key))
         for side in sides
     )
     return Beside(anchor_of(key, at + 1), truth, metric.gold(truth), (a, b))

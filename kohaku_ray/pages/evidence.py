@@ -44,11 +44,12 @@ class Documents:
 
     def cite(self, doc_ids: Sequence[str]) -> tuple[Citation, ...]:
         """Look up titles and addresses of cited documents."""
-        found = ((doc_id, self.urls.get(doc_id, "")) for doc_id in doc_ids)
-        return tuple(
-            Citation(doc_id, self.titles.get(doc_id, ""), link := web_link(url), "" if link else url)
-            for doc_id, url in found
-        )
+        return tuple(map(self._cite, doc_ids))
+
+    def _cite(self, doc_id: str) -> Citation:
+        url = self.urls.get(doc_id, "")
+        link = web_link(url)
+        return Citation(doc_id, self.titles.get(doc_id, ""), link, "" if link else url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,9 @@ class Places:
             return Place(path, page)
         text = nodes.text_of(paragraph)
         is_table = nodes.table["attachment_kind"][paragraph].as_py() == "table"
-        start, end = (
-            (nodes.table[name][row].as_py() for name in ("start", "end")) if paragraph != row else (0, len(text))
-        )
-        return Place(path, page, text, start, end, is_table)
+        if paragraph == row:
+            return Place(path, page, text, 0, len(text), is_table)
+        return Place(path, page, text, nodes.table["start"][row].as_py(), nodes.table["end"][row].as_py(), is_table)
 
     def _label(self, nodes: NodeTable, row: int) -> str:
         kind = KINDS[nodes.kind[row]]

@@ -102,11 +102,10 @@ def causes_of(views: Sequence[QuestionView], class_notes: Mapping[str, str]) -> 
             groups[view.cause].setdefault(view.truth.error or view.outcome, []).append(view)
     found = []
     for name, classes in groups.items():
-        order = sorted(classes, key=lambda each: -len(classes[each]))
-        if order:
-            listed = tuple((each, class_notes.get(each, ""), tuple(classes[each])) for each in order)
-            found.append(Cause(name, _NOTES[name], listed))
-    return found
+        most_first = sorted(classes.items(), key=lambda item: -len(item[1]))
+        listed = tuple((each, class_notes.get(each, ""), tuple(of_class)) for each, of_class in most_first)
+        found.append(Cause(name, _NOTES[name], listed))
+    return [cause for cause in found if cause.classes]
 
 
 def score_lines(gold: Gold) -> list[ScoreLine]:

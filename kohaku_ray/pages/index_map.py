@@ -121,12 +121,10 @@ def sample_rows(kind: I64, limit: int) -> I64:
 
 def _project(vectors: F32, max_umap_nodes: int) -> tuple[F64, str]:
     """Project on two axes: shape ``(n, 2)``, and the name of the method."""
-    umap: Any = None
-    if 3 < len(vectors) <= max_umap_nodes:
-        try:
-            umap = importlib.import_module("umap")
-        except ImportError:
-            umap = None
+    try:
+        umap: Any = importlib.import_module("umap") if 3 < len(vectors) <= max_umap_nodes else None
+    except ImportError:
+        umap = None
     if umap is None:
         points, share = principal(vectors)
         return points, f"PCA (two components hold {share:.1%} of the variance)"
@@ -219,12 +217,10 @@ def _caption(shown: I64, marks: I64, max_nodes: int, *, is_whole: bool) -> str:
         if not max(drawn, there) and (code >= CHUNK or (code == PARAGRAPH and np.any(marks == _FULL))):
             continue  # most indexes have none
         parts.append(f"{drawn:,} of {there:,} {kind}s" if drawn < there else f"{drawn:,} {kind}s")
-    notes = []
-    if len(shown) > max_nodes:
-        notes.append(f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind.")
+    notes = [f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind."] if len(shown) > max_nodes else []
     if not is_whole:
         notes.append("Nodes without text have no vector and are left out.")
-    return "\n".join([", ".join(parts), *([" ".join(notes)] if notes else [])])
+    return "\n".join(filter(None, [", ".join(parts), " ".join(notes)]))
 
 
 def _short(doc_id: str) -> str:

@@ -92,8 +92,7 @@ class Step:
     @property
     def said(self) -> str:
         """What its count says besides the numbers."""
-        note: str = self.rows.pool["note"] if self.rows.pool else ""
-        return note.partition("; ")[2]
+        return str(self.rows.pool["note"]).partition("; ")[2] if self.rows.pool else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +225,13 @@ def view_questions(
     run: RunFiles, gold: Gold | None, documents: Documents, places: Places, limits: Limits
 ) -> list[QuestionView]:
     """Build the view of each question, in the run's order."""
-    tables = {name: run.by_question(name) for name in ("answers", "trace", "usage")}
+    tables = [run.by_question(name) for name in ("answers", "trace", "usage")]
     views = []
     for number, vote in enumerate(run.tables["votes"][: limits.questions], 1):
         key = vote["question_id"]
         truth = _truth(key, gold, run.submission, documents)
-        answers, usage = (tables[name].get(key, []) for name in ("answers", "usage"))
-        members, groups = _members(vote, answers, usage, truth, run.setting("ensemble", "vote", "compat"))
+        answers, trace, usage = (table.get(key, []) for table in tables)
+        members = _members(vote, answers, usage, truth, run.setting("ensemble", "vote", "compat"))
         views.append(
             QuestionView(
                 anchor=anchor_of(key, number),
@@ -240,9 +239,9 @@ def view_questions(
                 outcome=_outcome(vote["is_blank"], truth),
                 truth=truth,
                 citations=documents.cite(vote["ref_ids"]),
-                steps=_steps(vote, tables["trace"].get(key, []), truth, places, limits),
+                steps=_steps(vote, trace, truth, places, limits),
                 members=members,
-                groups=groups,
+                groups=_groups(vote, members),
             )
         )
     return views
@@ -260,8 +259,8 @@ def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Do
     known = dict(zip(row.ref_ids, row.ref_urls, strict=False)) if len(row.ref_ids) == len(row.ref_urls) else {}
     own = Documents(documents.titles, {**known, **documents.urls})
     scores = {metric: rows[question_id] for metric, rows in gold.scores.items()}
-    classifier = next((metric for metric in gold.metrics if metric.classify is not None and metric.classes), None)
-    error = classifier.classify(row, given.rows[question_id]) if classifier and classifier.classify else None
+    classify = next((metric.classify for metric in gold.metrics if metric.classify and metric.classes), None)
+    error = classify(row, given.rows[question_id]) if classify else None
     return Truth(row, own.cite(row.ref_ids), gold.metrics[0], scores, error)
 
 
@@ -288,14 +287,14 @@ def _member_outcome(row: Row, truth: Truth | None) -> str:
 
 def _members(
     vote: Row, answers: Sequence[Row], usage: Sequence[Row], truth: Truth | None, compat: str | None
-) -> tuple[tuple[Member, ...], tuple[Group, ...]]:
+) -> tuple[Member, ...]:
     places = _group_places(vote, answers, is_exact=compat is not None)
     members = []
     for row, place in zip(answers, places, strict=True):
         calls = [call for call in usage if call["member"] == row["member"]]
         prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
         members.append(Member(row, place, _member_outcome(row, truth), prompt, completion))
-    return tuple(members), _groups(vote, members)
+    return tuple(members)
 
 
 def _group_places(vote: Row, answers: Sequence[Row], is_exact: bool) -> list[int | None]:

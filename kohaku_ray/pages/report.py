@@ -72,8 +72,11 @@ class Inputs:
 
     def views(self, limits: Limits) -> list[QuestionView]:
         """View the first questions, each with as much evidence as the limits allow."""
-        nodes = self.index.nodes if self.index else None
-        places = Places(nodes, _shown_nodes(self.run, limits), self.documents.titles)
+        lists = (shown_steps(rows, limits.items) for rows in self.run.by_question("trace").values())
+        wanted = (
+            row["node_id"] for steps in lists for _, shown in steps for row in shown if row["node_id"] is not None
+        )
+        places = Places(self.index.nodes if self.index else None, wanted, self.documents.titles)
         return view_questions(self.run, self.gold, self.documents, places, limits)
 
 
@@ -135,7 +138,9 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
         DataError: The truth is damaged or missing.
     """
     gold, report, why_unscored = _scores(run, truth)
-    index, why_no_index = open_index(_index_paths(run))
+    # As configured, or beside the run's files when the run was moved.
+    paths = (run.setting("index", "path"), below(run.path, "index"))
+    index, why_no_index = open_index(path for path in paths if isinstance(path, str))
     odd = why_unscored if report is not None else ""
     notes = [note for note in (*_warnings(run), baseline_note(run.facts), odd) if note]
     if index is None:
@@ -157,12 +162,6 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
     return Gold(scored.truth, scored.metrics, scores), scored.report, scored.note
 
 
-def _index_paths(run: RunFiles) -> list[str]:
-    """Where the index is: as configured, or beside the run's files when the run was moved."""
-    configured = run.setting("index", "path")
-    return [*([configured] if isinstance(configured, str) else []), below(run.path, "index")]
-
-
 def _warnings(run: RunFiles) -> list[str]:
     answers = run.tables["answers"]
     flags = Counter(flag for row in answers for flag in row.get("flags") or ())
@@ -182,16 +181,6 @@ def _documents(run: RunFiles, index: Index | None) -> Documents:
         if len(row.ref_ids) == len(row.ref_urls):
             urls.update(zip(row.ref_ids, row.ref_urls, strict=True))
     return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls)
-
-
-def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
-    return [
-        row["node_id"]
-        for rows in run.by_question("trace").values()
-        for _, shown in shown_steps(rows, limits.items)
-        for row in shown
-        if row["node_id"] is not None
-    ]
 
 
 def _render(inputs: Inputs, limits: Limits) -> bytes:
@@ -266,7 +255,7 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
     strategy, ignores = (run.setting("ensemble", "vote", key) for key in ("strategy", "ignore_blank"))
     seconds = run.facts.get("wall_s")
     versions = run.facts.get("versions")
-    known = versions.items() if isinstance(versions, Mapping) else ()
+    known = versions if isinstance(versions, Mapping) else {}
     scope = "evidence shared" if run.setting("ensemble", "scope") == "answer" else "each prepares for itself"
     return [
         ("System", str(run.fact("system", run.setting("system")))),
@@ -278,7 +267,7 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
         ("Answers with an error", f"{n_errors:,} of {len(answers):,}"),
         ("Tokens", f"{prompt:,} in prompts, {completion:,} generated"),
         ("Seconds", f"{seconds:,.1f}" if isinstance(seconds, int | float) else "not known"),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in known) or "not known"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in known.items()) or "not known"),
     ]
 
 

@@ -256,8 +256,7 @@ def describe_run(
         f"{counted(summary.n_questions, 'question')} × {counted(n_members, 'member')} in {summary.wall_s:.1f} s: "
         f"{counted(n_calls, 'model call')} ({sources_said(summary.n_calls)})"
     ]
-    if n_answers < n_full:
-        saved = n_full - n_answers
+    if saved := max(n_full - n_answers, 0):
         parts.append(f"votes settled early: {saved} of {n_full} answers not asked ({saved / n_full:.0%})")
     if summary.spent.get("prompt_tokens"):
         parts.append(_spending(summary))

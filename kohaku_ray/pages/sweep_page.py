@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -26,7 +27,6 @@ from kohaku_ray.pages.sweep_charts import (
 from kohaku_ray.pages.sweep_questions import Behind, behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import (
     Row,
-    Shown,
     TableStats,
     compute_sweep_stats,
     footnotes,
@@ -53,56 +53,6 @@ _PLACE = "\0"  # replaced by the questions; visible removes it from every text
 
 
 @dataclass(frozen=True, slots=True)
-class TableBlock:
-    """A table on the page."""
-
-    stats: TableStats
-    anchor: str
-    head: list[str]
-    rows: list[tuple[Row, list[Shown], str]]  # labels, fields and average rank
-    measures: list[tuple[str, list[str], list[tuple[Row, list[str]]]]]  # name, head and rows of each further table
-    footnotes: list[str]
-    verdict: list[str]
-    legend: list[str]
-    charts: list[Chart]
-    details: list[tuple[str, list[tuple[Row, list[str], str]]]]  # per column: labels, statistics, remark
-
-    @property
-    def best(self) -> str:
-        """The best cell of the table, with its score."""
-        scored = [cell for cell in self.stats.grid.cells.values() if cell.is_scored]
-        if not scored:
-            return "no scores"
-        cell = max(scored, key=lambda cell: round(float(cell.scores.mean()), 12))
-        return f"{score_of(cell).write()} at {name_cell(self.stats.table, cell)}"
-
-    @property
-    def n_finished(self) -> int:
-        """How many cells are finished."""
-        return sum(cell.state == "finished" for cell in self.stats.grid.cells.values())
-
-
-@dataclass(frozen=True, slots=True)
-class GroupBlock:
-    """Scores by groups of the questions."""
-
-    by: str  # the column that makes the groups
-    n: dict[str, int]  # questions of each group
-    tables: list[tuple[str, list[str], list[list[str]]]]  # title, head and rows
-    charts: list[Chart]
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Costs of scores."""
-
-    unit: str
-    chart: Chart
-    steps: list[tuple[int, str, str, str, str]]  # number, name, anchor, cost and score of the Pareto frontier
-    n_left_out: int  # settings that cannot be compared
-
-
-@dataclass(frozen=True, slots=True)
 class Example:
     """A wrong prediction, and the run that gave it."""
 
@@ -112,7 +62,7 @@ class Example:
 
 
 def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
-    """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX.
+    """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX; returns the paths, the page first.
 
     The page needs nothing beside it; questions are packed until they are opened. All text from questions, models and
     errors is escaped, and invisible characters in it are shown. The same sweep gives the same files, byte by byte.
@@ -121,9 +71,6 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
         sweep: The results.
         directory: Directory of ``sweep.html`` and ``tables/``; created if missing.
         stats: Its tables by ``compute_sweep_stats``, if already computed.
-
-    Returns:
-        Paths of the files, the page first.
 
     Raises:
         DataError: A file cannot be written, or a score is not finite.
@@ -150,7 +97,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     text = environment.get_template("sweep.html.j2").render(
         sweep=sweep,
         anchors={one.cell.cell_id: one.anchor for one in behind},
-        blocks=[view_table(one, at) for at, one in enumerate(stats, 1)],
+        blocks=[_table_block(one, at) for at, one in enumerate(stats, 1)],
         verdict=sweep_verdict(sweep),
         groups=None if sweep.groups is None else _group_block(sweep.groups),
         statistics=_statistics_head(sweep.metric),
@@ -166,29 +113,39 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     return before + write_questions(sweep.questions, behind, MAX_BYTES - len(text.encode())) + after
 
 
-def view_table(stats: TableStats, at: int) -> TableBlock:
-    """Lay a table, the ``at``-th from 1, out for the page."""
+def _table_block(stats: TableStats, at: int) -> dict[str, Any]:
+    """Lay a table, the ``at``-th from 1, out for the template."""
     grid = stats.grid
     measures = []
     for name in stats.table.show:
         found = write_measure(stats, name)
         rows = [(row, [found.get((row, column), "") for column in grid.columns]) for row in grid.rows]
         measures.append((name, head(stats, name), rows))
-    return TableBlock(
-        stats=stats,
-        anchor=f"table-{at}",
-        head=head(stats),
-        rows=[
+    return {
+        "stats": stats,
+        "anchor": f"table-{at}",
+        "best": _best(stats),
+        "n_finished": sum(cell.state == "finished" for cell in grid.cells.values()),
+        "head": head(stats),
+        "rows": [
             (row, [shown(stats, (row, column)) for column in grid.columns], write_rank(stats.average.get(row)))
             for row in grid.rows
         ],
-        measures=measures,
-        footnotes=[*footnotes(stats), *stats.table.notes],
-        verdict=table_verdict(stats),
-        legend=legend(stats),
-        charts=table_charts(grid, stats.comparisons),
-        details=[(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
-    )
+        "measures": measures,
+        "footnotes": [*footnotes(stats), *stats.table.notes],
+        "verdict": table_verdict(stats),
+        "legend": legend(stats),
+        "charts": table_charts(grid, stats.comparisons),
+        "details": [(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
+    }
+
+
+def _best(stats: TableStats) -> str:
+    scored = [cell for cell in stats.grid.cells.values() if cell.is_scored]
+    if not scored:
+        return "no scores"
+    cell = max(scored, key=lambda cell: round(float(cell.scores.mean()), 12))
+    return f"{score_of(cell).write()} at {name_cell(stats.table, cell)}"
 
 
 def _statistics(stats: TableStats, column: str) -> Iterator[tuple[Row, list[str], str]]:
@@ -235,7 +192,7 @@ def _p(p: float | None) -> str:
     return "" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def _group_block(groups: SweepGroups) -> GroupBlock:
+def _group_block(groups: SweepGroups) -> dict[str, Any]:
     split, order = groups.split, order_of(groups)
     later = split.labels[1:]
     tables = [("Scores and ranks", *group_table(groups.names, order, split))]
@@ -245,10 +202,10 @@ def _group_block(groups: SweepGroups) -> GroupBlock:
         settings = f"{len(groups.names)} settings"
         tables.append(("Correlation of the scores", *correlation_table(split, settings, between="and")))
     n = {label: split.scores[label][0].n for label in split.labels}
-    return GroupBlock(split.by, n, tables, list(group_charts(groups)) if later else [])
+    return {"by": split.by, "n": n, "tables": tables, "charts": list(group_charts(groups)) if later else []}
 
 
-def _costs(behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> Costs | None:
+def _costs(behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> dict[str, Any] | None:
     points = paid(behind, cost)
     if not points:
         return None
@@ -257,18 +214,18 @@ def _costs(behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) ->
         for at, step in enumerate(stair(points), 1)
     ]
     n_left_out = sum(bool(one.cell.run_ids) for one in behind) - len(points)
-    return Costs(unit, cost_chart(points, unit), steps, n_left_out)
+    return {"unit": unit, "chart": cost_chart(points, unit), "steps": steps, "n_left_out": n_left_out}
 
 
 def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
+    """Count the errors by each fact of the runs, with a chart where it differs, and over all runs."""
     classes = sweep.metric.classes
     if not classes or not any(run.predictions for run in sweep.runs):
         return []
-    found: list[tuple[str, list[ErrorCounts], Chart | None]] = []
-    for fact in dict.fromkeys(fact for run in sweep.runs for fact in run.facts):
-        counts = count_errors(sweep, fact)
-        found.append((fact, counts, error_chart(counts, fact, classes) if len(counts) > 1 else None))
-    return [*found, ("", count_errors(sweep), None)]
+    facts = dict.fromkeys(fact for run in sweep.runs for fact in run.facts)
+    counts = {fact: count_errors(sweep, fact) for fact in facts}
+    charts = {fact: error_chart(some, fact, classes) for fact, some in counts.items() if len(some) > 1}
+    return [*((fact, some, charts.get(fact)) for fact, some in counts.items()), ("", count_errors(sweep), None)]
 
 
 def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:

@@ -13,6 +13,7 @@ from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.selection import EFFECT, Selection
 from kohaku_ray.evaluation.statistics import STAR_LEVELS, average_ranks, mean_sd, ranks
 from kohaku_ray.pages.text import cut
+from kohaku_ray.run.summary import counted
 from kohaku_ray.sweep.compare import (
     FEW_QUESTIONS,
     FEW_SEEDS,
@@ -77,9 +78,8 @@ class TableGrid:
     @property
     def numbers(self) -> tuple[float, ...] | None:
         """The columns as numbers, where all of them are."""
-        numbers = [parse_number(label) for label in self.columns]
-        found = tuple(number for number in numbers if number is not None)
-        return found if len(found) == len(numbers) else None
+        numbers = tuple(number for label in self.columns if (number := parse_number(label)) is not None)
+        return numbers if len(numbers) == len(self.columns) else None
 
     def turned(self) -> TableGrid:
         """Exchange rows and columns."""
@@ -168,8 +168,8 @@ def lay_out(table: Table) -> TableGrid:
     there = {column for _, column in places}
     columns = tuple(label for label in last.labels if label in there)
     if not others:
-        cells = {((column,), ONLY_COLUMN): cell for (_, column), cell in places.items()}
-        return TableGrid(table, names, "", tuple((label,) for label in columns), (ONLY_COLUMN,), cells)
+        alone: dict[Place, TableCell] = {((column,), ONLY_COLUMN): cell for (_, column), cell in places.items()}
+        return TableGrid(table, names, "", tuple((label,) for label in columns), (ONLY_COLUMN,), alone)
     rows = tuple(dict.fromkeys(row for row, _ in places))
     return TableGrid(table, names[:-1], names[-1], rows, columns, places)
 
@@ -249,9 +249,8 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
         if repeats == "subsamples":
             lines.append("Subsamples of one pool share members: these stars overstate significance.")
     if any(field.is_thin for field in fields):
-        lines.append(
-            f"{THIN} from fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}: a difference may be chance."
-        )
+        few = f"fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}"
+        lines.append(f"{THIN} from {few}: a difference may be chance.")
     if stats.average:
         lines.append("Average rank: over the columns in which every row has a score; 1 is best.")
     n_asked = {one.n_questions for one in stats.comparisons.values()}
@@ -267,7 +266,7 @@ def verdict(found: Selection | None, name: str = "") -> list[str]:
     """Say what a selection can tell and what not; ``name`` names the best cell."""
     if found is None:
         return []
-    n, cells = f"{found.n_questions:,} question{'s' if found.n_questions > 1 else ''}", f"{found.n_cells:,} cells"
+    n, cells = counted(found.n_questions, "question"), f"{found.n_cells:,} cells"
     lines = []
     if found.detectable is not None and found.detectable_best is not None:
         seen, best = f"{found.detectable:.2f}", f"{found.detectable_best:.2f}"
@@ -282,7 +281,7 @@ def verdict(found: Selection | None, name: str = "") -> list[str]:
     low, high = found.rank_intervals[found.best]
     lines.append(
         f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {found.n_cells:,}; the interval "
-        f"of {found.n_first:,} cell{'s' if found.n_first != 1 else ''} reaches rank 1 (bootstrap over questions)."
+        f"of {counted(found.n_first, 'cell')} reaches rank 1 (bootstrap over questions)."
     )
     if found.expected is None or found.low is None or found.high is None:
         lines.append(f"{n}: too few to correct the best score for its selection.")

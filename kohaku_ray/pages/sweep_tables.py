@@ -124,14 +124,11 @@ def as_csv(stats: TableStats) -> str:
     writer.writeheader()
     for place, cell in cells.items():
         labels = {column: visible(cell.at[name]) for name, column in axes.items()}
-        means = {
-            column: _decimal(Spread.of(cell.measures[name]).mean)
-            for name, column in measures.items()
-            if name in cell.measures and cell.measures[name].size
-        }
+        spread = {name: Spread.of(values) for name, values in cell.measures.items() if values.size}
+        means = {column: _decimal(spread[name].mean) for name, column in measures.items() if name in spread}
         for name, column in spreads.items():
-            if (one := measured(stats.table, cell, name)) is not None:
-                means[column] = "" if math.isnan(one.sd) else _decimal(one.sd)
+            one = measured(stats.table, cell, name)
+            means[column] = _decimal(one.sd if one else None)
         scored = {column: _decimal(float(cell.parts[name].mean())) for name, column in parts.items() if cell.is_scored}
         writer.writerow(labels | _record(stats, place, cell) | scored | means)
     return buffer.getvalue()
@@ -151,10 +148,11 @@ def _record(stats: TableStats, place: Place, cell: TableCell) -> dict[str, str]:
     one = stats.comparisons.get(place)
     if one is None:
         return record
-    low, high = stats.selection.rank_intervals.get(cell.cell_id, (None, None)) if stats.selection else (None, None)
+    between = stats.selection.rank_intervals.get(cell.cell_id) if stats.selection else None
+    low, high = (f"{end:g}" for end in between) if between else ("", "")
     return record | {
-        "rank_low": "" if low is None else f"{low:g}",
-        "rank_high": "" if high is None else f"{high:g}",
+        "rank_low": low,
+        "rank_high": high,
         "is_thin": str(cell.is_thin).lower(),
         "mean": _decimal(one.mean),
         "sd": _decimal(one.sd),

@@ -91,19 +91,16 @@ def test_an_address_opens_its_question_even_if_it_is_filtered_out(tab, pages):
 def test_questions_are_filtered_found_and_sorted(tab, pages):
     open_page(tab, pages["run"])
     assert tab.locator("output").text_content() == "4 of 4 questions"
-    tab.select_option("select[name=mark]", "wrong")
-    assert shown(tab) == ["q2"]
-    assert tab.locator("output").text_content() == "1 of 4 questions"
-    tab.select_option("select[name=mark]", "")
-    tab.select_option("select[name=agree]", "split")
-    assert shown(tab) == ["q2"]
-    tab.select_option("select[name=agree]", "")
-    tab.select_option("select[name=error]", "reference mismatch")
-    assert shown(tab) == ["q3"]
-    tab.select_option("select[name=error]", "")
-    tab.select_option("select[name=cause]", "vote")
-    assert shown(tab) == ["q2"]
-    tab.select_option("select[name=cause]", "")
+    for name, value, one in (
+        ("mark", "wrong", "q2"),
+        ("agree", "split", "q2"),
+        ("error", "reference mismatch", "q3"),
+        ("cause", "vote", "q2"),
+    ):
+        tab.select_option(f"select[name={name}]", value)
+        assert shown(tab) == [one]
+        assert tab.locator("output").text_content() == "1 of 4 questions"
+        tab.select_option(f"select[name={name}]", "")
     tab.fill("input[type=search]", "HOW many mars")
     assert shown(tab) == ["q4"]
     tab.press("input[type=search]", "Escape")

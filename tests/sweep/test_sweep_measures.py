@@ -37,41 +37,43 @@ def row(question, step, rank, note=None, member=-1):
     }
 
 
-def recall(trace):
-    return recall_measures(pl.DataFrame(trace, infer_schema_length=None), TRUTH)
-
-
 def by_question(measures):
     means = measures.group_by("question_id").mean()
     return {row.pop("question_id"): row for row in means.iter_rows(named=True)}
 
 
-def test_recall_is_a_mean_over_questions_with_gold_references():
-    trace = [
-        *(row("q1", "search", 0), row("q1", "search", 1, "p1"), row("q1", "search", 2, "p9")),
-        *(row("q2", "search", 0), row("q2", "search", 1, "p3")),
-        row("q3", "search", 1, "p1"),
-    ]
-    assert recall(trace) == {"recall@10 search": pytest.approx((0.5 + 1) / 2)}
+FAR = [row("q2", "search", rank, f"x{rank}") for rank in range(1, 11)]
+RECALLS = {
+    "a mean over the questions with gold references": (
+        [
+            *(row("q1", "search", 0), row("q1", "search", 1, "p1"), row("q1", "search", 2, "p9")),
+            *(row("q2", "search", 0), row("q2", "search", 1, "p3")),
+            row("q3", "search", 1, "p1"),
+        ],
+        {"recall@10 search": (0.5 + 1) / 2},
+    ),
+    "a question of which a step keeps nothing counts 0": (
+        [row("q1", "final", 1, "p1"), row("q1", "final", 2, "p2"), row("q2", "final", 0)],
+        {"recall@10 final": 0.5},
+    ),
+    "a step without items of any question has none": (
+        [row("q1", "search", 1, "p1"), row("q1", "mmr", 0), row("q2", "mmr", 0)],
+        {"recall@10 search": 0.5},
+    ),
+    "a question that is not in the truth has none": ([row("q4", "search", 1, "p1")], {}),
+    "the eleventh does not count": ([row("q2", "search", 11, "p3"), *FAR], {"recall@10 search": 0}),
+    "the tenth counts": ([row("q2", "search", 10, "p3"), *FAR[:9]], {"recall@10 search": 1}),
+    "members count by themselves": (
+        [row("q2", "search", 1, "p3", member=0), row("q2", "search", 1, "x", member=1)],
+        {"recall@10 search": 0.5},
+    ),
+}
 
 
-def test_a_question_of_which_a_step_keeps_nothing_counts_nothing_found():
-    trace = [row("q1", "final", 1, "p1"), row("q1", "final", 2, "p2"), row("q2", "final", 0)]
-    assert recall(trace) == {"recall@10 final": 0.5}
-
-
-def test_a_step_without_items_of_any_question_has_no_recall():
-    trace = [row("q1", "search", 1, "p1"), row("q1", "mmr", 0), row("q2", "mmr", 0)]
-    assert recall(trace) == {"recall@10 search": 0.5}
-
-
-def test_ten_items_count_by_rank_and_members_by_themselves():
-    far = [row("q2", "search", rank, f"x{rank}") for rank in range(1, 11)]
-    assert recall([row("q4", "search", 1, "p1")]) == {}
-    assert recall([row("q2", "search", 11, "p3"), *far]) == {"recall@10 search": 0}
-    assert recall([row("q2", "search", 10, "p3"), *far[:9]]) == {"recall@10 search": 1}
-    two = [row("q2", "search", 1, "p3", member=0), row("q2", "search", 1, "x", member=1)]
-    assert recall(two) == {"recall@10 search": 0.5}
+@pytest.mark.parametrize("what", RECALLS)
+def test_recall_of_the_gold_references(what):
+    trace, recalls = RECALLS[what]
+    assert recall_measures(pl.DataFrame(trace, infer_schema_length=None), TRUTH) == pytest.approx(recalls)
 
 
 def test_measures_by_question_are_means_over_its_answers():

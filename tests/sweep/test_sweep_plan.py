@@ -37,9 +37,6 @@ def nothing(ledger: str) -> set[str]:
     return set()
 
 
-AXES = {"kohaku.queries": [1, 2], "kohaku.top_k": [8, 16]}
-
-
 def test_equal_settings_are_one_run_in_whatever_table(make_plan):
     plan = make_plan(
         seeds=[0, 1],
@@ -193,22 +190,6 @@ def test_what_is_finished_needs_no_model_any_more(make_plan):
     assert [cell.reason for cell in again.tables[0].cells] == ["", ""]
 
 
-def test_a_pool_is_one_run_however_it_is_voted_over(make_plan):
-    pool = {"members": 3}
-    plan = make_plan(
-        tables=[
-            {"name": "a", "pool": pool, "axes": {"ensemble.members": [1, 3]}},
-            {
-                "name": "b",
-                "pool": pool,
-                "set": {"ensemble.vote.ignore_blank": False},
-                "axes": {"ensemble.vote.tiebreak": ["first", "blank"], "ensemble.members": [1, 3]},
-            },
-        ]
-    )
-    assert len(plan.runs) == 1
-
-
 def test_a_sweep_of_which_nothing_can_be_run_is_refused(make_plan):
     with pytest.raises(ConfigError, match=r"none of 2 cells can be run: .*nobody/nothing"):
         make_plan(set={"index.encoder.model": "nobody/nothing"}, axes={"kohaku.top_k": [4, 8]})
@@ -229,16 +210,14 @@ def test_calls_are_counted_by_what_decides_them(make_plan):
     assert found.share_distinct == 60 / 120
 
 
-def test_a_study_stands_on_one_run_of_the_whole_pool(make_plan):
-    plan = make_plan(
-        seeds=[3, 4],
-        pool={"members": 7},
-        axes={"ensemble.vote.ignore_blank": [True, False], "ensemble.members": [1, 5, 7]},
-    )
-    assert [config.ensemble.members for config in plan.runs.values()] == [7]
-    assert [config.seed for config in plan.runs.values()] == [3]
-    assert {tuple(cell.runs.values()) for cell in plan.tables[0].cells} == {tuple(plan.runs)}
-    assert len({cell.cell_id for cell in plan.tables[0].cells}) == 6
+def test_a_study_stands_on_one_run_of_the_whole_pool_however_it_is_voted_over(make_plan):
+    study = {"pool": {"members": 7}, "axes": {"ensemble.vote.ignore_blank": [True, False], "ensemble.members": [1, 7]}}
+    other = {**study, "set": {"ensemble.vote.tiebreak": "blank"}}
+    plan = make_plan(seeds=[3, 4], tables=[{"name": "a", **study}, {"name": "b", **other}])
+    assert [(config.ensemble.members, config.seed) for config in plan.runs.values()] == [(7, 3)]
+    cells = [cell for table in plan.tables for cell in table.cells]
+    assert {tuple(cell.runs.values()) for cell in cells} == {tuple(plan.runs)}
+    assert len({cell.cell_id for cell in cells}) == 8
 
 
 def test_a_run_is_finished_when_all_its_files_are_there_and_no_row_is_in_error(tmp_path):
@@ -246,14 +225,14 @@ def test_a_run_is_finished_when_all_its_files_are_there_and_no_row_is_in_error(t
         (tmp_path / name).touch()
     facts = tmp_path / "run.json"
     assert not is_finished(str(tmp_path))
-    facts.write_text(json.dumps({"status": "running"}))
-    assert not is_finished(str(tmp_path))
-    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 0}))
-    assert is_finished(str(tmp_path))
-    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 2, "n_unanswered": 0}))
-    assert is_finished(str(tmp_path)), "a reply that cannot be read is recorded: to ask again gives the same"
-    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 2, "n_unanswered": 1}))
-    assert not is_finished(str(tmp_path)), "who got no reply is asked again"
+    for text, finished in (
+        ({"status": "running"}, False),
+        ({"status": "finished", "n_member_errors": 0}, True),
+        ({"status": "finished", "n_member_errors": 2, "n_unanswered": 0}, True),  # to ask again gives the same
+        ({"status": "finished", "n_member_errors": 2, "n_unanswered": 1}, False),  # who got no reply is asked again
+    ):
+        facts.write_text(json.dumps(text))
+        assert is_finished(str(tmp_path)) is finished
     facts.write_text("{torn")
     assert not is_finished(str(tmp_path))
 
@@ -301,12 +280,10 @@ def test_what_is_preferred_and_not_here_is_left_out_and_named(make_plan, monkeyp
 def test_what_is_preferred_and_here_is_used(make_plan, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
-    prefer = ["encoders/jina_v3", "models/openrouter_gpt_oss_120b"]
-    plan = make_plan(prefer=prefer, axes={"kohaku.top_k": [8]})
+    plan = make_plan(prefer=["encoders/jina_v3", "models/openrouter_gpt_oss_120b"], axes={"kohaku.top_k": [8]})
     [deployment] = {config.deployments[config.model].model for config in plan.runs.values()}
     assert deployment == "openai/gpt-oss-120b"
-    [note] = plan.notes
-    assert note.startswith("encoders/jina_v3")
+    assert [note.split()[0] for note in plan.notes] == ["encoders/jina_v3"]
     assert "secret" not in describe_plan(plan, nothing)
 
 
