@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import os
 import re
 import zlib
 from html.parser import HTMLParser
@@ -16,14 +15,6 @@ PAGE_TAGS = set(
     noscript form select option output button kbd script
     svg defs g path use text clippath rect image tspan""".split()  # noqa: SIM905
 )
-
-
-def check_golden(name, text):
-    """The text is the golden one. To renew it: GOLDEN=1 make test, and read the difference."""
-    file = Path(__file__).parent / "golden" / name
-    if os.environ.get("GOLDEN"):
-        file.write_text(text, encoding="utf-8")
-    assert text.splitlines() == file.read_text(encoding="utf-8").splitlines()
 
 
 class Tags(HTMLParser):

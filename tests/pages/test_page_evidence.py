@@ -66,14 +66,21 @@ def test_a_node_that_no_index_has_keeps_its_id_as_path(nodes):
 
 
 def test_the_first_index_that_can_be_read_is_taken(tmp_path):
-    there, damaged = (index(tmp_path / name, "a2024") for name in ("index", "damaged"))
-    file = next((damaged / "nodes").iterdir())
-    file.write_bytes(b"x" * file.stat().st_size)
-    opened, reason = open_index([str(tmp_path / "nowhere"), str(damaged), str(there)])
-    assert (opened.directory.path, reason) == (str(there), "")
-    opened, reason = open_index([str(damaged), str(tmp_path / "nowhere")])
+    there = str(index(tmp_path / "index", "a2024"))
+    opened, reason = open_index([str(tmp_path / "nowhere"), there])
+    assert (opened.directory.path, reason) == (there, "")
+    opened, reason = open_index([str(tmp_path / "nowhere")])
     assert opened is None
     assert f"there is no index at {tmp_path / 'nowhere'}" in reason
+
+
+def test_a_damaged_index_is_none(tmp_path):
+    path = index(tmp_path / "index", "a2024")
+    file = next((path / "nodes").iterdir())
+    file.write_bytes(b"x" * file.stat().st_size)
+    opened, reason = open_index([str(path)])
+    assert opened is None
+    assert reason
 
 
 def png(width, height, colour):

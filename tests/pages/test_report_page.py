@@ -7,7 +7,7 @@ from string import ascii_letters
 
 import pyarrow.parquet as pq
 import pytest
-from pages import check_golden, check_harmless, opened, page_of, plain, question, without_drawings
+from pages import Tags, check_harmless, opened, page_of, plain, question, without_drawings
 from run_files import (
     CONFIG,
     FACTS,
@@ -32,6 +32,8 @@ from kohaku_ray.pages.questions import Limits
 from kohaku_ray.pages.report import LIMITS, MAX_BYTES, gather, view_run, write_report
 from kohaku_ray.run.files import read_run
 from kohaku_ray.run.tables import SCHEMAS
+
+GOLDEN = Path(__file__).with_name("golden_run.html")
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +63,22 @@ def rows(step):
 
 def test_the_page_needs_nothing_beside_it_and_runs_nothing(page):
     check_harmless(page)
+    policy = next(dict(a)["content"] for t, a in Tags(page).tags if t == "meta" and "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
     assert "@import" not in page
     assert "url(http" not in page
 
 
 def test_the_page_is_the_golden_one_with_everything_on_it_opened(page):
-    check_golden("run.html", without_drawings(page))
+    """To renew it: GOLDEN=1 make test, and read the difference."""
+    shown = without_drawings(page)
+    if os.environ.get("GOLDEN"):
+        GOLDEN.write_text(shown, encoding="utf-8")
+    assert shown.splitlines() == GOLDEN.read_text(encoding="utf-8").splitlines()
 
 
 def test_the_views_of_a_run_are_its_figures(small):
-    whole, _ = view(*small)
+    whole, questions = view(*small)
     assert [(record["metric"], record["score"], record["value"]) for record in whole.report.records] == [
         ("wattbot", pytest.approx(0.75625), 0.75),
         ("kaggle", pytest.approx(whole.scores[1].score), 0.75),
@@ -78,6 +86,48 @@ def test_the_views_of_a_run_are_its_figures(small):
     interval = paired_bootstrap([1.0, 0.1, 0.925, 1.0])
     assert (whole.scores[0].low, whole.scores[0].high) == pytest.approx((interval.low, interval.high))
     assert whole.covered == Coverage(answered=3, abstained=1, rightly=1, failed=0)
+    assert whole.calls == [
+        ("answer", {"made": 13, "ledger": 0, "joined": 0}),
+        ("plan", {"made": 0, "ledger": 1, "joined": 0}),
+    ]
+    assert [(one.n, one.href) for one in whole.leads] == [
+        *((1, f"#show:{value}") for value in ("mark=error", "cause=vote", "cause=references+or+other+parts")),
+        *((1, "#show:agree=split"), (1, "#q-q2")),
+    ]
+    assert [(one.name, [(name, len(of)) for name, _, of in one.classes]) for one in whole.causes] == [
+        ("vote", [("value selection", 1)]),
+        ("references or other parts", [("reference mismatch", 1)]),
+    ]
+    assert [chart.title for chart in whole.charts] == [
+        *("Score parts", "Answer agreement", "Tokens per answer", "Attempts used")
+    ]
+    assert [(one.outcome, one.colour, one.n_winners) for one in questions.values()] == [
+        ("right", "right", 3),
+        ("wrong", "wrong", 2),
+        ("right in part", "part", 3),
+        ("blank", "good-blank", 3),
+    ]
+    assert [(one.value, one.weight, one.members) for one in questions["q2"].groups] == [
+        ("7", 2, (0, 2)),
+        ("52", 1, (1,)),
+    ]
+    evidence = questions["q1"].steps[1].items
+    assert evidence[0].path == ("Report", "Load", "paragraph 0", "sentence 1")
+    assert (evidence[0].page, evidence[0].is_cited, evidence[0].is_gold) == (4, True, True)
+
+
+def test_the_list_filters_by_outcome_agreement_cause_and_class(small, page):
+    selects = {name: {value: n for value, _, n in options} for name, _, options in view(*small)[0].selects}
+    assert selects == {
+        "mark": {"": 4, "right": 3, "part": 1, "wrong": 1, "blank": 1, "error": 1},
+        "agree": {"": 4, "all": 3, "split": 1},
+        "cause": {"": 4, "vote": 1, "references or other parts": 1},
+        "error": {"": 4, "value selection": 1, "reference mismatch": 1},
+    }
+    cards = [attributes for _, attributes in Tags(page).tags if "q" in attributes.get("class", "").split()]
+    for name, counts in selects.items():
+        for value, n in counts.items():
+            assert not value or sum(value in card[f"data-{name}"].split("|") for card in cards) == n
 
 
 def test_without_a_truth_there_are_no_scores(small, tmp_path):
@@ -328,6 +378,14 @@ def test_a_damaged_or_missing_file_is_named(tmp_path, damage, said):
 def test_a_truth_that_is_not_there(small):
     with pytest.raises(DataError, match=r"gone\.csv: there is no such truth file: check the path"):
         write_report(str(small[0]), "gone.csv")
+
+
+def test_an_output_that_cannot_be_written_leaves_nothing_behind(small, tmp_path):
+    target = tmp_path / "page.html"
+    target.mkdir()
+    with pytest.raises(DataError, match=r"page\.html: cannot be written \(Is a directory\)"):
+        write_report(str(small[0]), None, str(target))
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_importing_the_room_loads_nothing_heavy():

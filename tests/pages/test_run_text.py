@@ -2,10 +2,9 @@
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
-from pages import check_golden
-from run_files import item, match, plan, small_run
-from test_report_page import own_run
+from run_files import FACTS, answer, ballot, item, match, plan, small_run, write_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import DataError
@@ -14,9 +13,32 @@ from kohaku_ray.pages.text import write_number
 from kohaku_ray.run.files import steps_of
 
 
-@pytest.mark.parametrize("key", ["q1", "q4"])
-def test_steps_members_and_vote_are_laid_out(tmp_path, key):
-    check_golden(f"show_{key}.txt", show_question(str(small_run(tmp_path / "run")), key, None))
+def test_steps_members_and_vote_are_laid_out(tmp_path):
+    lines = show_question(str(small_run(tmp_path / "run")), "q1", None).splitlines()
+    assert lines[:6] == [
+        "q1  How many MW did the hall draw?",
+        "",
+        "plan: 2",
+        "     0. How many MW did the hall draw?",
+        "     1. hall load MW",
+        "",
+    ]
+    assert lines[6:9] == [
+        "evidence: 2",
+        "     0. a2024:sec0:p0:s1  dense  score 0.9  frequency 3  similarity 1.75  n_tokens 9",
+        "        The hall drew 41 MW in May.",
+    ]
+    start = lines.index("members")
+    assert lines[start + 1 : start + 4] == [
+        "   0  seed       1000  attempt 0  41 MW  [a2024]  2 calls, 1,280 tokens",
+        "      Member 0 read it.",
+        "      context_tokens 400",
+    ]
+    start = lines.index("vote")
+    assert lines[start + 1 : start + 3] == ["  41 MW  [a2024]", "  3 members, 0 blank, 0 in error; 41 × 3"]
+    assert lines[-1].startswith(
+        "took    extractive: 5 calls, 2,700 prompt tokens (19% cached, members share 0%), 200 generated"
+    )
 
 
 def test_without_an_id_the_questions_are_listed(tmp_path, capsys):
@@ -29,8 +51,40 @@ def test_without_an_id_the_questions_are_listed(tmp_path, capsys):
     assert [one["question_id"] for one in json.loads(capsys.readouterr().out)["questions"]] == ["q1", "q2", "q3", "q4"]
 
 
+def test_members_that_abstain_or_fail_say_so(tmp_path):
+    text = show_question(str(small_run(tmp_path / "run")), "q4", None)
+    assert "   2  seed       1002  attempt 0  is_blank  []  1 call, 540 tokens" in text
+    assert "      error: no JSON" in text
+    assert "  is_blank  []\n  3 members, 3 blank, 1 in error; is_blank × 3" in text
+
+
+def own_run(path):
+    """A run of somebody's system: its own steps, measures and details, in several members and attempts."""
+    given = [answer("q1", 0, "red", measures={"doubt": 0.125, "turns": 12_000.0}, details='{"because": ["x"]}')]
+    trace = [
+        item("q1", "skim_pages", 0, "page one", note="fast", scores={"worth": 0.5}),
+        item("q1", "skim_pages", 1, "page two", kind="page", doc_id="a2024"),
+        item("q1", "argue", 0, "red, surely", member=0),
+        item("q1", "argue", 0, "red, still", member=0, attempt=1),
+        item("q1", "argue", 1, "", member=0, attempt=1, note="gave up"),
+        item("q1", "prepare", error="no such page"),
+    ]
+    return write_run(
+        path,
+        [(ballot("q1", "Which?", given), given)],
+        trace=trace,
+        config="system: nowhere.to_be_found:SYSTEM\nfound: {pages: 2}\n",
+        facts=FACTS | {"system": "found", "metrics": ["exact"]},
+    )
+
+
 def test_a_system_of_any_name_with_steps_of_any_name_is_shown(tmp_path):
-    check_golden("show_own.txt", show_question(str(own_run(tmp_path / "run")), "q1", None))
+    text = show_question(str(own_run(tmp_path / "run")), "q1", None)
+    assert "\nskim_pages: 2\n     0. fast  worth 0.5\n        page one\n     1. page two\n" in text
+    assert "\nargue of member 0: 1\n     0. red, surely\n" in text
+    assert "\nargue of member 0, attempt 1: 2\n     0. red, still\n     1. gave up\n" in text
+    assert "\nprepare: 0\n  error: no such page\n" in text
+    assert '      doubt 0.125  turns 12,000\n      details: {"because": ["x"]}\n' in text
 
 
 @pytest.mark.parametrize(("n", "hint"), [(1, "  … 29 more: --items 0 shows all"), (30, None), (None, None)])
@@ -51,6 +105,22 @@ def test_a_question_that_is_not_there_is_named(tmp_path):
         show_question(run, "other", None)
 
 
+@pytest.mark.parametrize("name", ["answers", "votes", "trace", "usage"])
+def test_a_table_that_is_missing_damaged_or_of_another_version_is_named(tmp_path, name):
+    run = small_run(tmp_path / "run")
+    file = run / f"{name}.parquet"
+    whole = pq.read_table(file)
+    pq.write_table(whole.drop_columns(whole.column_names[-1]), file)
+    with pytest.raises(DataError, match=rf"{name}\.parquet: has no column {whole.column_names[-1]}; its columns are"):
+        show_question(str(run), "q1", None)
+    file.write_bytes(b"PAR1 torn")
+    with pytest.raises(DataError, match=rf"{name}\.parquet cannot be read"):
+        show_question(str(run), "q1", None)
+    file.unlink()
+    with pytest.raises(DataError, match=rf"no {name}\.parquet: the run has not finished or is of another version"):
+        show_question(str(run), "q1", None)
+
+
 def test_steps_keep_the_order_in_which_they_began_and_errors_are_said_once():
     rows = [
         item("q1", "b", 0, "one", error="odd"),
@@ -68,10 +138,7 @@ def test_steps_keep_the_order_in_which_they_began_and_errors_are_said_once():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        *((0.0, "0"), (41.0, "41"), (11_371.0, "11,371"), (20_560.4, "20,560"), (0.12345, "0.1235")),
-        *((1e300, "1e+300"), (float("nan"), "nan")),
-    ],
+    [(0.0, "0"), (41.0, "41"), (11_371.0, "11,371"), (0.12345, "0.1235"), (1e300, "1e+300"), (float("nan"), "nan")],
 )
 def test_counts_are_whole_and_scores_short(value, text):
     assert write_number(value) == text

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pymupdf
 import pytest
-from pages import check_golden
-from sweeps import Maker, small_sweep
+from sweeps import HOSTILE, REASON, Maker, small_sweep
 
 from kohaku_ray.pages.sweep_stats import (
     Spread,
@@ -18,9 +17,12 @@ from kohaku_ray.pages.sweep_stats import (
     compute_sweep_stats,
     legend,
     shown,
+    write_measure,
 )
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, describe_sweep
-from kohaku_ray.sweep.compare import Axis, Table, TableCell
+from kohaku_ray.pages.text import write_number
+from kohaku_ray.run.summary import counted
+from kohaku_ray.sweep.compare import Axis, Table, TableCell, compare_column
 
 FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")
 
@@ -44,41 +46,103 @@ def block(text):
     return text[text.index("\\begin{tabular}") : text.index("\\end{tabular}")]
 
 
-@pytest.mark.parametrize("name", ["model_k", "dedup", "ensemble_size", "thin", "nothing", "queries"])
-def test_the_tables_are_the_golden_ones(stats, name):
-    for suffix, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
-        check_golden(f"sweep_{name}.{suffix}", write(stats[name]))
+def test_every_format_has_the_same_figures(stats, sweep):
+    text = describe_sweep(sweep, list(stats.values()))
+    for one in stats.values():
+        told = [(row["mean"], row["sd"]) for row in records(one) if row["mean"]]
+        markdown = as_markdown(one).split("\n\n## ")[0]
+        start = text.index(f"{one.table.title}\n\n")
+        terminal = text[start : text.index("\n\n", start + len(one.table.title) + 2)]
+        for written in (markdown, block(as_latex(one)), terminal):
+            found = FIGURE.findall(written)
+            assert len(found) == len(told) == len(one.comparisons)
+            for figures, numbers in zip(found, told, strict=True):
+                assert [*map(float, figures)] == pytest.approx([*map(float, numbers)], abs=5.1e-4)
 
 
-def test_the_terminals_text_is_the_golden_one(sweep, stats):
-    text = describe_sweep(sweep)
-    assert text == describe_sweep(sweep, list(stats.values()))
-    check_golden("sweep.txt", text)
+def test_a_line_of_csv_has_all_that_is_known_of_a_cell(stats):
+    one = stats["model_k"]
+    row = next(row for row in ("qwen3-8b", "extractive") if not one.comparisons[(row,), "16"].is_best)
+    cell = one.grid.cells[(row,), "16"]
+    (line,) = [row for row in records(one) if row["cell_id"] == cell.cell_id]
+    column = [each for (_, label), each in one.grid.cells.items() if label == "16"]
+    (known,) = [made for made in compare_column(column) if made.cell_id == cell.cell_id]
+    assert (line["roles.answer.model"], line["k"], line["table"], line["state"]) == (row, "16", "model_k", "finished")
+    assert (line["n_seeds"], line["n_questions"], line["n_common"], line["is_thin"]) == ("3", "24", "24", "false")
+    for name, number in (
+        ("mean", known.mean),
+        ("sd", known.sd),
+        ("value", cell.parts["value"].mean()),
+        ("ref", cell.parts["ref"].mean()),
+        ("abstain", cell.parts["abstain"].mean()),
+        ("difference", known.interval.mean),
+        ("ci_low", known.interval.low),
+        ("ci_high", known.interval.high),
+        ("welch_p", known.welch.p),
+        ("welch_p_holm", known.welch_holm),
+        ("permutation_p", known.permutation.p),
+        ("permutation_p_holm", known.permutation_holm),
+        ("hedges_g", known.welch.g),
+        ("d_z", known.d_z),
+        ("matches", cell.measures["matches"].mean()),
+    ):
+        assert float(line[name]) == pytest.approx(number, abs=1e-6), name
+    assert line["stars"] == known.stars
+    assert line["runs"].split() == list(cell.run_ids)
+    assert sorted(row["rank"] for row in records(one) if row["k"] == "16") == ["", "1", "2", "3"]
 
 
-def test_figures_are_those_of_the_statistics(stats):
+def test_every_state_has_its_reason_in_every_format(stats, sweep):
+    one = stats["model_k"]
+    assert [(row["state"], row["reason"]) for row in records(one) if row["state"] != "finished"] == [
+        ("partial", "seed 2: no reply in 600 s"),
+        ("skipped", REASON),
+        ("failed", f"the backend said {HOSTILE}".replace("\u202e", "[U+202E]").replace("\0", "␀")),
+        ("unfinished", "0 of 3 seeds so far"),
+    ]
+    for text in (as_markdown(one), as_latex(one), describe_sweep(sweep, list(stats.values()))):
+        text = re.sub(r"[\\{}]", "", text)
+        for at, (state, reason) in enumerate(
+            [("partial", "seed 2: no"), ("skipped", "retriever"), ("failed", "the backend"), ("unfinished", "0 of 3")],
+            1,
+        ):
+            assert f"[{at}] {state}: {reason}" in text
+        assert re.search(r"0\.\d{3} ?\S*†\S* ?\[1\]|dagger\S* ?\[1\]", text)
+        assert re.search(r"skipped ?\[2\].*failed ?\[3\].*unfinished ?\[4\]", text)
+
+
+def test_cells_of_one_reason_share_its_footnote(stats):
+    assert stats["nothing"].reasons == (f"skipped: {REASON}",)
+    assert as_markdown(stats["nothing"]).count("skipped \\[1\\]") == 3
+
+
+def test_the_best_is_bold_the_second_underlined_and_a_lone_cell_neither(stats):
     one = stats["dedup"]
     for column in one.grid.columns:
         marks = {row: shown(one, (row, column)).mark for row in one.grid.rows}
         scores = sorted(one.grid.rows, key=lambda row: -one.grid.cells[row, column].scores.mean())
         assert [marks[row] for row in scores] == ["best", "second", "", "", "", ""]
-    told = {row["cell_id"]: row for row in records(one)}
-    for known in one.comparisons.values():
-        line = told[known.cell_id]
-        for name, number in (
-            ("mean", known.mean),
-            ("sd", known.sd),
-            ("difference", known.interval.mean),
-            ("ci_low", known.interval.low),
-            ("welch_p_holm", known.welch_holm),
-            ("permutation_p", known.permutation.p),
-            ("hedges_g", known.welch.g),
-            ("d_z", known.d_z),
-        ):
-            assert line[name] == ("" if number is None else f"{number:z.6f}"), name
-        assert line["stars"] == known.stars
+    head, _, *body = as_markdown(one).split("\n\n")[1].splitlines()
+    assert head.endswith("| average rank |")
+    assert sum(line.count("**") // 2 for line in body) == sum(line.count("<ins>") for line in body) == 3
+    assert block(as_latex(one)).count("\\textbf{") == block(as_latex(one)).count("\\underline{") == 3
     alone = replace(one.table, cells=one.table.cells[:3])
     assert "**" not in as_markdown(compute_stats(alone)).split("\n\n")[1]
+
+
+def test_average_ranks_are_those_of_the_statistics(stats):
+    one = stats["dedup"]
+    assert [line.split("|")[-2].strip() for line in as_markdown(one).split("\n\n")[1].splitlines()[2:]] == [
+        f"{rank:.2f}" for rank in one.average.values()
+    ]
+    assert not stats["queries"].average
+
+
+def test_labels_of_an_only_axis_are_rows_compared_with_one_another(stats):
+    one = stats["queries"]
+    assert one.grid.rows == (("2",), ("4",), ("6",))
+    assert [made.is_best for made in one.comparisons.values()] == [False, False, True]
+    assert as_markdown(one).split("\n\n")[1].splitlines()[0] == "| queries | score |"
 
 
 def test_axes_are_named_by_what_tells_them_apart():
@@ -89,6 +153,24 @@ def test_axes_are_named_by_what_tells_them_apart():
     assert axis_names(Table("t", "T", (Axis("k.", ("a",)),), ())) == ("k.",)
 
 
+def test_thin_cells_and_subsamples_are_explained(stats):
+    assert any(line.startswith("† from fewer than 20 questions or 3 seeds") for line in legend(stats["thin"]))
+    assert any("share members" in line for line in legend(stats["ensemble_size"]))
+    assert not any("†" in line or "share members" in line for line in legend(stats["dedup"]))
+    assert all(shown(stats["thin"], place).is_thin for place in stats["thin"].grid.cells)
+
+
+def test_stars_are_the_papers(stats):
+    one = stats["ensemble_size"]
+    told = {row["cell_id"]: row for row in records(one)}
+    for place, known in one.comparisons.items():
+        stars = told[known.cell_id]["stars"]
+        assert stars == shown(one, place).stars == known.stars
+        p = told[known.cell_id]["welch_p"]
+        assert len(stars) == (sum(float(p) < level for level in (0.1, 0.05, 0.01, 0.001)) if p else 0)
+    assert block(as_latex(one)).count("$^{") == sum(bool(known.stars) for known in one.comparisons.values()) > 0
+
+
 def test_cells_over_other_questions_are_said_to_be(stats):
     maker, few = Maker(30), Maker(24)
     at = [{"m": label, "k": "4"} for label in "ab"]
@@ -97,7 +179,13 @@ def test_cells_over_other_questions_are_said_to_be(stats):
 
 
 def test_latex_escapes_what_it_would_read(stats):
-    for line in block(as_latex(stats["thin"])).splitlines()[4:-1]:
+    text = block(as_latex(stats["thin"]))
+    assert (
+        "\\textless{}script\\textgreater{}alert(1)\\textless{}/script\\textgreater{}{\"}' \\textbar{} "
+        "\\textbackslash{}textbf\\{x\\} \\$\\textbackslash{}x\\$ 50 \\% a\\_b \\& \\#1 \\textasciitilde{} "
+        "\\textasciicircum{} \\textasciigrave{}c\\textasciigrave{} {*}d{*} {[}U+202E{]}{[}U+0000{]}"
+    ) in text
+    for line in text.splitlines()[4:-1]:
         assert line.endswith(" \\\\")
         assert len(re.findall(r"(?<!\\)&", line)) == 1
         assert not re.search(r"(?<!\\)[#%~]", line)
@@ -133,6 +221,14 @@ def test_markdown_keeps_hostile_labels_in_their_cells(stats):
     assert not re.search(r"(?<!\\)<(?!/?ins>)", as_markdown(stats["thin"]))
 
 
+def test_measures_have_the_digits_their_size_asks_for(stats):
+    one = stats["dedup"]
+    assert write_measure(one, "matches")[("none", "0"), "4"] == "3.50 ± 0.00"
+    assert write_measure(one, "characters")[("none", "0"), "4"] == "9,450 ± 450"
+    assert write_measure(one, "nothing such") == {}
+    assert as_markdown(one).count("9,450 ± 450") == as_latex(one).count("9,450 $\\pm$ 450") == 18
+
+
 def test_one_seed_has_no_deviation():
     assert Spread.of([0.5]).write() == "0.500"
     assert Spread.of([-1e-9, -1e-9]).write() == "0.000 ± 0.000"
@@ -151,3 +247,23 @@ def test_an_axis_that_is_called_like_a_figure_has_a_column_of_its_own():
         "1.000000",
         "1.000000",
     )
+
+
+def test_the_terminal_shows_tables_before_notes(sweep, stats):
+    text = describe_sweep(sweep)
+    assert "\n\nAll tables: 24 questions: differences under 0." in text
+    assert text == describe_sweep(sweep, list(stats.values()))
+    assert text.startswith("A small sweep (small)\n\nModels and depth of retrieval\n\nmodel ")
+    assert text.endswith("\n\nOne cell failed.\n\nCalls asked: 12,345\nCalls made: 4,321 (35 %)\nSeconds: 98.7")
+    assert "\nmatches\n\ndedup" in text
+    assert "\u202e" not in text
+    assert "\0" not in text
+    start = text.index("dedup  ")
+    lines = text[start : text.index("\n\n", start)].splitlines()
+    assert len({line.rstrip().rfind(".") for line in lines[2:]}) == 1
+
+
+@pytest.mark.parametrize(("n", "said"), [(1, "1 seed"), (2, "2 seeds"), (0, "0 seeds"), (20_560, "20,560 seeds")])
+def test_counts_are_written_in_full_and_one_is_singular(n, said):
+    assert counted(n, "seed") == said
+    assert write_number(20_560.4) == "20,560"

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
+from xml.etree import ElementTree as ET
 
-from pages import check_golden, without_drawings
+import pytest
 
+from kohaku_ray.errors import DataError
 from kohaku_ray.pages.throughput import (
     FILES,
     BenchCell,
@@ -18,6 +22,7 @@ from kohaku_ray.pages.throughput import (
     describe,
     page,
     records,
+    table,
     write_throughput,
 )
 
@@ -44,9 +49,15 @@ def whole() -> Throughput:
     )
 
 
-def test_the_texts_are_the_golden_ones():
-    for name, write in (("txt", describe), ("json", as_json), ("csv", as_csv)):
-        check_golden(f"throughput.{name}", write(whole()))
+def test_figures_stand_beside_their_limits():
+    assert table(whole()) == [
+        ("plain", "1", "all", "8.00", "80", "800", "-", "-", "1.00", "-", "-", "2.0"),
+        ("plain", "4", "all", "4.00", "160", "1,600", "-", "-", "2.00", "-", "-", "2.0"),
+        ("1", "1", "8", "6.40", "64", "640", "0.000", "0.000", "1.00", "1.00", "0.80", "5.0"),
+        ("1", "4", "8", "3.20", "128", "1,280", "0.720", "0.750", "2.00", "1.00", "0.80", "5.0"),
+        ("2", "1", "8", "12.80", "128", "1,280", "0.000", "0.000", "1.00", "1.00", "0.80", "-"),
+        ("2", "4", "8", "4.00", "160", "1,600", "0.750", "0.750", "3.20", "0.62", "0.50", "-"),
+    ]
 
 
 def test_what_has_nothing_to_be_compared_with_at_its_own_concurrency_has_no_ratio():
@@ -79,6 +90,27 @@ def test_what_was_not_measured_is_said_once_with_its_reason():
     assert [chart.title for chart in charts(bench)] == ["Generated tokens per second"]
 
 
+def test_the_terminals_table_is_aligned_and_explained():
+    text = describe(whole())
+    lines = text.splitlines()
+    head = next(at for at, line in enumerate(lines) if "questions/s" in line)
+    assert len({len(line) for line in lines[head : head + 7]}) == 1
+    assert text.startswith("Model: tiny\nContext tokens: 100\n")
+    assert "cost: time of m members over the time of one" in text
+
+
+def test_json_and_csv_hold_the_same_rows():
+    bench = whole()
+    told = json.loads(as_json(bench))
+    rows = list(csv.DictReader(io.StringIO(as_csv(bench))))
+    assert told["facts"] == {"Model": "tiny", "Context tokens": 100}
+    assert [list(row) for row in told["rows"]] == [list(rows[0])] * 6
+    for record, row in zip(told["rows"], rows, strict=True):
+        assert {name: "" if value is None else str(value) for name, value in record.items()} == row
+    assert told["rows"][3]["cached_share"] == pytest.approx(0.72)
+    assert told["rows"][5]["scaling"] == pytest.approx(0.625)
+
+
 def test_the_page_stands_alone_and_escapes_what_it_shows():
     bench = Throughput({"Model": HOSTILE}, (), (*whole().cells, BenchCell(1, 9, 8, reason=HOSTILE)))
     text = page(bench)
@@ -87,10 +119,22 @@ def test_the_page_stands_alone_and_escapes_what_it_shows():
     assert not re.search(r'(?:href|src)="(?!#)', text)
     assert text.count("<svg") == 4
     assert page(bench) == text
-    check_golden("throughput.html", without_drawings(page(whole())))
 
 
-def test_files_are_written_and_replaced(tmp_path):
+def test_charts_say_their_numbers_in_words():
+    labels = [ET.fromstring(chart.svg).attrib["aria-label"] for chart in charts(whole())]
+    for at, said in (
+        (0, "m = 4, 8 in flight: 128 at 1, 160 at 2"),
+        (0, "plain, n = 4: 160 at 1, 320 at 2"),
+        (1, "1 replica, 8 in flight: 1 at 1, 2 at 4; 2 replicas, 8 in flight: 1 at 1, 3.2 at 4"),
+        (1, "plain sampling: 1 at 1, 2 at 4"),
+        (2, "0 at 1, 0.72 at 4"),
+        (3, "1 replica, 8 in flight: 5 at 1, 5 at 4; plain: 2 at 1, 2 at 4"),
+    ):
+        assert said in labels[at]
+
+
+def test_files_are_written_and_replaced_and_an_output_that_is_a_file_is_refused(tmp_path):
     directory = tmp_path / "new" / "bench"
     nothing = Throughput({"Model": "tiny"}, (), (BenchCell(4, 1, 8, None, "they need 8 GPUs", is_skipped=True),))
     paths = write_throughput(nothing, str(directory))
@@ -98,3 +142,6 @@ def test_files_are_written_and_replaced(tmp_path):
     assert "they need 8 GPUs" in (directory / "throughput.html").read_text()
     assert write_throughput(whole(), str(directory)) == paths == [str(directory / name) for name in FILES]
     assert len(json.loads((directory / "throughput.json").read_text())["rows"]) == 6
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(DataError, match="taken: cannot be made"):
+        write_throughput(whole(), str(tmp_path / "taken"))
