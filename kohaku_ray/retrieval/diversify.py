@@ -154,12 +154,12 @@ def allot(sizes: I64, share: F64, sample_size: int) -> I64:
 def sample_clusters(
     labels: I64, scores: F64, sample_size: int, smoothing: float = 0.3, mode: Shares = "smoothed"
 ) -> I64:
-    """Keep the best texts of every cluster, as many as its smoothed share of the sample.
+    """Keep the best texts of every cluster, as many as its smoothed share of the sample (``shares``, ``allot``).
 
     Args:
         labels: Shape ``(n,)``; cluster of each text, numbered from 0 without gaps.
         scores: Shape ``(n,)``; sorts the texts inside a cluster, higher is better; ties keep the order.
-        sample_size: Texts kept in all, see ``allot``.
+        sample_size: Texts kept in all.
         smoothing: See ``shares``.
         mode: See ``shares``.
 

@@ -98,8 +98,7 @@ def find_images(
         hits: Image paragraphs, one ``Hits`` per query; rows of ``nodes``.
         ranked: The text matches, best first.
         top_k: Most images, and most per query.
-        near: Also take the images in the sections of the matches, those nearest to the best match first; both rankings
-            are fused by reciprocal rank.
+        near: Also take images in the sections of the matches, nearest first, fused by reciprocal rank.
     """
     best = fuse([one.prefix(top_k) for one in hits], "max")
     similarity = dict(zip(best.rows.tolist(), best.score.tolist(), strict=True))

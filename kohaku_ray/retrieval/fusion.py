@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Literal
 
 import numpy as np
@@ -205,25 +206,20 @@ def swallowed_by(rows: I64, parent: I64) -> I64:
 
 
 def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedup, parent: I64) -> Ranked:
-    """Append the paragraphs that BM25 found and vector search did not.
+    """Append up to ``top_k`` paragraphs that BM25 found and vector search did not, of the first ``top_k`` per query.
 
     Every query's best comes first, then every query's second, and so on. Under ``tree`` a paragraph is new only when
     no ancestor or descendant of it is a match already: a matched sentence adds its paragraph to the context, so the
     slot goes to text that the context lacks.
-
-    Args:
-        dense: Dense matches after truncation, best first.
-        lists: One ``Hits`` per query, best first; the same queries.
-        top_k: Most paragraphs taken per query, and appended in all.
-        dedup: ``tree`` compares ancestors and descendants, the others nodes.
-        parent: As in ``NodeTable``.
     """
     if not lists or not top_k:
         return dense
     held = {int(row) for row in dense.rows}
     barred = held | {up for row in held for up in ancestors_of(row, parent)} if dedup == "tree" else set(held)
     taken: dict[int, float] = {}
-    for row, score in _interleaved([hits.prefix(top_k) for hits in lists]):
+    best = [hits.prefix(top_k) for hits in lists]
+    found = [zip(hits.rows.tolist(), hits.scores.tolist(), strict=True) for hits in best]
+    for row, score in filter(None, chain.from_iterable(zip_longest(*found))):
         if len(taken) == top_k:
             break
         if row in barred or row in taken or (dedup == "tree" and not held.isdisjoint(ancestors_of(row, parent))):
@@ -237,14 +233,3 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
         highest=np.concatenate([dense.highest, np.zeros(len(taken), np.float64)]),
         n_dense=len(dense),
     )
-
-
-def _interleaved(lists: Sequence[Hits]) -> list[tuple[int, float]]:
-    """Interleave the lists: every list's first, then every list's second, and so on."""
-    deepest = max((len(hits) for hits in lists), default=0)
-    return [
-        (int(hits.rows[rank]), float(hits.scores[rank]))
-        for rank in range(deepest)
-        for hits in lists
-        if rank < len(hits)
-    ]
