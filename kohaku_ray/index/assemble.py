@@ -50,14 +50,12 @@ class Layout:
     Attributes:
         matrix: Shape ``(v, d)``; searched nodes in node order, second vectors of ``both``, then all other nodes.
         rows: Shape ``(v,)``; node of each.
-        n_searched: How many of the ``v`` are searched.
         places: Shape ``(u,)``; row in ``matrix`` of the vector of each distinct text.
         n_kept: How many of the ``v``, the last ones, are in no view: vectors of captions whose paragraphs have others.
     """
 
     matrix: F32
     rows: I64
-    n_searched: int
     places: I64
     n_kept: int = 0
 
@@ -158,7 +156,7 @@ def lay_out(
     places[~own] = np.arange(len(order), n_searched)
     places[kept] = np.arange(len(matrix) - len(kept), len(matrix))
     rows = np.concatenate([order, second, others, encoded.rows[kept]]).astype(np.int64)
-    return Layout(matrix, rows, n_searched, places[encoded.first], len(kept))
+    return Layout(matrix, rows, places[encoded.first], len(kept))
 
 
 def _check_fresh(fresh: tuple[Keys, F32], known: KnownVectors) -> None:

@@ -79,7 +79,7 @@ _CO2 = re.compile(r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?co2(?:[- ]?eq?\.?|[- ]?equiva
 
 
 def _spell_out() -> tuple[Units, Units]:
-    """List the spellings of every unit: its symbols with prefixes; its names, in singular and plural, and the plain ones."""
+    """List the spellings of every unit: symbols with prefixes; names in singular and plural, and plain ones."""
     symbols: Units = {}
     names: Units = {}
     for dimension, factor, bare, own, singular in PREFIXED:
