@@ -102,8 +102,8 @@ def collect(
     rows, texts = texts_to_encode(nodes, paragraph_vectors, captions=captions)
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
     _check_fresh(fresh, known)
-    both = known.behind(*fresh)
-    found, vectors = both.lookup(keys)
+    new = KnownVectors.of(*fresh)
+    found, vectors = known.behind(new).lookup(keys)
     if not found.all():
         row = rows[first[np.flatnonzero(~found)[0]]]
         raise DataError(
@@ -115,7 +115,7 @@ def collect(
         raise DataError(f"the vector of {nodes.node_id(row)} is not finite: encode with precision float32")
     if not len(keys):  # documents without text: of the others' length
         vectors = np.empty((0, known.dim or fresh[1].shape[1]), np.float32)
-    n_reused = len(keys) - int(KnownVectors().behind(*fresh).has(keys).sum())
+    n_reused = len(keys) - int(new.has(keys).sum())
     return Encoded(rows, which.astype(np.int64), keys, first.astype(np.int64), vectors, n_reused)
 
 

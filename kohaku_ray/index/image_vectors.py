@@ -109,7 +109,7 @@ def placed(
         return None
     rows, digests = image_rows(nodes)
     keys = vector_keys(plan.identity, digests)
-    both = known if fresh is None else known.behind(*fresh)
+    both = known if fresh is None else known.behind(KnownVectors.of(*fresh))
     there, vectors = both.lookup(keys)
     bad = ~there
     bad[there] = ~np.isfinite(vectors).all(axis=1)

@@ -106,14 +106,6 @@ def test_the_best_of_the_shards_are_the_best_of_the_whole(n_parts, top_k, seed):
         assert_same(merge_hits(found, top_k), expected)
 
 
-def test_a_prefix_is_what_a_smaller_search_returns():
-    vectors = random_units(300, 8)[np.random.default_rng(0).integers(0, 50, 300)]
-    index = VectorIndex.build(vectors, np.arange(300))
-    queries = random_units(5, 8, 2)
-    for deep, shallow in zip(index.search(queries, 48), index.search(queries, 16), strict=True):
-        assert_same(deep.prefix(16), shallow)
-
-
 def test_fewer_nodes_than_asked_for_and_none_at_all():
     vectors = random_units(3, 4)
     assert len(VectorIndex.build(vectors, np.arange(3)).search(vectors, 50)[0]) == 3
