@@ -210,14 +210,9 @@ class TermCounts:
         }
 
     def weighted(self, of_all: Statistics, rows: I64, k1: float, b: float, language: Language = "en") -> TermIndex:
-        """Weigh the counts by the statistics of all shards.
+        """Weigh the counts by the statistics of all shards, with BM25's saturation ``k1`` and length normalisation ``b``.
 
-        Args:
-            of_all: The statistics.
-            rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
-            k1: Term-frequency saturation.
-            b: Length normalisation.
-            language: Language of queries.
+        ``rows`` are the node-table rows of the paragraphs; ``language`` is that of queries.
         """
         place = {term: at for at, term in enumerate(of_all.terms)}
         numbers = np.array([place[term] for term in self.terms], np.int64)
@@ -252,10 +247,7 @@ class TermIndex:
     def search(self, queries: Sequence[str], top_k: int, within: Ranges | None = None) -> list[Hits]:
         """Find each query's best paragraphs; those with score 0 are left out, ties go to the earlier row.
 
-        Args:
-            queries: As people type them.
-            top_k: Most hits per query.
-            within: Ranges of node rows to search; the statistics stay those of the whole index. None: all.
+        With ``within``, only those ranges of node rows are searched; the statistics stay those of the whole index.
         """
         check_top_k(top_k)
         scores = self.scores(queries)
