@@ -136,7 +136,7 @@ class ParsedParts(_Segments):
     def write(self, part: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a part; parts are read in the order of their names.
 
-        ``rows`` have columns of ``ROW_SCHEMA`` without the numbers, and for a document its tables by kind (absent: empty).
+        ``rows`` have columns of ``ROW_SCHEMA`` without the numbers, and a document its tables by kind (absent: empty).
         """
         numbers: list[dict[str, int]] = [{} for _ in rows]
         for kind, schema in _SCHEMAS.items():

@@ -57,7 +57,7 @@ class Index:
 
         Raises:
             DataError: There is none, or one of its files is missing or truncated.
-            IndexMismatchError: It was not built with the ``expected`` settings (``IndexSettings.as_mapping()``, or some).
+            IndexMismatchError: It was not built with the ``expected`` settings (all or some of ``IndexSettings``).
         """
         directory = Directory(path, REINDEX)
         index = cls(directory, read_manifest(directory))

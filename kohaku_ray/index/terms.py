@@ -210,7 +210,7 @@ class TermCounts:
         }
 
     def weighted(self, of_all: Statistics, rows: I64, k1: float, b: float, language: Language = "en") -> TermIndex:
-        """Weigh the counts by the statistics of all shards, with BM25's saturation ``k1`` and length normalisation ``b``.
+        """Weigh the counts by the statistics of all shards, with saturation ``k1`` and length normalisation ``b``.
 
         ``rows`` are the node-table rows of the paragraphs; ``language`` is that of queries.
         """
