@@ -45,7 +45,6 @@ class Match:
 
     Attributes:
         rank: Place among the ranked matches, from 0.
-        source: Vector search or BM25.
         score: The score it was sorted by; for a lexical match, the BM25 score.
         frequency: How many queries returned it.
         similarity: Sum of its similarities over those queries; ``highest`` is the largest.
@@ -69,11 +68,9 @@ class FoundImage:
     """An image that belongs to a context.
 
     Attributes:
-        node_id: Its paragraph.
         path: Its file, relative to the index.
         caption: Its paragraph's text, of ``n_tokens`` tokens; may be empty.
         similarity: Largest similarity to a query; None: found beside a match alone.
-        source: Whether a query found it.
     """
 
     doc_id: str
@@ -246,7 +243,6 @@ class Group:
     """A match and its context.
 
     Attributes:
-        match: Row of the match.
         leaves: Rows of its sentences, the match's own first, then outward: a shorter group is a prefix.
         captions: Sentences that are the caption of an image or table around the match, each with the row of its
             paragraph.

@@ -91,7 +91,7 @@ def localise(lists: Sequence[Hits], nodes: NodeTable) -> tuple[Hits, ...]:
 def find_images(
     nodes: NodeTable, hits: Sequence[Hits], ranked: Ranked, *, top_k: int, near: bool = False
 ) -> list[FoundImage]:
-    """Rank the images of the evidence; an image that stands in several places counts once.
+    """Rank at most ``top_k`` images of the evidence; one that stands in several places counts once.
 
     Args:
         nodes: The matches and the text around them, image paragraphs among them.

@@ -65,9 +65,6 @@ def fuse(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max"
             repeats.
         normalise: See ``scaled``.
         alpha: Weight of frequency in ``combined``, 0 to 1.
-
-    Returns:
-        Every row once, best first; under ``none`` every hit in the given order.
     """
     rows = np.concatenate([np.empty(0, np.int64), *(hits.rows for hits in lists)])
     similarity = np.concatenate([np.empty(0, np.float64), *(hits.scores for hits in lists)])
@@ -125,9 +122,7 @@ def _count(rows: I64, similarity: F64, query: npt.NDArray[np.intp]) -> tuple[I64
 def reciprocal_rank_fusion(rankings: Sequence[I64], k: int = 60) -> Hits:
     """Score every row by Σ 1 / (k + rank) over the rankings that hold it (Cormack, Clarke & Büttcher, SIGIR 2009).
 
-    Args:
-        rankings: Node-table rows best first; a row counts once per ranking, at its best rank, counted from 1.
-        k: Reduces the weight of the first ranks.
+    A row counts once per ranking, at its best rank, counted from 1; ``k`` reduces the weight of the first ranks.
 
     Returns:
         Every row once, best score first; ties go to the better of their best ranks, then to the earlier row.
@@ -180,10 +175,7 @@ def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
 def with_parents(rows: I64, parent: I64, mode: Dedup) -> I64:
     """Add every match's parent, then drop repeats: how KohakuRAG's code counts the snippets of a context.
 
-    ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains.
-
-    Returns:
-        Rows of the snippets, in no particular order.
+    ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains; in no particular order.
     """
     above = parent[rows]
     expanded: I64 = np.concatenate([rows, above[above >= 0]])
