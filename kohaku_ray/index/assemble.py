@@ -50,14 +50,12 @@ class Layout:
     Attributes:
         matrix: Shape ``(v, d)``; searched nodes in node order, second vectors of ``both``, then all other nodes.
         rows: Shape ``(v,)``; node of each.
-        n_searched: How many of the ``v`` are searched.
         places: Shape ``(u,)``; row in ``matrix`` of the vector of each distinct text.
         n_kept: How many of the ``v``, the last ones, are in no view: vectors of captions whose paragraphs have others.
     """
 
     matrix: F32
     rows: I64
-    n_searched: int
     places: I64
     n_kept: int = 0
 
@@ -104,8 +102,8 @@ def collect(
     rows, texts = texts_to_encode(nodes, paragraph_vectors, captions=captions)
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
     _check_fresh(fresh, known)
-    both = known.behind(*fresh)
-    found, vectors = both.lookup(keys)
+    new = KnownVectors.of(*fresh)
+    found, vectors = known.behind(new).lookup(keys)
     if not found.all():
         row = rows[first[np.flatnonzero(~found)[0]]]
         raise DataError(
@@ -117,7 +115,7 @@ def collect(
         raise DataError(f"the vector of {nodes.node_id(row)} is not finite: encode with precision float32")
     if not len(keys):  # documents without text: of the others' length
         vectors = np.empty((0, known.dim or fresh[1].shape[1]), np.float32)
-    n_reused = len(keys) - int(KnownVectors().behind(*fresh).has(keys).sum())
+    n_reused = len(keys) - int(new.has(keys).sum())
     return Encoded(rows, which.astype(np.int64), keys, first.astype(np.int64), vectors, n_reused)
 
 
@@ -158,7 +156,7 @@ def lay_out(
     places[~own] = np.arange(len(order), n_searched)
     places[kept] = np.arange(len(matrix) - len(kept), len(matrix))
     rows = np.concatenate([order, second, others, encoded.rows[kept]]).astype(np.int64)
-    return Layout(matrix, rows, n_searched, places[encoded.first], len(kept))
+    return Layout(matrix, rows, places[encoded.first], len(kept))
 
 
 def _check_fresh(fresh: tuple[Keys, F32], known: KnownVectors) -> None:

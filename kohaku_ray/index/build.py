@@ -251,13 +251,13 @@ def publish_shards(
     sources: pa.Table | None = None,
     images: pa.Table | None = None,
 ) -> dict[str, Any]:
-    """Make shards the index, over any old one: join their statistics and the places of their documents.
+    """Make shards, at least one, the index, over any old one: join their statistics and the places of their documents.
 
     Readers see the old index until all files are written.
 
     Args:
         path: Directory of the index.
-        shards: All of them, at least one.
+        shards: All of them.
         kept: Numbers of those that were there before.
         rejects: ``REJECT_SCHEMA`` rows.
         settings: Settings of the index.
@@ -266,8 +266,7 @@ def publish_shards(
         images: ``IMAGE_SCHEMA`` rows; their PNGs are there. None: images are not extracted.
 
     Returns:
-        Counts of nodes by kind, rejects, images, searched vectors (``n_vectors``), terms, bytes, and of the distinct
-        texts per shard that were encoded or reused.
+        Counts, also of texts encoded and reused, distinct per shard.
 
     Raises:
         DataError: There is no text, or the directory cannot be written.

@@ -20,9 +20,6 @@ from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.torch_model import Device, Precision, TorchModel, input_ids, load_model
 
-CPU_BATCH_TOKENS = 512
-"""Padded tokens of a forward pass over passages on a CPU."""
-
 QUERY_TOKENS, GPU_QUERY_TOKENS = 256, 512
 """Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.
 
@@ -72,8 +69,7 @@ class SentenceEncoder:
                 f"encoder.dim is {dim} but {model} gives {own_dim}: choose 1 to {own_dim}, or leave it out"
             )
         self.dim = dim or own_dim
-        self._memory = self._model.memory
-        self._batch_tokens = batch_tokens or (None if self._memory else CPU_BATCH_TOKENS)
+        self._batch_tokens = batch_tokens
         self._query = self._role("query", query_prompt, query_task)
         self._passage = self._role("passage", passage_prompt, passage_task)
         on_cpu = self._model.on_cpu
@@ -166,9 +162,7 @@ class SentenceEncoder:
         batches, first = [], 0
         while first < len(order):
             longest = int(lengths[order[first]])
-            n_tokens = self._batch_tokens or (
-                self._memory.tokens_that_fit(longest) if self._memory else CPU_BATCH_TOKENS
-            )
+            n_tokens = self._batch_tokens or self._model.tokens_that_fit(longest)
             n_rows = max(1, n_tokens // max(longest, 1))
             batches.append(_Batch(order[first : first + n_rows].tolist()))
             first += n_rows

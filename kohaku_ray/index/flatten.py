@@ -48,12 +48,9 @@ DOCUMENT_SCHEMA = pa.schema(
 
 
 def flatten(document: Document, chunks: Chunks | None = None, count: Counter | None = None) -> pa.Table:
-    """Lay a document out as node rows in preorder.
+    """Lay a document out as node rows in preorder; chunks are the last children of their parent.
 
-    Args:
-        document: The parsed document.
-        chunks: How it is cut into chunks, which are the last children of their parent; None: no chunks.
-        count: Counts the tokens per text, where the chunks are measured in tokens.
+    ``count`` counts the tokens per text, where the chunks are measured in tokens.
 
     Returns:
         A table of ``NODE_SCHEMA``; ``n_tokens`` is 0 until tokens are counted.

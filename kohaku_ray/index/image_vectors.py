@@ -96,11 +96,7 @@ def placed(
 ) -> ImageVectors | None:
     """Join every image paragraph with its image's vector; None: no image is encoded.
 
-    Args:
-        nodes: Whole documents.
-        plan: How the images get their vectors.
-        fresh: Keys and vectors encoded for this build, in any order; None: none were.
-        known: Those of the previous index.
+    ``fresh`` are keys and vectors encoded for this build, in any order; ``known`` those of the previous index.
 
     Raises:
         DataError: An image has no vector, or one that is not finite.
@@ -109,7 +105,7 @@ def placed(
         return None
     rows, digests = image_rows(nodes)
     keys = vector_keys(plan.identity, digests)
-    both = known if fresh is None else known.behind(*fresh)
+    both = known if fresh is None else known.behind(KnownVectors.of(*fresh))
     there, vectors = both.lookup(keys)
     bad = ~there
     bad[there] = ~np.isfinite(vectors).all(axis=1)
@@ -124,13 +120,7 @@ def placed(
 
 
 def put_into_tree(given: F32, nodes: NodeTable, plan: ImagePlan, images: ImageVectors | None) -> I64:
-    """Give image paragraphs their vectors in the tree.
-
-    Args:
-        given: Shape ``(n, d)``; vectors of the nodes' own texts, changed in place.
-        nodes: The nodes.
-        plan: How the images get their vectors.
-        images: Their vectors, where images are encoded.
+    """Give image paragraphs their vectors in the tree, by changing ``given``, shape ``(n, d)``, those of the texts.
 
     Returns:
         Rows that keep what ``given`` has; zeros count for nothing in their parents.

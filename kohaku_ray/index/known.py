@@ -38,9 +38,14 @@ class KnownVectors:
         """Count the vectors; a text in several shards counts in each."""
         return sum(len(keys) for keys, _, _ in self._parts)
 
-    def behind(self, keys: Keys, vectors: F32) -> KnownVectors:
-        """Put other vectors, in any order, before these."""
-        return KnownVectors([_sorted(as_keys(keys), vectors), *self._parts])
+    @classmethod
+    def of(cls, keys: Keys, vectors: F32) -> KnownVectors:
+        """Hold vectors with their keys, in any order."""
+        return cls([_sorted(as_keys(keys), vectors)])
+
+    def behind(self, others: KnownVectors) -> KnownVectors:
+        """Look keys up among others first, then here."""
+        return KnownVectors([*others._parts, *self._parts])
 
     def lookup(self, keys: Keys) -> tuple[Mask, F32]:
         """Tell which keys are known, shape ``(k,)``, and return the vectors of those, in the order of the keys."""

@@ -134,12 +134,9 @@ class ParsedParts(_Segments):
         super().__init__(path, f"parsed-{job}-")
 
     def write(self, part: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a part.
+        """Write a part; parts are read in the order of their names.
 
-        Args:
-            part: Its name; parts are read in the order of their names.
-            rows: Columns of ``ROW_SCHEMA`` without the numbers, and for a document its tables: documents, nodes,
-                images and texts (absent: empty).
+        ``rows`` have columns of ``ROW_SCHEMA`` without the numbers, and a document its tables by kind (absent: empty).
         """
         numbers: list[dict[str, int]] = [{} for _ in rows]
         for kind, schema in _SCHEMAS.items():
@@ -159,9 +156,7 @@ class ParsedParts(_Segments):
     def rows(self, *columns: str, parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
         """Read what names the documents and rejects, and where their tables are (``at``).
 
-        Args:
-            columns: Further columns: ``left_out``, ``tree``.
-            parts: Names of the parts to read. Default: all.
+        ``columns`` are further ones, ``left_out`` and ``tree``; ``parts`` the names of those to read, by default all.
         """
         wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", *columns]
         found: list[dict[str, Any]] = []

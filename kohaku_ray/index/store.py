@@ -53,15 +53,11 @@ class Index:
 
     @classmethod
     def open(cls, path: str, expected: Mapping[str, Any] | None = None) -> Index:
-        """Open an index and check that all its files are there.
-
-        Args:
-            path: A directory on any pyarrow filesystem.
-            expected: Settings it must have been built with (``IndexSettings.as_mapping()``, or some of its keys).
+        """Open an index, on any pyarrow filesystem, and check that all its files are there.
 
         Raises:
             DataError: There is none, or one of its files is missing or truncated.
-            IndexMismatchError: It was built with other settings.
+            IndexMismatchError: It was not built with the ``expected`` settings (all or some of ``IndexSettings``).
         """
         directory = Directory(path, REINDEX)
         index = cls(directory, read_manifest(directory))
@@ -264,8 +260,7 @@ def read_table(directory: Directory, entry: Mapping[str, Any], *, mapped: bool =
 def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
     """Make a finished build the index: its manifest takes the old one's place in one rename, then the old files go.
 
-    Raises:
-        DataError: A file of the build is missing, as when two builds write one directory at once.
+    A file of the build may be missing (``DataError``), as when two builds write one directory at once.
     """
     check_files(directory, all_files(manifest))
     summed = {**manifest, "checksum": _checksum_of(manifest)}
@@ -346,24 +341,19 @@ def damage_of(directory: Directory, entry: Mapping[str, Any]) -> DataError | Non
 
 
 def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Compare the settings of an index with the expected ones.
-
-    Raises:
-        IndexMismatchError: They differ; it names the first key that does, and both values.
-    """
+    """Compare the settings of an index with the expected ones; ``IndexMismatchError`` names the first that differs."""
     have, want = _leaves(plain(built)), _leaves(plain(expected))
     for key, value in want.items():
         section = key.partition(".")[0]
         if section not in built and section != key:
-            raise IndexMismatchError(
-                f"the index at {path} was built without {section} but the configuration says {key} {value!r}: "
-                f"{REINDEX}, or change the configuration back"
-            )
-        if key not in have or have[key] != value:
-            raise IndexMismatchError(
-                f"the index at {path} was built with {key} {have.get(key)!r} but the configuration says {value!r}: "
-                f"{REINDEX}, or change the configuration back"
-            )
+            was = f"without {section} but the configuration says {key}"
+        elif key not in have or have[key] != value:
+            was = f"with {key} {have.get(key)!r} but the configuration says"
+        else:
+            continue
+        raise IndexMismatchError(
+            f"the index at {path} was built {was} {value!r}: {REINDEX}, or change the configuration back"
+        )
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:

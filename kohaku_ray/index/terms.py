@@ -210,14 +210,9 @@ class TermCounts:
         }
 
     def weighted(self, of_all: Statistics, rows: I64, k1: float, b: float, language: Language = "en") -> TermIndex:
-        """Weigh the counts by the statistics of all shards.
+        """Weigh the counts by the statistics of all shards, with saturation ``k1`` and length normalisation ``b``.
 
-        Args:
-            of_all: The statistics.
-            rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
-            k1: Term-frequency saturation.
-            b: Length normalisation.
-            language: Language of queries.
+        ``rows`` are the node-table rows of the paragraphs; ``language`` is that of queries.
         """
         place = {term: at for at, term in enumerate(of_all.terms)}
         numbers = np.array([place[term] for term in self.terms], np.int64)
@@ -249,24 +244,13 @@ class TermIndex:
     language: Language
     numbers: I64
 
-    @classmethod
-    def build(
-        cls, texts: Iterable[str], rows: I64, k1: float = 1.5, b: float = 0.75, language: Language = "en"
-    ) -> TermIndex:
-        """Weigh every term of every paragraph, of all there are; ``rows`` are their node-table rows."""
-        counts = TermCounts.build(texts, language)
-        return counts.weighted(Statistics.of([(counts, rows)]), rows, k1, b, language)
-
     def search(self, queries: Sequence[str], top_k: int, within: Ranges | None = None) -> list[Hits]:
         """Find each query's best paragraphs; those with score 0 are left out, ties go to the earlier row.
 
-        Args:
-            queries: As people type them.
-            top_k: Most hits per query.
-            within: Ranges of node rows to search; the statistics stay those of the whole index. None: all.
+        With ``within``, only those ranges of node rows are searched; the statistics stay those of the whole index.
         """
         check_top_k(top_k)
-        scores = self._scores(queries)
+        scores = self.scores(queries)
         found = []
         for first, last in zip(scores.indptr[:-1], scores.indptr[1:], strict=True):
             values = scores.data[first:last]
@@ -274,11 +258,6 @@ class TermIndex:
             hit = values != 0 if within is None else (values != 0) & in_ranges(rows, within)
             found.append(ranked(*_candidates(rows[hit], values[hit], top_k)).prefix(top_k))
         return found
-
-    def scores(self, query: str) -> F64:
-        """Score every paragraph: shape ``(n_paragraphs,)``, as ``BM25Okapi.get_scores`` of the query's terms."""
-        dense: F64 = self._scores([query]).toarray()[0]
-        return dense
 
     def weights_of(self, rows: I64) -> list[tuple[I64, F64]]:
         """Return the terms of paragraphs, given by their node rows of shape ``(n,)``, for ``similarities``.
@@ -298,8 +277,8 @@ class TermIndex:
         runs = [slice(first, last) for first, last in pairwise(held.indptr)]
         return [(self.numbers[held.indices[run]], held.data[run]) for run in runs]
 
-    def _scores(self, queries: Sequence[str]) -> Any:
-        """Multiply the queries' term counts with the weights: a sparse (queries, paragraphs) matrix."""
+    def scores(self, queries: Sequence[str]) -> Any:
+        """Score every paragraph as ``BM25Okapi.get_scores`` does: a sparse (queries, paragraphs) matrix."""
         from scipy.sparse import csr_matrix
 
         counts = [

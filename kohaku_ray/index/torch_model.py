@@ -14,36 +14,14 @@ from kohaku_ray.index.identity import locate_model
 Precision = Literal["float32", "float16", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 
+CPU_BATCH_TOKENS = 512
+"""Padded tokens of a forward pass over passages on a CPU."""
+
 MOST_BATCH_TOKENS = 1 << 18
 """Most padded tokens of a forward pass on a GPU: more are no faster."""
 
 MEMORY_SHARE = 0.25
 """Share of a GPU's free memory that a forward pass is meant to take: several encoders may share it."""
-
-
-class GpuMemory:
-    """The memory of the GPU that holds a model."""
-
-    def __init__(self, loaded: Any, dim: int) -> None:
-        """Read what decides a pass's memory; ``dim`` stands for a width that the transformer does not say."""
-        config = getattr(getattr(loaded[0], "auto_model", None), "config", None)
-        self._device = loaded.device
-        self._entry_bytes = next(loaded.parameters()).element_size()
-        self._hidden = getattr(config, "hidden_size", dim)
-        self._heads = getattr(config, "num_attention_heads", 16)
-
-    def tokens_that_fit(self, longest: int) -> int:
-        """Estimate the padded tokens of a forward pass that fit, with texts of up to ``longest`` tokens.
-
-        A token takes, in the layer that is computed, about 16 hidden states (the feed-forward layer's, attention's
-        inputs, residuals) and a row of attention scores per head.
-        """
-        import torch
-
-        free, _ = torch.cuda.mem_get_info(self._device)
-        free += torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-        n_bytes = self._entry_bytes * (16 * self._hidden + self._heads * longest)
-        return int(min(max(free * MEMORY_SHARE // n_bytes, longest), MOST_BATCH_TOKENS))
 
 
 class TorchModel:
@@ -56,7 +34,6 @@ class TorchModel:
         prompts: Its own prompts, by name; ``default_prompt_name`` is the one it uses by default.
         takes_task: Whether it has adapters for tasks.
         on_cpu: Whether it computes on the CPU.
-        memory: The memory of its GPU; None on the CPU.
         reads_images: Whether it turns images into vectors.
     """
 
@@ -77,11 +54,27 @@ class TorchModel:
         # The method was renamed in sentence-transformers 6.
         renamed = getattr(loaded, "get_embedding_dimension", None)
         self.dim = int((renamed or loaded.get_sentence_embedding_dimension)() or self._measured_dim(task))
-        self.memory = None if self.on_cpu else GpuMemory(loaded, self.dim)
 
     def _measured_dim(self, task: str | None) -> int:
         given = {} if task is None or not self.takes_task else {"task": task}
         return int(self.embed(self.features(["length"], None, 0, **given), **given).shape[1])
+
+    def tokens_that_fit(self, longest: int) -> int:
+        """Estimate the padded tokens of a forward pass that fit, with texts of up to ``longest`` tokens.
+
+        On a GPU a token takes, in the layer that is computed, about 16 hidden states (the feed-forward layer's,
+        attention's inputs, residuals) and a row of attention scores per head.
+        """
+        if self.on_cpu:
+            return CPU_BATCH_TOKENS
+        import torch
+
+        device, config = self.loaded.device, getattr(getattr(self.loaded[0], "auto_model", None), "config", None)
+        hidden, heads = getattr(config, "hidden_size", self.dim), getattr(config, "num_attention_heads", 16)
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        n_bytes = next(self.loaded.parameters()).element_size() * (16 * hidden + heads * longest)
+        return int(min(max(free * MEMORY_SHARE // n_bytes, longest), MOST_BATCH_TOKENS))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Count each text's tokens with special ones, however long it is."""

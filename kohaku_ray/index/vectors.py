@@ -236,18 +236,11 @@ def ranked(rows: I64, scores: F64) -> Hits:
     return Hits(rows[order], scores[order])
 
 
-def merge_hits(shards: Sequence[Sequence[Hits]], top_k: int) -> list[Hits]:
-    """Merge the hits of an index's shards, one list of a ``Hits`` per query each, searched for at least ``top_k``.
-
-    The top-k of the shards is the top-k of the whole.
-    """
-    check_top_k(top_k)
-    return [
-        ranked(np.concatenate([hits.rows for hits in parts]), np.concatenate([hits.scores for hits in parts])).prefix(
-            top_k
-        )
-        for parts in zip(*shards, strict=True)
-    ]
+def merge_hits(parts: Sequence[Hits], top_k: int) -> Hits:
+    """Merge a query's hits in the shards of an index, each searched for at least ``top_k``: those of the whole."""
+    rows = np.concatenate([hits.rows for hits in parts])
+    scores = np.concatenate([hits.scores for hits in parts])
+    return ranked(rows, scores).prefix(top_k)
 
 
 def check_top_k(top_k: int) -> None:

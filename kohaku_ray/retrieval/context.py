@@ -45,7 +45,6 @@ class Match:
 
     Attributes:
         rank: Place among the ranked matches, from 0.
-        source: Vector search or BM25.
         score: The score it was sorted by; for a lexical match, the BM25 score.
         frequency: How many queries returned it.
         similarity: Sum of its similarities over those queries; ``highest`` is the largest.
@@ -69,11 +68,9 @@ class FoundImage:
     """An image that belongs to a context.
 
     Attributes:
-        node_id: Its paragraph.
         path: Its file, relative to the index.
         caption: Its paragraph's text, of ``n_tokens`` tokens; may be empty.
         similarity: Largest similarity to a query; None: found beside a match alone.
-        source: Whether a query found it.
     """
 
     doc_id: str
@@ -124,16 +121,8 @@ def assemble(
     """Fill a context rank by rank with whole groups; the first that does not fit is cut after a sentence and ends it.
 
     A cut keeps the match and drops the sentences farthest from it. A group whose first sentence alone exceeds the
-    budget is skipped, so that one endless "sentence" does not exclude every other match.
-
-    Args:
-        nodes: The matches and the text around them.
-        ranked: Matches, best first.
-        budget: Most tokens; None: no limit.
-        once: A group shows only the sentences and the title that no earlier group has shown.
-        paragraph_tokens: See ``expand``.
-        siblings: See ``expand``.
-        section_tokens: See ``expand``.
+    budget is skipped, so that one endless "sentence" does not exclude every other match. With ``once`` a group shows
+    only the sentences and the title that no earlier group has shown. The other limits are those of ``expand``.
     """
     held: set[int] = set()
     snippets: list[Snippet] = []
@@ -197,8 +186,6 @@ def group_snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
 def _captions(nodes: NodeTable, group: Group) -> list[Caption]:
     """The captions around the match, one per paragraph."""
     found: dict[int, list[int]] = {}
-    if not group.captions:
-        return []
     for leaf in sorted(leaf for leaf in group.leaves if leaf in group.captions):
         found.setdefault(group.captions[leaf], []).append(leaf)
     return [
@@ -256,7 +243,6 @@ class Group:
     """A match and its context.
 
     Attributes:
-        match: Row of the match.
         leaves: Rows of its sentences, the match's own first, then outward: a shorter group is a prefix.
         captions: Sentences that are the caption of an image or table around the match, each with the row of its
             paragraph.
@@ -291,12 +277,6 @@ def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, 
     return _around_paragraph(nodes, row, section_tokens)
 
 
-def sentences_under(nodes: NodeTable, row: int) -> list[int]:
-    """Rows of the sentences in a node's subtree, in reading order."""
-    kind = nodes.lists.kind
-    return [below for below in range(row, nodes.lists.end[row]) if kind[below] == SENTENCE]
-
-
 def _around_sentence(nodes: NodeTable, row: int, paragraph_tokens: int, siblings: int) -> Group:
     parent, _, end, tokens, _ = nodes.lists
     run = range(parent[row] + 1, end[parent[row]])
@@ -309,7 +289,7 @@ def _around_sentence(nodes: NodeTable, row: int, paragraph_tokens: int, siblings
 def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> Group:
     parent, _, end, tokens, _ = nodes.lists
     own, section = range(row + 1, end[row]), parent[row]
-    run = sentences_under(nodes, section)
+    run = [below for below in range(section, end[section]) if nodes.lists.kind[below] == SENTENCE]
     start = bisect_left(run, row)
     near, used = [], 0
     for leaf in _in_turns(run[start + len(own) :], run[:start][::-1]):

@@ -13,20 +13,15 @@ from kohaku_ray.retrieval.fusion import best_first
 
 
 def distinct_texts(texts: Sequence[str], top_k: int | None = None) -> I64:
-    """Keep the first of texts that differ in white space alone; call it before a cut, so that places are refilled.
+    """Keep the positions of the first ``top_k`` texts that differ in more than white space.
 
-    Returns:
-        Positions kept, ascending, at most ``top_k``.
+    Call it before a cut, so that places are refilled.
     """
     return _within(1, (" ".join(text.split()) for text in texts), top_k)
 
 
 def cap_per_key(keys: Sequence[str | None], doc_ids: Sequence[str], limit: int = 1) -> I64:
-    """Keep at most ``limit`` items per key, such as a site, in order; an item without one counts by its document.
-
-    Returns:
-        Positions kept, ascending.
-    """
+    """Keep the positions of up to ``limit`` items per key, such as a site; without one, an item counts by document."""
     return _within(limit, ((key, doc_id if key is None else None) for key, doc_id in zip(keys, doc_ids, strict=True)))
 
 
@@ -53,8 +48,8 @@ def mmr(relevance: F64, redundancy: F64, top_k: int, weight: float = 0.9) -> tup
         weight: ``w``, 0 to 1; 1 sorts by relevance alone.
 
     Returns:
-        Positions in order of selection and the score of each when selected, both of shape ``(min(n, top_k),)``; ties
-        go to the earlier rank. The first has no redundancy.
+        Positions in order of selection and the score of each when selected; ties go to the earlier rank. The first has
+        no redundancy.
     """
     n_selected = min(len(relevance), top_k)
     selected, scores = np.empty(n_selected, np.int64), np.empty(n_selected)
@@ -72,12 +67,8 @@ def mmr(relevance: F64, redundancy: F64, top_k: int, weight: float = 0.9) -> tup
 def redundancy(vectors: F32, bm25: F64) -> F64:
     """Measure how much text i repeats text j: the larger of their cosine and ``BM25(i, j) / BM25(i, i)``.
 
-    BM25 has no upper bound and would outweigh the cosine: each row is divided by its text's score for itself and
-    clipped to 0 … 1, and is 0 where that score is not positive.
-
-    Args:
-        vectors: Shape ``(n, d)``; unit rows.
-        bm25: Shape ``(n, n)``; score of text j for text i as the query, such as ``similarities`` of terms.
+    BM25 has no upper bound and would outweigh the cosine: each row of its scores, shape ``(n, n)`` with text i as the
+    query, is divided by its text's score for itself and clipped to 0 … 1, and is 0 where that score is not positive.
 
     Returns:
         Shape ``(n, n)``; at most 1, not symmetric.
@@ -154,17 +145,17 @@ def allot(sizes: I64, share: F64, sample_size: int) -> I64:
 def sample_clusters(
     labels: I64, scores: F64, sample_size: int, smoothing: float = 0.3, mode: Shares = "smoothed"
 ) -> I64:
-    """Keep the best texts of every cluster, as many as its smoothed share of the sample.
+    """Keep the best texts of every cluster, as many as its smoothed share of the sample (``shares``, ``allot``).
 
     Args:
         labels: Shape ``(n,)``; cluster of each text, numbered from 0 without gaps.
         scores: Shape ``(n,)``; sorts the texts inside a cluster, higher is better; ties keep the order.
-        sample_size: Texts kept in all, see ``allot``.
+        sample_size: Texts kept in all.
         smoothing: See ``shares``.
         mode: See ``shares``.
 
     Returns:
-        Positions of the texts kept, best score first.
+        Their positions, best score first.
     """
     order = best_first(scores)
     if not len(order):

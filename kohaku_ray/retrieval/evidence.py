@@ -91,15 +91,14 @@ def localise(lists: Sequence[Hits], nodes: NodeTable) -> tuple[Hits, ...]:
 def find_images(
     nodes: NodeTable, hits: Sequence[Hits], ranked: Ranked, *, top_k: int, near: bool = False
 ) -> list[FoundImage]:
-    """Rank the images of the evidence; an image that stands in several places counts once.
+    """Rank at most ``top_k`` images of the evidence; one that stands in several places counts once.
 
     Args:
         nodes: The matches and the text around them, image paragraphs among them.
         hits: Image paragraphs, one ``Hits`` per query; rows of ``nodes``.
         ranked: The text matches, best first.
         top_k: Most images, and most per query.
-        near: Also take the images in the sections of the matches, those nearest to the best match first; both rankings
-            are fused by reciprocal rank.
+        near: Also take images in the sections of the matches, nearest first, fused by reciprocal rank.
     """
     best = fuse([one.prefix(top_k) for one in hits], "max")
     similarity = dict(zip(best.rows.tolist(), best.score.tolist(), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Literal
 
 import numpy as np
@@ -64,9 +65,6 @@ def fuse(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max"
             repeats.
         normalise: See ``scaled``.
         alpha: Weight of frequency in ``combined``, 0 to 1.
-
-    Returns:
-        Every row once, best first; under ``none`` every hit in the given order.
     """
     rows = np.concatenate([np.empty(0, np.int64), *(hits.rows for hits in lists)])
     similarity = np.concatenate([np.empty(0, np.float64), *(hits.scores for hits in lists)])
@@ -124,9 +122,7 @@ def _count(rows: I64, similarity: F64, query: npt.NDArray[np.intp]) -> tuple[I64
 def reciprocal_rank_fusion(rankings: Sequence[I64], k: int = 60) -> Hits:
     """Score every row by Σ 1 / (k + rank) over the rankings that hold it (Cormack, Clarke & Büttcher, SIGIR 2009).
 
-    Args:
-        rankings: Node-table rows best first; a row counts once per ranking, at its best rank, counted from 1.
-        k: Reduces the weight of the first ranks.
+    A row counts once per ranking, at its best rank, counted from 1; ``k`` reduces the weight of the first ranks.
 
     Returns:
         Every row once, best score first; ties go to the better of their best ranks, then to the earlier row.
@@ -179,10 +175,7 @@ def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
 def with_parents(rows: I64, parent: I64, mode: Dedup) -> I64:
     """Add every match's parent, then drop repeats: how KohakuRAG's code counts the snippets of a context.
 
-    ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains.
-
-    Returns:
-        Rows of the snippets, in no particular order.
+    ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains; in no particular order.
     """
     above = parent[rows]
     expanded: I64 = np.concatenate([rows, above[above >= 0]])
@@ -205,25 +198,20 @@ def swallowed_by(rows: I64, parent: I64) -> I64:
 
 
 def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedup, parent: I64) -> Ranked:
-    """Append the paragraphs that BM25 found and vector search did not.
+    """Append up to ``top_k`` paragraphs that BM25 found and vector search did not, of the first ``top_k`` per query.
 
     Every query's best comes first, then every query's second, and so on. Under ``tree`` a paragraph is new only when
     no ancestor or descendant of it is a match already: a matched sentence adds its paragraph to the context, so the
     slot goes to text that the context lacks.
-
-    Args:
-        dense: Dense matches after truncation, best first.
-        lists: One ``Hits`` per query, best first; the same queries.
-        top_k: Most paragraphs taken per query, and appended in all.
-        dedup: ``tree`` compares ancestors and descendants, the others nodes.
-        parent: As in ``NodeTable``.
     """
     if not lists or not top_k:
         return dense
     held = {int(row) for row in dense.rows}
     barred = held | {up for row in held for up in ancestors_of(row, parent)} if dedup == "tree" else set(held)
     taken: dict[int, float] = {}
-    for row, score in _interleaved([hits.prefix(top_k) for hits in lists]):
+    best = [hits.prefix(top_k) for hits in lists]
+    found = [zip(hits.rows.tolist(), hits.scores.tolist(), strict=True) for hits in best]
+    for row, score in filter(None, chain.from_iterable(zip_longest(*found))):
         if len(taken) == top_k:
             break
         if row in barred or row in taken or (dedup == "tree" and not held.isdisjoint(ancestors_of(row, parent))):
@@ -237,14 +225,3 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
         highest=np.concatenate([dense.highest, np.zeros(len(taken), np.float64)]),
         n_dense=len(dense),
     )
-
-
-def _interleaved(lists: Sequence[Hits]) -> list[tuple[int, float]]:
-    """Interleave the lists: every list's first, then every list's second, and so on."""
-    deepest = max((len(hits) for hits in lists), default=0)
-    return [
-        (int(hits.rows[rank]), float(hits.scores[rank]))
-        for rank in range(deepest)
-        for hits in lists
-        if rank < len(hits)
-    ]

@@ -47,12 +47,7 @@ def kind_of(question: str, unit: str | None, answer_type: str | None) -> Kind | 
 
 
 def read_as(value: str, kind: Kind | None, unit: str | None = None) -> tuple[str, bool]:
-    """Read a value as the kind that is asked for.
-
-    Args:
-        value: As the model wrote it.
-        kind: The kind; None: any.
-        unit: The unit asked for.
+    """Read a value as the kind that is asked for (None: any), in the unit that is asked for.
 
     Returns:
         The value, ``1`` or ``0`` for a true or false one, and whether it is of that kind.

@@ -68,10 +68,6 @@ def normalise(value: str, unit: str | None = None) -> Value:
     are 1 and 0; ``[80,90]``, ``80-90`` and ``80 to 90`` are a pair. A bare number is in the question's unit, and a
     value in another unit of the same dimension is converted, so that 2.5 kWh answers a question in Wh as 2500 does.
     A number with an unknown unit, and anything else (``A100-80GB``, ``28 and 35``), is text.
-
-    Args:
-        value: As a model or a file wrote it.
-        unit: The question's answer unit; None or blank where it has none.
     """
     if is_abstention(value):
         return BLANK_VALUE
@@ -162,13 +158,9 @@ def same(first: Value, other: Value) -> bool:
 
 
 def group_values(values: Sequence[str], unit: str | None = None) -> list[int]:
-    """Group members by answer.
+    """Group members by answer, given their values in member order and the question's unit.
 
     Each joins the earliest group whose first member gave the same answer, or opens a new one.
-
-    Args:
-        values: One answer value per member, in member order.
-        unit: The question's answer unit.
 
     Returns:
         One group index per member, counted from 0 in order of first appearance; -1 where the member is blank.

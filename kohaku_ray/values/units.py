@@ -9,7 +9,6 @@ years.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -34,12 +33,6 @@ class Unit:
 Units = dict[str, Unit]
 """Spelling → unit."""
 
-PrefixedRow = tuple[str, float, tuple[str, ...], str, tuple[str, ...]]
-"""Dimension, factor of the unit without prefix, its symbols, the prefixes in use, its names in the singular."""
-
-PlainRow = tuple[str, float, tuple[str, ...]]
-"""Dimension, factor, spellings."""
-
 _PREFIXES = {
     "n": ("nano", 1e-9),
     **dict.fromkeys("uµμ", ("micro", 1e-6)),
@@ -54,7 +47,8 @@ _PREFIXES = {
     "E": ("exa", 1e18),
     "Z": ("zetta", 1e21),
 }
-PREFIXED: tuple[PrefixedRow, ...] = (
+# Dimension, factor of the unit without prefix, its symbols, the prefixes in use, its names in the singular.
+PREFIXED: tuple[tuple[str, float, tuple[str, ...], str, tuple[str, ...]], ...] = (
     ("power", 1.0, ("W",), "mkKMGT", ("watt",)),
     ("energy", 3600.0, ("Wh", "W·h", "W h"), "mkKMGT", ("watt-hour", "watt hour", "watthour")),
     ("energy", 1.0, ("J",), "umkKMGTPE", ("joule",)),
@@ -67,7 +61,8 @@ PREFIXED: tuple[PrefixedRow, ...] = (
     ("operations", 1.0, ("FLOP", "FLOPs"), "MGTPEZ", ("floating-point operation",)),
     ("operations/time", 1.0, ("FLOPS", "FLOP/s", "FLOPs/s"), "MGTPEZ", ()),
 )
-PLAIN: tuple[PlainRow, ...] = (
+# Dimension, factor, spellings.
+PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("mass", 0.45359237, ("lb", "lbs", "pound", "pounds")),
     ("time", 60.0, ("min", "mins", "minute", "minutes")),
     ("time", 3600.0, ("h", "hr", "hrs", "hour", "hours")),
@@ -83,25 +78,17 @@ PLAIN: tuple[PlainRow, ...] = (
 _CO2 = re.compile(r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?co2(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE)
 
 
-def _spell_out(prefixed: Iterable[PrefixedRow], plain: Iterable[PlainRow]) -> tuple[Units, Units]:
-    """List the spellings of every unit with its prefixes.
-
-    Args:
-        prefixed: Units that take prefixes.
-        plain: Units that take none.
-
-    Returns:
-        Prefixed symbols, and names in singular and plural together with the plain spellings.
-    """
+def _spell_out() -> tuple[Units, Units]:
+    """List the spellings of every unit: symbols with prefixes; names in singular and plural, and plain ones."""
     symbols: Units = {}
     names: Units = {}
-    for dimension, factor, bare, own, singular in prefixed:
+    for dimension, factor, bare, own, singular in PREFIXED:
         for prefix in ("", *own):
             name, scale = _PREFIXES[prefix]
             unit = Unit(dimension, factor * scale)
             symbols.update(dict.fromkeys((prefix + symbol for symbol in bare), unit))
             names.update(dict.fromkeys((name + one + ending for one in singular for ending in ("", "s")), unit))
-    for dimension, factor, spellings in plain:
+    for dimension, factor, spellings in PLAIN:
         names.update(dict.fromkeys(spellings, Unit(dimension, factor)))
     return symbols, names
 
@@ -115,7 +102,7 @@ def _any_case(units: Units) -> Units:
     return {name: next(iter(found)) for name, found in clear.items()}
 
 
-_SYMBOLS, _NAMES = _spell_out(PREFIXED, PLAIN)
+_SYMBOLS, _NAMES = _spell_out()
 _UNITS = _SYMBOLS | _NAMES
 _ANY_CASE = _any_case(_UNITS)
 

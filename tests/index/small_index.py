@@ -25,6 +25,7 @@ from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.store import all_files
+from kohaku_ray.index.terms import Statistics, TermCounts
 from kohaku_ray.index.views import View
 
 NODES = ("sentence", "paragraph")
@@ -122,3 +123,9 @@ def _encoded(path, documents, encoder, settings):
     keys = vector_keys(settings.encoder, texts)
     known = known_vectors(path, settings.encoder).has(keys)
     return keys[~known], encoder.encode_passages([text for text, has in zip(texts, known, strict=True) if not has])
+
+
+def term_index(texts, rows, k1=1.5, b=0.75, language="en"):
+    """BM25 over texts that are all there are."""
+    counts = TermCounts.build(texts, language)
+    return counts.weighted(Statistics.of([(counts, rows)]), rows, k1, b, language)

@@ -154,8 +154,7 @@ def limited(encoder, most):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return embed(features, **task)
 
-    too_much = SimpleNamespace(tokens_that_fit=lambda longest: 4096)
-    encoder._model.embed, encoder._pool, encoder._memory, encoder._batch_tokens = fails, None, too_much, None
+    encoder._model.embed, encoder._pool, encoder._model.tokens_that_fit = fails, None, lambda longest: 4096
     return passes
 
 
@@ -184,7 +183,7 @@ def test_the_batch_size_follows_the_memory_of_a_real_gpu():
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
     encoder = SentenceEncoder(MODEL, device="cuda", precision="float16")
-    assert 4096 <= encoder._memory.tokens_that_fit(256) <= 1 << 18
+    assert 4096 <= encoder._model.tokens_that_fit(256) <= 1 << 18
     expected = SentenceEncoder(MODEL, device="cpu").encode_passages(["one text", "and a longer one " * 40])
     np.testing.assert_allclose(encoder.encode_passages(["one text", "and a longer one " * 40]), expected, atol=5e-3)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index.small_index import FakeEncoder, index_documents, make_documents
+from index.small_index import FakeEncoder, index_documents, make_documents, term_index
 from kit.properties import scaled
 from rank_bm25 import BM25Okapi
 
@@ -22,7 +22,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
-from kohaku_ray.index.terms import Statistics, TermCounts, TermIndex, similarities, tokenise
+from kohaku_ray.index.terms import Statistics, TermCounts, similarities, tokenise
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
 IDS = [f"d{number:02}" for number in range(23)]
@@ -128,11 +128,12 @@ def test_weights_of_shards_are_those_of_rank_bm25_over_all(parts, k1_b):
     ends = np.cumsum(list(map(len, parts)))
     counted = [(TermCounts.build(part), np.arange(end - len(part), end)) for part, end in zip(parts, ends, strict=True)]
     statistics = Statistics.of(counted)
-    whole = TermIndex.build([text for part in parts for text in part], np.arange(ends[-1]), k1, b)
-    for query in WORDS:
-        scores = [shard.weighted(statistics, rows, k1, b).scores(query) for shard, rows in counted]
-        assert np.concatenate(scores).tobytes() == whole.scores(query).tobytes()
-        np.testing.assert_allclose(whole.scores(query), okapi.get_scores(tokenise(query)), rtol=1e-12)
+    whole = term_index([text for part in parts for text in part], np.arange(ends[-1]), k1, b)
+    shards = [counts.weighted(statistics, rows, k1, b) for counts, rows in counted]
+    scores = np.concatenate([shard.scores(WORDS).toarray() for shard in shards], axis=1)
+    assert scores.tobytes() == whole.scores(WORDS).toarray().tobytes()
+    expected = [okapi.get_scores(tokenise(query)) for query in WORDS]
+    np.testing.assert_allclose(scores, expected, rtol=1e-12)
 
 
 def files_by_shard(path) -> dict[int, set[str]]:

@@ -69,7 +69,7 @@ def _to_owners(layout: ShardLayout, items: Sequence[tuple[int, ...]]) -> Shares:
 
 
 def _best(found: list[Hits], _: Kinds, top_k: int, __: Within) -> Hits:
-    return merge_hits([[hits] for hits in found], top_k)[0]
+    return merge_hits(found, top_k)
 
 
 def _only(found: list[Any], *_: Any) -> Any:

@@ -144,9 +144,9 @@ def test_results_are_those_of_the_index(local, shard):
 
     found, index = asyncio.run(ask()), shard
     assert plain(found["embed"]) == plain(queries())
-    assert plain(found["search"]) == plain(index.shards[0].vectors(NODES).search(np.stack(queries()), 5))
-    assert plain(found["lexical"]) == plain(index.shards[0].terms(PARAGRAPHS).search(TEXTS, 3))
-    weights = index.shards[0].terms(PARAGRAPHS).weights_of(np.array(ASKED["term_weights"][0]))
+    assert plain(found["search"]) == plain(index.vectors(NODES).search(np.stack(queries()), 5))
+    assert plain(found["lexical"]) == plain(index.terms(PARAGRAPHS).search(TEXTS, 3))
+    weights = index.terms(PARAGRAPHS).weights_of(np.array(ASKED["term_weights"][0]))
     assert plain(found["term_weights"]) == plain(weights)
     assert plain(found["vectors"]) == plain(index.node_vectors(np.array(ASKED["vectors"][0])))
     assert found["rank_pairs"] == asyncio.run(Pairs()("", ASKED["rank_pairs"][0]))
