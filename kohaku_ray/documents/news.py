@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kohaku_ray.documents.content import decode_text, valid_doc_id
+from kohaku_ray.documents.content import decode_text, even_line_ends, valid_doc_id
 from kohaku_ray.documents.french import SPLITTERS, SentenceSplit
-from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
+from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section
 from kohaku_ray.documents.rows import csv_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.values.read import is_blank, parse_number
@@ -33,8 +33,6 @@ _NUMBERS = ("paragraph_score", "document_score")
 _ORDER = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 _YEAR = re.compile(r"(?<!\d)(?:1[89]|20)\d\d(?!\d)", re.ASCII)
 _UNDECODED = re.compile("[\udc80-\udcff]")
-
-Attributes = dict[str, str | float | int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +138,4 @@ def _decode(name: str, data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return decode_text(name, data)
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return even_line_ends(text)

@@ -32,11 +32,6 @@ def assembled(objects):
     return bytes(body) + b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1) + table + trailer
 
 
-def test_an_empty_file():
-    with pytest.raises(DataError, match=r"^x\.pdf has no text: the file is empty"):
-        parse_file("x.pdf", b"")
-
-
 @pytest.mark.parametrize("junk", [b"Some text.", b"\x00\x01\x02" * 50, b"%PDF-1.7\n%%EOF"])
 def test_no_pdf_at_all(junk):
     with pytest.raises(
