@@ -120,9 +120,6 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     preformatted text are one paragraph each; a table's row reads ``column: value; …``. An image is an attachment with
     its figure's caption, else its alternative text. Description, author, date and canonical URL are the metadata. With
     ``images`` also images without a caption are kept, with their address, to be read later.
-
-    Raises:
-        DataError: It is too large, its tags are nested too deep, or it is not text.
     """
     if len(data) > MAX_BYTES:
         raise DataError(f"{name} has {len(data):,} bytes, at most {MAX_BYTES:,} are allowed: split it into files.")

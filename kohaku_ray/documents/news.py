@@ -50,9 +50,6 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
     the row's columns except ``doc_id`` and ``paragraph_text``; ``prev_par_id`` and ``next_par_id`` are the neighbour
     whose order is one less or one more, else None. Empty cells are None. Each key of the metadata (url, date, year,
     netloc) has the first value that a paragraph gives.
-
-    Raises:
-        DataError: The header lacks columns (the message names all of them), or has one twice.
     """
     rejects: list[tuple[str, str]] = []
     articles: dict[str, list[_Row]] = {}
@@ -97,11 +94,7 @@ def _document(doc_id: str, rows: Sequence[_Row], sentence_split: SentenceSplit) 
 
 
 def _row(row: Mapping[str, str]) -> _Row:
-    """Check a row and convert its cells.
-
-    Raises:
-        DataError: A cell cannot be used; the message is the reason.
-    """
+    """Convert a row's cells; DataError with the reason where one cannot be used."""
     damaged = next((column for column, cell in row.items() if _UNDECODED.search(cell) or "\0" in cell), None)
     if damaged is not None:
         raise DataError(f"{damaged} holds {_bad_byte(row[damaged])}: save the file as UTF-8")

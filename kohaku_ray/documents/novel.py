@@ -119,9 +119,6 @@ def parse_novel(name: str, data: bytes) -> Document:
     section. Lines stay as they are wrapped. Bytes that are not UTF-8, nor UTF-16 with its mark, are read as
     Windows-1252, a superset of Latin-1. Each paragraph's attributes are ``book``, ``chapter`` (the section's title),
     ``chapter_number`` (counted through the book, 0 before the first) and ``progress_pct`` (100 · number / chapters).
-
-    Raises:
-        DataError: The content is not text, or nothing is left between the e-text's header and footer.
     """
     text = _decode(name, data)
     header, body = _book(text)

@@ -137,9 +137,6 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     columns and pages. A table is one paragraph, each row a sentence. A picture is an attachment with the caption next
     to it. In a slide deck every slide is a section. Scripts and embedded files are not touched. With ``images``
     embedded images are extracted, and vector figures with a caption.
-
-    Raises:
-        DataError: It is not a PDF, damaged, encrypted, without pages, or without text and extracted images.
     """
     import pymupdf
 

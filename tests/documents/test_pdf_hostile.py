@@ -95,19 +95,6 @@ def test_text_from_right_to_left():
     assert english == "Then English."
 
 
-def test_a_page_of_100_000_glyphs():
-    file = pymupdf.open()
-    page = file.new_page(width=2000, height=2000)
-    lines = [f"{i:05d} " + "abcdefghi " * 39 + "end." for i in range(250)]
-    for i, line in enumerate(lines):
-        page.insert_text((20, 20 + 7.5 * i), line, fontsize=5)
-    start = time.process_time()
-    text = " ".join(texts(parse_file("x.pdf", file.tobytes())))
-    assert time.process_time() - start < 10
-    assert text.split() == " ".join(lines).split()
-    assert len(text) > 99_000
-
-
 def test_a_page_of_scattered_pieces_takes_no_quadratic_time():
     file = pymupdf.open()
     page = file.new_page(width=3000, height=3000)
