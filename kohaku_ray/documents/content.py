@@ -44,6 +44,11 @@ def decode_text(name: str, data: bytes) -> str:
         ) from None
     if "\0" in text:
         raise _not_text(name, len(mark) + len(text[: text.index("\0")].encode(encoding)))
+    return even_line_ends(text)
+
+
+def even_line_ends(text: str) -> str:
+    r"""Make every line end in ``\n``."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -67,11 +72,7 @@ def clean_print(text: str) -> str:
 
 
 def flat_metadata(values: Mapping[Any, Any]) -> dict[str, str]:
-    """Write a document's metadata as text.
-
-    Scalars become text (``true`` and ``false`` for booleans), lists of scalars are joined by commas. Nulls and nested
-    structures are left out: a citation cannot print them.
-    """
+    """Write a document's metadata as text: lists of scalars joined by commas, nulls and nested values left out."""
     flat = {}
     for key, value in values.items():
         parts = value if isinstance(value, list) else [value]

@@ -157,13 +157,9 @@ _SCHEME = re.compile(r"(?:[a-z][a-z0-9+.-]+:|//)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """How images are extracted.
+    """How images are extracted."""
 
-    Attributes:
-        directory: Directory of the files that KohakuRAG placeholders name; None: there are none.
-    """
-
-    directory: str | None = None
+    directory: str | None = None  # of the files that KohakuRAG placeholders name
 
 
 @dataclass
@@ -267,11 +263,7 @@ def _parent(name: str) -> str:
 
 
 def _inside(directory: str, path: str) -> str:
-    """Join a relative path to a directory.
-
-    Raises:
-        BadImageError: It leads out of it, links included.
-    """
+    """Join a relative path to a directory; BadImageError where it leads out of it, links included."""
     relative = posixpath.normpath(path.replace("\\", "/"))
     if relative.startswith(("/", "..")) or "\0" in relative or os.path.isabs(path):
         raise BadImageError("its address leads out of the document's directory: put the file below that")

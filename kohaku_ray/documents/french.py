@@ -72,13 +72,7 @@ def split_periods(text: str) -> tuple[Sentence, ...]:
 
 
 def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int = 2) -> tuple[Sentence, ...]:
-    """Join every ``size`` neighbouring sentences into one span, ``size - overlap`` sentences apart.
-
-    ``size`` is at least 1; fewer sentences make one window. The last window ends where the last sentence ends.
-
-    Raises:
-        ConfigError: ``overlap`` is negative or not below ``size``.
-    """
+    """Join every ``size`` neighbouring sentences, or all of fewer, into one span, ``size - overlap`` apart."""
     if not 0 <= overlap < size:
         raise ConfigError(f"size is {size} and overlap {overlap}: overlap must be 0 to {size - 1}.")
     behind_last_start = max(len(sentences) - overlap, min(len(sentences), 1))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from kohaku_ray.documents.content import decode_text, default_doc_id, well_formed
+from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
 from kohaku_ray.documents.text import (
@@ -38,7 +38,7 @@ def decode_html(name: str, data: bytes) -> str:
         codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset)).name
         if codec.startswith(("utf", "ascii")) or b"\0" in data:
             return decode_text(name, data)  # which names the place of a NUL
-        return data.decode(codec, "replace").replace("\r\n", "\n").replace("\r", "\n")
+        return even_line_ends(data.decode(codec, "replace"))
     except LookupError:
         raise DataError(f"{name} says its charset is {charset!r}, which is unknown: save it as UTF-8.") from None
 
@@ -120,9 +120,6 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     preformatted text are one paragraph each; a table's row reads ``column: value; …``. An image is an attachment with
     its figure's caption, else its alternative text. Description, author, date and canonical URL are the metadata. With
     ``images`` also images without a caption are kept, with their address, to be read later.
-
-    Raises:
-        DataError: It is too large, its tags are nested too deep, or it is not text.
     """
     if len(data) > MAX_BYTES:
         raise DataError(f"{name} has {len(data):,} bytes, at most {MAX_BYTES:,} are allowed: split it into files.")
@@ -421,22 +418,14 @@ class _Reader:
     def _image(self, attributes: Mapping[str, str | None]) -> None:
         source = (attributes.get("src") or "").strip()
         caption = _plain(attributes.get("alt") or attributes.get("title") or "")
-        if self._all_images and source:
-            self._keep(source, caption)
+        is_inside = self._table is not None or bool(self._lists)
+        # icons and trackers; a search cannot find an image without text or figure
+        if not source or not (self._all_images or (not is_inside and (caption or self._figures))):
             return
-        if self._table is not None or self._lists or not source or not (caption or self._figures):
-            return  # icons and trackers; a search cannot find an image without text or figure
-        pending = "".join(self._parts).strip()
-        if pending:
-            self._flush()
-        path = None if source.startswith("data:") else well_formed(source)
-        self._add(Paragraph(caption, split_sentences(caption), attachment=Attachment("image", path, caption or None)))
-
-    def _keep(self, source: str, caption: str) -> None:
-        """Keep an image that is read later; inside a list or table, behind that."""
-        attachment = Attachment("image", well_formed(source), caption or None)
+        path = None if source.startswith("data:") and not self._all_images else well_formed(source)
+        attachment = Attachment("image", path, caption or None)
         paragraph = Paragraph(caption, split_sentences(caption), attachment=attachment)
-        if self._table is not None or self._lists:
+        if is_inside:
             self._waiting.append(paragraph)
             return
         if "".join(self._parts).strip():

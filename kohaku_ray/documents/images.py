@@ -35,10 +35,10 @@ class SmallImageError(BadImageError):
 
 
 def read_image(data: bytes) -> Image:
-    """Decode an image file.
+    """Decode an image file; of an animation the first picture.
 
     Transparency becomes white, CMYK and indexed colours become RGB, and a photograph is turned as its EXIF orientation
-    says. Colour profiles are not applied. Of an animation the first picture is read.
+    says. Colour profiles are not applied.
 
     Raises:
         SmallImageError: A side is shorter than `MIN_PIXELS`.
@@ -75,12 +75,7 @@ def read_image(data: bytes) -> Image:
 
 
 def check_pixels(width: int, height: int) -> None:
-    """Check an image's size before its pixels are decoded.
-
-    Raises:
-        SmallImageError: A side is shorter than `MIN_PIXELS`.
-        BadImageError: It has more than `MAX_PIXELS`.
-    """
+    """Raise SmallImageError or BadImageError where an image has too few or too many pixels to be decoded."""
     if width * height > MAX_PIXELS:
         raise BadImageError(f"{width:,} × {height:,} pixels, at most {MAX_PIXELS:,} are allowed: reduce it")
     if min(width, height) < MIN_PIXELS:
@@ -113,11 +108,7 @@ def on_white(picture: Any, alpha: Any) -> Any:
 
 
 def as_image(picture: Any) -> Image:
-    """Encode a Pillow image, RGB or grey, as PNG.
-
-    Raises:
-        BadImageError: See `check_pixels`.
-    """
+    """Encode a Pillow image, RGB or grey, as PNG; see `check_pixels`."""
     check_pixels(*picture.size)
     data = _png(picture)
     return Image(image_digest(data), data, *picture.size)
@@ -159,11 +150,7 @@ def image_name(digest: str) -> str:
 
 
 def data_uri(source: str) -> bytes | None:
-    """Decode the bytes of a ``data:`` URI; None: it is another kind of address.
-
-    Raises:
-        BadImageError: It is one, but cannot be decoded.
-    """
+    """Decode the bytes of a ``data:`` URI, or raise BadImageError; None: it is another kind of address."""
     found = _DATA_URI.match(source)
     if found is None:
         return None

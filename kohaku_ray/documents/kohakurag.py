@@ -44,9 +44,6 @@ def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
     otherwise the paragraph is split here. An image paragraph becomes an attachment whose only text is its caption. A
     file with a text but no sections is read as plain text. With ``images`` a placeholder without a path has its name as
     its path.
-
-    Raises:
-        DataError: It is not JSON, or a value has the wrong type; the message names the JSON path.
     """
     text = decode_text(name, data)
     try:

@@ -35,9 +35,6 @@ def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
     a table and a block of code are one paragraph each; a table's row reads ``column: value; …``. An image is an
     attachment captioned with its alternative text. ``id`` or ``document_id`` of the front matter is the ``doc_id``, the
     rest the metadata. With ``images``, data URIs and ``<img>`` in HTML are kept, to be read later.
-
-    Raises:
-        DataError: The content is not text, or the front matter is not YAML.
     """
     metadata, body = _front_matter(name, decode_text(name, data))
     tree = SyntaxTreeNode(_reader().parse(body))

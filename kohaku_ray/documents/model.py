@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in points, as seen on the page
+Attributes = dict[str, str | float | int | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kohaku_ray.documents.content import decode_text, valid_doc_id
+from kohaku_ray.documents.content import decode_text, even_line_ends, valid_doc_id
 from kohaku_ray.documents.french import SPLITTERS, SentenceSplit
-from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
+from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section
 from kohaku_ray.documents.rows import csv_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.values.read import is_blank, parse_number
@@ -34,8 +34,6 @@ _ORDER = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 _YEAR = re.compile(r"(?<!\d)(?:1[89]|20)\d\d(?!\d)", re.ASCII)
 _UNDECODED = re.compile("[\udc80-\udcff]")
 
-Attributes = dict[str, str | float | int | None]
-
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -52,9 +50,6 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
     the row's columns except ``doc_id`` and ``paragraph_text``; ``prev_par_id`` and ``next_par_id`` are the neighbour
     whose order is one less or one more, else None. Empty cells are None. Each key of the metadata (url, date, year,
     netloc) has the first value that a paragraph gives.
-
-    Raises:
-        DataError: The header lacks columns (the message names all of them), or has one twice.
     """
     rejects: list[tuple[str, str]] = []
     articles: dict[str, list[_Row]] = {}
@@ -99,11 +94,7 @@ def _document(doc_id: str, rows: Sequence[_Row], sentence_split: SentenceSplit) 
 
 
 def _row(row: Mapping[str, str]) -> _Row:
-    """Check a row and convert its cells.
-
-    Raises:
-        DataError: A cell cannot be used; the message is the reason.
-    """
+    """Convert a row's cells; DataError with the reason where one cannot be used."""
     damaged = next((column for column, cell in row.items() if _UNDECODED.search(cell) or "\0" in cell), None)
     if damaged is not None:
         raise DataError(f"{damaged} holds {_bad_byte(row[damaged])}: save the file as UTF-8")
@@ -140,4 +131,4 @@ def _decode(name: str, data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return decode_text(name, data)
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return even_line_ends(text)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from kohaku_ray.documents.content import decode_text, default_doc_id
-from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends
+from kohaku_ray.documents.model import Attributes, Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import PATH
 from kohaku_ray.errors import DataError
@@ -21,7 +21,9 @@ _UNITS = re.findall(
     "eighteen nineteen",
 )
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
+_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"} | {
+    "twelve": "twelfth"
+}
 _ROMAN = re.compile(r"(?=[IVXLCDM])M{0,3}(CM|CD|D?C{0,4})(XC|XL|L?X{0,4})(IX|IV|V?I{0,4})", re.IGNORECASE)
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 _GAPS = re.compile(r"[\s-]+")
@@ -65,9 +67,7 @@ def _words() -> dict[str, int]:
 
 
 def _ordinal(word: str) -> str:
-    if word in _ORDINALS:
-        return _ORDINALS[word]
-    return {"twelve": "twelfth"}.get(word) or (word[:-1] + "ieth" if word.endswith("y") else word + "th")
+    return _ORDINALS.get(word) or (word[:-1] + "ieth" if word.endswith("y") else word + "th")
 
 
 MAX_TITLE_CHARS = 120  # longest line that is a heading
@@ -106,7 +106,7 @@ class _Heading:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Key that equals that of its line in a table of contents, however number and title are written there."""
+        """Equal to that of its line in a table of contents, however number and title are written there."""
         return self.kind, self.number
 
 
@@ -117,14 +117,8 @@ def parse_novel(name: str, data: bytes) -> Document:
     paragraph; a division above chapters comes first in their titles (``PART ONE › CHAPTER II THE STORM``). A table of
     contents is dropped. Text before the first chapter is kept when it has prose. Without chapters the whole book is one
     section. Lines stay as they are wrapped. Bytes that are not UTF-8, nor UTF-16 with its mark, are read as
-    Windows-1252, a superset of Latin-1.
-
-    Returns:
-        The book. Each paragraph's attributes are ``book``, ``chapter`` (the section's title), ``chapter_number``
-        (counted through the book, 0 before the first) and ``progress_pct`` (100 · number / chapters).
-
-    Raises:
-        DataError: The content is not text, or nothing is left between the e-text's header and footer.
+    Windows-1252, a superset of Latin-1. Each paragraph's attributes are ``book``, ``chapter`` (the section's title),
+    ``chapter_number`` (counted through the book, 0 before the first) and ``progress_pct`` (100 · number / chapters).
     """
     text = _decode(name, data)
     header, body = _book(text)
@@ -182,7 +176,7 @@ def _decode(name: str, data: bytes) -> str:
         text = data.decode("cp1252")
     except UnicodeDecodeError:
         text = data.decode("latin-1")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return even_line_ends(text)
 
 
 def _book(text: str) -> tuple[str, str]:
@@ -266,9 +260,7 @@ def _take_title(heading: _Heading) -> None:
 def _without_contents(headings: Sequence[_Heading]) -> tuple[list[_Heading], list[str]]:
     """Drop tables of contents: two or more headings of one kind without text, most of which occur again later.
 
-    Returns:
-        The headings of divisions, and the text under the last line of a table before them, which belongs to none (a
-        preface); that of a later table is the division's before it.
+    Text under the last line of a table, such as a preface, goes to the division before it, else it is returned apart.
     """
     kept: list[_Heading] = []
     extra: list[str] = []
@@ -317,11 +309,6 @@ def _is_prose(paragraph: str) -> bool:
 
 def _section(title: str, texts: Iterable[str], book: str, number: int, progress_pct: float) -> tuple[Section, ...]:
     """One section, or none when it has no paragraphs."""
-    attributes: Mapping[str, str | float | int | None] = {
-        "book": book,
-        "chapter": title,
-        "chapter_number": number,
-        "progress_pct": progress_pct,
-    }
+    attributes: Attributes = {"book": book, "chapter": title, "chapter_number": number, "progress_pct": progress_pct}
     paragraphs = tuple(Paragraph(text, split_sentences(text), attributes=attributes) for text in texts)
     return (Section(title, paragraphs),) if paragraphs else ()

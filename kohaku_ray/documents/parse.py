@@ -1,8 +1,8 @@
 """Find documents and parse each into sections, paragraphs and sentences.
 
-A new format is one module with a function ``parse_X(name, data) -> Document`` and one line in `FORMATS`. Readers that a
-suffix cannot choose, and the configuration must, are in `_READERS`. Only a news CSV and the files of `ROW_FORMATS` hold
-many documents.
+A new format is one module with a function ``parse_X(name, data) -> Document``, which raises `DataError` where a file
+cannot be read, and one line in `FORMATS`. Readers that a suffix cannot choose, and the configuration must, are in
+`_READERS`. Only a news CSV and the files of `ROW_FORMATS` hold many documents.
 """
 
 from __future__ import annotations
@@ -88,16 +88,7 @@ def parse_documents(
 ) -> Parsed:
     """Parse one file that may hold many documents: a news CSV, or one of `ROW_FORMATS`; any other holds one.
 
-    Args:
-        name: See `parse_file`.
-        data: See `parse_file`.
-        timeout_s: See `parse_file`.
-        file_format: ``news`` reads a ``.csv`` as articles, a paragraph per row; for the others see `parse_file`.
-        sentence_split: Splits news into sentences by Punkt, or at every full stop.
-        images: How images are extracted; None: they are not.
-
-    Raises:
-        DataError: The whole file cannot be used, see `parse_file`.
+    See `parse_file`; the format ``news`` reads a ``.csv`` as articles, a paragraph per row.
     """
     is_news = file_format == "news" and suffix(name) == ".csv"
     if not is_news and suffix(name) not in ROW_FORMATS:
@@ -145,7 +136,7 @@ def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: F
 def parse_file(
     name: str, data: bytes, timeout_s: float | None = None, file_format: Format = "auto", images: bool = False
 ) -> Document:
-    """Parse one file that holds one document.
+    """Parse one file that holds one document: with at least one searchable sentence, or, with ``images``, one image.
 
     Args:
         name: Its path or URI; the suffix chooses the parser, the stem is the default ``doc_id``.
@@ -153,9 +144,6 @@ def parse_file(
         timeout_s: Time limit in seconds, above 0; None: no limit.
         file_format: ``text`` reads all but PDF as plain text; ``novel`` reads ``.txt`` as a novel in chapters.
         images: Whether images are extracted, or kept with their address for ``attach_images``.
-
-    Returns:
-        The document, with a valid ``doc_id`` and at least one searchable sentence, or, with ``images``, one image.
 
     Raises:
         DataError: The suffix is unknown, the content cannot be read, the id is not allowed, nothing is searchable, or

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import floor
 from typing import Any
 
@@ -40,11 +40,7 @@ class RunningLines:
         self._needed = min(MIN_PAGES, max(2, (n_pages + 1) // 2))
 
     def drop(self, pages: Sequence[Page]) -> None:
-        """Remove running lines and page numbers from pages.
-
-        Args:
-            pages: A window of the document, changed in place.
-        """
+        """Remove running lines and page numbers from a window of pages, in place."""
         marginal = [[(line, _without_digits(line)) for line in _marginal(page)] for page in pages]
         for page, lines in zip(pages, marginal, strict=True):
             self._counts.update({key for line, text in lines for key in _keys(line, text, page)})
@@ -120,11 +116,7 @@ _NO_AUTHOR = re.compile(r"(?:unknown|anonymous|author|admin(?:istrator)?|user\d*
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep Python's garbage collector from running.
-
-    Reading a PDF leaves no reference cycles, but so many new objects that the collector would scan everything else in
-    the process, such as a model, repeatedly: a sixth of the time.
-    """
+    """Keep the garbage collector from running: it takes a sixth of the time, and a PDF leaves no reference cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -136,7 +128,7 @@ def _collector_paused() -> Iterator[None]:
 
 @_collector_paused()
 def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
-    """Parse a PDF.
+    """Parse a PDF: every paragraph with its page and place, author and date as metadata.
 
     Text at least 1.2 times the median size is a heading, and so is a numbered line in bold or with a number of several
     parts, and a line in bold alone above its text; entries of a table of contents are none. Sections are titled with
@@ -145,12 +137,6 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     columns and pages. A table is one paragraph, each row a sentence. A picture is an attachment with the caption next
     to it. In a slide deck every slide is a section. Scripts and embedded files are not touched. With ``images``
     embedded images are extracted, and vector figures with a caption.
-
-    Returns:
-        The document, every paragraph with its page and place; author and date are its metadata.
-
-    Raises:
-        DataError: It is not a PDF, damaged, encrypted, without pages, or without text and extracted images.
     """
     import pymupdf
 
@@ -161,7 +147,7 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
         extractor = PdfImages(file) if images else None
         blocks, seen = _read(name, file, extractor)
     sizes, n_chars = [page.size for page in seen], [page.n_chars for page in seen]
-    if not sum(n_chars) and not any(block.image for block in blocks):
+    if not any(n_chars) and not any(block.image for block in blocks):
         raise _scan(name, len(sizes), extractor)
     body = body_size(blocks)
     heads = title_blocks(blocks, body)
@@ -171,15 +157,19 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
         sections = slide_sections(blocks)
     else:
         # the title is not repeated as a heading; one that differs from the title in the metadata is kept as text
-        dropped = {id(block) for block in heads} if _is_same(shown, title) else set()
+        dropped = {id(block) for block in heads} if _letters(shown) == _letters(title) else set()
         rest = [block for block in blocks if id(block) not in dropped]
         sections = sections_of(rest, title, body)
-    document = Document(
-        default_doc_id(name), title, sections, _metadata(info), odd=_odd(seen, sections), n_pages=len(seen)
+    return Document(
+        default_doc_id(name),
+        title,
+        sections,
+        _metadata(info),
+        tuple(extractor.rejects) if extractor else (),
+        dict(extractor.left_out) if extractor else {},
+        _odd(seen, sections),
+        len(seen),
     )
-    if extractor is None:
-        return document
-    return replace(document, image_rejects=tuple(extractor.rejects), images_left_out=dict(extractor.left_out))
 
 
 def _scan(name: str, n_pages: int, extractor: PdfImages | None) -> DataError:
@@ -193,11 +183,6 @@ def _scan(name: str, n_pages: int, extractor: PdfImages | None) -> DataError:
 
 
 def _open(name: str, data: bytes) -> Any:
-    """Open a PDF from memory.
-
-    Raises:
-        DataError: It cannot be opened, needs a password or has no page.
-    """
     import pymupdf
 
     try:
@@ -299,11 +284,8 @@ def _sane_title(title: str) -> str:
     return "" if len(title) < 4 or len(title) > 300 or _NO_TITLE.fullmatch(title) else title
 
 
-def _is_same(shown: str, title: str) -> bool:
-    def letters(text: str) -> str:
-        return "".join(filter(str.isalnum, text.casefold()))
-
-    return letters(shown) == letters(title)
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _metadata(info: dict[str, str]) -> dict[str, str]:

@@ -13,9 +13,7 @@ from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_page import Line, Page, around
 from kohaku_ray.documents.pdf_tables import aligned_rows, rows_of, ruled_tables, write_table
 
-MIN_COLUMN_LINES = 3
-"""Fewest lines side by side that are columns, unless the document's other pages have a gutter there."""
-
+MIN_COLUMN_LINES = 3  # fewest lines side by side that are columns, where the page before has no gutter there
 MIN_COLUMN_CHARS = 18  # shortest mean line, in characters, of a column of prose; shorter ones are a table's cells
 MAX_LINES = 5000  # most pieces on a page that is searched for columns; one with more is read from top to bottom
 _N_BINS = 200
@@ -27,10 +25,9 @@ _DOWNWARDS = attrgetter("y0", "x0")
 def reading_order(
     lines: Sequence[Line], gutter: float | None = None, depth: int = 0
 ) -> tuple[list[list[Line]], float | None]:
-    """Cut a page into regions with one column each.
+    """Cut a page into regions with one column each, in reading order, each from top to bottom.
 
-    ``gutter`` is the middle of the previous page's gutter, in points; returns the regions in reading order, each from
-    top to bottom, and the middle of this page's gutter, or None.
+    ``gutter`` is the middle of the previous page's gutter, in points; that of this page, if any, is returned too.
     """
     ordered = lines if depth else sorted(lines, key=_DOWNWARDS)  # inside a column they are in order already
     found = _gutter(ordered, gutter) if len(ordered) <= MAX_LINES and depth < _MAX_DEPTH else None
@@ -110,16 +107,19 @@ def _bands(ordered: Sequence[Line], gutter: float) -> list[list[Line]]:
     crossing = [line for line in ordered if line.x0 < gutter < line.x1]
     if not crossing:
         return [list(ordered)]
-    heights = [line.y0 + line.y1 for line in crossing]
-    heights.sort()
-    between: list[list[Line]] = [[] for _ in range(len(crossing) + 1)]
+    crossing.sort(key=_middle)
+    heights = list(map(_middle, crossing))
+    bands: list[list[Line]] = [[] for _ in range(2 * len(crossing) + 1)]
+    bands[1::2] = ([line] for line in crossing)
     for line in ordered:
         if not line.x0 < gutter < line.x1:
-            between[bisect_left(heights, line.y0 + line.y1)].append(line)
-    bands = [between[0]]
-    for line, below in zip(sorted(crossing, key=lambda line: line.y0 + line.y1), between[1:], strict=True):
-        bands.extend(([line], below))
+            bands[2 * bisect_left(heights, _middle(line))].append(line)
     return [band for band in bands if band]
+
+
+def _middle(line: Line) -> float:
+    """Twice the height of a line's middle on the page."""
+    return line.y0 + line.y1
 
 
 def _are_columns(left: Sequence[Line], right: Sequence[Line], known: bool) -> bool:
@@ -159,29 +159,17 @@ _SENTENCE_END = re.compile(r"[.!?:;][\"'”’)\]]*(?:\[\d+(?:[,–-] ?\d+)*\])?
 
 @dataclass(slots=True)
 class Block:
-    """A paragraph, heading, table or picture on a page.
+    """A paragraph, heading, table or picture on a page."""
 
-    Attributes:
-        kind: ``text``, ``image`` or ``table``.
-        page: From 1.
-        box: Its place on the page, in points.
-        lines: Its lines of text; for a table, its rows.
-        size: Font size in points.
-        bold: Whether it is printed in bold.
-        caption: Lines of the caption of a picture or table.
-        name: Name of a picture or table inside the file: ``p3-img1``.
-        image: Pixels of a picture, where images are extracted.
-    """
-
-    kind: str
-    page: int
+    kind: str  # ``text``, ``image`` or ``table``
+    page: int  # from 1
     box: Box
-    lines: list[str]
-    size: float = 0.0
+    lines: list[str]  # for a table, its rows
+    size: float = 0.0  # font size in points
     bold: bool = False
-    caption: list[str] | None = None
-    name: str = ""
-    image: Image | None = None
+    caption: list[str] | None = None  # lines of a picture's or table's caption
+    name: str = ""  # of a picture or table inside the file: ``p3-img1``
+    image: Image | None = None  # pixels of a picture, where images are extracted
 
     @property
     def text(self) -> str:
@@ -228,18 +216,15 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
     i = 0
     while i < len(rows):
         n_table = aligned_rows(rows, i) if len(rows[i]) > 1 else 0
-        if n_table:
+        if n_table or (members and not _belongs(members, singles[i], reach, left)):
             close()
+        if n_table:
             table = rows[i : i + n_table]
             box = around([line.box for row in table for line in row])
             blocks.append(_block(page, [write_table([[cell.text for cell in row] for row in table], box, ruled=False)]))
-            i += n_table
-            continue
-        line = singles[i]
-        if members and not _belongs(members, line, reach, left):
-            close()
-        members.append(line)
-        i += 1
+        else:
+            members.append(singles[i])
+        i += n_table or 1
     close()
     return blocks
 

@@ -17,15 +17,14 @@ from kohaku_ray.documents.images import (
 )
 from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_blocks import CAPTION, caption_gap
-from kohaku_ray.documents.pdf_page import Line, Page, Picture
+from kohaku_ray.documents.pdf_page import Line, Page, Picture, around
+from kohaku_ray.documents.pdf_tables import is_inside
 
 CELL_POINTS = 8.0  # strokes in the same square of this side, or in adjacent ones, are one drawing
 MIN_STROKES = 3  # fewest strokes of a figure; fewer are a frame or a rule
 MIN_POINTS = 40.0  # shortest side of a figure
 MAX_SHARE = 0.8  # largest share of a page that a stroke or a figure covers; a larger one is the background
-RASTER_SHARE = 0.6
-"""An embedded image that covers a larger share of a drawing is the figure itself, and the strokes are its frame."""
-
+RASTER_SHARE = 0.6  # an embedded image on a larger share of a drawing is the figure, and the strokes are its frame
 LABEL_POINTS = 16.0  # largest distance of an axis label from its drawing
 LABEL_CHARS = 60  # longest axis label
 
@@ -96,16 +95,12 @@ def _clusters(page: Page) -> list[Box]:
 
 def _with_labels(box: Box, lines: Sequence[Line]) -> Box:
     """Extend a drawing by the axis labels around it."""
-    x0, y0, x1, y1 = box
+    boxes = [box]
     for line in lines:
-        is_label = line.kind == "text" and len(line.text) <= LABEL_CHARS and CAPTION.match(line.text) is None
-        x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
-        is_near = (
-            box[0] - LABEL_POINTS <= x <= box[2] + LABEL_POINTS and box[1] - LABEL_POINTS <= y <= box[3] + LABEL_POINTS
-        )
-        if is_label and is_near and line.x1 - line.x0 <= box[2] - box[0]:
-            x0, y0, x1, y1 = min(x0, line.x0), min(y0, line.y0), max(x1, line.x1), max(y1, line.y1)
-    return x0, y0, x1, y1
+        is_label = len(line.text) <= LABEL_CHARS and CAPTION.match(line.text) is None
+        if is_label and is_inside(line, box, LABEL_POINTS) and line.x1 - line.x0 <= box[2] - box[0]:
+            boxes.append(line.box)
+    return around(boxes)
 
 
 def _area(box: Box) -> float:
@@ -126,27 +121,20 @@ _BROKEN = ("truncated", "ignoring zlib error", "decode error", "premature end", 
 
 
 class PdfImages:
-    """Extracts the images of one file, window by window.
-
-    Attributes:
-        left_out: Number of images left out, by reason.
-        rejects: Per image that cannot be used, its place and the reason.
-    """
+    """Extracts the images of one open ``pymupdf.Document``, window by window."""
 
     def __init__(self, file: Any) -> None:
-        """Extract from an open ``pymupdf.Document``."""
-        self.left_out: Counter[str] = Counter()
-        self.rejects: list[tuple[str, str]] = []
+        self.left_out: Counter[str] = Counter()  # number of images left out, by reason
+        self.rejects: list[tuple[str, str]] = []  # images that cannot be used: place and reason
         self._file = file
         self._pages: Counter[bytes] = Counter()
         self._n_pages = 0
         self._known: set[bytes] = set()
 
     def extract(self, window: Sequence[Page]) -> None:
-        """Decode the images of some pages; ``page.images`` keeps the places of those that are used.
+        """Decode the images of the next pages; ``page.images`` keeps the places of those that are used.
 
-        Args:
-            window: The pages after those of the last call. An image on most of the pages so far is a logo.
+        An image on most of the pages so far is a logo.
         """
         keys = {id(picture): _key(picture) for page in window for picture in page.pictures.values()}
         self._n_pages += len(window)
@@ -215,11 +203,7 @@ def _key(picture: Picture) -> bytes:
 
 
 def _decoded(picture: Picture) -> Image:
-    """Decode an embedded image as it is seen on the page.
-
-    Raises:
-        BadImageError: It is too large, too small, or its stream is broken.
-    """
+    """Decode an embedded image as it is seen on the page; BadImageError where it cannot be used."""
     import pymupdf
     from PIL import Image as Pillow
 
@@ -272,11 +256,7 @@ def _pixels(image: Any, is_mask: bool = False) -> Any:
 
 
 def _drawn(page: Any, box: Box) -> Image | None:
-    """Draw a part of a page; None: there is nothing to see.
-
-    Raises:
-        BadImageError: It cannot be drawn.
-    """
+    """Draw a part of a page; None: there is nothing to see. BadImageError: it cannot be drawn."""
     import pymupdf
     from PIL import Image as Pillow
 

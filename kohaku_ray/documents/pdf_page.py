@@ -17,15 +17,10 @@ from kohaku_ray.documents.pdf_grids import grids
 
 @dataclass(slots=True)
 class Picture:
-    """An embedded image where it is drawn.
+    """An embedded image where it is drawn."""
 
-    Attributes:
-        image: A ``pymupdf.mupdf.FzImage``, not decoded.
-        axes: Its horizontal and its vertical axis on the page as it is read.
-    """
-
-    image: Any
-    axes: tuple[float, float, float, float]
+    image: Any  # ``pymupdf.mupdf.FzImage``, not decoded
+    axes: tuple[float, float, float, float]  # its horizontal and its vertical axis on the page as it is read
 
     @property
     def axes_signs(self) -> tuple[bool, bool, bool]:
@@ -53,27 +48,16 @@ Piece = Mapping[str, Any]  # text in one font as MuPDF prints it: where it begin
 
 @dataclass(slots=True)
 class Line:
-    """Text on one line between two wide gaps, or a whole image or table, which is ordered with the lines.
-
-    Attributes:
-        x0: Left edge, in points.
-        y0: Top edge.
-        x1: Right edge.
-        y1: Bottom edge.
-        text: Readable text; for a table, one line per row.
-        size: Font size of most of its text, in points.
-        bold: Whether most of its text is bold.
-        kind: ``text``, ``image`` or ``table``.
-    """
+    """Text on one line between two wide gaps, or a whole image or table, which is ordered with the lines; in points."""
 
     x0: float
     y0: float
     x1: float
     y1: float
-    text: str
-    size: float = 0.0
-    bold: bool = False
-    kind: str = "text"
+    text: str  # for a table, one line per row
+    size: float = 0.0  # font size of most of its text
+    bold: bool = False  # whether most of its text is
+    kind: str = "text"  # or ``image`` or ``table``
 
     @property
     def box(self) -> Box:
@@ -83,39 +67,22 @@ class Line:
 
 @dataclass(slots=True)
 class Page:
-    """What was read of a page.
+    """What was read of a page; pictures and strokes only where images are extracted."""
 
-    Attributes:
-        number: From 1.
-        width: In points; of a page printed sideways, as its text is read.
-        height: Likewise.
-        lines: In the order they were drawn.
-        images: Where pictures are.
-        rules: Horizontal rules as (left, right, height on the page).
-        grids: Tables with a border round every cell: where they are, and their rows of cells.
-        turn: 0; 1 where the text runs upwards, 3 where it runs downwards.
-        pictures: Embedded images by their place, where images are extracted.
-        strokes: Places of drawn lines and areas, where images are extracted.
-        extracted: Images by their place, as extracted.
-        left_out: Number of images that carry no content, by reason.
-        is_turned: Its text runs upwards or downwards, or a viewer turns the page.
-        is_pictured: It has no text, but a picture.
-    """
-
-    number: int
-    width: float
+    number: int  # from 1
+    width: float  # in points; of a page printed sideways, as its text is read
     height: float
-    lines: list[Line]
-    images: list[Box] = field(default_factory=list)
-    rules: list[tuple[float, float, float]] = field(default_factory=list)
-    grids: list[tuple[Box, list[list[str]]]] = field(default_factory=list)
-    turn: int = 0
-    pictures: dict[Box, Picture] = field(default_factory=dict)
-    strokes: list[Box] = field(default_factory=list)
-    extracted: dict[Box, Image] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
-    is_turned: bool = False
-    is_pictured: bool = False
+    lines: list[Line]  # in the order they were drawn
+    images: list[Box] = field(default_factory=list)  # where pictures are
+    rules: list[tuple[float, float, float]] = field(default_factory=list)  # left, right, height on the page
+    grids: list[tuple[Box, list[list[str]]]] = field(default_factory=list)  # bordered tables: place, rows of cells
+    turn: int = 0  # 1 where the text runs upwards, 3 where it runs downwards
+    pictures: dict[Box, Picture] = field(default_factory=dict)  # embedded images by their place
+    strokes: list[Box] = field(default_factory=list)  # places of drawn lines and areas
+    extracted: dict[Box, Image] = field(default_factory=dict)  # images by their place, as extracted
+    left_out: Counter[str] = field(default_factory=Counter)  # number of images that carry no content, by reason
+    is_turned: bool = False  # its text runs upwards or downwards, or a viewer turns the page
+    is_pictured: bool = False  # it has no text, but a picture
 
     def on_paper(self, box: Box) -> Box:
         """A box on the page as it lies, rounded to a tenth of a point."""
@@ -128,11 +95,9 @@ class Page:
 
 
 def read_page(page: Any, images: bool = False) -> Page:
-    """Read a `pymupdf.Page`.
+    """Read a `pymupdf.Page`; its images are located, never decoded.
 
-    Args:
-        page: The page; its images are located, never decoded.
-        images: Whether they are extracted later: also inline ones, and those of a page printed sideways, are located.
+    With ``images``, which are extracted later, inline ones and those of a page printed sideways are located too.
     """
     import pymupdf
 
@@ -246,12 +211,8 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
     ends_in_space = False
     for run in runs:
         for pieces in _in_line(run):
-            if len(pieces) == 1:
-                box = _box(pieces[0])
-                text, size, bold = _one_font(pieces[0])
-            else:
-                box = around(list(map(_box, pieces)))
-                text, size, bold = _several_fonts(pieces)
+            box = around(list(map(_box, pieces)))
+            text, size, bold = _one_font(pieces[0]) if len(pieces) == 1 else _several_fonts(pieces)
             if not (text.isascii() and text.isprintable()):
                 text = clean_print(text)
             stripped = text.strip()
@@ -269,12 +230,10 @@ def _in_line(run: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Yield runs of pieces that MuPDF split only where the font changes, not at a gap."""
     pieces: list[Piece] = []
     for piece in run:
-        if pieces and _continues(pieces[-1], piece):
-            pieces.append(piece)
-            continue
-        if pieces:
+        if pieces and not _continues(pieces[-1], piece):
             yield pieces
-        pieces = [piece]
+            pieces = []
+        pieces.append(piece)
     if pieces:
         yield pieces
 
@@ -294,17 +253,12 @@ def _continues(last: Piece, piece: Piece) -> bool:
 def _one_font(piece: Piece) -> tuple[str, float, bool]:
     """Text of a piece, its size in points and whether it is bold."""
     font = piece["font"]
-    return piece["text"], _points(font["size"]), font["weight"] == "bold" or _is_bold_name(font["name"])
+    return piece["text"], *_size_and_weight(font["size"], font["weight"], font["name"])
 
 
 @lru_cache(maxsize=4096)
-def _points(size: int) -> float:
-    return round(size / _SCALE, 4)
-
-
-@lru_cache(maxsize=4096)
-def _is_bold_name(font: str) -> bool:
-    return _BOLD_NAME.search(font) is not None
+def _size_and_weight(size: int, weight: str, name: str) -> tuple[float, bool]:
+    return round(size / _SCALE, 4), weight == "bold" or _BOLD_NAME.search(name) is not None
 
 
 def _several_fonts(pieces: Sequence[Piece]) -> tuple[str, float, bool]:

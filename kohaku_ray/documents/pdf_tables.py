@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 
 from kohaku_ray.documents.model import Box
@@ -20,7 +20,7 @@ def ruled_tables(page: Page) -> list[Line]:
     """Replace the lines of grids, and those between rules, by one line of kind ``table`` per table."""
     lines = page.lines
     for box, cells in page.grids:
-        rest = [line for line in lines if not _is_inside(line, box)]
+        rest = [line for line in lines if not is_inside(line, box)]
         if len(rest) < len(lines):
             lines = [*rest, write_table(cells, box)]
     if len(page.rules) > MAX_RULES or len(lines) > MAX_LINES:
@@ -37,11 +37,7 @@ def write_table(cells: Sequence[Sequence[str]], box: Box, ruled: bool = True) ->
 
 
 def rows_of(region: Sequence[Line]) -> list[list[Line]]:
-    """Group lines that are beside one another, each row from left to right; pictures and tables are single rows.
-
-    Args:
-        region: From top to bottom.
-    """
+    """Group lines, given from top to bottom, into rows from left to right; pictures and tables are single rows."""
     rows: list[list[Line]] = []
     for line in region:
         last = rows[-1][0] if rows else None
@@ -78,9 +74,11 @@ def _overlap(a: Line, b: Line) -> float:
     return (bottom - top) / max(min(a.y1 - a.y0, b.y1 - b.y0), 0.1)
 
 
-def _is_inside(line: Line, box: Box) -> bool:
+def is_inside(line: Line, box: Box, margin: float = 2.0) -> bool:
+    """Whether the middle of a line of text is in a box with a margin, in points."""
     x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
-    return line.kind == "text" and box[0] - 2 <= x <= box[2] + 2 and box[1] - 2 <= y <= box[3] + 2
+    is_within = box[0] - margin <= x <= box[2] + margin and box[1] - margin <= y <= box[3] + margin
+    return line.kind == "text" and is_within
 
 
 def _stacks(rules: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, list[float]]]:
@@ -95,26 +93,18 @@ def _stacks(rules: Sequence[tuple[float, float, float]]) -> list[tuple[float, fl
 
 def _between(lines: list[Line], left: float, right: float, heights: Sequence[float]) -> list[Line]:
     """Replace the lines between a stack of rules by tables: runs of the spaces that hold rows of cells."""
-    runs: list[list[list[Line]]] = []
-    edges: list[tuple[float, float]] = []
-    open_run = False
+    spaces = []
     for top, bottom in pairwise(heights):
-        inside = [line for line in lines if _is_inside(line, (left, top, right, bottom))]
+        inside = [line for line in lines if is_inside(line, (left, top, right, bottom))]
         rows = rows_of(sorted(inside, key=lambda line: (line.y0, line.x0)))
-        if not _are_cells(rows):
-            open_run = False
-            continue
-        if not open_run:
-            runs.append([])
-            edges.append((top, bottom))
-        runs[-1].extend(rows)
-        edges[-1] = (edges[-1][0], bottom)
-        open_run = True
-    for rows, (top, bottom) in zip(runs, edges, strict=True):
-        if len(rows) < 2:
+        spaces.append((_are_cells(rows), top, bottom, rows))
+    for are_cells, run in groupby(spaces, key=lambda space: space[0]):
+        of_run = list(run)
+        rows = [row for *_, rows in of_run for row in rows]
+        if not are_cells or len(rows) < 2:
             continue
         taken = {id(line) for row in rows for line in row}
-        table = write_table(_cells(rows), (left, top, right, bottom))
+        table = write_table(_cells(rows), (left, of_run[0][1], right, of_run[-1][2]))
         lines = [*(line for line in lines if id(line) not in taken), table]
     return lines
 

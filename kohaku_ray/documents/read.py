@@ -21,12 +21,7 @@ from kohaku_ray.storage import asking, name_a_file, open_filesystem, refusal
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a whole file, local, on any pyarrow filesystem or on the hub.
-
-    Raises:
-        ConfigError: A URI of the hub cannot be used here.
-        DataError: It does not exist, is not a regular file, or cannot be read.
-    """
+    """Read a whole file, local, on any pyarrow filesystem or on the hub; ConfigError and DataError where it cannot."""
     if path.startswith(HUB):
         return read_hub(path)
     filesystem, inner = filesystem_of(path)
@@ -68,11 +63,7 @@ _MEDIA = frozenset({"Image", "Audio", "Video", "Pdf"})
 
 
 def check_hub(uri: str) -> None:
-    """Check what can be known of a URI without the network.
-
-    Raises:
-        ConfigError: It is written otherwise, or the package that reads it is not installed.
-    """
+    """Raise ConfigError where a URI is written otherwise, or the package that reads it is not installed."""
     _, file, _ = _parts(uri)
     package = "huggingface_hub" if file else "datasets"
     if importlib.util.find_spec(package) is None:
@@ -81,12 +72,7 @@ def check_hub(uri: str) -> None:
 
 @lru_cache(maxsize=4)
 def read_hub(uri: str) -> bytes:
-    """Read a data set as JSON lines, without its pictures and sounds, or a file as it is.
-
-    Raises:
-        ConfigError: See `check_hub`.
-        DataError: It cannot be read, or has several splits and the URI names none.
-    """
+    """Read a data set as JSON lines, without its pictures and sounds, or a file as it is."""
     check_hub(uri)
     repository, file, options = _parts(uri)
     try:

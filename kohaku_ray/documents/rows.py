@@ -112,9 +112,6 @@ def parse_rows(name: str, data: bytes) -> Parsed:
 
     A row has a text, and may have an id, a title and metadata in all other columns; or it is a KohakuRAG document, with
     ``sections``.
-
-    Raises:
-        DataError: The file cannot be read, or has no column of texts.
     """
     rejects: list[tuple[str, str]] = []
     rows = read_rows(name, data, "documents", rejects)
@@ -165,10 +162,6 @@ def parse_csv(name: str, data: bytes) -> Document:
     The column ``text`` is required. ``section`` titles a run of rows, ``page`` counts from 1, ``title`` and ``doc_id``
     are the document's and the same in every row that has them. Rows without a text are left out. Any other column that
     holds a single value is metadata.
-
-    Raises:
-        DataError: A row has more or fewer cells than the header, a page is not a number, the file holds several
-            documents, or has no column ``text``.
     """
     way_out = f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})"
     rows = []

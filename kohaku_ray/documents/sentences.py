@@ -26,24 +26,18 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_MID_SENTENCE = words_of(
+_MID_SENTENCE = words_of(  # abbreviations that never end a sentence
     """a.k.a approx ca cf e.g i.e viz vs w.r.t fig figs eq eqs eqn eqns dr drs mr mrs ms mme mlle messrs prof profs st
     capt lt sgt maj hon chap"""
 )
-"""Abbreviations that never end a sentence."""
-
-_MAY_END = words_of(
+_MAY_END = words_of(  # those that end one when a word follows that commonly begins one
     """al etc et inc ltd corp co llc plc gmbh bros dept univ assoc est ed eds jr sr col gen gov rep rev sen mt ch
     resp incl excl avg temp cont u.s u.s.a u.k u.n e.u d.c a.m p.m ph.d m.d m.sc b.sc m.s b.s b.a m.a
     jan feb mar apr jun jul aug sep sept oct nov dec"""
 )
-"""Abbreviations that end a sentence when a word follows that commonly begins one."""
-
-_BEFORE_NUMBER = words_of(
+_BEFORE_NUMBER = words_of(  # those only in front of a number or a label: `no`, `tab` and `app` are words too
     """no nos p pp vol vols sec secs sect tab tabs ref refs app appx art alg thm def prop lem cor ex para pt pts ver"""
 )
-"""Abbreviations only in front of a number or a label: `no`, `tab` and `app` are words too."""
-
 _ABBREVIATIONS = _MID_SENTENCE | _MAY_END | _BEFORE_NUMBER
 
 _STARTER = re.compile(
@@ -105,9 +99,7 @@ _LINE_ENDS_SENTENCE = re.compile(r"[.:;!?][\"')\]]*$")
 def split_sentences(text: str) -> tuple[Sentence, ...]:
     """Find the sentences of any text; blank lines, list items and entries of a contents page stand alone.
 
-    Returns:
-        Spans in reading order, without overlap, trimmed, never empty, at most `MAX_CHARS` long. Together they hold
-        every character of the text that is not white space.
+    Spans are in order, trimmed, never empty and at most `MAX_CHARS` long; all but white space is in one of them.
     """
     plain = text
     if not text.isascii():

@@ -39,13 +39,7 @@ class _Draft:
 
 
 def parse_text(name: str, data: bytes) -> Document:
-    """Parse a plain text file.
-
-    The title is the first line when it looks like one, else the file's stem. Lines stay as they are wrapped.
-
-    Raises:
-        DataError: The content is not text.
-    """
+    """Parse plain text; the title is the first line that looks like one, else the file's stem; lines stay wrapped."""
     text = decode_text(name, data)
     doc_id = default_doc_id(name)
     title = _title(text) or doc_id
@@ -258,21 +252,21 @@ def spread(rows: Sequence[Sequence[tuple[str, int, int, bool]]]) -> list[list[st
     table = []
     for row in rows:
         cells: list[str] = []
-
-        def take_carried(cells: list[str] = cells) -> None:
+        given = iter(row)
+        while True:
             while len(cells) in carried:
                 text, n = carried.pop(len(cells))
                 if n > 1:
                     carried[len(cells)] = text, n - 1
                 cells.append(text)
-
-        for text, n_columns, n_rows, is_name in row:
-            take_carried()
+            cell = next(given, None)
+            if cell is None:
+                break
+            text, n_columns, n_rows, is_name = cell
             for i in range(n_columns):
                 shown = text if i == 0 or is_name else ""
                 if n_rows > 1:
                     carried[len(cells)] = shown, n_rows - 1
                 cells.append(shown)
-        take_carried()
         table.append(cells)
     return table

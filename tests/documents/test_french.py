@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktSentenceTokenizer
 
 from kohaku_ray.documents import french as module
-from kohaku_ray.documents.french import SPLITTERS, sliding_sentences, split_french, split_periods
+from kohaku_ray.documents.french import sliding_sentences, split_french, split_periods
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import MAX_CHARS
 from kohaku_ray.errors import ConfigError
@@ -81,28 +81,7 @@ def test_blank_lines_and_list_items_break():
     assert texts("Titre\n\nUn texte. Un autre.\n- un\n- deux") == ["Titre", "Un texte.", "Un autre.", "- un", "- deux"]
 
 
-PIECES = st.sampled_from(
-    [
-        "M. ",
-        "art. ",
-        "5",
-        "Le ",
-        "été",
-        ". ",
-        "? ",
-        "« ",
-        " »",
-        "…",
-        "J.-C. ",
-        "\n\n",
-        "- ",
-        "C. ",
-        "(",
-        ") ",
-        "’",
-        "\u00a0",
-    ]
-)
+PIECES = st.sampled_from(re.findall(r"[^|]+", "M. |art. |5|Le |été|. |? |« | »|…|J.-C. |\n\n|- |C. |(|) |’|\u00a0"))
 ANY = st.one_of(st.text(), st.lists(PIECES, max_size=60).map("".join), PIECES.map(lambda piece: piece * 2500))
 
 
@@ -135,12 +114,6 @@ def test_periods_split_as_the_source_does(text):
     assert texts(text, split_periods) == [piece.strip() for piece in text.split(".") if piece.strip()]
 
 
-def test_a_configuration_names_the_two_splits():
-    text = "M. Roy paie 3.5 euros. Fin."
-    assert texts(text, SPLITTERS["punkt"]) == ["M. Roy paie 3.5 euros.", "Fin."]
-    assert texts(text, SPLITTERS["period"]) == ["M", "Roy paie 3", "5 euros", "Fin"]
-
-
 SPANS = [Sentence(3 * i, 3 * i + 2) for i in range(5)]
 
 
@@ -161,15 +134,7 @@ def test_windows_slide_over_sentences(n, size, overlap, expected):
     assert [(w.start, w.end) for w in sliding_sentences(SPANS[:n], size, overlap)] == expected
 
 
-@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 5))
-def test_windows_cover_all_and_none_lies_within_another(n, size, overlap):
-    if overlap >= size:
-        with pytest.raises(ConfigError, match=re.escape(f"size is {size} and overlap {overlap}: overlap must be 0 to")):
-            sliding_sentences(SPANS, size, overlap)
-        return
-    windows = sliding_sentences([Sentence(i, i + 1) for i in range(n)], size, overlap)
-    assert {i for w in windows for i in range(w.start, w.end)} == set(range(n))
-    assert all(w.end - w.start <= size for w in windows)
-    ends = [w.end for w in windows]
-    assert len(set(ends)) == len(ends)
-    assert ends == sorted(ends)
+@pytest.mark.parametrize(("size", "overlap"), [(3, 3), (2, -1)])
+def test_windows_that_would_not_move_are_refused(size, overlap):
+    with pytest.raises(ConfigError, match=f"size is {size} and overlap {overlap}: overlap must be 0 to {size - 1}"):
+        sliding_sentences(SPANS, size, overlap)

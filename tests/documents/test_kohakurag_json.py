@@ -135,40 +135,34 @@ def test_half_a_surrogate_pair_is_replaced():
 @pytest.mark.parametrize(
     ("root", "message"),
     [
-        ([], "docs/file1.json is a list, expected an object with document_id, title and sections."),
-        (None, "docs/file1.json is null, expected an object with document_id, title and sections."),
-        ({"document_id": 17}, "docs/file1.json: document_id is 17, expected a string."),
-        ({"metadata": []}, "docs/file1.json: metadata is a list, expected an object."),
-        ({"sections": {}}, "docs/file1.json: sections is an object, expected a list."),
-        ({"sections": ["x"]}, 'docs/file1.json: sections[0] is "x", expected an object.'),
-        (one_section({"text": 17}), "docs/file1.json: sections[0].paragraphs[0].text is 17, expected a string."),
-        (one_section({}, "x" * 99), "docs/file1.json: sections[0].paragraphs[1] is a string, expected an object."),
+        ([], " is a list, expected an object with document_id, title and sections."),
+        (None, " is null, expected an object with document_id, title and sections."),
+        ({"document_id": 17}, ": document_id is 17, expected a string."),
+        ({"metadata": []}, ": metadata is a list, expected an object."),
+        ({"sections": {}}, ": sections is an object, expected a list."),
+        ({"sections": ["x"]}, ': sections[0] is "x", expected an object.'),
+        (one_section({"text": 17}), ": sections[0].paragraphs[0].text is 17, expected a string."),
+        (one_section({}, "x" * 99), ": sections[0].paragraphs[1] is a string, expected an object."),
         (
             one_section({"sentences": ["a", {"text": False}]}),
-            "docs/file1.json: sections[0].paragraphs[0].sentences[1].text is false, expected a string.",
+            ": sections[0].paragraphs[0].sentences[1].text is false, expected a string.",
         ),
         (
             one_section({"metadata": {"page": "iv"}}),
-            'docs/file1.json: sections[0].paragraphs[0].metadata.page is "iv", expected a whole number.',
+            ': sections[0].paragraphs[0].metadata.page is "iv", expected a whole number.',
         ),
-        (
-            one_section(metadata={"page": True}),
-            "docs/file1.json: sections[0].metadata.page is true, expected a whole number.",
-        ),
-        (
-            one_section(metadata={"page": -1}),
-            "docs/file1.json: sections[0].metadata.page is -1, expected 0 to 2147483647.",
-        ),
+        (one_section(metadata={"page": True}), ": sections[0].metadata.page is true, expected a whole number."),
+        (one_section(metadata={"page": -1}), ": sections[0].metadata.page is -1, expected 0 to 2147483647."),
         (
             one_section({"text": PLACEHOLDER, "metadata": {"caption": 5}}),
-            "docs/file1.json: sections[0].paragraphs[0].metadata.caption is 5, expected a string.",
+            ": sections[0].paragraphs[0].metadata.caption is 5, expected a string.",
         ),
     ],
 )
 def test_a_wrong_type_is_named_by_its_json_path(root, message):
     with pytest.raises(DataError) as caught:
         parse(root)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"docs/file1.json{message}"
 
 
 def test_malformed_json_is_named_by_its_place():

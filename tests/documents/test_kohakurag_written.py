@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kohaku_ray import sample
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.kohakurag import parse_kohakurag, write_kohakurag
-from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.documents.read import read_bytes
@@ -42,12 +41,6 @@ def test_the_wattbot_corpus_comes_back(data_path):
     for path in find_files([str(data_path / "wattbot" / "corpus")]):
         document = parse_file(path, read_bytes(path))
         assert again(document) == document, path
-
-
-@given(st.text(alphabet=st.sampled_from(list("ab# .!*-|\n[]img:x0\t“”")), min_size=1, max_size=200))
-def test_any_markdown_comes_back(text):
-    document = parse_markdown("any.md", text.encode())
-    assert again(document) == document
 
 
 @given(

@@ -104,34 +104,24 @@ def test_cmyk_becomes_rgb():
     assert max(green, blue) < 80
 
 
-def test_indexed_colours_become_rgb():
-    stream = zlib.compress(bytes([0] * 100 + [1] * 100) * 100)
-    header = (
-        "/Width 200/Height 100/BitsPerComponent 8/Filter/FlateDecode/ColorSpace[/Indexed/DeviceRGB 1<00FF00FF00FF>]"
-    )
-    _, _, pixels = only(raw(stream, header))
-    assert near(pixels, (50, 50), (0, 255, 0))
-    assert near(pixels, (150, 50), (255, 0, 255))
-
-
-def test_inverted_grey_is_read_by_its_decode_array():
-    stream = zlib.compress(bytes([255] * 100 + [0] * 100) * 100)
-    header = "/Width 200/Height 100/BitsPerComponent 8/Filter/FlateDecode/ColorSpace/DeviceGray/Decode[1 0]"
-    _, _, pixels = only(raw(stream, header))
-    assert near(pixels, (50, 50), (0, 0, 0))
-    assert near(pixels, (150, 50), (255, 255, 255))
-
-
-def test_a_stencil_is_black_where_it_paints():
-    stream = zlib.compress((b"\xff" * 12 + b"\x00" * 13) * 100)
-    _, _, pixels = only(raw(stream, "/Width 200/Height 100/BitsPerComponent 1/Filter/FlateDecode/ImageMask true"))
-    assert near(pixels, (50, 50), (255, 255, 255))
-    assert near(pixels, (150, 50), (0, 0, 0))
+@pytest.mark.parametrize(
+    ("rows", "header", "left", "right"),
+    [
+        ([0] * 100 + [1] * 100, "8/ColorSpace[/Indexed/DeviceRGB 1<00FF00FF00FF>]", (0, 255, 0), (255, 0, 255)),
+        ([255] * 100 + [0] * 100, "8/ColorSpace/DeviceGray/Decode[1 0]", (0, 0, 0), (255, 255, 255)),
+        ([255] * 12 + [0] * 13, "1/ImageMask true", (255, 255, 255), (0, 0, 0)),
+    ],
+    ids=["indexed colours", "inverted grey", "a stencil, black where it paints"],
+)
+def test_pixels_are_read_as_a_viewer_shows_them(rows, header, left, right):
+    stream = zlib.compress(bytes(rows) * 100)
+    _, _, pixels = only(raw(stream, f"/Width 200/Height 100/Filter/FlateDecode/BitsPerComponent {header}"))
+    assert near(pixels, (50, 50), left)
+    assert near(pixels, (150, 50), right)
 
 
 def test_jpeg_2000_is_read():
-    drawn = Image.new("RGB", (200, 100), (10, 200, 30))
-    stream = as_bytes(drawn, "JPEG2000")
+    stream = as_bytes(Image.new("RGB", (200, 100), (10, 200, 30)), "JPEG2000")
     _, _, pixels = only(raw(stream, "/Width 200/Height 100/BitsPerComponent 8/Filter/JPXDecode/ColorSpace/DeviceRGB"))
     assert near(pixels, (50, 50), (10, 200, 30))
 
@@ -204,31 +194,23 @@ def pages(n, draw):
         return file.tobytes()
 
 
-def test_a_logo_on_ten_pages_is_left_out_and_counted():
-    logo, figure = as_bytes(picture(seed=1)), as_bytes(picture(seed=2))
+@pytest.mark.parametrize(
+    ("shown_on", "kept", "left_out"),
+    [(range(10), None, {"logo": 10}), ((2, 5, 7), 3, {"repeated": 2})],
+    ids=["a logo", "a repeated figure"],
+)
+def test_an_image_on_several_pages_is_kept_once_and_a_logo_not_at_all(shown_on, kept, left_out):
+    repeated, figure = as_bytes(picture(seed=1)), as_bytes(picture(seed=2))
 
     def draw(page, at):
-        page.insert_image(pymupdf.Rect(450, 20, 530, 80), stream=logo)
+        if at in shown_on:
+            page.insert_image(pymupdf.Rect(450, 20, 530, 80), stream=repeated)
         if at == 4:
             page.insert_image(pymupdf.Rect(*BOX), stream=figure)
 
     found = document(pages(10, draw))
-    ((_, paragraph, _),) = images_of(found)
-    assert paragraph.page == 5
-    assert found.images_left_out == {"logo": 10}
-
-
-def test_an_image_on_some_pages_is_kept_once():
-    figure = as_bytes(picture(seed=2))
-
-    def draw(page, at):
-        if at in (2, 5, 7):
-            page.insert_image(pymupdf.Rect(*BOX), stream=figure)
-
-    found = document(pages(10, draw))
-    ((_, paragraph, _),) = images_of(found)
-    assert paragraph.page == 3
-    assert found.images_left_out == {"repeated": 2}
+    assert [paragraph.page for _, paragraph, _ in images_of(found)] == ([kept] if kept else []) + [5]
+    assert found.images_left_out == left_out
 
 
 def test_small_images_are_left_out_and_counted():

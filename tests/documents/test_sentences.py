@@ -132,31 +132,7 @@ def test_lines_and_whole_texts_are_taken_as_they_are():
     assert whole_text(" \n") == split_lines("\n") == split_sentences("") == ()
 
 
-PIECES = st.sampled_from(
-    [
-        "The ",
-        "a",
-        "U.S.",
-        "Fig. ",
-        "3",
-        ".5",
-        ". ",
-        "? ",
-        "! ",
-        "...",
-        "“",
-        "”",
-        "\n",
-        "\n\n",
-        "- ",
-        "1. ",
-        "[2]",
-        " ",
-        "kg.",
-        "。",
-        "\r",
-    ]
-)
+PIECES = st.sampled_from(re.findall("[^|]+", "The |a|U.S.|Fig. |3|.5|. |? |! |...|“|”|\n|\n\n|- |1. |[2]| |kg.|。|\r"))
 
 
 @pytest.mark.parametrize("split", [split_sentences, split_lines, whole_text])
@@ -182,49 +158,42 @@ def test_a_decimal_with_a_unit_is_never_cut(whole, fraction, unit):
     assert sentences(text) == [f"The run used {whole}.{fraction} {unit} in all.", "Nothing else counted."]
 
 
-@settings(max_examples=scaled(60))
-@given(
-    st.lists(
-        st.sampled_from(["It ran well.", "We use 3.5 kW.", "See Fig. 2.", "Was it so?", "Stop!"]),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_whole_sentences_come_back_one_by_one(parts):
-    assert sentences(" ".join(parts)) == parts
+WORDS = re.findall(r"[^|]+", "the|cat|sat|fig|al|no|Dr|U.S|etc|3|kg|A|J|[12]|2024|.|.|.|,|;|!|?|(see)|The|It|\n|\n\n")
 
 
 @given(
     st.lists(
         st.sampled_from(
             [
-                "the",
-                "cat",
-                "sat",
-                "fig",
-                "al",
-                "no",
-                "Dr",
-                "U.S",
-                "etc",
-                "3",
-                "kg",
-                "A",
-                "J",
-                "[12]",
-                "2024",
-                ".",
-                ".",
-                ".",
-                ",",
-                ";",
-                "!",
-                "?",
+                *[
+                    "the",
+                    "cat",
+                    "sat",
+                    "fig",
+                    "al",
+                    "no",
+                    "Dr",
+                    "U.S",
+                    "etc",
+                    "3",
+                    "kg",
+                    "A",
+                    "J",
+                    "[12]",
+                    "2024",
+                    ".",
+                    ".",
+                    ".",
+                    ",",
+                    ";",
+                    "!",
+                    "?",
+                    "(see)",
+                    "The",
+                    "It",
+                ],
                 "\n",
                 "\n\n",
-                "(see)",
-                "The",
-                "It",
             ]
         )
     )
@@ -248,26 +217,3 @@ def test_sentences_begin_where_punkt_begins_them(text):
 def spaced(text, starts):
     """Those behind white space inside the text."""
     return {start for start in starts if 0 < start < len(text) and text[start - 1].isspace()}
-
-
-RULES = [
-    rf"(?<![\w.])(?i:{'|'.join(map(re.escape, sorted(module._MAY_END)))})\.[\"')\]]*\s+(?={module._STARTER.pattern})",
-    r"(?<![\w.])etc\.[\"')\]]*\s+(?=[A-Z][a-z])",
-    rf"(?<![\w.])(?:{'|'.join(sorted(module._BEFORE_NUMBER))})\.\s+(?=[A-Z])",
-    rf"(?<![\w.])(?:{'|'.join(sorted(module._LABELS))})\.\s+(?=[A-Z][a-z])",
-    rf"(?<![\w.])[A-Za-z]\.[\"')\]]*\s+(?={module._STARTER.pattern})",
-    rf"\d\s?[WJVAKCFBMTGhsgtm]\.[\"')\]]*\s+(?!{module._CHEMICAL.pattern})(?=[A-Z])",
-]
-ABBREVIATED = re.findall(
-    r"\S+",
-    "The cat no fig e.g al. 5 kg. 300 W. class B. etc. U.S. a.m Ph.D (see Fig. 3). measured.[12] Yes App. B 42 . It "
-    "No. sec. x.al. x_etc. Etc.) etc.) 9W. CO2 W. x5W. 5 T. approx. P. A'",
-)
-
-
-@given(st.lists(st.sampled_from(ABBREVIATED), max_size=30))
-def test_the_breaks_behind_abbreviations_are_those_that_plain_patterns_find(words):
-    text = " ".join(words)
-    expected = {match.end() for rule in RULES for match in re.finditer(rule, text)}
-    found = {stop.end() for stop in module._STOP_BEFORE_CAPITAL.finditer(text) if module._ends_there(text, stop)}
-    assert found == expected

@@ -1,7 +1,6 @@
 """Files that took minutes: what a reader compares in pairs has a limit, and the rest grows with the file."""
 
 import time
-from types import SimpleNamespace
 
 import pymupdf
 import pytest
@@ -83,19 +82,6 @@ def test_many_small_grids_are_read_up_to_a_limit(monkeypatch):
     assert [rows for _, rows in page.grids] == [[["0.0", "0.1"], ["1.0", "1.1"]]] * 3
 
 
-def test_words_of_a_cell_stand_in_reading_order():
-    words = [(30, 1, 34, 5, "late"), (4, 1, 8, 5, "b"), (1, 6, 3, 9, "c"), (1, 1, 3, 5, "a"), (12, 1, 14, 5, "next")]
-    cells = [(0, 0, 10, 10), (10, 0, 20, 10), (0, 5, 10, 10), (0, 20, 9, 30), None]
-    row = SimpleNamespace(bbox=(0, 0, 40, 30), cells=cells)
-    assert pdf_grids._cells(row, words) == ["b c a", "next", "c", "", ""]
-
-
-def test_a_page_whose_grids_pymupdf_gives_up_on(monkeypatch):
-    content, size = ruled(3, 3)
-    monkeypatch.setattr(pymupdf.Page, "find_tables", lambda *_, **__: None)
-    assert "0.0" in " ".join(texts(parse_file("x.pdf", pages(content, **size))))
-
-
 def test_scattered_boxes_among_much_text():
     boxes = "".join(f"{i * 37 % 5700} {i * 91 % 8300} 12 11 re S\n" for i in range(300))
     words = "".join(print_at(20 + i % 50 * 100, 30 + i // 50 * 7, "ab cd") for i in range(8000))
@@ -113,8 +99,3 @@ def test_formatting_tags_that_each_paragraph_opens_again():
 def test_html_in_markdown_whose_tags_do_not_end(tag):
     assert seconds("x.md", f"<div>Text {tag * 100_000}".encode()) < 4
     assert seconds("x.md", f"<div>Text {'<a <br>' * 100_000}".encode()) < 4
-
-
-def test_a_table_of_60_000_columns():
-    names = ",".join(f"c{i}" for i in range(60_000))
-    assert seconds("x.csv", f"text,{names}\nSome text.{',1' * 60_000}\n".encode()) < 4

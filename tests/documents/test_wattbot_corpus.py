@@ -1,23 +1,14 @@
-import os
-from pathlib import Path
-
 import pytest
 
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.documents.sentences import MAX_CHARS, split_sentences
-
-DATA = Path(os.environ.get("KOHAKU_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
-CORPUS = DATA / "wattbot" / "corpus"
-NOVELS = DATA / "kdsh" / "books"
 
 pytestmark = pytest.mark.data
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"{CORPUS} is not there; KOHAKU_DATA names its parent")
-def test_the_wattbot_corpus_is_read_whole():
-    documents = [parse_file(path, read_bytes(path)) for path in find_files([str(CORPUS)])]
+def test_the_wattbot_corpus_is_read_whole(data_path):
+    documents = [parse_file(path, read_bytes(path)) for path in find_files([str(data_path / "wattbot" / "corpus")])]
     sections = [section for document in documents for section in document.sections]
     paragraphs = [paragraph for section in sections for paragraph in section.paragraphs]
     images = [paragraph for paragraph in paragraphs if paragraph.attachment]
@@ -31,19 +22,8 @@ def test_the_wattbot_corpus_is_read_whole():
     assert documents[0].doc_id == "amazon2023"
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"{CORPUS} is not there; KOHAKU_DATA names its parent")
-def test_our_own_sentences_of_the_wattbot_corpus_lose_nothing():
-    path = str(CORPUS / "amazon2023.json")
-    for section in parse_file(path, read_bytes(path)).sections:
-        for paragraph in section.paragraphs:
-            found = [paragraph.text[span.start : span.end] for span in split_sentences(paragraph.text)]
-            assert "".join("".join(found).split()) == "".join(paragraph.text.split())
-            assert all(len(sentence) <= MAX_CHARS for sentence in found)
-
-
-@pytest.mark.skipif(not NOVELS.is_dir(), reason=f"{NOVELS} is not there; KOHAKU_DATA names its parent")
-def test_a_novel_falls_into_its_chapters():
-    path = str(NOVELS / "The Count of Monte Cristo.txt")
+def test_a_novel_falls_into_its_chapters(data_path):
+    path = str(data_path / "kdsh" / "books" / "The Count of Monte Cristo.txt")
     titles = [section.title for section in parse_file(path, read_bytes(path)).sections]
     chapters = [title for title in titles if "Chapter " in title]
     assert len(chapters) == 117

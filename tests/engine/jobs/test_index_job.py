@@ -252,7 +252,7 @@ def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_u
     assert set(rejects) == {"endless.txt", "pipe.md"}
     assert "are not parsed after 1 s" in rejects["endless.txt"]
     assert "set documents.timeout_s above 1" in rejects["endless.txt"]
-    assert "is a named pipe, and only regular files are read" in rejects["pipe.md"]
+    assert "is no regular file" in rejects["pipe.md"]
     assert Index.open(str(tmp_path / "index")).documents["doc_id"].to_pylist() == ["good"]
 
 
