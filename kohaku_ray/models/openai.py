@@ -314,8 +314,8 @@ class OpenAIBackend:
             small = len(response.body) <= _INLINE_BYTES
             reply = _read_reply(response) if small else await asyncio.to_thread(_read_reply, response)
             # JSON may have escaped a character of the key.
-            said = {"text": self._redacted(reply.text), "finish_reason": self._redacted(reply.finish_reason)}
-            return replace(reply, **said)
+            text, reason = self._redacted(reply.text), self._redacted(reply.finish_reason)
+            return replace(reply, text=text, finish_reason=reason)
         refusal = self._refusal(response)
         if response.status in (400, 404) and "model" in response.text.lower():
             raise type(refusal)(await self.with_models(str(refusal)))
