@@ -44,15 +44,13 @@ class Clone:
         self.ntotal, self._on_cpu = index.ntotal, index
         is_flat = isinstance(index, faiss.IndexFlat)
         try:
+            _check_room(bytes_on_gpu(index, float16), is_flat and not float16)
             self._on_gpu = _flat(index, float16) if is_flat else faiss.index_cpu_to_gpu(_resources(), 0, index)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip()
-            halve = "set index.search_float16 (half of it), " if is_flat and not float16 else ""
             raise ConfigError(
-                f"FAISS cannot put this index of {index.ntotal:,} vectors on the GPU ({reason}): if its memory is too "
-                f"small, {halve}raise index.shards so that each retriever holds a part, or give the retriever a larger "
-                "share (cluster.retriever.gpus); else set index.search_device to cpu, or index.factory to Flat or an "
-                "IVF without refinement"
+                f"FAISS cannot put this index of {index.ntotal:,} vectors on the GPU ({reason}): set "
+                "index.search_device to cpu, or index.factory to Flat or an IVF without refinement"
             ) from error
 
     def search(self, queries: F32, n: int) -> tuple[F32, I64]:
@@ -83,6 +81,36 @@ def check_trains() -> None:
         raise ConfigError(f"index.build_gpus is set, but {reason}; or set index.build_gpus to 0")
 
 
+def bytes_on_gpu(index: Any, float16: bool = False) -> int:
+    """Compute what an index takes of a GPU, beside FAISS's temporary memory.
+
+    A flat index keeps its vectors and their norms, the old ones beside the new while it grows (faiss/gpu/impl/
+    FlatIndex). A list keeps its codes, in blocks of 32 except PQ's, and ids of 8 bytes (IVFBase, IVFFlat), each rounded
+    up to 256 bytes (StandardGpuResources).
+
+    Args:
+        index: A FAISS index on the CPU.
+        float16: Whether a flat index is stored as float16.
+    """
+    import faiss
+
+    lists: Any = faiss.try_extract_index_ivf(index)
+    if lists is None:
+        each = index.d * 2 if float16 and isinstance(index, faiss.IndexFlat) else index.sa_code_size()
+        return int(index.ntotal * (each + 8))
+    lists = faiss.downcast_index(lists)
+    sizes = np.array([lists.invlists.list_size(at) for at in range(lists.nlist)])
+    block = 1 if isinstance(lists, faiss.IndexIVFPQ) else 32
+    codes, ids = -(-sizes // block) * block * lists.code_size, sizes * 8
+    centroids = lists.nlist * (lists.d * 4 + 8)
+    return int((-(-codes // 256) * 256 + -(-ids // 256) * 256).sum() + centroids)
+
+
+def temporary_bytes(total: int) -> int:
+    """Return the temporary memory that FAISS takes of a GPU of ``total`` bytes (StandardGpuResources)."""
+    return 512 << 20 if total <= 4 << 30 else 1 << 30 if total <= 8 << 30 else 1536 << 20
+
+
 @functools.cache
 def _resources() -> Any:
     """Return this process's only resources: each takes its own temporary memory."""
@@ -102,3 +130,26 @@ def _flat(index: Any, float16: bool) -> Any:
         # All in one call: it reserves their memory once, then copies pages; each further call would copy the others.
         on_gpu.add(faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d))
     return on_gpu
+
+
+def _check_room(need: int, can_halve: bool) -> None:
+    memory = _memory()
+    if memory is None:
+        return
+    free, total = memory
+    temporary = 0 if _resources.cache_info().currsize else temporary_bytes(total)
+    if need + temporary > free:
+        halve = "set index.search_float16 (half of it), " if can_halve else ""
+        also = f" beside {temporary / 2**30:,.1f} GiB of temporary memory" if temporary else ""
+        raise ConfigError(
+            f"the vectors need {need / 2**30:,.1f} GiB{also} but the GPU has {free / 2**30:,.1f} GiB free: {halve}"
+            "raise index.shards so that each retriever holds a part, give the retriever a larger share "
+            "(cluster.retriever.gpus), or set index.search_device to cpu"
+        )
+
+
+def _memory() -> tuple[int, int] | None:
+    """Free and total bytes of the first visible GPU; None: unknown."""
+    import torch
+
+    return torch.cuda.mem_get_info(0) if torch.cuda.is_available() else None

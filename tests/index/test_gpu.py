@@ -58,6 +58,7 @@ def a_gpu(request, monkeypatch):
         monkeypatch.setattr(faiss, "GpuIndexFlat", LimitedIndex, raising=False)
         monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
         monkeypatch.setattr(faiss, "index_cpu_to_gpu", clone, raising=False)
+        monkeypatch.setattr(gpu, "_memory", lambda: (8 << 30, 16 << 30))
     elif gpu.missing():
         pytest.skip(gpu.missing())
     yield LimitedIndex.made
@@ -97,22 +98,72 @@ def test_inverted_lists_are_trained_on_a_gpu(a_gpu):
     assert VectorIndex.build(vectors, np.arange(3000), "Flat", train_on_gpu=True).exact
 
 
-def test_a_gpu_too_small_is_refused_with_the_ways_out(a_gpu, monkeypatch):
-    def full(*arguments):
-        raise RuntimeError("alloc fail size 480000 bytes (cudaMalloc error out of memory [2])")
-
-    monkeypatch.setattr(faiss, "GpuIndexFlat", full, raising=False)
-    index = VectorIndex.build(units(30, 4), np.arange(30))
-    said = r"\(alloc fail size 480000 .*: if its .*set index\.search_float16 .*index\.shards"
+def test_a_gpu_too_small_is_refused_with_both_sizes(a_gpu, monkeypatch):
+    index = VectorIndex.build(units(30_000, 4), np.arange(30_000))
+    need = 30_000 * (4 * 4 + 8)
+    monkeypatch.setattr(gpu, "_memory", lambda: ((1536 << 20) + need - 1, 16 << 30))
+    said = r"need 0\.0 GiB beside 1\.5 GiB of temporary memory but the GPU has 1\.5 GiB free: set index\.search_float16"
     with pytest.raises(ConfigError, match=said):
         index.on_gpu()
-    with pytest.raises(ConfigError, match=r"too small, raise index\.shards .*search_device to cpu"):
+    assert not a_gpu, "nothing is copied first"
+    index.on_gpu(float16=True)  # two bytes a value less
+    monkeypatch.setattr(gpu, "_memory", lambda: (need - 1, 16 << 30))
+    with pytest.raises(ConfigError, match=r"need 0\.0 GiB but the GPU"):  # the temporary memory is there by now
+        index.on_gpu()
+    monkeypatch.setattr(gpu, "_memory", lambda: (1000, 16 << 30))
+    with pytest.raises(ConfigError, match=r"GiB free: raise index\.shards .*search_device to cpu"):
         index.on_gpu(float16=True)
+    lists = VectorIndex.build(units(3000, 4), np.arange(3000), "IVF16,Flat")
+    with pytest.raises(ConfigError, match=r"GiB free: raise index\.shards"):  # float16 changes nothing about them
+        lists.on_gpu()
 
 
 def test_an_index_that_no_gpu_holds_is_refused(a_gpu):
     with pytest.raises(ConfigError, match=r"cannot put this index of 50 vectors on the GPU \(.*factory to Flat"):
         VectorIndex.build(units(50, 4), np.arange(50), "HNSW8").on_gpu()
+
+
+@pytest.mark.parametrize(
+    ("factory", "float16", "bytes_each"),
+    [("Flat", False, 384 * 4 + 8), ("Flat", True, 384 * 2 + 8), ("SQfp16", False, 384 * 2 + 8)],
+)
+def test_a_flat_index_takes_its_codes_and_norms(factory, float16, bytes_each):
+    index = faiss.index_factory(384, factory, faiss.METRIC_INNER_PRODUCT)
+    vectors = units(100, 384)
+    index.train(vectors)
+    index.add(vectors)
+    assert gpu.bytes_on_gpu(index, float16) == 100 * bytes_each
+
+
+def rounded(n):
+    return -(-n // 256) * 256
+
+
+@pytest.mark.parametrize(
+    ("factory", "each", "block", "d"),
+    [
+        ("IVF16,Flat", 64, 32, 16),
+        ("IVF16,SQ8", 16, 32, 16),
+        ("IVF16,PQ4x4", 2, 1, 16),
+        ("PCA8,IVF16,Flat", 32, 32, 8),
+    ],
+)
+def test_inverted_lists_take_codes_and_ids_by_blocks(factory, each, block, d):
+    vectors = units(4000, 16)
+    index = faiss.index_factory(16, factory, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    lists = faiss.extract_index_ivf(index).invlists
+    sizes = [lists.list_size(at) for at in range(16)]
+    expected = sum(rounded(-(-size // block) * block * each) + rounded(size * 8) for size in sizes)
+    assert gpu.bytes_on_gpu(index) == expected + 16 * (d * 4 + 8)
+    assert gpu.bytes_on_gpu(index, float16=True) == gpu.bytes_on_gpu(index), "only a flat index has halves"
+    assert gpu.bytes_on_gpu(index) >= 4000 * (each + 8)
+
+
+@pytest.mark.parametrize(("total_gib", "mib"), [(4, 512), (8, 1024), (16, 1536), (80, 1536)])
+def test_faiss_takes_temporary_memory_by_the_size_of_the_gpu(total_gib, mib):
+    assert gpu.temporary_bytes(total_gib << 30) == mib << 20
 
 
 @pytest.mark.slow
