@@ -21,7 +21,7 @@ import torch
 from retrieval import numbers_of, stands_in, variants
 
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
-from kohaku_ray.index.arrays import F32, F64, I64
+from kohaku_ray.index.arrays import F32, F64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.index.propagate import propagate, unit_rows
@@ -62,6 +62,7 @@ class Collection:
         return found
 
     def best(self, scores: F64) -> Hits:
+        """The nodes of largest score."""
         order = np.lexsort((np.arange(len(scores)), -scores))[:TOP_K]
         return Hits(self.searched[order], scores[order].astype(np.float64))
 
@@ -246,7 +247,8 @@ def splade(at: Collection, path: str) -> list[list[Hits]]:
     def encode(texts: Sequence[str]) -> csr_matrix:
         blocks = []
         for start in range(0, len(texts), 32):
-            batch = tokenizer(texts[start : start + 32], padding=True, truncation=True, max_length=256, return_tensors="pt")
+            some = texts[start : start + 32]
+            batch = tokenizer(some, padding=True, truncation=True, max_length=256, return_tensors="pt")
             with torch.inference_mode():
                 logits = model(**batch).logits
             highest = (logits * batch["attention_mask"][..., None]).amax(dim=1)
