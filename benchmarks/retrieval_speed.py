@@ -54,7 +54,7 @@ def main() -> int:
     index, there, model = LocalIndex.open(config), Index.open(config.index.path), bare_model(config)
     questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(there.nodes, N_DERIVED)]
     queries = [query for row in questions for query in variants(row.question)]
-    peer = there.vectors(SYSTEM.views["nodes"].kinds).faiss_index
+    peer = there.shards[0].vectors(SYSTEM.views["nodes"].kinds).faiss_index
     sample = queries[::4]
     best = min(BATCH_SIZES, key=lambda size: timed(lambda: bare(model, peer, sample, size))[0])
     ways: dict[str, Callable[[], Any]] = {
