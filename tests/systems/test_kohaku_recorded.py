@@ -55,7 +55,7 @@ USABLE = [row for row in ANSWERS if is_usable(row)]
 CONTRADICTORY = [
     row for row in ANSWERS if field(row, "is_blank") is True and not is_blank_lenient(field(row, "answer_value"))
 ]
-YES_OR_NO = {"yes": "1", "no": "0"}
+BOOLEANS = {"yes": "1", "true": "1", "no": "0", "false": "0"}
 """Answers to questions for true or false, which ask for 1 or 0."""
 
 
@@ -74,7 +74,7 @@ def test_a_usable_answer_is_kept_whatever_else_the_reply_says_and_whatever_follo
     prediction = parse_answer(reply_of(row), row["allowed"], 0, question.answer_unit, kind)
     assert not prediction.is_blank
     said = field(row, "answer_value").strip()
-    assert prediction.answer_value == (YES_OR_NO.get(said.lower(), said) if kind == "boolean" else said)
+    assert prediction.answer_value == (BOOLEANS.get(said.lower(), said) if kind == "boolean" else said)
     assert set(prediction.ref_ids) == set(field(row, "ref_id")) & set(row["allowed"])
     assert ("contradictory" in prediction.flags) == field(row, "is_blank")
     found = answered(row, LOOP, LOOP)
