@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -409,13 +410,14 @@ def retry_after_s(header: str | None) -> float | None:
     """Read a Retry-After header: seconds or an HTTP date, at most ``MAX_RETRY_AFTER_S``; None if it is neither."""
     if header is None:
         return None
+    text = header.strip()
+    if re.fullmatch(r"\d{1,15}(\.\d{1,15})?", text, re.ASCII):
+        return min(float(text), MAX_RETRY_AFTER_S)
     try:
-        wait_s = float(header)
-    except ValueError:
-        try:
-            wait_s = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return None
+        moment = parsedate_to_datetime(text)
+        wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
     return min(max(0.0, wait_s), MAX_RETRY_AFTER_S)
 
 

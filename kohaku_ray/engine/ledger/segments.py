@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
 
@@ -277,9 +277,13 @@ class SegmentStore:
             DataError: The same actor's processes died ``MOST_STARTS`` times in a row in this block.
         """
         name, n_died = f"starting-{shard}.json", 0
-        with suppress(DataError):  # there is none
+        try:
             before = json.loads(self._directory.read(name).to_pybytes())
-            n_died = before["n_died"] if before["owner"] == owner else 0
+            n_died = int(before["n_died"]) if before["owner"] == owner else 0
+        except StorageError:
+            raise
+        except (DataError, ValueError, TypeError, LookupError):
+            pass  # there is none, or a torn one
         if n_died >= MOST_STARTS:
             raise DataError(
                 f"shard {shard} of ledger {self.path} died {n_died} times in a row while it read {FOLDER}/: Ray's logs "

@@ -99,6 +99,11 @@ def test_a_shard_that_dies_of_its_segments_three_times_says_so(tmp_path):
             start(owner)
     with pytest.raises(DataError, match=r"shard 0-of-2 of ledger .* died 3 times in a row while it read segments/"):
         start()
+    (counted,) = tmp_path.glob("starting*")
+    for torn in ("", '{"owner": "me"}', '["me", 3]', '{"owner": "me", "n_died": "many"}'):
+        counted.write_text(torn)
+        with pytest.raises(Killed):
+            start()
     with store.starting("0-of-2", "a later job"):
         pass
     assert not list(tmp_path.glob("starting*"))
