@@ -8,7 +8,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -167,17 +167,18 @@ MAX_LISTED = 20
 
 
 class _Response(NamedTuple):
-    """What a server sent, without the key."""
+    """What a server sent; the key, which it may repeat, is hidden in all but the body."""
 
     status: int
     reason: str
     retry_after_s: float | None
-    body: bytes
+    body: bytearray
+    hide: Callable[[str], str]
 
     @property
     def text(self) -> str:
         """The body in one line."""
-        return clean_text(" ".join(self.body.decode("utf-8", "replace").split()))
+        return self.hide(clean_text(" ".join(self.body.decode("utf-8", "replace").split())))
 
 
 class OpenAIBackend:
@@ -278,7 +279,8 @@ class OpenAIBackend:
         if response.status in (401, 403):
             raise ModelError(f"{where}: {self._way_out(response.status)}")
         try:
-            found = {str(one["id"]): one.get("max_model_len") for one in json.loads(response.body)["data"]}
+            listed = json.loads(response.body)["data"]
+            found = {self._redacted(str(one["id"])): one.get("max_model_len") for one in listed}
         except (AttributeError, ValueError, RecursionError, LookupError, TypeError):
             raise ModelError(f"{where}, no list of models") from None
         return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
@@ -314,7 +316,6 @@ class OpenAIBackend:
             # A large body's objects take far longer to make than the loop's other calls may wait.
             small = len(response.body) <= _INLINE_BYTES
             reply = _read_reply(response) if small else await asyncio.to_thread(_read_reply, response)
-            # JSON may have escaped a character of the key.
             text, reason = self._redacted(reply.text), self._redacted(reply.finish_reason)
             return replace(reply, text=text, finish_reason=reason)
         refusal = self._refusal(response)
@@ -323,7 +324,7 @@ class OpenAIBackend:
         raise refusal
 
     async def _fetch(self, method: str, path: str, timeout_s: float, content: bytes | None = None) -> _Response:
-        """Send one request and read the response; the key, which a server may repeat, is taken out.
+        """Send one request and read the response.
 
         Raises:
             TransientModelError: There is no response within ``timeout_s``.
@@ -349,8 +350,7 @@ class OpenAIBackend:
             raise TransientModelError(self._redacted(f"{type(error).__name__}: {error}")) from None
         reason = self._redacted(clean_text(response.reason_phrase))
         retry_s = retry_after_s(response.headers.get("Retry-After"))
-        known = self._redacted(body.decode("latin-1")).encode("latin-1")  # any bytes, as they are
-        return _Response(response.status_code, reason, retry_s, known)
+        return _Response(response.status_code, reason, retry_s, body, self._redacted)
 
     async def with_models(self, said: str) -> str:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""

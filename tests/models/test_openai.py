@@ -373,6 +373,7 @@ def test_a_large_reply_is_decompressed_and_its_connection_serves_again():
         Action(401, {"error": KEY}, reason=f"no {KEY}"),
         Action(401, "x" * 290 + KEY, {"WWW-Authenticate": KEY}),
         Action(500, f"<p>{KEY}</p>", {"Retry-After": KEY}, reason=KEY),
+        Action(500, f"<p>{KEY[:9]}\x00{KEY[9:]}</p>"),
         Action(400, f"the model {KEY} maximum context length"),
         Action(404, f"no model {KEY}"),
         Action(200, {"key": KEY}),
