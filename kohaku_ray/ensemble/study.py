@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, islice, product
+from itertools import combinations, islice
 from types import MappingProxyType
 
 import numpy as np
@@ -163,8 +163,17 @@ def _blocks(strata: Sequence[str]) -> list[list[int]]:
 
 def _every(blocks: Sequence[Sequence[int]], bounds: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, ...]]:
     for shares in _shares(bounds, size):
-        for parts in product(*(combinations(block, share) for block, share in zip(blocks, shares, strict=True))):
-            yield tuple(sorted(member for part in parts for member in part))
+        for members in _choices(blocks, shares):
+            yield tuple(sorted(members))
+
+
+def _choices(blocks: Sequence[Sequence[int]], shares: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """List the ways to take its share of each block, one by one: ``itertools.product`` would hold all of a block's."""
+    if not blocks:
+        yield ()
+        return
+    for first in combinations(blocks[0], shares[0]):
+        yield from (first + rest for rest in _choices(blocks[1:], shares[1:]))
 
 
 def _shares(bounds: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, ...]]:

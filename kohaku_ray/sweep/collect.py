@@ -32,7 +32,7 @@ from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, Sweep
 from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
-from kohaku_ray.sweep.study import ceiling_of, ensembles, pool_of
+from kohaku_ray.sweep.study import ceiling_of, ensembles, forecast_of, pool_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
             f"Ceiling of any vote: no member is right on {top.n_never} of {top.n_questions} questions "
             f"({top.share:.1%}; 95 % by Clopper and Pearson: {top.low:.1%} to {top.high:.1%})."
         )
-        notes = (what, never, *members.notes)
+        notes = (what, never, *forecast_of(members, reader.metric), *members.notes)
     title = table.title or table.name
     return Table(table.name, title, _axes(table), tuple(cells), repeats="subsamples", notes=notes)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kohaku_ray.config import Config
+from kohaku_ray.ensemble.forecast import forecast, members_differ
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
 from kohaku_ray.ensemble.study import Marks, Parts, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
@@ -16,11 +17,15 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.selection import Ceiling, ceiling
 from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.index.arrays import Mask
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.sweep.compare import TableCell
 from kohaku_ray.sweep.load import PoolConfig
 from kohaku_ray.values.read import is_blank
+
+_SIZES = (1, 3, 5, 9, 15)  # of the forecast
+_DIFFER = 0.05  # a smaller p-value says that members are not exchangeable
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,32 @@ def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members
 
 def ceiling_of(members: Members, metric: Metric) -> Ceiling:
     """Find the questions that no member answers right, by the metric's first part."""
-    right = _scored(1, [VoteRule()], members.pool.n_members, members)[next(iter(metric.parts))]
-    return ceiling(right[0] > 0.5)
+    return ceiling(_right(members, metric))
+
+
+def forecast_of(members: Members, metric: Metric) -> list[str]:
+    """Say what the metric's first part would be with more members, as pairs of them tell; nothing of one member."""
+    if members.pool.n_members < 2:
+        return []
+    is_right = _right(members, metric)
+    p = members_differ(is_right)
+    shares = forecast(members.pool, is_right, _SIZES, VoteRule())
+    curve = ", ".join(f"{share:.3f} with {size}" for size, share in zip(_SIZES, shares, strict=True))
+    part = next(iter(metric.parts))
+    notes = [f"Forecast of `{part}` by the default rule, from pairs of members: {curve}."]
+    if p < _DIFFER:
+        notes.append(
+            f"Members are not exchangeable (Cochran's Q, p = {p:.2g}): the forecast is of members drawn at random from "
+            "kinds like these, not of more members of one kind."
+        )
+    return notes
+
+
+def _right(members: Members, metric: Metric) -> Mask:
+    """Find which answers are right by the metric's first part: shape ``(n_questions, n_members)``."""
+    part = _scored(1, [VoteRule()], members.pool.n_members, members)[next(iter(metric.parts))]
+    right: Mask = part[0] > 0.5
+    return right
 
 
 def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metric: Metric) -> Members:

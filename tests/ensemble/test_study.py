@@ -241,6 +241,10 @@ def stratified(members, strata, n_members):
     return all(abs(sum(strata[m] == name for m in members) - shares[name]) < 1 for name in names)
 
 
+def test_subsamples_of_a_large_pool_are_drawn_without_listing_all():
+    assert subsamples(60, 30, 8, 0).shape == (8, 30)  # of 1.2e17
+
+
 def test_subsamples_follow_the_seed_and_use_all_members_alike():
     assert not np.array_equal(subsamples(37, 5, 32, 0), subsamples(37, 5, 32, 1))
     strata = ["a"] * 20 + ["b"] * 10 + ["c"] * 7
