@@ -20,7 +20,7 @@ from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.torch_model import Device, Precision, TorchModel, input_ids, load_model
 
-QUERY_TOKENS, GPU_QUERY_TOKENS = 256, 512
+QUERY_TOKENS, GPU_QUERY_TOKENS = 128, 512
 """Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.
 
 On one core, fewer make batches slower, and more make a single question slower for little gain.
@@ -315,6 +315,8 @@ def _one_thread_each() -> ThreadPoolExecutor | None:
 def _compute_alone(n_threads: int) -> None:
     import torch
 
+    # A thread takes the default at its first operation, or here: what is set before would not last.
+    torch.get_num_threads()
     torch.set_num_threads(1)
     # That also set the default of later threads: another thread, which ends at once, restores it.
     other = threading.Thread(target=torch.set_num_threads, args=(n_threads,))

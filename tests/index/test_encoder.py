@@ -109,6 +109,10 @@ def test_vectors_do_not_depend_on_the_number_of_threads(encoder, n_threads):
             assert fresh.submit(torch.get_num_threads).result() == torch.get_num_threads() == n_threads
     finally:
         torch.set_num_threads(before)
+    if other._pool is not None:
+        assert set(
+            other._pool.map(lambda _: (torch.randn(9, 9) @ torch.randn(9, 9), torch.get_num_threads())[1], range(9))
+        ) == {1}
     assert queried.tobytes() == encoder.encode_queries(queries).tobytes()
     assert indexed.tobytes() == encoder.encode_passages(queries).tobytes()
 
