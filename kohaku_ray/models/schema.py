@@ -34,7 +34,11 @@ _VALUES: dict[Kind | None, dict[str, Any]] = {
 
 
 def answer_schema(
-    doc_ids: Sequence[str], constrain: bool = True, kind: Kind | None = None, most_chars: int | None = None
+    doc_ids: Sequence[str],
+    constrain: bool = True,
+    kind: Kind | None = None,
+    most_chars: int | None = None,
+    most_refs: int | None = None,
 ) -> dict[str, Any]:
     """Return the schema of an answer. It is blank where its value says so: no other field can contradict it.
 
@@ -43,6 +47,7 @@ def answer_schema(
         constrain: List them as the only values of ``ref_id``, so that no other can be generated.
         kind: Kind of value asked for; None: any text.
         most_chars: Longest explanation and longest answer, in characters; None: unbounded.
+        most_refs: Most references; None: as many as documents.
 
     Returns:
         A JSON schema; without documents it allows an empty ``ref_id`` only.
@@ -50,7 +55,13 @@ def answer_schema(
     prose = {"type": "string"} if most_chars is None else {"type": "string", "maxLength": most_chars}
     known = list(dict.fromkeys(doc_ids))
     cited = {"type": "string", "enum": known} if known and constrain else _SHORT
-    fields = (prose, prose, _VALUES[kind], _UNIT, {"type": "array", "items": cited, "maxItems": len(known)})
+    fields = (
+        prose,
+        prose,
+        _VALUES[kind],
+        _UNIT,
+        {"type": "array", "items": cited, "maxItems": min(len(known), most_refs or len(known))},
+    )
     return _object(dict(zip(ANSWER_FIELDS, fields, strict=True)))
 
 

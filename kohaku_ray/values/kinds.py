@@ -35,6 +35,8 @@ LONGEST_TEXT = LONGEST_NUMBER
 _NORMAL = {"number": ("number", "pair"), "range": ("pair",)}
 _FIRST_WORD = re.compile(r"[\W_]*(true|false|yes|no|[01])(?:\.0)?\b(?![.,]?[0-9])", re.IGNORECASE)
 
+_ONE_NUMBER = re.compile(r"^\s*\[\s*([^,\]]+?)\s*,\s*\1\s*\]\s*$")  # a range from a number to itself
+
 
 def kind_of(question: str, unit: str | None, answer_type: str | None) -> Kind | None:
     """Return the kind of value that a question asks for; None where neither its type, unit nor text says it."""
@@ -57,4 +59,6 @@ def read_as(value: str, kind: Kind | None, unit: str | None = None) -> tuple[str
         return (value, False) if word is None else (BOOLEANS.get(word[1].lower(), word[1]), True)
     if kind is None or kind == "text":
         return value, len(value) <= LONGEST_TEXT
+    if kind == "number":
+        value = _ONE_NUMBER.sub(r"\1", value)
     return value, value.lower() not in BOOLEANS and normalise(value, unit).kind in _NORMAL[kind]

@@ -56,7 +56,9 @@ SNIPPETS = [
 
 def answer_prompt(question: Question, snippets, media=()) -> Prompt:
     texts = {"snippets": tuple(Snippet(*one) for one in snippets), "media": tuple(Snippet(*one) for one in media)}
-    return PROMPTS.render("answer", {**asked(question), **texts, "order": "context_first"})
+    return PROMPTS.render(
+        "answer", {**asked(question), **texts, "order": "context_first", "instructions": "full", "kind": None}
+    )
 
 
 def ask(question, unit=None, kind=None, *, snippets=SNIPPETS, seed=0, temperature=0.0, backend=None):

@@ -38,9 +38,13 @@ def plan(prompts: Prompts, question: Question, n_queries: int) -> Prompt:
     return prompts.render("plan", {**asked(question), "n_queries": n_queries})
 
 
-def answer(prompts: Prompts, question: Question, snippets, media=(), order="context_first") -> Prompt:
+def answer(
+    prompts: Prompts, question: Question, snippets, media=(), order="context_first", instructions="full", kind=None
+) -> Prompt:
     texts = {"snippets": tuple(Snippet(*one) for one in snippets), "media": tuple(Snippet(*one) for one in media)}
-    return prompts.render("answer", {**asked(question), **texts, "order": order})
+    return prompts.render(
+        "answer", {**asked(question), **texts, "order": order, "instructions": instructions, "kind": kind}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +101,23 @@ def test_the_order_of_the_parts(prompts, order, expected):
         "instructions": user.index("Reply with one JSON object"),
     }
     assert sorted(place, key=place.get) == expected
+
+
+def test_short_instructions_name_the_kind_of_value_that_is_asked_for_alone(prompts):
+    said = {
+        "number": "the number that this sentence gives",
+        "range": "the range that this sentence gives",
+        "boolean": "1 if the statement is true",
+        "text": "spelled as in this sentence",
+        None: "spelled as in this sentence",
+    }
+    for kind, rule in said.items():
+        user = answer(prompts, QUESTION, SNIPPETS, instructions="short", kind=kind).user
+        assert [one for one in set(said.values()) if one in user] == [rule]
+        assert [user.index(f'- "{field}": ') for field in ANSWER_FIELDS] == sorted(
+            user.index(f'- "{field}": ') for field in ANSWER_FIELDS
+        )
+        assert len(user) < 0.7 * len(answer(prompts, QUESTION, SNIPPETS, kind=kind).user)
 
 
 def test_what_a_question_lacks_is_left_out_and_its_text_is_neither_html_nor_a_template(prompts):

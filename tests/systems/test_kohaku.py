@@ -233,6 +233,18 @@ def test_the_schema_lists_the_documents_of_the_context_and_bounds_every_string(c
     assert "is_blank" not in fields
 
 
+def test_the_schema_bounds_the_references_and_short_instructions_reach_the_prompt():
+    _, tools = asked(reply(), max_refs=1, instructions="short")
+    (call,) = answer_calls(tools)
+    assert call.schema["properties"]["ref_id"]["maxItems"] == 1
+    assert "the number that this sentence gives" in call.prompt.user
+    _, tools = asked(reply(), max_refs=50)
+    (call,) = answer_calls(tools)
+    assert call.schema["properties"]["ref_id"]["maxItems"] == len(
+        set(call.schema["properties"]["ref_id"]["items"]["enum"])
+    )
+
+
 def test_a_blank_is_asked_again_with_deeper_evidence_reranked_at_each_depth():
     tools = tools_for(BLANK, BLANK, reply())
     config = settings(top_k=1, top_k_final=1, dedup="node", max_retries=3)
@@ -285,7 +297,7 @@ def test_the_window_bounds_every_attempt():
     """The documents, the rest of the prompt and the longest reply together fit the model."""
     full = asked(reply(), top_k=20, max_context_tokens=None)[0]
     everything = int(full.measures["context_tokens"])
-    prompt = answer_prompt(tools_for().prompts, QUESTION, Context((), (), (), (), 0, False), "context_first")
+    prompt = answer_prompt(tools_for().prompts, QUESTION, Context((), (), (), (), 0, False), settings(), None)
     bare = len("".join(text for _, text in prompt.messages)) / 3
     config = settings(top_k=20, max_context_tokens=None, max_retries=1)
 

@@ -165,9 +165,9 @@ class Attempt:
             if not context.doc_ids:
                 return Shown(context, trace)
             images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
-            prompt = answer_prompt(tools.prompts, self.evidence.question, context, settings.prompt_order, images)
+            prompt = answer_prompt(tools.prompts, self.evidence.question, context, settings, self.kind, images)
             most = tools.limits().max_tokens
-            schema = answer_schema(context.doc_ids, settings.constrain_refs, self.kind, most)
+            schema = answer_schema(context.doc_ids, settings.constrain_refs, self.kind, most, settings.max_refs)
             return Shown(context, trace, prompt, schema)
 
         return await self.tools.once(("shown", self.attempt, depth), make)
@@ -269,7 +269,7 @@ class Attempt:
         if limits.window_tokens is None:
             return None
         marked = replace(EMPTY, snippets=tuple(Snippet(doc_id, "", "") for doc_id in doc_ids))
-        frame = answer_prompt(self.tools.prompts, self.evidence.question, marked, self.settings.prompt_order)
+        frame = answer_prompt(self.tools.prompts, self.evidence.question, marked, self.settings, self.kind)
         n_tokens = await self.tools.prompt_tokens(frame)
         if n_tokens is None:
             n_tokens = math.ceil((len(frame.system) + len(frame.user)) / CHARS_PER_TOKEN)

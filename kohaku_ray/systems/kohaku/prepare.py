@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.arrays import I64
@@ -22,25 +23,41 @@ from kohaku_ray.retrieval.fusion import with_parents
 from kohaku_ray.systems.base import Ask, Rows
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
+from kohaku_ray.values.kinds import Kind
 
 _SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")
 
 PLAN_EXAMPLES: tuple[dict[str, Any], ...] = ({**asked(_SAMPLE), "n_queries": 2},)
 ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
-    {**asked(_SAMPLE), "snippets": (Snippet("d", "t"),), "media": (Snippet("d", "c"),), "order": order}
+    {
+        **asked(_SAMPLE),
+        "snippets": (Snippet("d", "t"),),
+        "media": (Snippet("d", "c"),),
+        "order": order,
+        "instructions": instructions,
+        "kind": kind,
+    }
     for order in ("context_first", "question_first")
+    for instructions, kind in product(("full", "short"), (None, *get_args(Kind)))
 )
 
 
 def answer_prompt(
-    prompts: Prompts, question: Question, context: Context, order: str, images: Sequence[PromptImage] = ()
+    prompts: Prompts,
+    question: Question,
+    context: Context,
+    settings: KohakuSettings,
+    kind: Kind | None,
+    images: Sequence[PromptImage] = (),
 ) -> Prompt:
     """Ask for the answer: the documents and their captions before or after the question and its instructions."""
     variables = {
         **asked(question),
         "snippets": tuple(Snippet(part.doc_id, part.text) for part in context.snippets),
         "media": tuple(Snippet(part.doc_id, part.text) for part in context.captions),
-        "order": order,
+        "order": settings.prompt_order,
+        "instructions": settings.instructions,
+        "kind": kind,
     }
     return replace(prompts.render("answer", variables), images=tuple(images))
 

@@ -59,6 +59,11 @@ class KohakuSettings(Section):
     """Tokens that an image takes of the context budget and of the model's window."""
     prompt_order: Literal["context_first", "question_first"] = "context_first"
     """Whether the documents come before the question (C→Q) or after it (Q→C)."""
+    instructions: Literal["full", "short"] = "full"
+    """What the answer's prompt says of a reply: every rule; or, for models below about 7B, those alone that the kind of
+    value asked for needs."""
+    max_refs: PositiveInt | None = None
+    """Most references of an answer, by its schema; None: as many as documents in the context."""
     constrain_refs: bool = True
     """List the context's document ids in the schema as the only values of ref_id."""
     require_refs: bool = True
