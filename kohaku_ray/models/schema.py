@@ -16,6 +16,9 @@ from kohaku_ray.values.kinds import LONGEST_TEXT, Kind
 ANSWER_FIELDS = ("explanation", "answer", "answer_value", "answer_unit", "ref_id")
 """Fields of an answer in the order they are generated: the reasoning comes before the value it leads to."""
 
+SHORT_FIELDS = tuple(field for field in ANSWER_FIELDS if field != "answer")
+"""Those of a small model: after an answer that is a value already, it gives the value as ``is_blank``."""
+
 MOST_QUERY_CHARS = 200
 """Longest query of a plan, in characters."""
 
@@ -39,6 +42,7 @@ def answer_schema(
     kind: Kind | None = None,
     most_chars: int | None = None,
     most_refs: int | None = None,
+    fields: Sequence[str] = ANSWER_FIELDS,
 ) -> dict[str, Any]:
     """Return the schema of an answer. It is blank where its value says so: no other field can contradict it.
 
@@ -48,6 +52,7 @@ def answer_schema(
         kind: Kind of value asked for; None: any text.
         most_chars: Longest explanation and longest answer, in characters; None: unbounded.
         most_refs: Most references; None: as many as documents.
+        fields: Those of ``ANSWER_FIELDS`` that a reply has.
 
     Returns:
         A JSON schema; without documents it allows an empty ``ref_id`` only.
@@ -55,14 +60,9 @@ def answer_schema(
     prose = {"type": "string"} if most_chars is None else {"type": "string", "maxLength": most_chars}
     known = list(dict.fromkeys(doc_ids))
     cited = {"type": "string", "enum": known} if known and constrain else _SHORT
-    fields = (
-        prose,
-        prose,
-        _VALUES[kind],
-        _UNIT,
-        {"type": "array", "items": cited, "maxItems": min(len(known), most_refs or len(known))},
-    )
-    return _object(dict(zip(ANSWER_FIELDS, fields, strict=True)))
+    refs = {"type": "array", "items": cited, "maxItems": min(len(known), most_refs or len(known))}
+    every = dict(zip(ANSWER_FIELDS, (prose, prose, _VALUES[kind], _UNIT, refs), strict=True))
+    return _object({name: every[name] for name in fields})
 
 
 def plan_schema(most: int, least: int | None = None) -> dict[str, Any]:

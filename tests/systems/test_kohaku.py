@@ -238,6 +238,7 @@ def test_the_schema_bounds_the_references_and_short_instructions_reach_the_promp
     (call,) = answer_calls(tools)
     assert call.schema["properties"]["ref_id"]["maxItems"] == 1
     assert "the number that this sentence gives" in call.prompt.user
+    assert list(call.schema["properties"]) == ["explanation", "answer_value", "answer_unit", "ref_id"]
     _, tools = asked(reply(), max_refs=50)
     (call,) = answer_calls(tools)
     assert call.schema["properties"]["ref_id"]["maxItems"] == len(

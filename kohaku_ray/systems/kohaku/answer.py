@@ -12,7 +12,7 @@ from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.json_text import loops
 from kohaku_ray.models.parse import CUT, parse_answer
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.models.schema import answer_schema
+from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS, answer_schema
 from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
@@ -167,7 +167,8 @@ class Attempt:
             images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
             prompt = answer_prompt(tools.prompts, self.evidence.question, context, settings, self.kind, images)
             most = tools.limits().max_tokens
-            schema = answer_schema(context.doc_ids, settings.constrain_refs, self.kind, most, settings.max_refs)
+            fields = ANSWER_FIELDS if settings.instructions == "full" else SHORT_FIELDS
+            schema = answer_schema(context.doc_ids, settings.constrain_refs, self.kind, most, settings.max_refs, fields)
             return Shown(context, trace, prompt, schema)
 
         return await self.tools.once(("shown", self.attempt, depth), make)
@@ -195,6 +196,8 @@ class Attempt:
     def _read(self, reply: Reply, shown: Shown, overflowed: bool) -> Try:
         unit = self.evidence.question.answer_unit
         read = parse_answer(reply, shown.context.doc_ids, self.attempt, unit, self.kind)
+        if self.settings.instructions == "short":  # which ask for none
+            read = replace(read, answer=read.explanation)
         if self.settings.require_refs and "uncited" in read.flags:
             read = replace(read, is_blank=True, answer_value="")
         needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
