@@ -68,7 +68,7 @@ class EncoderConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto: a GPU if Ray assigns one."""
     batch_tokens: Annotated[int, Field(ge=64)] | None = None
-    """Padded tokens per forward pass; None: 512 on a CPU, what its free memory holds on a GPU."""
+    """Padded tokens per forward pass; None: 512 on a CPU, what a quarter of its memory holds on a GPU, up to 32,768."""
     trust_remote_code: bool = False
     """Whether the model's own Python code may run."""
 

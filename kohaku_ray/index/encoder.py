@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import io
+import itertools
 import os
 import threading
 from collections import deque
@@ -18,7 +18,7 @@ from PIL import Image as Pillow
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.torch_model import Device, Precision, TorchModel, input_ids, load_model
+from kohaku_ray.index.torch_model import Device, Precision, Tokens, TorchModel, input_ids, load_model
 
 QUERY_TOKENS, GPU_QUERY_TOKENS = 128, 512
 """Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.
@@ -28,6 +28,9 @@ On one core, fewer make batches slower, and more make a single question slower f
 
 QUERY_BUCKET, GPU_QUERY_BUCKET = 4, 16
 """Queries are padded to a multiple of this many tokens."""
+
+BATCHES_AHEAD = 2
+"""Batches of texts that are made while a GPU computes one."""
 
 IMAGE_BATCH = 16
 """Images of a forward pass."""
@@ -40,6 +43,12 @@ MOST_IMAGES_AHEAD = 8
 
 Read = Callable[[str], bytes]
 """Reads an image's file by its digest."""
+
+Features = dict[str, Any]
+"""What a forward pass takes."""
+
+Vectors = Callable[[], F32]
+"""Waits for the unit rows of a forward pass that was started."""
 
 
 class SentenceEncoder:
@@ -77,6 +86,7 @@ class SentenceEncoder:
             (QUERY_TOKENS, QUERY_BUCKET) if on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
         )
         self._pool = _one_thread_each() if on_cpu else None
+        self._maker = ThreadPoolExecutor(1, "batches")  # makes batches where there is no pool
 
     def encode_passages(self, texts: Sequence[str]) -> F32:
         """Encode indexed texts: each distinct one once, long ones in windows averaged by length.
@@ -112,14 +122,19 @@ class SentenceEncoder:
             raise ConfigError(
                 f"encoder.{role}_prompt takes {overhead} tokens but the model's window is {longest}: shorten the prompt"
             )
-        return _Role(resolved, _task(task), longest, overhead)
+        beside = self._model.beside_tokens(resolved, **_task(task))
+        return _Role(resolved, _task(task), longest, overhead, beside)
+
+    def _tokens(self, texts: Sequence[str], role: _Role) -> list[Tokens]:
+        """Tokens of each text with its prompt and special tokens."""
+        prompt, tokens = role.prompt or "", []
+        for block in _blocks(texts, 4096):
+            tokens += self._model.tokens([prompt + text for text in block])
+        return tokens
 
     def _lengths(self, texts: Sequence[str], role: _Role) -> I64:
-        """Tokens of each text with its prompt and special tokens."""
-        prompt, lengths = role.prompt or "", []
-        for block in _blocks(texts, 4096):
-            lengths += self._model.lengths([prompt + text for text in block])
-        return np.array(lengths, dtype=np.int64)
+        """Number of tokens of each text with its prompt and special tokens."""
+        return _counts(self._tokens(texts, role))
 
     def _encode(self, texts: Sequence[str], role: _Role, forward: Callable[..., F32]) -> F32:
         place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
@@ -129,17 +144,25 @@ class SentenceEncoder:
         """Encode texts of any length: those longer than the window in pieces, averaged by length."""
         if not texts:
             return np.empty((0, self.dim), dtype=np.float32)
-        lengths = self._lengths(texts, role)
+        tokens = self._tokens(texts, role)
+        lengths = _counts(tokens)
         pieces = list(texts)
         parts: dict[int, list[int]] = {}
         for row in np.flatnonzero(lengths > role.window).tolist():
             cut = self._cut(texts[row], role)
             parts[row] = list(range(len(pieces), len(pieces) + len(cut)))
-            pieces[row] = cut[0]  # keeps its place in the batch; its vector is overwritten below
             pieces += cut
         if parts:
-            lengths = self._lengths(pieces, role)
-        vectors = forward(pieces, lengths, role)
+            tokens += self._tokens(pieces[len(texts) :], role)
+            for row, (first, *_) in parts.items():  # keeps its place in the batch; its vector is overwritten below
+                pieces[row], tokens[row] = pieces[first], tokens[first]
+            lengths = _counts(tokens)
+
+        def make(batch: _Batch) -> Features:
+            rows = batch.filled
+            return self._features([pieces[row] for row in rows], [tokens[row] for row in rows], role, batch.pad_to)
+
+        vectors = forward(make, lengths, role)
         for row, of in parts.items():
             share = (lengths[of] - role.overhead).clip(1).astype(np.float64)
             vectors[row] = unit_rows(share @ vectors[of].astype(np.float64))
@@ -156,7 +179,7 @@ class SentenceEncoder:
         at = space if space > middle // 2 else max(1, middle)
         return [*self._cut(text[:at], role), *self._cut(text[at:], role)]
 
-    def _forward_by_length(self, texts: list[str], lengths: I64, role: _Role) -> F32:
+    def _forward_by_length(self, make: _Make, lengths: I64, role: _Role) -> F32:
         """Encode in batches of similar length, as many rows as fit the padded tokens; the longest first."""
         order = np.argsort(-lengths, kind="stable")
         batches, first = [], 0
@@ -166,9 +189,9 @@ class SentenceEncoder:
             n_rows = max(1, n_tokens // max(longest, 1))
             batches.append(_Batch(order[first : first + n_rows].tolist()))
             first += n_rows
-        return self._forward(texts, batches, role)
+        return self._forward(make, batches, len(lengths), role)
 
-    def _forward_in_fixed_shapes(self, texts: list[str], lengths: I64, role: _Role) -> F32:
+    def _forward_in_fixed_shapes(self, make: _Make, lengths: I64, role: _Role) -> F32:
         """Encode in batches of one shape per length bucket, so that no row's arithmetic depends on the others."""
         batches = []
         buckets = -(-lengths.clip(1) // self._query_bucket) * self._query_bucket
@@ -176,26 +199,40 @@ class SentenceEncoder:
             n_rows = max(1, self._query_tokens // bucket)
             rows = np.flatnonzero(buckets == bucket).tolist()
             batches += [_Batch(block, n_rows, min(bucket, role.window)) for block in _blocks(rows, n_rows)]
-        return self._forward(texts, batches, role)
+        return self._forward(make, batches, len(lengths), role)
 
-    def _forward(self, texts: list[str], batches: list[_Batch], role: _Role) -> F32:
+    def _forward(self, make: _Make, batches: list[_Batch], n_texts: int, role: _Role) -> F32:
         if self._pool is None:
-            results: Iterator[F32] = (self._forward_halved(texts, batch, role) for batch in batches)
+            results = self._forward_ahead(make, batches, role)
         else:
-            # Tokenised here, in sequence: a tokenizer is not thread-safe.
-            features = (self._features([texts[row] for row in batch.filled], role, batch.pad_to) for batch in batches)
-            results = self._pool.map(functools.partial(self._forward_batch, role=role), features)
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+            # Made here, in sequence: a tokenizer is not thread-safe.
+            results = self._pool.map(lambda features: self._forward_batch(features, role)(), map(make, batches))
+        vectors = np.empty((n_texts, self.dim), dtype=np.float32)
         for batch, found in zip(batches, results, strict=True):
             vectors[batch.rows] = found[: len(batch.rows)]
         return vectors
 
-    def _forward_halved(self, texts: list[str], batch: _Batch, role: _Role) -> F32:
-        """Run a batch; where it does not fit the GPU's memory, its halves, and later batches are smaller."""
+    def _forward_ahead(self, make: _Make, batches: list[_Batch], role: _Role) -> Iterator[F32]:
+        """Run batches on one device: a thread makes the next ones, and vectors are taken once the next pass runs."""
+        # Halves are made by that thread too: a tokenizer is not thread-safe.
+        ahead = (self._maker.submit(make, batch) for batch in batches)
+        made = deque(itertools.islice(ahead, BATCHES_AHEAD))
+        before: Vectors | None = None
+        for batch in batches:
+            features = made.popleft()
+            made.extend(itertools.islice(ahead, 1))
+            started = self._forward_halved(make, batch, features.result(), role)
+            if before is not None:
+                yield before()
+            before = started
+        if before is not None:
+            yield before()
+
+    def _forward_halved(self, make: _Make, batch: _Batch, features: Features, role: _Role) -> Vectors:
+        """Start a batch; where it does not fit the GPU's memory, its halves, and later batches are smaller."""
         import torch
 
         rows = batch.filled
-        features = self._features([texts[row] for row in rows], role, batch.pad_to)
         try:
             return self._forward_batch(features, role)
         except torch.cuda.OutOfMemoryError as error:
@@ -208,14 +245,20 @@ class SentenceEncoder:
         self._batch_tokens = max(n_tokens // 2, 1)
         torch.cuda.empty_cache()
         half = len(rows) // 2
-        halves = (_Batch(rows[:half], pad_to=batch.pad_to), _Batch(rows[half:], pad_to=batch.pad_to))
-        return np.concatenate([self._forward_halved(texts, part, role) for part in halves])
+        started = [
+            self._forward_halved(make, part, self._maker.submit(make, part).result(), role)
+            for part in (_Batch(rows[:half], pad_to=batch.pad_to), _Batch(rows[half:], pad_to=batch.pad_to))
+        ]
+        return lambda: np.concatenate([vectors() for vectors in started])
 
-    def _features(self, texts: list[str], role: _Role, pad_to: int) -> dict[str, Any]:
-        return self._model.features(texts, role.prompt, pad_to, **role.task)
+    def _features(self, texts: list[str], tokens: list[Tokens], role: _Role, pad_to: int) -> Features:
+        if role.beside is None or _counts(tokens).max() > role.window:  # a character of more tokens than the window
+            return self._model.features(texts, role.prompt, pad_to, **role.task)
+        return self._model.padded(tokens, role.beside, pad_to)
 
-    def _forward_batch(self, features: dict[str, Any], role: _Role) -> F32:
-        return unit_rows(self._model.embed(features, **role.task)[:, : self.dim])
+    def _forward_batch(self, features: Features, role: _Role) -> Vectors:
+        vectors = self._model.embed(features, **role.task)
+        return lambda: unit_rows(vectors()[:, : self.dim])
 
 
 class ImageEncoder:
@@ -246,7 +289,7 @@ class ImageEncoder:
                 yield self._embed(running.popleft().result())
 
     def _embed(self, features: dict[str, Any]) -> F32:
-        return unit_rows(self._model.embed(features, **self._task)[:, : self._dim])
+        return unit_rows(self._model.embed(features, **self._task)()[:, : self._dim])
 
     def _features(self, digests: Sequence[str], read: Read) -> dict[str, Any]:
         return self._model.image_features([decoded(digest, read(digest)) for digest in digests], **self._task)
@@ -264,12 +307,21 @@ def decoded(digest: str, data: bytes) -> Pillow.Image:
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """How one side, queries or passages, is encoded; overhead: tokens of the prompt and the special ones."""
+    """How one side, queries or passages, is encoded.
+
+    Attributes:
+        prompt: Put before each text.
+        task: As the model takes it.
+        window: Longest text, in tokens, prompt and special ones included.
+        overhead: Tokens of the prompt and the special ones.
+        beside: See ``TorchModel.beside_tokens``.
+    """
 
     prompt: str | None
     task: Mapping[str, str]
     window: int
     overhead: int
+    beside: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +341,13 @@ class _Batch:
     @property
     def filled(self) -> list[int]:
         return (self.rows * self.n_rows)[: self.n_rows] or self.rows
+
+
+_Make = Callable[[_Batch], Features]
+
+
+def _counts(tokens: Sequence[Tokens]) -> I64:
+    return np.array([len(one["input_ids"]) for one in tokens], dtype=np.int64)
 
 
 def _task(name: str | None) -> Mapping[str, str]:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
+
+import numpy as np
 
 from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.arrays import F32
+from kohaku_ray.index.arrays import F32, I32
 from kohaku_ray.index.identity import locate_model
 
 Precision = Literal["float32", "float16", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
+Tokens = Mapping[str, I32]
+"""What a tokenizer gives for one text, special tokens included: ``input_ids``, for some models ``token_type_ids``."""
 
 CPU_BATCH_TOKENS = 512
 """Padded tokens of a forward pass over passages on a CPU."""
 
-MOST_BATCH_TOKENS = 1 << 18
-"""Most padded tokens of a forward pass on a GPU: more are no faster."""
+MOST_BATCH_TOKENS = 1 << 15
+"""Most padded tokens of a forward pass on a GPU: a block of the index job has several, and more are no faster."""
 
 MEMORY_SHARE = 0.25
-"""Share of a GPU's free memory that a forward pass is meant to take: several encoders may share it."""
+"""Share of a GPU's memory that a forward pass is meant to take: several encoders may share it."""
+
+PROBES = ("", " Two  spaces, CAPITALS and 1,287 digits. ")
+"""Texts by which ``beside_tokens`` compares what it would compute with what the model's own code does."""
 
 
 class TorchModel:
@@ -57,13 +64,14 @@ class TorchModel:
 
     def _measured_dim(self, task: str | None) -> int:
         given = {} if task is None or not self.takes_task else {"task": task}
-        return int(self.embed(self.features(["length"], None, 0, **given), **given).shape[1])
+        return int(self.embed(self.features(["length"], None, 0, **given), **given)().shape[1])
 
     def tokens_that_fit(self, longest: int) -> int:
         """Estimate the padded tokens of a forward pass that fit, with texts of up to ``longest`` tokens.
 
         On a GPU a token takes, in the layer that is computed, about 16 hidden states (the feed-forward layer's,
-        attention's inputs, residuals) and a row of attention scores per head.
+        attention's inputs, residuals) and a row of attention scores per head. Memory that others hold counts too:
+        batches, and so vectors, must not depend on it.
         """
         if self.on_cpu:
             return CPU_BATCH_TOKENS
@@ -71,14 +79,49 @@ class TorchModel:
 
         device, config = self.loaded.device, getattr(getattr(self.loaded[0], "auto_model", None), "config", None)
         hidden, heads = getattr(config, "hidden_size", self.dim), getattr(config, "num_attention_heads", 16)
-        free, _ = torch.cuda.mem_get_info(device)
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        _, total = torch.cuda.mem_get_info(device)
         n_bytes = next(self.loaded.parameters()).element_size() * (16 * hidden + heads * longest)
-        return int(min(max(free * MEMORY_SHARE // n_bytes, longest), MOST_BATCH_TOKENS))
+        return int(min(max(total * MEMORY_SHARE // n_bytes, longest), MOST_BATCH_TOKENS))
+
+    def tokens(self, texts: Sequence[str]) -> list[Tokens]:
+        """Tokenise each text with special tokens, however long it is."""
+        settings = {"truncation": False, "padding": False, "return_attention_mask": False, "verbose": False}
+        found = self._tokenizer(list(texts), **settings)
+        return [
+            {key: np.array(value, np.int32) for key, value in zip(found, row, strict=True)}
+            for row in zip(*found.values(), strict=True)
+        ]
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Count each text's tokens with special ones, however long it is."""
-        return list(map(len, self._tokenizer(list(texts), truncation=False, padding=False, verbose=False)["input_ids"]))
+        return [len(tokens["input_ids"]) for tokens in self.tokens(texts)]
+
+    def beside_tokens(self, prompt: str | None, **task: Any) -> Mapping[str, Any] | None:
+        """Return what ``features`` gives with a prompt beside what ``padded`` gives of tokens, such as its length.
+
+        None: only the model's own code knows how features are made.
+        """
+        import torch
+
+        module = self.loaded[0]
+        if type(module).__module__.partition(".")[0] != "sentence_transformers":
+            return None
+        if getattr(module, "modalities", None) != ["text"]:  # otherwise a text may be an image's address
+            return None
+        own = self.features(PROBES, prompt, 0, **task)
+        beside = {key: value for key, value in own.items() if not torch.is_tensor(value)}
+        same = self.padded(self.tokens([(prompt or "") + text for text in PROBES]), beside, 0)
+        if own.keys() != same.keys() or any(not torch.equal(own[key], same[key]) for key in own.keys() - beside.keys()):
+            return None
+        return beside
+
+    def padded(self, tokens: Sequence[Tokens], beside: Mapping[str, Any], pad_to: int) -> dict[str, Any]:
+        """Make the features of texts that fit the window of their tokens, prompt included: ``features`` without code.
+
+        ``beside`` is what ``beside_tokens`` gave.
+        """
+        rows = [{key: value.tolist() for key, value in one.items()} for one in tokens]
+        return self._ready({**self._tokenizer.pad(rows, return_tensors="pt"), **beside}, pad_to)
 
     def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **task: Any) -> dict[str, Any]:
         """Tokenise texts, at least one and cut at the window, for one forward pass; ``task`` as the model takes it.
@@ -87,7 +130,17 @@ class TorchModel:
         """
         inputs = list(map(_as_text, texts)) if self._guesses else texts
         features: dict[str, Any] = self.loaded.preprocess(inputs, prompt=prompt, **task)
-        return _padded(features, pad_to, self._tokenizer) if pad_to else features
+        return self._ready(features, pad_to)
+
+    def _ready(self, features: dict[str, Any], pad_to: int) -> dict[str, Any]:
+        """Pad features to a length, and pin them for a GPU: it copies pinned memory while it computes."""
+        import torch
+
+        if pad_to:
+            features = _padded(features, pad_to, self._tokenizer)
+        if self.on_cpu:
+            return features
+        return {key: value.pin_memory() if torch.is_tensor(value) else value for key, value in features.items()}
 
     def image_features(self, images: Sequence[Any], **task: Any) -> dict[str, Any]:
         """Resize Pillow's RGB images, and turn them into what one forward pass takes."""
@@ -97,15 +150,30 @@ class TorchModel:
         features: dict[str, Any] = prepare(list(images), **given)
         return features
 
-    def embed(self, features: Mapping[str, Any], **task: Any) -> F32:
-        """Run a forward pass: shape ``(rows, dim)``."""
+    def embed(self, features: Mapping[str, Any], **task: Any) -> Callable[[], F32]:
+        """Start a forward pass; the function that it returns waits for the vectors, shape ``(rows, dim)``.
+
+        A GPU computes meanwhile; where it has not enough memory, that is known at once.
+        """
         import torch
 
         device = self.loaded.device
-        moved = {key: value.to(device) if torch.is_tensor(value) else value for key, value in features.items()}
+        moved = {
+            key: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
+            for key, value in features.items()
+        }
         with torch.inference_mode():
-            vectors: F32 = self.loaded(moved, **task)["sentence_embedding"].float().cpu().numpy()
-        return vectors
+            # The copy stands in the GPU's queue before the next pass, so that waiting for it is not waiting for that.
+            vectors = self.loaded(moved, **task)["sentence_embedding"].float().to("cpu", non_blocking=True)
+        copied = None if self.on_cpu else torch.cuda.current_stream(device).record_event()
+
+        def wait() -> F32:
+            if copied is not None:
+                copied.synchronize()
+            found: F32 = vectors.numpy()
+            return found
+
+        return wait
 
 
 def load_model(

@@ -59,11 +59,12 @@ from kohaku_ray.run.sources import read_metadata
 from kohaku_ray.storage import Directory
 
 BLOCKS_PER_ENCODER = 32
-"""Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS``."""
+"""Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS`` (``MIN_GPU_BLOCK_TOKENS``)."""
 LAST_BLOCKS_PER_ENCODER = 4
 """Fewest blocks per encoder that the remaining texts make at any time, with the same exception."""
-MIN_BLOCK_TOKENS = 4096
-MAX_BLOCK_ROWS = 8192
+MIN_BLOCK_TOKENS, MIN_GPU_BLOCK_TOKENS = 4096, 1 << 17
+"""Each block costs a task and a file, and 4096 tokens are a few milliseconds of a GPU."""
+MAX_BLOCK_ROWS, MAX_GPU_BLOCK_ROWS = 8192, 1 << 16
 SPECIAL_TOKENS = 2
 """Special tokens that the encoder adds to each text."""
 WINDOW_TEXTS = 65_536
@@ -161,8 +162,10 @@ def survey(config: Config, job: str) -> Work:
     return Work(n_files, len(used), rejects, len(n_tokens), int(n_tokens.sum()), left_out)
 
 
-def sorted_window(texts: pa.Table, n_encoders: int) -> pa.Table:
+def sorted_window(texts: pa.Table, n_encoders: int, gpu: bool = False) -> pa.Table:
     """Sort a window of new texts (``TEXT_SCHEMA``) by length, and divide them among encoders (a Ray Data task).
+
+    Encoders on GPUs (``gpu``) get larger blocks.
 
     Returns:
         The distinct texts, longest first, in blocks of about equal cost: a row per block, each column a list.
@@ -170,7 +173,7 @@ def sorted_window(texts: pa.Table, n_encoders: int) -> pa.Table:
     texts = texts.take(pa.array(np.unique(_comparable(texts["key"]), return_index=True)[1]))
     # Ties sort by key: the same texts make the same batches, so their vectors are identical to the bit.
     texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")]).combine_chunks()
-    bounds = pa.array(_bounds(texts["n_tokens"].to_numpy(), n_encoders), pa.int64())
+    bounds = pa.array(_bounds(texts["n_tokens"].to_numpy(), n_encoders, gpu), pa.int64())
     columns = [
         pa.LargeListArray.from_arrays(bounds, pa.concat_arrays([pa.array([], field.type), *texts[field.name].chunks]))
         for field in TEXT_SCHEMA
@@ -182,18 +185,19 @@ def _comparable(keys: pa.ChunkedArray) -> Any:
     return column_keys(keys).view(f"S{KEY_BYTES}")
 
 
-def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
+def _bounds(n_tokens: I64, n_encoders: int, gpu: bool = False) -> list[int]:
     """Return the start row of each block of sorted texts, then the number of texts.
 
     Blocks cost about the same, and less towards the end, so that all encoders finish at about the same time.
     """
+    fewest, most_rows = (MIN_GPU_BLOCK_TOKENS, MAX_GPU_BLOCK_ROWS) if gpu else (MIN_BLOCK_TOKENS, MAX_BLOCK_ROWS)
     done = np.r_[0, np.cumsum(n_tokens)]
     total, bounds = int(done[-1]), [0]
     while bounds[-1] < len(n_tokens):
         first = bounds[-1]
         share = min(total / BLOCKS_PER_ENCODER, (total - done[first]) / LAST_BLOCKS_PER_ENCODER) / n_encoders
-        last = int(np.searchsorted(done, done[first] + max(share, MIN_BLOCK_TOKENS), side="right")) - 1
-        bounds.append(min(max(last, first + 1), first + MAX_BLOCK_ROWS))
+        last = int(np.searchsorted(done, done[first] + max(share, fewest), side="right")) - 1
+        bounds.append(min(max(last, first + 1), first + most_rows))
     return bounds
 
 

@@ -126,7 +126,7 @@ def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: En
         if config.index_roles:
             texts.materialize()
             texts, captions = _captioned(config, parsed)
-        blocks = _windows(texts, of_texts.n)
+        blocks = _windows(texts, of_texts)
         leave_cpus = of_texts.gpu or of_texts.n < ray.available_resources().get("CPU", 0)
         if captions is not None or not leave_cpus:
             blocks = blocks.materialize()
@@ -260,12 +260,17 @@ def _captioned(config: Config, parsed: _Parsed) -> tuple[Any, CaptionSummary]:
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow"), summary
 
 
-def _windows(texts: Any, encoders: int) -> Any:
+def _windows(texts: Any, encoders: Encoders) -> Any:
     """A dataset of blocks to encode, one row each, a Ray Data block of its own."""
-    stage = functools.partial(sorted_window, n_encoders=encoders)
+    stage = functools.partial(sorted_window, n_encoders=encoders.n, gpu=encoders.gpu)
     # Other resources than the parsers': Ray Data would make one task of both, and a window of one task's texts.
-    own = {"batch_size": WINDOW_TEXTS, "batch_format": "pyarrow", "num_cpus": idle_cpus()}
+    own = {"batch_size": _window_texts(encoders), "batch_format": "pyarrow", "num_cpus": idle_cpus()}
     return texts.map_batches(stage, **own).repartition(target_num_rows_per_block=1)
+
+
+def _window_texts(encoders: Encoders) -> int:
+    """Texts of a window: for each encoder on a GPU as many as 4 × 262,144 tokens have, at 32 tokens per text."""
+    return encoders.n * WINDOW_TEXTS // 2 if encoders.gpu else WINDOW_TEXTS
 
 
 def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bool) -> tuple[int, ...]:

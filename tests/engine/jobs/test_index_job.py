@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from kit.answers import flags
 from kit.ray_processes import our_processes
@@ -21,13 +22,16 @@ from kit.ray_processes import our_processes
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.indexing import _bounds, parse, sorted_window, survey
+from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
 from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.jobs.index_stream import _window_texts
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index.identity import KEY_BYTES
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files
 from kohaku_ray.index.tokens import Counter, token_counter
+from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
 
@@ -174,6 +178,28 @@ def test_blocks_are_neither_tiny_nor_too_few_nor_too_long(n_tokens, n_encoders, 
     assert np.diff(bounds)[: len(sizes)].tolist() == sizes
     assert (np.diff(bounds) > 0).all()
     assert len(set(n_tokens)) > 1 or (np.diff(np.diff(bounds)) <= 0).all()
+
+
+@pytest.mark.parametrize("n_encoders", [1, 2, 8])
+@pytest.mark.parametrize(("n_tokens", "rows"), [(32, 4096), (200, 1024), (3, 43_690)])
+def test_an_encoder_on_a_gpu_gets_windows_of_four_blocks_of_262144_tokens_in_blocks_of_131072(
+    n_encoders, n_tokens, rows
+):
+    n_texts = _window_texts(Encoders(n_encoders, gpu=True))
+    assert n_texts * 32 == n_encoders * 4 * 262_144
+    numbers = np.arange(n_texts)
+    keys = [number.to_bytes(KEY_BYTES, "big") for number in numbers.tolist()]
+    texts = pa.table([keys, np.full(n_texts, n_tokens), numbers.astype(str)], schema=TEXT_SCHEMA)
+    blocks = sorted_window(texts, n_encoders, gpu=True)
+    sizes = pc.list_value_length(blocks["text"]).to_pylist()
+    assert sum(sizes) == n_texts
+    assert min(sizes[:-1], default=rows) * n_tokens >= min(131_072 - n_tokens, n_texts * n_tokens)
+    assert sizes[0] == min(rows, n_texts)
+    assert [int(text) for block in blocks["text"].to_pylist() for text in block] == numbers.tolist()
+
+
+def test_a_window_of_encoders_on_cpus_is_the_same_for_any_number_of_them():
+    assert {_window_texts(Encoders(n, gpu=False)) for n in (1, 2, 8)} == {65_536}
 
 
 @pytest.mark.slow

@@ -1,0 +1,311 @@
+"""How an encoder makes its batches: each text tokenised once, the next batches made while one is computed."""
+
+import dataclasses
+import json
+import shutil
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from kit import jina_stand_ins, tiny_encoder
+
+from kohaku_ray import sample
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.encoder import BATCHES_AHEAD, SentenceEncoder
+from tests.index.test_encoder import MODEL
+
+SIDES = ("passage", "query")
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """Lines of the sample's documents and whole documents, longer than any window, and texts that are not plain."""
+    files = [file for file in sorted(Path(sample.path("documents")).iterdir()) if file.suffix in (".md", ".txt")]
+    documents = [file.read_text(encoding="utf-8") for file in files]
+    lines = [line for document in documents for line in document.splitlines() if line]
+    odd = ["", " two  spaces\t", "ÉCLAIR 각 🙂 \0", "https://example.org/a.png", "x" * 2000]
+    return [*lines[::5], *documents[:2], *odd]
+
+
+def changed(path: str, folder: Path, file: str, **settings: object) -> str:
+    """A copy of a model with other settings in one of its files."""
+    shutil.copytree(path, folder)
+    read = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(read | settings))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def models(tiny_encoder, tmp_path_factory) -> dict[str, str]:
+    """Models whose features differ in some way."""
+    made, tokenizer = tmp_path_factory.mktemp("models"), "tokenizer_config.json"
+    names = ["input_ids", "attention_mask"]
+    return {
+        "package": MODEL,
+        "left": changed(tiny_encoder, made / "left", tokenizer, padding_side="left"),
+        "no types": changed(tiny_encoder, made / "no types", tokenizer, model_input_names=names),
+        "without prompt": changed(tiny_encoder, made / "mean", "1_Pooling/config.json", include_prompt=False),
+        "small window": changed(tiny_encoder, made / "small", "sentence_bert_config.json", max_seq_length=64),
+    }
+
+
+@pytest.fixture
+def one_thread():
+    """MKL on several threads does not give the same bits each time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tokenised_again(encoder: SentenceEncoder) -> SentenceEncoder:
+    """Let an encoder's batches be made by sentence-transformers, from texts."""
+    for side in SIDES:
+        setattr(encoder, f"_{side}", dataclasses.replace(getattr(encoder, f"_{side}"), beside=None))
+    return encoder
+
+
+def recorded(encoder: SentenceEncoder) -> list[dict]:
+    """Let an encoder record the features of each batch."""
+    made, features = [], encoder._features
+    encoder._features = lambda *given: made.append(features(*given)) or made[-1]
+    return made
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("prompt", [None, "Represent this: "])
+@pytest.mark.parametrize("kind", ["package", "left", "no types", "without prompt", "small window"])
+def test_batches_made_of_tokens_are_those_of_sentence_transformers(models, texts, kind, prompt):
+    prompts = {"query_prompt": prompt, "passage_prompt": prompt}
+    ours, library = (SentenceEncoder(models[kind], device="cpu", **prompts) for _ in range(2))
+    assert ours._passage.beside is not None
+    tokenised_again(library)
+    ours._model.loaded.preprocess = None  # nobody calls it
+    for encode in ("encode_passages", "encode_queries"):
+        got, expected = recorded(ours), recorded(library)
+        vectors, reference = getattr(ours, encode)(texts), getattr(library, encode)(texts)
+        assert len(got) == len(expected) > 5
+        for one, other in zip(got, expected, strict=True):
+            assert one.keys() == other.keys()
+            for key, value in other.items():
+                if torch.is_tensor(value):
+                    assert one[key].dtype == value.dtype
+                    assert torch.equal(one[key], value), key
+                else:
+                    assert one[key] == value
+        assert vectors.tobytes() == reference.tobytes()
+    assert ("prompt_length" in got[0]) == (prompt is not None)
+    assert ("token_type_ids" in got[0]) == (kind != "no types")
+    assert any((one["attention_mask"][:, 0] == 0).any() for one in got) == (kind == "left")
+
+
+def test_each_text_is_tokenised_once_but_those_that_are_cut(texts):
+    encoder = SentenceEncoder(MODEL, device="cpu")
+    seen, tokenise = [], encoder._model._tokenizer._encode_plus
+    encoder._model._tokenizer._encode_plus = lambda text, **given: seen.extend(text) or tokenise(text=text, **given)
+    short = [text for text in dict.fromkeys(texts) if len(text) < 500]
+    encoder.encode_passages(short)
+    assert sorted(seen) == sorted(short)
+
+
+@pytest.mark.parametrize("version", ["v3", "v4"])
+def test_a_model_with_code_of_its_own_tokenises_with_it(version, tmp_path):
+    folder = jina_stand_ins.build(tmp_path / version, version, ["Water"])
+    task = {"v3": "retrieval.passage", "v4": "retrieval"}[version]
+    encoder = SentenceEncoder(folder, device="cpu", passage_task=task, query_task=task, trust_remote_code=True)
+    assert encoder._passage.beside is encoder._query.beside is None
+
+
+def test_a_model_that_makes_more_of_texts_than_tokens_tokenises_itself(tiny_encoder, tmp_path):
+    own = {"processing_kwargs": {"text": {"pad_to_multiple_of": 32}}}
+    encoder = SentenceEncoder(changed(tiny_encoder, tmp_path / "own", "sentence_bert_config.json", **own), device="cpu")
+    assert encoder._passage.beside is None
+    made = recorded(encoder)
+    encoder.encode_passages(["Water", "use"])
+    assert [tuple(one["input_ids"].shape) for one in made] == [(2, 32)]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_character_of_more_tokens_than_the_window_is_cut_off(tmp_path):
+    letter = "각"  # three tokens, beside the two special ones
+    parts = ["\u1100", "\u1161", "\u11a8"]
+    path = tiny_encoder.build(tmp_path, ["".join(parts)], n_words=0)
+    encoder, library = (SentenceEncoder(path, device="cpu") for _ in range(2))
+    for one in (encoder, library):
+        one._model.loaded.max_seq_length = 4
+        one._passage = dataclasses.replace(one._passage, window=4)
+    assert encoder._model.lengths([letter]) == [5]
+    assert encoder._passage.beside is not None
+    made = recorded(encoder)
+    vectors = encoder.encode_passages([letter, "a"])
+    assert max(one["input_ids"].shape[1] for one in made) == 4
+    assert vectors.tobytes() == tokenised_again(library).encode_passages([letter, "a"]).tobytes()
+
+
+@pytest.fixture
+def alone():
+    """An encoder on one device, as on a GPU: no pool, and some batches."""
+    encoder = SentenceEncoder(MODEL, device="cpu", batch_tokens=512)
+    encoder._pool = None
+    return encoder
+
+
+def test_the_next_batches_are_made_by_one_thread_while_one_is_computed(alone, texts):
+    expected = tokenised_again(SentenceEncoder(MODEL, device="cpu", batch_tokens=512)).encode_passages(texts)
+    events, features, embed = [], alone._features, alone._model.embed
+
+    def makes(*given):
+        events.append(("made", threading.current_thread()))
+        return features(*given)
+
+    def starts(given, **task):
+        number = sum(event == "started" for event, _ in events)
+        events.append(("started", threading.current_thread()))
+        wait = embed(given, **task)
+        return lambda: events.append((f"fetched {number}", None)) or wait()
+
+    alone._features, alone._model.embed = makes, starts
+    np.testing.assert_allclose(alone.encode_passages(texts), expected, atol=1e-5)
+    names = [event for event, _ in events]
+    n = names.count("started")
+    assert names.count("made") == n > 10
+    assert len({thread for event, thread in events if event == "made"} - {threading.current_thread()}) == 1
+    assert {thread for event, thread in events if event == "started"} == {threading.current_thread()}
+    starts_at = [at for at, event in enumerate(names) if event == "started"]
+    for number, at in enumerate(starts_at):
+        assert names[:at].count("made") <= number + 1 + BATCHES_AHEAD
+        fetched = names.index(f"fetched {number}")
+        if number + 1 < n:
+            assert starts_at[number + 1] < fetched, "the next pass runs while these vectors are waited for"
+        if number + 2 < n:
+            assert fetched < starts_at[number + 2], "and no more than that one"
+
+
+def test_a_batch_is_made_while_the_model_computes(alone):
+    """The model waits for the batch after its own: without a thread that makes it, this would never end."""
+    made, forward, features = [threading.Event() for _ in range(4)], alone._model.loaded.forward, alone._features
+    n_made, n_passes = 0, 0
+
+    def makes(*given):
+        nonlocal n_made
+        found = features(*given)
+        made[n_made].set()
+        n_made += 1
+        return found
+
+    def waits(given, **task):
+        nonlocal n_passes
+        n_passes += 1
+        assert made[min(n_passes + 1, 3)].wait(60), "two batches are made ahead"
+        return forward(given, **task)
+
+    alone._features, alone._model.loaded.forward = makes, waits
+    alone._batch_tokens = 1
+    alone.encode_passages(["water", "use", "of halls", "in all months"])
+    assert (n_made, n_passes) == (4, 4)
+
+
+def limit(encoder: SentenceEncoder, most: int) -> list[int]:
+    """Let the model itself fail above so many padded tokens; returns the sizes of its passes as they come."""
+    forward, passes = encoder._model.loaded.forward, []
+
+    def fails(features, **task):
+        passes.append(features["input_ids"].numel())
+        if passes[-1] > most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return forward(features, **task)
+
+    encoder._model.loaded.forward = fails
+    return passes
+
+
+@pytest.mark.parametrize("own_code", [False, True])
+def test_a_model_that_runs_out_of_memory_gets_halves(alone, texts, own_code):
+    expected = alone.encode_passages(texts)
+    if own_code:
+        tokenised_again(alone)
+    alone._batch_tokens = 4096
+    makers, features = set(), alone._features
+    alone._features = lambda *given: makers.add(threading.current_thread()) or features(*given)
+    passes = limit(alone, 600)
+    np.testing.assert_allclose(alone.encode_passages(texts), expected, atol=1e-5)
+    assert sum(n_tokens > 600 for n_tokens in passes) > 5
+    assert makers == set(alone._maker._threads), "halves are made where the next batches are: a tokenizer is not shared"
+    n_before = len(passes)
+    alone.encode_passages(texts)
+    assert max(passes[n_before:]) <= 600
+    np.testing.assert_allclose(alone.encode_queries(texts[:3]), expected[:3], atol=1e-5)
+
+
+def test_what_fails_in_a_batch_that_is_made_ahead_is_said(alone, texts):
+    features, n_made = alone._features, 0
+
+    def fails(*given):
+        nonlocal n_made
+        n_made += 1
+        if n_made == 5:
+            raise DataError("no more")
+        return features(*given)
+
+    alone._features = fails
+    with pytest.raises(DataError, match="no more"):
+        alone.encode_passages(texts)
+    assert alone.encode_passages(texts).shape == (len(texts), 384)
+
+
+def test_batches_depend_on_a_gpus_memory_and_not_on_what_is_free(monkeypatch):
+    model = SentenceEncoder(MODEL, device="cpu")._model
+    model.on_cpu, gib = False, 1 << 30
+    sizes = {}
+    for total in (1, 2, 80):
+        for free in (0.01, 0.5, 1):
+            monkeypatch.setattr("torch.cuda.mem_get_info", lambda _, given=(free, total): tuple(x * gib for x in given))
+            sizes.setdefault(total, set()).add(model.tokens_that_fit(256))
+    # A quarter of 1 GiB, of 16 hidden states of 384 values and 12 heads' 256 scores, 4 bytes each, per token.
+    assert sizes == {1: {7281}, 2: {14563}, 80: {1 << 15}}
+
+
+class Stream:
+    """Stands in for a GPU's queue of work: it says what is put into it, and when somebody waits."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events, self.n = events, 0
+
+    def record_event(self):
+        number, self.n = self.n, self.n + 1
+        self.events.append(f"queued {number}")
+        return SimpleNamespace(synchronize=lambda: self.events.append(f"waited {number}"))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_gpu_copies_pinned_batches_and_is_waited_for_after_the_next_pass_is_queued(alone, texts, monkeypatch):
+    expected, events = alone.encode_passages(texts), []
+    stream, pinned, given = Stream(events), set(), []
+    pin = lambda tensor: pinned.add(tensor.data_ptr()) or tensor  # noqa: E731
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    forward = alone._model.loaded.forward
+    alone._model.loaded.forward = lambda features, **task: given.append(features) or forward(features, **task)
+    alone._model.on_cpu = False
+    assert alone.encode_passages(texts).tobytes() == expected.tobytes()
+    assert {one["input_ids"].data_ptr() for one in given} <= pinned
+    n = len(given)
+    order = ["queued 0", *(event for i in range(1, n) for event in (f"queued {i}", f"waited {i - 1}"))]
+    assert events == [*order, f"waited {n - 1}"]
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_gives_the_vectors_of_the_cpu(texts):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    expected = SentenceEncoder(MODEL, device="cpu").encode_passages(texts)
+    encoder = SentenceEncoder(MODEL, device="cuda", batch_tokens=512)
+    features = recorded(encoder)
+    first = encoder.encode_passages(texts)
+    np.testing.assert_allclose(first, expected, atol=5e-3)
+    assert len(features) > 10
+    assert all(one["input_ids"].is_pinned() for one in features)
+    assert encoder.encode_passages(texts).tobytes() == first.tobytes()
