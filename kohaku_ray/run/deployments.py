@@ -102,7 +102,10 @@ def model_identity(deployment: Deployment) -> str:
     if isinstance(deployment, TransformersConfig):
         return _local_identity(deployment)
     if isinstance(deployment, CrossEncoderConfig):
-        return f"cross_encoder:{deployment.model} {canonical_json([deployment.revision, deployment.max_tokens])}"
+        # Only if set: the identities of runs stay as they are.
+        precision = [] if deployment.precision == "float32" else [deployment.precision]
+        extra = canonical_json([deployment.revision, deployment.max_tokens, *precision])
+        return f"cross_encoder:{deployment.model} {extra}"
     own = make_backend(deployment, with_key=False).identity
     named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
     return f"{own} identity={named}" if named else str(own)
