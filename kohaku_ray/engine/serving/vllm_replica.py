@@ -90,7 +90,8 @@ class VllmReplica(Together, LLMServer):
 
     async def _counters(self) -> list[float | None]:
         joules: list[float | None] = await self.collective_rpc("joules", timeout=COUNTERS_TIMEOUT_S)
-        return joules
+        # The counter is the whole GPU's: an engine with a share of it has used that share.
+        return [None if one is None else one * self._deployment.gpus for one in joules]
 
 
 class GangReplica(VllmReplica, DPServer):
