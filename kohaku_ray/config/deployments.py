@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, StringConstraints, model_validator
 
 from kohaku_ray.config.paths import ModelPath
 from kohaku_ray.models.request import MAX_REPLY_MIB
@@ -46,6 +46,11 @@ class BackendConfig(Section):
     def most_replicas(self) -> int:
         """Engines there may be."""
         return self.replicas
+
+    @property
+    def adapter(self) -> str | None:
+        """LoRA adapter that calls ask for, of a model that ``VllmConfig.with_adapter`` made; None: none."""
+        return None
 
     application: str | None = None
     """A Serve application that runs already (see `cluster/rayservice.yaml`); None: the job starts its own."""
@@ -142,6 +147,14 @@ class OpenAIConfig(ModelConfig):
     """Fields merged into every request."""
 
 
+AdapterName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+$")]
+
+
+def adapted(name: str, adapter: str) -> str:
+    """Return what roles, and the engine, call a deployment with one of its adapters: ``NAME + ADAPTER``."""
+    return f"{name} + {adapter}"
+
+
 class VllmConfig(ModelConfig):
     """vLLM behind `ray.serve.llm`."""
 
@@ -152,6 +165,8 @@ class VllmConfig(ModelConfig):
     """Revision on the hub; None: the default branch."""
     identity: str | None = None
     """Model's name in the ledger's keys, for a path that may change; None: the name or path itself."""
+    adapters: dict[AdapterName, ModelPath] = Field(default_factory=dict)
+    """LoRA adapters by a name of yours: path, or name on the hub; `model: NAME + ADAPTER` asks with one of them."""
     max_replicas: PositiveInt | None = None
     """Most replicas when Serve scales with load; None: always `replicas`."""
     max_images: PositiveInt = 16
@@ -204,6 +219,19 @@ class VllmConfig(ModelConfig):
         """Engines there may be."""
         return (self.max_replicas or self.replicas) * self.data_parallel
 
+    _adapter: str | None = PrivateAttr(default=None)
+
+    def with_adapter(self, adapter: str) -> VllmConfig:
+        """Return this deployment as a model whose calls are answered with one of its adapters."""
+        chosen = self.model_copy()
+        chosen._adapter = adapter
+        return chosen
+
+    @property
+    def adapter(self) -> str | None:
+        """LoRA adapter that calls ask for; None: the deployment's model itself answers."""
+        return self._adapter
+
     @property
     def workers_per_engine(self) -> int:
         """Processes of one engine that compute, each on a GPU or on its share of one."""
@@ -234,6 +262,7 @@ class VllmConfig(ModelConfig):
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas is {self.max_replicas} but replicas is {self.replicas}: raise max_replicas")
         own = {name: name.removesuffix("_size") for name in _SET_HERE} | {"max_model_len": "window_tokens"}
+        own |= dict.fromkeys(("enable_lora", "lora_modules"), "adapters")
         if taken := sorted(own.keys() & self.engine_kwargs.keys()):
             instead = ", ".join(own[name] for name in taken)
             raise ValueError(f"engine_kwargs has {', '.join(taken)}: set {instead} of the deployment instead")

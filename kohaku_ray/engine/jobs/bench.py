@@ -337,11 +337,16 @@ def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str,
 
 def _deployment(config: Config) -> tuple[str, VllmConfig]:
     lead = config.declaration.lead
-    deployment = config.deployments[name := config.role(lead).model]
+    deployment = config.models[name := config.role(lead).model]
     if not isinstance(deployment, VllmConfig):
         raise ConfigError(
             f"roles.{lead}.model is {name}, a deployment of kind {deployment.kind}, but the benchmark measures kind "
             "vllm: name a deployment of that kind"
+        )
+    if deployment.adapter is not None:
+        raise ConfigError(
+            f"roles.{lead}.model is {name}, but the benchmark measures models without adapters: name "
+            f"{config.deployment_of(name)}"
         )
     if deployment.application is not None:
         raise ConfigError(

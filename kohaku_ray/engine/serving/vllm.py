@@ -6,8 +6,9 @@ import logging
 import os
 from typing import Any
 
-from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.run.adapters import least_max_loras, room_for_ranks
 
 QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
@@ -55,7 +56,7 @@ def bind_vllm(name: str, deployment: VllmConfig) -> Any:
             accelerator_type=deployment.accelerator,
             placement_group_config=placement(deployment),
             deployment_config=options,
-            engine_kwargs=engine_kwargs(deployment),
+            engine_kwargs=engine_kwargs(deployment) | _loaded(name, deployment),
             runtime_env={"env_vars": environment(deployment)},
             log_engine_metrics=False,
         )
@@ -67,6 +68,14 @@ def bind_vllm(name: str, deployment: VllmConfig) -> Any:
         )
     except ValueError as error:
         raise ConfigError(f"deployments.{name}: {error}") from error
+
+
+def _loaded(name: str, deployment: VllmConfig) -> dict[str, Any]:
+    """Return the adapters that the engine's server loads when it starts, by the names that requests call them."""
+    from vllm.entrypoints.openai.models.protocol import LoRAModulePath
+
+    adapters = [LoRAModulePath(adapted(name, adapter), source) for adapter, source in deployment.adapters.items()]
+    return {"lora_modules": adapters} if adapters else {}
 
 
 def placement(deployment: VllmConfig) -> dict[str, Any]:
@@ -106,6 +115,10 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
         kwargs |= CPU_DEFAULTS | {"max_num_batched_tokens": max(deployment.window_tokens, 2048)}
     if deployment.gpus < 1:
         kwargs["gpu_memory_utilization"] = round(SHARED_MEMORY * deployment.gpus, 4)
+    if deployment.adapters:
+        # Places on the device for all of them: the members of a question may use each.
+        room = {"max_loras": least_max_loras(deployment), "max_lora_rank": room_for_ranks(deployment)}
+        kwargs |= {"enable_lora": True, **room}
     own = dict(deployment.engine_kwargs)
     if parser := own.pop("reasoning_parser", None):
         # As an argument of its own it fails beside a structured_outputs_config (vLLM 0.29).
