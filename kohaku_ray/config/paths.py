@@ -62,12 +62,13 @@ def resolved(section: S) -> S:
     """Make every relative path of a section and those below it absolute: actors may run in another directory."""
     update: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
+        value, how = getattr(section, name), _how(field.annotation, field.metadata)
         if isinstance(value, Section):
             update[name] = resolved(value)
         elif isinstance(value, dict):
-            update[name] = {key: resolved(one) if isinstance(one, Section) else one for key, one in value.items()}
-        elif how := _how(field.annotation, field.metadata):
+            kept = how or (lambda one: one)
+            update[name] = {key: resolved(one) if isinstance(one, Section) else kept(one) for key, one in value.items()}
+        elif how:
             update[name] = tuple(map(how, value)) if isinstance(value, tuple) else value and how(value)
     return section.model_copy(update={name: new for name, new in update.items() if new != getattr(section, name)})
 

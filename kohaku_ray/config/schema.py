@@ -11,6 +11,8 @@ from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 from kohaku_ray.config.deployments import (
     ChatDeployment,
     Deployment,
+    VllmConfig,
+    adapted,
     stand_in,
 )
 from kohaku_ray.config.paths import FilePath, in_shared, with_index
@@ -65,7 +67,7 @@ class Config(Section):
     settings: SerializeAsAny[Section] = Section()
     """The system's own settings; in a file, the section named after the system."""
     model: str | None = None
-    """Deployment (a key of `deployments`) for the roles that name none; None: extractive."""
+    """Deployment (a key of `deployments`, or `NAME + ADAPTER`) for the roles that name none; None: extractive."""
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
     """Model and sampling per role of the system."""
     fail_after: PositiveInt | None = 20
@@ -139,10 +141,12 @@ class Config(Section):
         return self
 
     def _check_deployed(self, key: str, name: str, ranks: bool) -> None:
-        if name not in self.deployments:
-            there = ", ".join(map(repr, self.deployments))
-            raise ValueError(f"{key} is {shown(name)} but deployments has {there}: name one of them, or add yours")
-        kind = self.deployments[name].kind
+        if name not in self.models:
+            there, guess = ", ".join(map(repr, self.models)), did_you_mean(name, self.models)
+            raise ValueError(
+                f"{key} is {shown(name)} but deployments has {there}{guess}: name one of them, or add yours"
+            )
+        kind = self.models[name].kind
         if (kind == "cross_encoder") != ranks:
             wanted = "ranks pairs (kind: cross_encoder)" if ranks else "chats"
             raise ValueError(f"{key} is {shown(name)}, a deployment of kind {kind}: name one that {wanted}")
@@ -176,6 +180,20 @@ class Config(Section):
         )
 
     @property
+    def models(self) -> dict[str, Deployment]:
+        """What a role's `model` may name: each deployment, and each of kind vllm with each of its adapters."""
+        found: dict[str, Deployment] = dict(self.deployments)
+        for key, deployment in self.deployments.items():
+            if isinstance(deployment, VllmConfig):
+                for adapter in deployment.adapters:
+                    found.setdefault(adapted(key, adapter), deployment.with_adapter(adapter))
+        return found
+
+    def deployment_of(self, model: str) -> str:
+        """Return the key of the deployment that answers for a name of ``models``."""
+        return model if model in self.deployments else model.rpartition(adapted("", ""))[0]
+
+    @property
     def index_roles(self) -> tuple[str, ...]:
         """Roles that the index job asks."""
         return (CAPTION,) if self.index.images and self.index.captions == "model" else ()
@@ -183,8 +201,12 @@ class Config(Section):
     @property
     def answering_deployments(self) -> dict[str, ChatDeployment]:
         """Deployments of any member's `answer` roles, by name."""
-        roles = [name for name in self.uses.roles if self.declaration.roles[name].stage == "answer"]
-        return self._deployments_of(roles)
+        return self._deployments_of(self._answer_roles)
+
+    @property
+    def answering_models(self) -> dict[str, ChatDeployment]:
+        """Models of any member's `answer` roles, by name: a deployment and one of its adapters are two."""
+        return {name: self.models[name] for name in self._models_of(self._answer_roles)}  # type: ignore[misc]
 
     @property
     def chat_deployments(self) -> dict[str, ChatDeployment]:
@@ -201,11 +223,18 @@ class Config(Section):
     @property
     def caption_deployments(self) -> dict[str, Deployment]:
         """Deployments that the index job calls, by name."""
-        names = [self.role(role).model for role in self.index_roles]
+        names = [self.deployment_of(self.role(role).model) for role in self.index_roles]
         return {name: self.deployments[name] for name in names}
 
+    @property
+    def _answer_roles(self) -> list[str]:
+        return [name for name in self.uses.roles if self.declaration.roles[name].stage == "answer"]
+
+    def _models_of(self, roles: Any) -> list[str]:
+        return sorted({self.role(role, member).model for role in roles for member in range(self.ensemble.members)})
+
     def _deployments_of(self, roles: Any) -> dict[str, ChatDeployment]:
-        names = {self.role(role, member).model for role in roles for member in range(self.ensemble.members)}
+        names = {self.deployment_of(model) for model in self._models_of(roles)}
         return {name: self.deployments[name] for name in sorted(names)}  # type: ignore[misc]
 
 

@@ -181,7 +181,7 @@ class RoleConfig(Section):
     """Model and sampling of one of the system's roles; defaults: the system's, then the lead role's."""
 
     model: str | None = None
-    """Deployment (a key of `deployments`) that is called."""
+    """Deployment (a key of `deployments`) that is called, or `NAME + ADAPTER`: with one of its adapters."""
     temperature: Annotated[float, Field(ge=0)] | None = None
     """Sampling temperature; 0 is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -258,7 +258,7 @@ class EnsembleConfig(Section):
     members: Annotated[int, Field(ge=1, le=10_000)] = 5
     """Members of the ensemble."""
     models: tuple[str, ...] = ()
-    """Deployments (keys of `deployments`) assigned to the members in turn; none: all call the lead role's model."""
+    """Deployments, or `NAME + ADAPTER`, assigned to the members in turn; none: all call the lead role's model."""
     scope: Literal["answer", "question"] = "answer"
     """Members share the evidence (answer), or each member prepares its own (question)."""
     early_stop: Literal["never", "value", "row"] = "never"

@@ -28,9 +28,9 @@ def request_key(request: ChatRequest) -> str:
     """Hash everything that decides a model call's reply: 32 hexadecimal characters.
 
     The first eight are those of the messages and images alone, so that calls with one prompt, as the members of a
-    question make them, meet in one shard of the ledger (``shard_of``). ``session_id``, ``variables`` and ``most_chars``
-    are left out: the first is routing, the second is already in the messages, and a reply that the third refuses is not
-    recorded.
+    question make them, meet in one shard of the ledger (``shard_of``). ``session_id``, ``variables``, ``most_chars``
+    and ``adapter`` are left out: the first is routing, the second is already in the messages, a reply that the third
+    refuses is not recorded, and ``model`` names the fourth.
 
     Raises:
         UnstableError: Something in the request has no stable form: a set, an object, NaN, a key that is not text.
@@ -85,7 +85,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One model call: everything that decides its reply, and three fields that do not.
+    """One model call: everything that decides its reply, and four fields that do not.
 
     Attributes:
         model: Identity of the model in the ledger's keys.
@@ -100,6 +100,7 @@ class ChatRequest:
             the key.
         images: Stand before the text of the last message; the key holds their hashes.
         most_chars: Longest reply that is recorded: a longer one is an error; None: any is. Not part of the key.
+        adapter: Adapter of the deployment that answers; not part of the key, as ``model`` names it too.
     """
 
     model: str
@@ -113,6 +114,7 @@ class ChatRequest:
     variables: Mapping[str, Any] | None = None
     images: tuple[PromptImage, ...] = ()
     most_chars: int | None = None
+    adapter: str | None = None
 
     @property
     def n_chars(self) -> int:

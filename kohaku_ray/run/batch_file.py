@@ -70,7 +70,7 @@ class Line:
 
 
 class BatchModels:
-    """The models that lines may name: by the deployment's key, or by the model's name if one deployment has it."""
+    """The models that lines may name: as roles do, or by the model's name if one deployment has it."""
 
     def __init__(self, config: Config) -> None:
         """Find the deployments of language models; raises a ``ConfigError`` if there are none."""
@@ -80,40 +80,46 @@ class BatchModels:
             raise ConfigError(
                 "deployments has no language model: give one, such as --with models/ollama, or a file of your own"
             )
+        self._models: dict[str, Any] = {name: one for name, one in config.models.items() if one.kind in kinds}
+        self._deployment_of = config.deployment_of
         n_named = Counter(one.model for one in self.deployments.values())
         self._keys = {one.model: key for key, one in self.deployments.items() if n_named[one.model] == 1}
-        self._keys |= {key: key for key in self.deployments}
+        self._keys |= {name: name for name in self._models}
         self._identities: dict[str, str] = {}
         self._max_tokens = config.role(config.declaration.lead).max_tokens
         self._seed = config.seed
 
-    def key_of(self, model: str) -> str:
-        """Return the deployment of a model; raises a ``LookupError`` that says which there are."""
+    def name_of(self, model: str) -> str:
+        """Return what the configuration calls a model; raises a ``LookupError`` that says which there are."""
         if model not in self._keys:
             names = ", ".join(self._keys)
             raise LookupError(f"model is {model[:200]!r} but deployed are {names}{did_you_mean(model, self._keys)}")
         return self._keys[model]
 
-    def request(self, key: str, body: _Body) -> ChatRequest:
+    def deployment_of(self, name: str) -> str:
+        """Return the key of the deployment that answers for a name that ``name_of`` gave."""
+        return self._deployment_of(name)
+
+    def request(self, name: str, body: _Body) -> ChatRequest:
         """Make the call of a line; what it does not say is the API's default, or the configuration's.
 
         Raises:
             ValueError: The call cannot carry a value; the text begins with its field.
         """
-        deployment, schema, given = self.deployments[key], None, body.max_completion_tokens or body.max_tokens
+        deployment, schema, given = self._models[name], None, body.max_completion_tokens or body.max_tokens
         if None not in (body.max_completion_tokens, body.max_tokens) and body.max_tokens != given:
             raise ValueError(f"max_tokens is {body.max_tokens} but max_completion_tokens is {given}: give one of them")
         if body.response_format is not None:
             schema = body.response_format.json_schema.schema_
             mode = getattr(deployment, "schema_mode", "json_schema")
             if mode != "json_schema":
-                raise ValueError(f"response_format: deployments.{key}.schema_mode is {mode}, so that it would be lost")
+                raise ValueError(f"response_format: deployments.{name}.schema_mode is {mode}, so that it would be lost")
             canonical_json(schema, "response_format.json_schema.schema")
-        if key not in self._identities:
-            self._identities[key] = model_identity(deployment)
+        if name not in self._identities:
+            self._identities[name] = model_identity(deployment)
         messages = tuple((message.role, message.content) for message in body.messages)
         return ChatRequest(
-            model=self._identities[key],
+            model=self._identities[name],
             messages=messages,
             temperature=body.temperature,
             top_p=body.top_p,
@@ -121,6 +127,7 @@ class BatchModels:
             seed=self._seed if body.seed is None else body.seed,
             schema=schema,
             session_id=digest_text("\0".join(content for _, content in messages)),  # one prompt goes to one replica
+            adapter=deployment.adapter,
         )
 
 
@@ -241,8 +248,9 @@ def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> Lin
         return bad("url_mismatch", f"url is {values['url'][:200]!r}: only {URL} is served", "url")
     try:
         line = _Line.model_validate(values)
-        key = models.key_of(line.body.model)
-        return Line(number, custom_id, line.body.model, key, models.request(key, line.body), n_bytes=len(raw))
+        model = models.name_of(line.body.model)
+        key, request = models.deployment_of(model), models.request(model, line.body)
+        return Line(number, custom_id, line.body.model, key, request, n_bytes=len(raw))
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
         places = [".".join(map(str, one["loc"])) for one in faults]

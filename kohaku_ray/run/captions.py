@@ -43,7 +43,7 @@ def caption_settings(config: Config) -> dict[str, Any]:
     """Collect what decides the descriptions, for the index's identity."""
     played = config.role(CAPTION)
     return {
-        "model": model_identity(config.deployments[played.model]),
+        "model": model_identity(config.models[played.model]),
         "prompt": caption_prompts(config).digest,
         "temperature": played.temperature,
         "top_p": played.top_p,
@@ -60,7 +60,7 @@ class CaptionRequests:
 
     def __init__(self, config: Config) -> None:
         self._config, self._prompts = config, caption_prompts(config)
-        self.model = model_of(config, {config.role(CAPTION).model: ""}, CAPTION, 0)
+        self.model = model_of(config, dict.fromkeys(config.deployments, ""), CAPTION, 0)
 
     def of(self, row: Mapping[str, Any], title: str) -> tuple[str, ChatRequest]:
         """Return the key and the call that describes an image, a row of ``IMAGE_SCHEMA``, of a document so titled."""

@@ -107,7 +107,7 @@ def _engine_demand(deployment: Deployment) -> dict[str, float]:
         case VllmConfig(gpus_per_engine=gpus, accelerator=accelerator):
             each = {"CPU": 1 + (deployment.cpus or 0), "GPU": gpus}  # Serve's own actor takes a CPU too
             if accelerator:
-                each[f"accelerator_type:{accelerator}"] = 0.001 * gpus
+                each[f"accelerator_type:{accelerator}"] = 0.001 * deployment.workers_per_engine
     return each | deployment.resources
 
 

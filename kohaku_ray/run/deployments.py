@@ -27,6 +27,7 @@ from kohaku_ray.models.baseline import Dummy
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.weights import load_model, require_packages
 from kohaku_ray.records import canonical_json, digest
+from kohaku_ray.run.adapters import check_adapters
 from kohaku_ray.systems.registry import find_system
 
 
@@ -102,7 +103,10 @@ def model_identity(deployment: Deployment) -> str:
     if isinstance(deployment, TransformersConfig):
         return _local_identity(deployment)
     if isinstance(deployment, CrossEncoderConfig):
-        return f"cross_encoder:{deployment.model} {canonical_json([deployment.revision, deployment.max_tokens])}"
+        # Only if set: the identities of runs stay as they are.
+        precision = [] if deployment.precision == "float32" else [deployment.precision]
+        extra = canonical_json([deployment.revision, deployment.max_tokens, *precision])
+        return f"cross_encoder:{deployment.model} {extra}"
     own = make_backend(deployment, with_key=False).identity
     named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
     return f"{own} identity={named}" if named else str(own)
@@ -136,20 +140,25 @@ def _check_vllm(deployment: VllmConfig) -> None:
             "engine; leave it out"
         )
     path = Path(deployment.model)
-    if not is_directory(deployment.model):
-        return  # a hub name: the serving nodes download it
-    if not path.is_dir():
-        raise ConfigError(f"model is {deployment.model} and there is no such directory: name one, or a model of a hub")
-    _check_window(deployment.window_tokens, path / "config.json")
+    if is_directory(deployment.model):  # else a hub name: the serving nodes download it
+        if not path.is_dir():
+            raise ConfigError(
+                f"model is {deployment.model} and there is no such directory: name one, or a model of a hub"
+            )
+        _check_window(deployment.window_tokens, path / "config.json")
+    if deployment.adapters:
+        check_adapters(deployment, _config_file(deployment.model, deployment.revision))
 
 
 def vllm_identity(deployment: VllmConfig) -> str:
     """Return the model's name and whatever else changes its replies: not replicas, devices or routing."""
     kwargs = {key: value for key, value in deployment.engine_kwargs.items() if key not in _NOT_OF_REPLIES}
     # Only if set: the keys of recorded replies stay as they are.
-    effort = {} if deployment.reasoning_effort is None else {"effort": deployment.reasoning_effort}
+    added: dict[str, str] = {} if deployment.reasoning_effort is None else {"effort": deployment.reasoning_effort}
+    if deployment.adapter is not None:
+        added["adapter"] = deployment.adapter if deployment.identity else deployment.adapters[deployment.adapter]
     extra = json.dumps(
-        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs, **effort},
+        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs, **added},
         sort_keys=True,
         separators=(",", ":"),
         default=str,
@@ -180,15 +189,16 @@ def check_windows(config: Config) -> None:
     """
     for name in config.uses.roles:
         for model in _models_asked(config, name):
-            deployment, wanted = config.deployments[model], config.role(name).max_tokens
+            deployment, wanted = config.models[model], config.role(name).max_tokens
             if isinstance(deployment, CrossEncoderConfig):
                 continue
             reasoning, window = deployment.reasoning_tokens, window_of(deployment)
             if wanted + reasoning >= window:
-                more = f" and deployments.{model}.reasoning_tokens {reasoning:,}" if reasoning else ""
+                key = config.deployment_of(model)
+                more = f" and deployments.{key}.reasoning_tokens {reasoning:,}" if reasoning else ""
                 raise ConfigError(
                     f"roles.{name}.max_tokens is {wanted:,}{more} but the window of {model} is {window:,} tokens, for "
-                    f"prompt and reply together: lower max_tokens, or raise deployments.{model}.window_tokens if the "
+                    f"prompt and reply together: lower max_tokens, or raise deployments.{key}.window_tokens if the "
                     "model takes more"
                 )
 
@@ -201,15 +211,15 @@ def check_vision(config: Config) -> None:
     """
     for name in config.uses.images:
         for model in _models_asked(config, name):
-            deployment = config.deployments[model]
+            deployment, key = config.models[model], config.deployment_of(model)
             if isinstance(deployment, ExtractiveConfig):
                 raise ConfigError(
-                    f"role {name} sends images but deployments.{model}, which is no model, reads none: name a model "
+                    f"role {name} sends images but deployments.{key}, which is no model, reads none: name a model "
                     "that reads images, such as by --with models/openrouter_vision, or send none"
                 )
             if not getattr(deployment, "vision", False):
                 raise ConfigError(
-                    f"role {name} sends images but deployments.{model}.vision is false: set it to true if the model "
+                    f"role {name} sends images but deployments.{key}.vision is false: set it to true if the model "
                     "reads images, name another model, or send none"
                 )
 
@@ -299,6 +309,9 @@ _NOT_OF_REPLIES = {
     "enforce_eager",
     "cpu_offload_gb",
     "disable_log_stats",
+    "max_loras",
+    "max_cpu_loras",
+    "max_lora_rank",
 }
 
 

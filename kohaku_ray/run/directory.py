@@ -216,8 +216,8 @@ def facts_of(config: Config) -> dict[str, Any]:
     """Collect the facts that pages show of a run, so that they need not import its system."""
     members, roles = range(config.ensemble.members), config.uses.roles
     asked = {role: dict.fromkeys(config.role(role, member).model for member in members) for role in roles}
-    models = {role: [f"{name} ({config.deployments[name].kind})" for name in names] for role, names in asked.items()}
-    answering = config.answering_deployments
+    models = {role: [f"{name} ({config.models[name].kind})" for name in names] for role, names in asked.items()}
+    answering = config.answering_models
     notes = dict.fromkeys(note for one in answering.values() if (note := getattr(one, "note", "")))
     return {
         "system": config.declaration.name,

@@ -62,7 +62,7 @@ def what_decides(config: Config, index: str, once: Once = lambda _, compute: com
         "limit": config.questions.limit,
         "settings": config.settings.model_dump(mode="json", exclude={"cross_encoder"}),
         "ensemble": config.ensemble.model_dump(mode="json", exclude={"models"}),
-        "models": [model_parts(config.deployments[name]) for name in names],
+        "models": [model_parts(config.models[name]) for name in names],
         "members": members,
         "cross_encoder": uses.cross_encoder and model_identity(config.deployments[uses.cross_encoder]),
         **({"nprobe": config.index.nprobe} if "IVF" in config.index.factory else {}),

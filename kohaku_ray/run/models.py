@@ -27,7 +27,8 @@ class Model:
         max_tokens: Longest reply; the model may reason for ``reasoning_tokens`` before it.
         window_tokens: Longest prompt plus reply, reasoning left out.
         reads_prose: Whether it reads the prompt's text; otherwise the request carries the prompt's variables too.
-        deployment: Key of its deployment.
+        deployment: What the configuration calls it: the key of its deployment, with an adapter ``KEY + ADAPTER``.
+        adapter: The deployment's adapter that it is asked with; None: without.
         tokenizer: Tokenizer that counts its prompts, of ``revision`` on the hub; None: they are not counted.
     """
 
@@ -43,6 +44,7 @@ class Model:
     tokenizer: str | None
     revision: str | None
     price: PriceConfig
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,9 @@ def models_of(config: Config, applications: Mapping[str, str], member: int) -> d
 def model_of(config: Config, applications: Mapping[str, str], role: str, member: int) -> Model:
     """Return a member's model of one role; arguments as of ``models_of``."""
     played = config.role(role, member)
-    deployment: ChatDeployment = config.deployments[played.model]  # type: ignore[assignment]
+    deployment: ChatDeployment = config.models[played.model]  # type: ignore[assignment]
     return Model(
-        application=applications[played.model],
+        application=applications[config.deployment_of(played.model)],
         identity=model_identity(deployment),
         temperature=played.temperature,
         top_p=played.top_p,
@@ -98,6 +100,7 @@ def model_of(config: Config, applications: Mapping[str, str], role: str, member:
         tokenizer=deployment.tokenizer,
         revision=deployment.revision,
         price=deployment.price,
+        adapter=deployment.adapter,
     )
 
 
@@ -129,6 +132,7 @@ def chat_request(
         session_id=session_id,
         images=prompt.images,
         variables=None if model.reads_prose else prompt.variables,
+        adapter=model.adapter,
     )
 
 

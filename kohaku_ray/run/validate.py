@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import jsonschema
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import ChatDeployment, ExtractiveConfig, OpenAIConfig
+from kohaku_ray.config.deployments import ChatDeployment, ExtractiveConfig, OpenAIConfig, VllmConfig
 from kohaku_ray.documents.content import default_doc_id
 from kohaku_ray.documents.rows import HUB, ROW_SUFFIXES, suffix_of
 from kohaku_ray.errors import (
@@ -32,6 +32,7 @@ from kohaku_ray.index.store import MANIFEST, Index
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
+from kohaku_ray.run.adapters import describe_adapters
 from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
 from kohaku_ray.run.directory import RunDirectory
@@ -114,10 +115,14 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     here = cluster_address(config.cluster) is None
     found.of(check_images, config)
     for key, deployment in {**config.used_deployments, **config.caption_deployments}.items():
+        n_problems = len(found.problems)
         found.of(check_deployment, key, deployment, here=here)
         what = [deployment.kind, getattr(deployment, "model", None)]
         if isinstance(deployment, OpenAIConfig):
             what.append(found.of(reach, key, deployment))
+        is_checked = len(found.problems) == n_problems and deployment.application is None
+        if isinstance(deployment, VllmConfig) and deployment.adapters and is_checked:
+            what.append(f"adapters {describe_adapters(deployment)}")
         found.lines.append(f"deployments.{key}: {', '.join(one for one in what if one)}")
     for check in (check_windows, check_vision, check_tracking):
         found.of(check, config)

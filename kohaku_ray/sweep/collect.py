@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
+from kohaku_ray.config.deployments import adapted
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.references import K, gold_refs, stage_recall
 from kohaku_ray.evaluation.submissions import Submission, read_submission
@@ -214,8 +215,11 @@ class _Reader:
 
 def _models(config: Config) -> str:
     """Return the names of the models that answer; deployments of one name may hold different models."""
-    names = [getattr(deployment, "model", deployment.kind) for deployment in config.answering_deployments.values()]
-    return ", ".join(dict.fromkeys(str(name).rstrip("/").rsplit("/", 1)[-1] for name in names))
+    names = []
+    for deployment in config.answering_models.values():
+        name = str(getattr(deployment, "model", deployment.kind)).rstrip("/").rsplit("/", 1)[-1]
+        names.append(name if deployment.adapter is None else adapted(name, deployment.adapter))
+    return ", ".join(dict.fromkeys(names))
 
 
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:

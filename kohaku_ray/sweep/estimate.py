@@ -33,7 +33,7 @@ def fixed_lines(plan: Plan) -> list[str]:
 
 def _line(plan: Plan, table: PlannedTable) -> str:
     configs = [
-        settings_of(config) | {_ANSWERS: ", ".join(map(_named, config.answering_deployments.items()))}
+        settings_of(config) | {_ANSWERS: ", ".join(map(_named, config.answering_models.items()))}
         for config in table.configs.values()
     ]
     if not configs:
@@ -93,7 +93,7 @@ def estimate(plan: Plan, recorded: Recorded) -> Estimate:
         models = [config.role(config.declaration.lead, member).model for member in range(config.ensemble.members)]
         for name in dict.fromkeys(models):
             shown, n = _what_is_shown(config, name), len(questions) * models.count(name)
-            window = window_of(config.deployments[name])  # type: ignore[arg-type]
+            window = window_of(config.models[name])  # type: ignore[arg-type]
             least, most, tokens = answers.get(shown, (0, 0, 0))
             budget = uses.context_tokens or window
             answers[shown] = (max(least, n), max(most, n * uses.attempts), max(tokens, n * budget))
@@ -136,7 +136,7 @@ def _what_is_shown(config: Config, name: str) -> str:
             "settings": config.settings.model_dump(mode="json", exclude=set(config.uses.retry_settings)),
             "roles": {role: _played(config, role) for role in config.uses.roles},
             "prompts": config.prompts,
-            "model": model_parts(config.deployments[name]),
+            "model": model_parts(config.models[name]),
             "scope": config.ensemble.scope,
             "seed": config.seed,
             "ledger": config.ledger.path,
@@ -146,7 +146,7 @@ def _what_is_shown(config: Config, name: str) -> str:
 
 def _played(config: Config, role: str) -> dict[str, Any]:
     played = config.role(role)
-    return {**asdict(played), "model": model_parts(config.deployments[played.model])}
+    return {**asdict(played), "model": model_parts(config.models[played.model])}
 
 
 def describe_plan(plan: Plan, recorded: Recorded) -> str:

@@ -6,6 +6,8 @@ Everything is as in a job but the engine: a replica that would start one is up a
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import ray
@@ -33,6 +35,11 @@ class Idle:
     async def check_health(self) -> None:
         return
 
+    async def worker_gpus(self) -> float:
+        """GPUs that the engine's worker would ask of its bundle: vLLM reads it in the engine's process, a child."""
+        code = "import vllm.envs; print(vllm.envs.VLLM_RAY_PER_WORKER_GPUS)"
+        return float(subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1])
+
     async def __del__(self) -> None:
         return
 
@@ -56,6 +63,7 @@ def asked(name: str, nodes: dict[str, str], **settings: Any) -> dict[str, Any]:
         "bundles": [group["bundles"][at] for at in sorted(group["bundles"])],
         "nodes": sorted({nodes[node] for node in group["bundles_to_node_id"].values()}),
         "n_up": applications.replicas_up([name]),
+        "worker_gpus": serve.get_app_handle(name).worker_gpus.remote().result(),
     }
     serve.delete(name)
     return found
@@ -74,6 +82,7 @@ def main() -> None:
         "tensor": asked("tensor", names, tensor_parallel=4),
         "pipeline": asked("pipeline", names, tensor_parallel=4, pipeline_parallel=2),
         "data": asked("data", names, tensor_parallel=2, data_parallel=2),
+        "share": asked("share", names, gpus=0.25),
     }
     for key, settings in (("unknown", {"engine_kwargs": {"swap_space": 4}}), ("refused", {"tensor_parallel": 6})):
         try:

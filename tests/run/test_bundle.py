@@ -174,6 +174,17 @@ def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatc
     assert replayed.model.startswith("openai:small-model")
 
 
+def test_models_with_adapters_are_replayed_without_them(make, tmp_path, tiny_encoder):
+    adapters = {"style": "/nowhere", "tone": "/nowhere/else"}
+    tiny = {"kind": "vllm", "model": tiny_encoder, "cpus": 1, "adapters": adapters}
+    own = [f"deployments.tiny={json.dumps(tiny)}", "roles.answer.model=tiny", "roles.plan.model=tiny + style"]
+    run = make(*own, "ensemble.models=[tiny + style, tiny, tiny + tone]", chat=says)
+    asked = {(row["role"], row["deployment"]) for row in pq.read_table(f"{run}/usage.parquet").to_pylist()}
+    assert asked == {("plan", "tiny + style"), ("answer", "tiny + style"), ("answer", "tiny")}
+    make_bundle(Source({"run": run}), f"{tmp_path}/one.zip")
+    assert replay_bundle(f"{tmp_path}/one.zip").runs[0].differences == ()
+
+
 def test_a_call_that_was_too_long_is_too_long_again(make, tmp_path):
     async def small(request) -> Reply:
         if request.n_chars > 6000:

@@ -337,11 +337,16 @@ def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str,
 
 def _deployment(config: Config) -> tuple[str, VllmConfig]:
     lead = config.declaration.lead
-    deployment = config.deployments[name := config.role(lead).model]
+    deployment = config.models[name := config.role(lead).model]
     if not isinstance(deployment, VllmConfig):
         raise ConfigError(
             f"roles.{lead}.model is {name}, a deployment of kind {deployment.kind}, but the benchmark measures kind "
             "vllm: name a deployment of that kind"
+        )
+    if deployment.adapter is not None:
+        raise ConfigError(
+            f"roles.{lead}.model is {name}, but the benchmark measures models without adapters: name "
+            f"{config.deployment_of(name)}"
         )
     if deployment.application is not None:
         raise ConfigError(
@@ -404,7 +409,7 @@ def _device(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
         return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine ({_cpu_model()})"
     kinds = [kind.partition(":")[2] for kind in resources if kind.startswith("accelerator_type:")]
     n_gpus = deployment.gpus_per_engine * deployment.data_parallel
-    return f"{n_gpus} GPU(s) per replica ({', '.join(sorted(kinds)) or 'of unknown type'})"
+    return f"{n_gpus:g} GPU(s) per replica ({', '.join(sorted(kinds)) or 'of unknown type'})"
 
 
 def _cpu_model() -> str:

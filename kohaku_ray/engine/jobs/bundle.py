@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from kohaku_ray.config import Config, build_config
+from kohaku_ray.config.deployments import adapted
 from kohaku_ray.config.load import expand, merge, parse_file
 from kohaku_ray.config.plain import value_at
 from kohaku_ray.engine.jobs.again import (
@@ -328,8 +329,9 @@ def _closed(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -
         | {"vision": True, "tokenizer": tokenizer, "revision": revision}
         for name, (tokenizer, revision) in counted.items()
     }
-    given = {name: {"kind": "extractive"} for name in values.get("deployments") or {}}
-
+    there = values.get("deployments") or {}
+    with_adapters = [adapted(name, one) for name, own in there.items() for one in (own or {}).get("adapters") or {}]
+    given = {name: {"kind": "extractive"} for name in (*there, *with_adapters)}
     own: dict[str, Any] = {
         "run": f"{home}/again/{digest(run.questions)}",
         "shared": None,

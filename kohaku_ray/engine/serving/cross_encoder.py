@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 from ray import serve
 
@@ -18,6 +20,8 @@ class PairReplica:
     """Hosts one cross-encoder of sentence-transformers."""
 
     def __init__(self, deployment: CrossEncoderConfig) -> None:
+        import torch
+
         with without_sklearn():
             from sentence_transformers import CrossEncoder
 
@@ -26,15 +30,22 @@ class PairReplica:
             max_length=deployment.max_tokens,
             device="cuda" if deployment.gpus else "cpu",
             trust_remote_code=deployment.trust_remote_code,
+            model_kwargs={"dtype": getattr(torch, deployment.precision)},
         )
         self._batch_pairs = deployment.batch_pairs
 
     @serve.batch(max_batch_size=64, batch_wait_timeout_s=BATCH_WAIT_S)
     async def rank(self, calls: list[list[tuple[str, str]]]) -> list[list[float]]:
-        """Score the pairs of several calls together; the library sorts them by length."""
+        """Score the pairs of several calls together; the library sorts them by length.
+
+        In a thread, so that the replica goes on taking calls and answering health checks; Serve makes one batch at a
+        time.
+        """
         pairs = [pair for call in calls for pair in call]
         try:
-            scores = self._model.predict(pairs, batch_size=self._batch_pairs, show_progress_bar=False)
+            scores = await asyncio.to_thread(
+                self._model.predict, pairs, batch_size=self._batch_pairs, show_progress_bar=False
+            )
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"the cross-encoder broke on {len(pairs)} pairs: {error}") from error
         ends = np.cumsum([len(call) for call in calls])[:-1]

@@ -6,8 +6,9 @@ import logging
 import os
 from typing import Any
 
-from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.run.adapters import least_max_loras, room_for_ranks
 
 QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
@@ -18,6 +19,9 @@ CPU_DEFAULTS: dict[str, Any] = {
     # Only whole blocks are cached: of the default of 128 tokens, a context's last block is often half empty.
     "block_size": 32,
 }
+
+SHARED_MEMORY = 0.9
+"""Part of a GPU's memory that engines which share it have together, by their shares."""
 
 
 def bind_vllm(name: str, deployment: VllmConfig) -> Any:
@@ -52,7 +56,7 @@ def bind_vllm(name: str, deployment: VllmConfig) -> Any:
             accelerator_type=deployment.accelerator,
             placement_group_config=placement(deployment),
             deployment_config=options,
-            engine_kwargs=engine_kwargs(deployment),
+            engine_kwargs=engine_kwargs(deployment) | _loaded(name, deployment),
             runtime_env={"env_vars": environment(deployment)},
             log_engine_metrics=False,
         )
@@ -66,6 +70,14 @@ def bind_vllm(name: str, deployment: VllmConfig) -> Any:
         raise ConfigError(f"deployments.{name}: {error}") from error
 
 
+def _loaded(name: str, deployment: VllmConfig) -> dict[str, Any]:
+    """Return the adapters that the engine's server loads when it starts, by the names that requests call them."""
+    from vllm.entrypoints.openai.models.protocol import LoRAModulePath
+
+    adapters = [LoRAModulePath(adapted(name, adapter), source) for adapter, source in deployment.adapters.items()]
+    return {"lora_modules": adapters} if adapters else {}
+
+
 def placement(deployment: VllmConfig) -> dict[str, Any]:
     """Return what each worker of an engine holds, and whether all must lie on one node.
 
@@ -73,10 +85,10 @@ def placement(deployment: VllmConfig) -> dict[str, Any]:
     """
     if deployment.cpus is not None:
         return {"bundles": [{"CPU": deployment.cpus, **deployment.resources}]}
-    n = deployment.gpus_per_engine
+    n = deployment.workers_per_engine
     part = {kind: max(round(amount / n, 4), 0.0001) for kind, amount in deployment.resources.items()}
     strategy = "PACK" if deployment.pipeline_parallel > 1 else "STRICT_PACK"
-    return {"bundle_per_worker": {"GPU": 1, **part}, "strategy": strategy}
+    return {"bundle_per_worker": {"GPU": deployment.gpus, **part}, "strategy": strategy}
 
 
 def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
@@ -101,6 +113,12 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
     else:
         # Whole prompts in one pass, since they cannot be prefilled in chunks.
         kwargs |= CPU_DEFAULTS | {"max_num_batched_tokens": max(deployment.window_tokens, 2048)}
+    if deployment.gpus < 1:
+        kwargs["gpu_memory_utilization"] = round(SHARED_MEMORY * deployment.gpus, 4)
+    if deployment.adapters:
+        # Places on the device for all of them: the members of a question may use each.
+        room = {"max_loras": least_max_loras(deployment), "max_lora_rank": room_for_ranks(deployment)}
+        kwargs |= {"enable_lora": True, **room}
     own = dict(deployment.engine_kwargs)
     if parser := own.pop("reasoning_parser", None):
         # As an argument of its own it fails beside a structured_outputs_config (vLLM 0.29).
@@ -118,6 +136,9 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
             # Ray would set it to the CPUs of the replica's actor, not to the engine's.
             "OMP_NUM_THREADS": str(deployment.cpus),
         }
+    if deployment.gpus < 1:
+        # What the engine's worker asks of its bundle: Ray sets it only for the task that reads the engine's settings.
+        own["VLLM_RAY_PER_WORKER_GPUS"] = str(deployment.gpus)
     passed = {
         key: os.environ[key] for key in ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE") if key in os.environ
     }

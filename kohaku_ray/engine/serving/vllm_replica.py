@@ -12,7 +12,7 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import DPServer, LLMServer
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
-from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.engine.errors import ReplicaLostError
 from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.engine.serving.meter import Meter, watch_power
@@ -60,7 +60,8 @@ class VllmReplica(Together, LLMServer):
         return dataclasses.replace(reply, replica=self._replica, **dataclasses.asdict(spent))
 
     async def _complete(self, request: ChatRequest) -> Any:
-        body = await completion_body(request, self._model_id, "json_schema", any_root=True)
+        name = self._model_id if request.adapter is None else adapted(self._model_id, request.adapter)
+        body = await completion_body(request, name, "json_schema", any_root=True)
         if self._deployment.chat_template_kwargs:
             body["chat_template_kwargs"] = self._deployment.chat_template_kwargs
         if self._deployment.reasoning_effort is not None:
@@ -90,7 +91,8 @@ class VllmReplica(Together, LLMServer):
 
     async def _counters(self) -> list[float | None]:
         joules: list[float | None] = await self.collective_rpc("joules", timeout=COUNTERS_TIMEOUT_S)
-        return joules
+        # The counter is the whole GPU's: an engine with a share of it has used that share.
+        return [None if one is None else one * self._deployment.gpus for one in joules]
 
 
 class GangReplica(VllmReplica, DPServer):

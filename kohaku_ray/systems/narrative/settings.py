@@ -54,7 +54,7 @@ def refuse_identical_members(config: Any) -> None:
     """Refuse an ensemble in which two members ask the same models the same, and no seed makes them differ.
 
     Args:
-        config: The run's configuration: ``ensemble``, ``uses``, ``deployments`` and ``role(name, member)`` are read.
+        config: The run's configuration: ``ensemble``, ``uses``, ``models`` and ``role(name, member)`` are read.
 
     Raises:
         ConflictError: There are such members; the message says which and the way out.
@@ -63,7 +63,7 @@ def refuse_identical_members(config: Any) -> None:
     for member in range(config.ensemble.members):
         played = tuple(config.role(name, member) for name in config.uses.roles)
         other = seen.setdefault(played, member)
-        models = [role for role in played if config.deployments[role.model].kind != "extractive"]
+        models = [role for role in played if config.models[role.model].kind != "extractive"]
         if other != member and not any(role.temperature for role in models):
             how = "at temperature 0" if models else "a judge without seeds"
             warmer = "roles.search.temperature above 0, " if models else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from kohaku_ray.engine.serving.cross_encoder import PairReplica
 from kohaku_ray.engine.serving.handles import PAIRS_PER_CALL, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.store import Index
+from kohaku_ray.run.deployments import model_identity
 
 COUNTED = "pairs ranked"
 
@@ -69,6 +71,46 @@ def test_scores_are_the_bare_models(application, pairs, expected):
     np.testing.assert_allclose(asyncio.run(rank_pairs(application, pairs)), expected, atol=1e-5)
 
 
+unbatched = PairReplica.rank.__wrapped__
+"""What Serve calls with a batch."""
+
+
+def test_a_model_in_half_precision_scores_nearly_the_same(model, pairs, expected):
+    deployment = CrossEncoderConfig(model=model, max_tokens=128, precision="bfloat16")
+    replica = PairReplica(deployment)
+    assert {str(weight.dtype) for weight in replica._model.parameters()} == {"torch.bfloat16"}
+    [scores] = asyncio.run(unbatched(replica, [pairs[:40]]))
+    gap = np.abs(np.array(scores) - expected[:40])
+    assert 0 < gap.mean() < 0.02, "roundings of 3 digits, which the model's large random weights amplify"
+    assert np.corrcoef(scores, expected[:40])[0, 1] > 0.95
+    whole = CrossEncoderConfig(model=model, max_tokens=128)
+    assert {str(weight.dtype) for weight in PairReplica(whole)._model.parameters()} == {"torch.float32"}
+    assert model_identity(whole) == f"cross_encoder:{model} [null,128]", "as runs have recorded it"
+    assert model_identity(deployment) == f'cross_encoder:{model} [null,128,"bfloat16"]'
+
+
+def test_a_replica_goes_on_while_it_scores(model, pairs, expected):
+    replica, entered, free = PairReplica(CrossEncoderConfig(model=model, max_tokens=128)), [], threading.Event()
+    predict = replica._model.predict
+
+    def held(batch, **settings):
+        entered.append(len(batch))
+        assert free.wait(20), "the replica's event loop stood still"
+        return predict(batch, **settings)
+
+    replica._model.predict = held
+
+    async def ask() -> list[list[float]]:
+        scoring = asyncio.create_task(unbatched(replica, [pairs[:3], pairs[3:5]]))
+        while not entered:
+            await asyncio.sleep(0.01)
+        free.set()
+        return await scoring
+
+    np.testing.assert_allclose(np.concatenate(asyncio.run(ask())), expected[:5], atol=1e-5)
+    assert entered == [5]
+
+
 @pytest.fixture(scope="module")
 def slow(application, model, tmp_path_factory) -> tuple[str, Path]:
     """Name of an application of one replica that takes its time over a batch, and where it notes each one's size."""
@@ -101,6 +143,8 @@ def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     sizes = [int(note.name.split()[1]) for note in notes.iterdir()]
     assert sum(sizes) == 60
     assert len(sizes) <= 4, "twenty callers, a few batches"
+    starts = sorted(float(note.name.split()[0]) for note in notes.iterdir())
+    assert min(np.diff(starts), default=1.0) >= 0.5, "one batch at a time"
     assert [len(scores) for scores in found] == [3] * 20
     np.testing.assert_allclose(np.concatenate(found), expected[:60], atol=1e-5)
 

@@ -16,7 +16,7 @@ from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs, placement
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import answer_demand, check_demand, deployment_demand
+from kohaku_ray.run.demand import answer_demand, check_demand, deployment_demand, replicas_demand
 from kohaku_ray.run.deployments import check_deployment, model_identity
 from kohaku_ray.run.models import dollars, models_of
 
@@ -177,10 +177,42 @@ def test_every_gpu_of_pipelines_and_data_parallel_groups_is_counted():
         ({"tensor_parallel": 4, "resources": {"node": 1}}, {"GPU": 1, "node": 0.25}, "STRICT_PACK"),
         ({"tensor_parallel": 8, "resources": {"node": 0.001}}, {"GPU": 1, "node": 0.0001}, "STRICT_PACK"),
         ({"tensor_parallel": 8, "pipeline_parallel": 2}, {"GPU": 1}, "PACK"),
+        ({"gpus": 0.5, "resources": {"node": 0.001}}, {"GPU": 0.5, "node": 0.001}, "STRICT_PACK"),
     ],
 )
 def test_a_replicas_gpus_share_a_node_and_its_resources(settings, bundle, strategy):
     assert placement(VllmConfig(model="m", **settings)) == {"bundle_per_worker": bundle, "strategy": strategy}
+
+
+def test_engines_that_share_a_gpu_are_counted_by_their_shares():
+    shared = VllmConfig(model="m", gpus=0.3, replicas=3, accelerator="H100")
+    demand = deployment_demand(shared)
+    assert demand == pytest.approx({"CPU": 3, "GPU": 0.9, "accelerator_type:H100": 0.003})
+    assert engine_kwargs(shared)["gpu_memory_utilization"] == pytest.approx(0.27)
+    own = shared.model_copy(update={"engine_kwargs": {"gpu_memory_utilization": 0.2}})
+    assert engine_kwargs(own)["gpu_memory_utilization"] == 0.2
+    whole = VllmConfig(model="m")
+    assert "gpu_memory_utilization" not in engine_kwargs(whole), "vLLM's own"
+    assert model_identity(shared) == model_identity(whole)
+    check_demand(replicas_demand({"small": shared}), {"CPU": 3, "GPU": 1, "accelerator_type:H100": 1})
+    four = replicas_demand({"small": shared.model_copy(update={"replicas": 4})})
+    with pytest.raises(ConfigError, match=r"the cluster has 1 GPUs but 4 replica\(s\) of small need 1.2"):
+        check_demand(four, {"CPU": 4, "GPU": 1, "accelerator_type:H100": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("gpus: 2", r"gpus is 2 but is an engine's share of one GPU, at most 1: set tensor_parallel"),
+        ("gpus: 0", r"deployments\.m\.gpus"),
+        ("gpus: 0.5, tensor_parallel: 2", r"gpus is 0\.5 but tensor_parallel is 2: "),
+        ("gpus: 0.5, data_parallel: 2", r"gpus is 0\.5 but data_parallel is 2: "),
+        ("gpus: 0.5, cpus: 2", r"cpus is 2 but gpus is 0\.5: leave one of them out"),
+    ],
+)
+def test_a_share_that_no_engine_can_have_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [f"deployments.m={{kind: vllm, model: m, {settings}}}"])
 
 
 def test_a_model_larger_than_any_node_is_refused_with_both_sizes():
@@ -228,6 +260,9 @@ def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(tmp_path):
     assert [bundle["GPU"] for bundle in group["bundles"]] == [1] * 4, "two engines of two GPUs"
     assert set(group["nodes"]) <= {"replicas a", "replicas b"}
     assert group["n_up"] == 2
+    assert [found[name]["worker_gpus"] for name in ("tensor", "pipeline", "data")] == [1, 1, 1]
+    [bundle] = found["share"]["bundles"]
+    assert (bundle["GPU"], found["share"]["worker_gpus"]) == (0.25, 0.25)
     assert "swap_space" in found["unknown"]
     assert found["refused"].startswith("a replica of big needs 6 GPUs on one node but the largest node has 4")
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from kit import tiny_llama
+from kit import tiny_llama, tiny_lora
 from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
 
 from kohaku_ray.config import Config
@@ -34,8 +34,16 @@ def tiny(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def deployment(tiny) -> dict:
-    return {"kind": "vllm", "model": tiny, "cpus": 1, "replicas": 2, "window_tokens": WINDOW, "start_timeout_s": 600}
+def adapters(tiny, tmp_path_factory) -> dict[str, str]:
+    """Paths of two adapters."""
+    path = tmp_path_factory.mktemp("adapters")
+    return {name: tiny_lora.build(path / name, tiny, seed=seed) for seed, name in enumerate(("style", "tone"))}
+
+
+@pytest.fixture(scope="module")
+def deployment(tiny, adapters) -> dict:
+    engine = {"kind": "vllm", "model": tiny, "cpus": 1, "replicas": 2, "window_tokens": WINDOW}
+    return {**engine, "adapters": adapters, "start_timeout_s": 600}
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +154,56 @@ def test_a_grammar_that_does_not_compile_is_an_error_of_its_call_alone(replicas)
     with pytest.raises(ModelError, match="tiny"):
         ask(replicas, broken).result()
     assert ask(replicas, request(0, "Why?")).result().text
+
+
+def greedy(model, tokenizer, one: ChatRequest) -> str:
+    """The model's reply at temperature 0, by transformers."""
+    messages = [{"role": role, "content": content} for role, content in one.messages]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    made = model.generate(**ids, do_sample=False, max_new_tokens=one.max_tokens, pad_token_id=tokenizer.eos_token_id)
+    return tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def test_calls_with_and_without_adapters_share_an_engine_and_each_gets_its_own_models_reply(replicas, tiny, adapters):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    users = [f"How much energy does hall {hall} use?" for hall in range(4)]
+    asked = [dataclasses.replace(request(0, user, 24, "one question"), temperature=0.0, schema=None) for user in users]
+    made = {
+        name: [ask(replicas, dataclasses.replace(one, adapter=name)) for one in asked] for name in (None, *adapters)
+    }
+    texts = {name: [one.result().text for one in answers] for name, answers in made.items()}
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    for name, found in texts.items():
+        model = AutoModelForCausalLM.from_pretrained(tiny).eval()
+        if name is not None:
+            tiny_lora.merge(model, adapters[name])
+        assert found == [greedy(model, tokenizer, one) for one in asked], name
+    assert len({text for found in texts.values() for text in found}) >= 3, "replies tell the models apart"
+    with pytest.raises(ModelError, match=r"tiny \+ none.*does not exist"):
+        ask(replicas, dataclasses.replace(asked[0], adapter="none")).result()
+
+
+def test_members_with_and_without_an_adapter_answer_on_one_engine(config, run_answer):
+    own = ("ensemble.members=4", "questions.limit=4", "roles.answer.temperature=0")
+    mixed = config(*own, "ensemble.models=[tiny, tiny + style]", name="mixed")
+    summary = run_answer(mixed)
+    assert (summary.n_questions, summary.n_placed) == (4, {"tiny": 4})
+    texts: dict[str, list[str]] = {}
+    for row in table(mixed, "answers"):
+        texts.setdefault(row["question_id"], []).append(row["reply"])
+    assert all(len({*replies[::2]}) == len({*replies[1::2]}) == 1 for replies in texts.values()), "temperature 0"
+    assert all(replies[0] != replies[1] for replies in texts.values())
+    usage = [row for row in table(mixed, "usage") if row["role"] == "answer"]
+    homes = {question: {row["replica"] for row in usage if row["question_id"] == question} for question in texts}
+    assert all(len(replicas) == 1 for replicas in homes.values())
+    assert {(row["deployment"], row["member"] % 2) for row in usage} == {("tiny", 0), ("tiny + style", 1)}
+
+    check_replays(mixed, config(*own, "ensemble.models=[tiny, tiny + style]", name="mixed again"), run_answer)
+    plain = config(*own, name="plain")
+    calls = run_answer(plain).n_calls
+    assert calls["ledger"] >= 8, "members 0 and 2 are recorded: the base keeps its keys"
+    assert calls["made"] == 8
 
 
 def replica_processes(application: str) -> list[psutil.Process]:
