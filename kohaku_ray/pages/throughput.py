@@ -65,7 +65,8 @@ RUN_LEGEND = (
     "scaling: answers per second of R replicas over R times those of one",
     "CPU ms/call: CPU time of driver, retrievers, members, ledger, voters and replicas, without vLLM's engine process",
     "MFU: 2 × parameters × tokens per second, those from the prefix cache left out, over the GPUs' dense bf16 FLOP/s",
-    "J/1,000, $/1,000: energy of the replicas' GPUs, and the price of the calls, per 1,000 usable answers",
+    "J/1,000: energy of the replicas' GPUs per 1,000 usable answers",
+    "$/1,000: price of the calls per 1,000 usable answers",
 )
 """Meaning of these heads."""
 
@@ -287,6 +288,16 @@ def run_table(bench: Throughput) -> list[tuple[str, ...]]:
     return list(zip(*columns, strict=True)) if rows else []
 
 
+def run_notes(bench: Throughput) -> list[str]:
+    """Explain the heads that are shown of the answer runs, and list the errors in each run."""
+    heads = set(run_table(bench)[0])
+    unseen = tuple(head for head in ("MFU", "J/1,000", "$/1,000", "scaling", "of plain") if head not in heads)
+    errors = [
+        f"{counted(run.replicas, 'replica')}, errors: {'; '.join(run.errors)}" for run in bench.runs if run.errors
+    ]
+    return [line for line in RUN_LEGEND if not line.startswith(unseen)] + errors
+
+
 def _run_text(figure: float | None, digits: int) -> str:
     return "-" if figure is None else f"{figure:,.{digits}f}"
 
@@ -307,8 +318,6 @@ def absences(bench: Throughput) -> list[str]:
         elif row["status"] == "failed":
             where = f"{replicas}, members {row['members']}, {row['concurrency']} in flight"
             lines.append(f"{where}: failed: {row['reason']}")
-    for run in bench.runs:
-        lines += [f"{counted(run.replicas, 'replica')}, answer run: {error}" for error in run.errors]
     return list(dict.fromkeys(lines))
 
 
@@ -318,7 +327,7 @@ def describe(bench: Throughput) -> str:
     notes = absences(bench)
     lines = [*facts, "", *_aligned([COLUMNS, *table(bench)]), *([""] if notes else []), *notes, "", *LEGEND]
     if runs := run_table(bench):
-        lines += ["", "Answer runs", *_aligned(runs), "", *RUN_LEGEND]
+        lines += ["", "Answer runs", *_aligned(runs), "", *run_notes(bench)]
     return "\n".join(lines)
 
 
@@ -345,9 +354,9 @@ def page(bench: Throughput) -> str:
     from kohaku_ray.pages.page import page_environment
 
     template = page_environment().get_template("throughput.html.j2")
-    tables: list[tuple[str, list[tuple[str, ...]], tuple[str, ...]]] = [("", [COLUMNS, *table(bench)], LEGEND)]
+    tables: list[tuple[str, list[tuple[str, ...]], Sequence[str]]] = [("", [COLUMNS, *table(bench)], LEGEND)]
     if runs := run_table(bench):
-        tables.append(("Answer runs", runs, RUN_LEGEND))
+        tables.append(("Answer runs", runs, run_notes(bench)))
     values = {"facts": bench.facts, "tables": tables}
     return template.render(values, absences=absences(bench), charts=charts(bench))
 

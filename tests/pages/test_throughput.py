@@ -186,6 +186,7 @@ def test_answer_runs_on_gpus_say_what_these_compute_and_use():
     assert (one["joules_per_1000"], one["dollars_per_1000"]) == (2000, 25)
     [head, _, first, _] = run_table(bench)
     said = dict(zip(head, first, strict=True))
+    assert "MFU: 2 × parameters" in describe(bench)
     assert (said["MFU"], said["J/1,000"], said["$/1,000"], said["prompt/s/GPU"]) == ("0.200", "2,000", "25.00", "250")
     unknown = records(with_runs(Gpus(2, None, 1000)))[-1]
     assert (unknown["mfu"], unknown["prompt_per_s_gpu"]) == (None, 200)
@@ -200,7 +201,8 @@ def test_page_terminal_json_and_csv_hold_the_answer_runs():
     assert [row["of_plain"] for row in rows[-3:]] == ["", "0.8", "0.64"]
     assert json.loads(as_json(bench))["rows"][-1]["answers_per_s"] == 5.76
     for told in (text, describe(bench)):
-        assert "1 replica, answer run: 4 × cut at 256 tokens" in told
+        assert "1 replica, errors: 4 × cut at 256 tokens" in told
+        assert "MFU" not in told, "no GPUs, no legend of what is known of them"
     assert "5.76" in describe(bench)
 
 

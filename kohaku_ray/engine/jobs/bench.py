@@ -150,7 +150,6 @@ class _Bench:
         self._resources = ray.cluster_resources()
         self._facts: dict[str, str | int] = {
             "Deployment": f"{name}: {deployment.model}",
-            "Engine": json.dumps(engine_kwargs(deployment), sort_keys=True, default=str),
             "Device": device_of(deployment, self._resources),
             "Questions per replica": grid.questions,
             "Context tokens": grid.context_tokens,
@@ -158,6 +157,10 @@ class _Bench:
             "Sampling": f"temperature {self._played.temperature:g}, top_p {self._played.top_p:g}",
             "Versions": versions(),
         }
+        if self._n_answered:
+            how = f"early_stop {config.ensemble.early_stop}"
+            self._facts["Answer runs"] = f"system {config.system}, {self._n_answered} questions per replica, {how}"
+        self._facts["Engine"] = json.dumps(engine_kwargs(deployment), sort_keys=True, default=str)
         self._gpus = gpus_of(deployment, self._resources)
         self._plain: list[Plain] = []
         self._cells: list[BenchCell] = []
@@ -180,11 +183,6 @@ class _Bench:
             self._indexed = with_index(self._config, self._folder)
         except (KohakuRayError, RayError) as error:
             self._no_index = message_of(error)
-        else:
-            self._facts |= {
-                "Answer runs": f"system {self._config.system}, {self._n_answered} questions per replica, "
-                f"early_stop {self._config.ensemble.early_stop}"
-            }
 
     def measure_plain(self) -> None:
         """Measure plain vLLM: one engine for all numbers of members, on one replica's resources."""

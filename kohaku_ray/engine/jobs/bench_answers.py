@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.cluster import check_cluster, check_nodes
 from kohaku_ray.engine.jobs.again import Recorded, Replies, answer_again, models_by_member, open_recorded
 from kohaku_ray.engine.jobs.answer import context_of, make_run
-from kohaku_ray.engine.jobs.bench_machine import cpu_seconds, processes_titled, replica_processes
+from kohaku_ray.engine.jobs.bench_machine import cpu_seconds, processes_here, replica_processes
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
@@ -45,8 +46,6 @@ WAVES = 10
 """Questions of a run over those that a replica has in flight: the first and the last are a small part of it."""
 WARM_UP_QUESTIONS = 4
 """Questions per replica of the run before, which starts what a first question starts in every process."""
-ACTORS = ("ray::Retriever", "ray::Member", "ray::Voter", "ray::LedgerShard")
-"""Titles of the processes of a run, beside driver and replicas."""
 BLOCK = 32
 """Questions that are read back at once."""
 
@@ -140,10 +139,10 @@ def measure_answers(config: Config, application: str, deployment: VllmConfig) ->
                 return make_run(pool, context, ledger, questions, identity_of(config, index), show, time.perf_counter())
 
             make(config.model_copy(update={"run": f"{config.run}-before"}), before, lambda _: None)
-            n_actors = len([*pool.retrievers, *pool.members, *pool.voters, *ledger.shards])
-            actors, replicas = processes_titled(ACTORS), replica_processes(application)
-            is_whole = len(actors) >= n_actors and len(replicas) == deployment.n_engines
-            seen = [psutil.Process(), *actors, *replicas] if is_whole else []
+            actors = [*pool.retrievers, *pool.members, *pool.voters, *ledger.shards]
+            processes = [*processes_here(actors), *replica_processes(application)]
+            is_whole = len(processes) == len(actors) + deployment.n_engines
+            seen = [psutil.Process(), *processes] if is_whole else []
             began_s = cpu_seconds(seen)
             with Progress("bench", len(questions), "questions") as progress:
 
@@ -187,7 +186,11 @@ def calls_of(config: Config) -> list[dict[str, Any]]:
         for start in range(0, len(questions), BLOCK):
             await answer_again(context, index, questions[start : start + BLOCK])
 
-    asyncio.run(ask_again())
+    logging.disable(logging.INFO)  # Serve's import lets every library that loads an encoder tell of it
+    try:
+        asyncio.run(ask_again())
+    finally:
+        logging.disable(logging.NOTSET)
     keys = set(RunDirectory(config.run).read_table("usage", ["key"])["key"].to_pylist())
     if missing := keys - requests.keys():
         raise ModelError(f"{len(missing)} of {len(keys)} calls of the answer run could not be read back")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
+import ray
 
 from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.pages.throughput import Gpus
 
 FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "L40S": 362e12}
@@ -28,9 +31,15 @@ def replica_processes(application: str) -> list[psutil.Process]:
     ]
 
 
-def processes_titled(titles: tuple[str, ...]) -> list[psutil.Process]:
-    """This machine's processes whose titles begin with one of these."""
-    return [one for one in psutil.process_iter(["name"]) if (one.info["name"] or "").startswith(titles)]
+def processes_here(actors: Sequence[Any]) -> list[psutil.Process]:
+    """Find the processes of actors, those on this node."""
+    here = ray.get_runtime_context().get_node_id()
+    places = ray_get([actor.__ray_call__.remote(_place) for actor in actors])
+    return [psutil.Process(pid) for node, pid in places if node == here]
+
+
+def _place(_: Any) -> tuple[str, int]:
+    return ray.get_runtime_context().get_node_id(), os.getpid()
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
