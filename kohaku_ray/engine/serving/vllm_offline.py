@@ -93,7 +93,10 @@ def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     generate({"members": 1, "prompts": [job["warm_up"]], "seeds": [0]})
     results = [generate(run) for run in job["runs"]]
-    return results + ([make(job["calls"])] if job["calls"] else [])
+    if calls := job["calls"]:
+        make([{**calls[0], "messages": job["warm_up"], "seeds": [0]}])  # which loads what grammars need
+        results.append(make(calls))
+    return results
 
 
 def _known_to_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -240,7 +240,7 @@ def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, conf
     assert 0 < run.cpu_s < run.wall_s * psutil.cpu_count()
     assert (plain_run.n_questions, plain_run.n_calls) == (50, 200)
     assert plain_run.prompt_tokens == run.prompt_tokens, "the same prompts, by the same template"
-    assert plain_run.completion_tokens == pytest.approx(run.completion_tokens, rel=0.2), "the same seeds and grammars"
+    assert plain_run.completion_tokens == pytest.approx(run.completion_tokens, rel=0.03), "the same seeds and grammars"
     assert plain_run.cached_tokens / plain_run.prompt_tokens > 2 / 3 * 0.75
 
     skipped = [one for one in (*bench.cells, *bench.runs) if one.replicas == 64]
