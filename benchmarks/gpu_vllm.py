@@ -15,7 +15,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 
 
 def vllm(sheet: Sheet, device: str, small: bool) -> None:
-    """Engine, ensemble and routing of a Qwen2.5-7B shape without trained weights (small: a tiny Llama)."""
+    """Engine, ensemble, answers and routing of a Qwen2.5-7B shape without trained weights (small: a tiny Llama)."""
     from importlib.util import find_spec
 
     if find_spec("vllm") is None:
@@ -30,7 +30,7 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
     sys.path.insert(0, str(TESTS))
     from kit import tiny_llama
 
-    window, context = (1024, 500) if small else (10_240, 8_000)
+    window, context = (2048, 500) if small else (10_240, 8_000)
     with tempfile.TemporaryDirectory() as folder:
         texts = [path.read_text(encoding="utf-8") for path in sorted(Path(sample.path("documents")).rglob("*.md"))]
         model = Path(tiny_llama.build(Path(folder), texts, window=window))
@@ -47,11 +47,15 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
             **({"cpus": 1} if device == "cpu" else {}),
         }
         overrides = [f"deployments.random={json.dumps(deployment)}", "roles.answer.model=random"]
+        # Without trained weights most replies end at their limit.
+        overrides += ["roles.answer.max_tokens=128", "roles.plan.max_tokens=64", "kohaku.max_retries=0"]
+        overrides += [f"kohaku.max_context_tokens={context}", f"index.path={folder}/none"]
         if device == "cpu":
             overrides.append("cluster.num_cpus=6")
         config = load_config("demo", overrides)
         sizes = {"questions": 4, "output_tokens": 8} if small else {"questions": 16, "output_tokens": 128}
-        grid = Grid(replicas=(1,), members=(1, 9), concurrency=(8,), context_tokens=context, **sizes)
+        answered = {"answer_questions": 8 if small else 40}
+        grid = Grid(replicas=(1,), members=(1, 9), concurrency=(8,), context_tokens=context, **sizes, **answered)
         energy, ask_all = Energy(), bench._ask_all
         spent: dict[int, float] = {}
         added: set[str] = set()
@@ -69,7 +73,7 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
         # It writes its page after every cell.
         with patch.object(bench, "_ask_all", metered), patch.object(bench, "write_throughput", so_far):
             found = bench.run_bench(config, grid, f"{folder}/bench")
-        for one in (*found.plain, *found.cells):
+        for one in (*found.plain, *found.cells, *found.runs, *filter(None, [found.plain_run])):
             if one.measured is None:
                 sheet.skip(f"{type(one).__name__}, {one.members} member(s)", one.reason)
         if "energy" not in added:
@@ -80,6 +84,8 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
 
 def add_new(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added: set[str]) -> None:
     """Add the figures of the cells that are measured by now, each once."""
+    from kohaku_ray.pages.throughput import records
+
     plain = {one.members: one for one in found.plain}
     cells = {cell.members: cell for cell in found.cells}
     rates = {n: cell.measured.questions_per_s for n, cell in cells.items() if cell.measured is not None}
@@ -92,6 +98,17 @@ def add_new(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added:
         limit = plain[n].measured.questions_per_s
         wanted = 0.9 if n == 1 and grid.context_tokens >= 8000 else None
         sheet.add(name, rates[n], f"LLM.generate, n = {n}", limit, "questions/s", at_least=wanted, note=note)
+    if found.plain_run is not None and found.plain_run.measured is not None and "answers" not in added:
+        added.add("answers")
+        peer, run = found.plain_run.measured, found.runs[0].measured
+        share = [
+            f"{row['mfu']:.3f} of the GPU's bf16 FLOP/s, " for row in records(found)[-1:] if row["mfu"] is not None
+        ]
+        said = (
+            f"{''.join(share)}{run.n_questions} questions, {run.n_usable} of {run.n_answers} answers without an error"
+        )
+        name, limit = "answer run, 9 members", peer.n_calls / peer.wall_s
+        sheet.add(name, run.n_calls / run.wall_s, "LLM.generate, the same calls", limit, "calls/s", note=said)
     if {1, 9} <= rates.keys() and "ensemble" not in added:
         added.add("ensemble")
         limit = 2.0 if grid.context_tokens >= 8000 else None
@@ -113,7 +130,7 @@ def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: d
         reason = "a choice needs two replicas of one GPU each, and this machine has one GPU"
         sheet.skip("affinity on and off", reason, is_failure=False)
         return
-    grid = Grid(replicas=(2,), members=(9,), concurrency=(4,), context_tokens=context, **sizes)
+    grid = Grid(replicas=(2,), members=(9,), concurrency=(4,), context_tokens=context, answer_questions=0, **sizes)
     rates, cached = {}, {}
     for router in ("question", "power_of_two"):
         config = load_config("demo", [*overrides, f"deployments.random.router={router}"])

@@ -160,6 +160,12 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--questions", type=_count, default=16, metavar="N", help="per replica and cell (default 16)")
     bench.add_argument("--context-tokens", type=_count, default=2000, metavar="N", help="default 2000")
     bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
+    bench.add_argument(
+        "--answer-questions",
+        type=_count_or_zero,
+        metavar="N",
+        help="per replica, of an answer run after the grid; 0: none (default 10 × the largest concurrency; on CPUs 0)",
+    )
     bench.add_argument("-o", "--output", default="runs/bench", metavar="DIR", help="default runs/bench")
 
     validate = _add(commands, run.validate)
@@ -256,6 +262,10 @@ def _share(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
     return value
+
+
+def _count_or_zero(text: str) -> int:
+    return 0 if text.strip() == "0" else _count(text)
 
 
 def _count(text: str) -> int:

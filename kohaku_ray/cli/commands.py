@@ -513,7 +513,7 @@ def bench(arguments: argparse.Namespace) -> outcomes.Benched:
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.pages.throughput import FILES, describe
 
-    names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens")
+    names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens", "answer_questions")
     grid = Grid(**{name: getattr(arguments, name) for name in names})
     try:
         bench = run_bench(_load(arguments), grid, arguments.output)

@@ -82,3 +82,18 @@ def test_a_figure_is_kept_when_it_is_measured_whatever_comes_before_and_after(
     assert found["skipped"][0]["reason"] == "MemoryError: CUDA out of memory"
     assert said in found["skipped"][1]["reason"]
     assert not gpu.is_kept(found)
+
+
+def test_an_answer_run_stands_beside_plain_vllm_given_its_calls_once(tmp_path, module):
+    from kohaku_ray.engine.jobs.bench import Grid
+    from kohaku_ray.pages.throughput import AnswerRun, Gpus, Measurement, Plain, Throughput
+
+    run = AnswerRun(1, 9, Measurement(40, 400, 20.0, 8000, 2000, 5000, n_answers=360, n_usable=30))
+    plain = Plain(9, Measurement(40, 400, 16.0, 8000, 2000))
+    found = Throughput({}, runs=(run,), plain_run=plain, gpus=Gpus(1, 1e6, 1000))
+    sheet, added = module("gpu_sheet").Sheet(tmp_path / "result.jsonl"), set()
+    for so_far in (Throughput({}, runs=(run,)), found, found):
+        module("gpu_vllm").add_new(sheet, so_far, Grid(), {}, added)
+    [line] = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
+    assert (line["figure"], line["peer"], line["ratio"], line["unit"]) == (20, 25, 0.8, "calls/s")
+    assert line["note"] == "0.500 of the GPU's bf16 FLOP/s, 40 questions, 30 of 360 answers without an error"

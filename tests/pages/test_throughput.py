@@ -11,7 +11,9 @@ import pytest
 from kohaku_ray.errors import DataError
 from kohaku_ray.pages.throughput import (
     FILES,
+    AnswerRun,
     BenchCell,
+    Gpus,
     Measurement,
     Plain,
     Throughput,
@@ -22,6 +24,7 @@ from kohaku_ray.pages.throughput import (
     describe,
     page,
     records,
+    run_table,
     table,
     write_throughput,
 )
@@ -145,3 +148,72 @@ def test_files_are_written_and_replaced_and_an_output_that_is_a_file_is_refused(
     (tmp_path / "taken").write_text("")
     with pytest.raises(DataError, match="taken: cannot be made"):
         write_throughput(whole(), str(tmp_path / "taken"))
+
+
+def with_runs(gpus: Gpus | None = None, **figures) -> Throughput:
+    """Answer runs on one and two replicas, beside plain vLLM, which was given the calls of the first."""
+
+    def run(n: int, wall_s: float) -> Measurement:
+        tokens = {"prompt_tokens": 5000 * n, "completion_tokens": 1000 * n, "cached_tokens": 4000 * n}
+        answers = {"n_answers": 40 * n, "n_usable": 36 * n, "cpu_s": 0.5 * n}
+        return Measurement(10 * n, 50 * n, wall_s, **tokens, **answers, **figures)
+
+    plain = Plain(4, Measurement(10, 50, 8.0, 5000, 1000, 4500, 0.2))
+    runs = (AnswerRun(1, 4, run(1, 10.0), errors=("4 × cut at 256 tokens",)), AnswerRun(2, 4, run(2, 12.5)))
+    return Throughput(whole().facts, whole().plain, whole().cells, runs, plain, gpus)
+
+
+def test_answer_runs_stand_beside_plain_vllm_given_their_calls():
+    head, *rows = run_table(with_runs())
+    assert head == (
+        *("replicas", "members", "questions", "calls", "answers/s", "usable", "generated/s", "prompt/s", "cached"),
+        *("calls/s", "of plain", "scaling", "CPU ms/call"),
+    )
+    assert rows == [
+        ("plain", "4", "10", "50", "-", "-", "125", "625", "0.900", "6.25", "-", "-", "4.0"),
+        ("1", "4", "10", "50", "3.60", "0.900", "100", "500", "0.800", "5.00", "0.80", "1.00", "10.0"),
+        ("2", "4", "20", "100", "5.76", "0.900", "160", "800", "0.800", "8.00", "0.64", "0.80", "10.0"),
+    ]
+    assert table(with_runs()) == table(whole()), "the grid's table is as without them"
+    assert run_table(whole()) == []
+
+
+def test_answer_runs_on_gpus_say_what_these_compute_and_use():
+    bench = with_runs(Gpus(2, 1e6, 1000), joules=72.0, dollars=0.9)
+    one, two = (row for row in records(bench) if row["kind"] == "answers")
+    assert one["mfu"] == pytest.approx(2 * 1000 * (1000 + 1000) / 10 / 2e6), "tokens that no cache held"
+    assert (one["generated_per_s_gpu"], two["generated_per_s_gpu"]) == (50, 40)
+    assert (one["joules_per_1000"], one["dollars_per_1000"]) == (2000, 25)
+    [head, _, first, _] = run_table(bench)
+    said = dict(zip(head, first, strict=True))
+    assert "MFU: 2 × parameters" in describe(bench)
+    assert (said["MFU"], said["J/1,000"], said["$/1,000"], said["prompt/s/GPU"]) == ("0.200", "2,000", "25.00", "250")
+    unknown = records(with_runs(Gpus(2, None, 1000)))[-1]
+    assert (unknown["mfu"], unknown["prompt_per_s_gpu"]) == (None, 200)
+
+
+def test_page_terminal_json_and_csv_hold_the_answer_runs():
+    bench = with_runs()
+    text, rows = page(bench), list(csv.DictReader(io.StringIO(as_csv(bench))))
+    assert text.count("<table>") == 2
+    assert "<h2>Calls per second of answer runs</h2>" in text
+    assert [row["kind"] for row in rows[-3:]] == ["plain answers", "answers", "answers"]
+    assert [row["of_plain"] for row in rows[-3:]] == ["", "0.8", "0.64"]
+    assert json.loads(as_json(bench))["rows"][-1]["answers_per_s"] == 5.76
+    for told in (text, describe(bench)):
+        assert "1 replica, errors: 4 × cut at 256 tokens" in told
+        assert "MFU" not in told, "no GPUs, no legend of what is known of them"
+    assert "5.76" in describe(bench)
+
+
+def test_an_answer_run_that_was_not_made_says_why():
+    runs = (AnswerRun(1, 4, reason="no index"), AnswerRun(9, 4, reason="no room", is_skipped=True))
+    bench = Throughput({}, runs=runs, plain_run=Plain(4, reason="no run"))
+    assert absences(bench) == [
+        "plain, calls of an answer run: not measured: no run",
+        "1 replica, answer run: failed: no index",
+        "9 replicas: skipped: no room",
+    ]
+    assert bench.n_failed == 2
+    assert run_table(bench) == []
+    assert charts(bench) == []

