@@ -103,8 +103,8 @@ class CrossEncoderConfig(BackendConfig):
     """Longest pair, in tokens; longer texts are cut."""
     batch_pairs: PositiveInt = 64
     """Pairs per forward pass, sorted by length."""
-    precision: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Number format of the model's weights."""
+    precision: Literal["float32", "float16", "bfloat16"] | None = None
+    """Number format of the model's weights; None: as they are saved."""
     gpus: Annotated[float, Field(ge=0)] = 0
     """GPUs per replica, such as 0.25; 0: runs on a CPU."""
     trust_remote_code: bool = False

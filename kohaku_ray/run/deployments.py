@@ -104,7 +104,7 @@ def model_identity(deployment: Deployment) -> str:
         return _local_identity(deployment)
     if isinstance(deployment, CrossEncoderConfig):
         # Only if set: the identities of runs stay as they are.
-        precision = [] if deployment.precision == "float32" else [deployment.precision]
+        precision = [] if deployment.precision is None else [deployment.precision]
         extra = canonical_json([deployment.revision, deployment.max_tokens, *precision])
         return f"cross_encoder:{deployment.model} {extra}"
     own = make_backend(deployment, with_key=False).identity

@@ -20,8 +20,6 @@ class PairReplica:
     """Hosts one cross-encoder of sentence-transformers."""
 
     def __init__(self, deployment: CrossEncoderConfig) -> None:
-        import torch
-
         with without_sklearn():
             from sentence_transformers import CrossEncoder
 
@@ -30,7 +28,7 @@ class PairReplica:
             max_length=deployment.max_tokens,
             device="cuda" if deployment.gpus else "cpu",
             trust_remote_code=deployment.trust_remote_code,
-            model_kwargs={"dtype": getattr(torch, deployment.precision)},
+            model_kwargs={"dtype": deployment.precision or "auto"},
         )
         self._batch_pairs = deployment.batch_pairs
 
