@@ -72,10 +72,12 @@ def bind_vllm(name: str, deployment: VllmConfig) -> Any:
 
 def _loaded(name: str, deployment: VllmConfig) -> dict[str, Any]:
     """Return the adapters that the engine's server loads when it starts, by the names that requests call them."""
+    if not deployment.adapters:
+        return {}
     from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 
     adapters = [LoRAModulePath(adapted(name, adapter), source) for adapter, source in deployment.adapters.items()]
-    return {"lora_modules": adapters} if adapters else {}
+    return {"lora_modules": adapters}
 
 
 def placement(deployment: VllmConfig) -> dict[str, Any]:
