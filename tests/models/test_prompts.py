@@ -107,7 +107,7 @@ def test_short_instructions_name_the_kind_of_value_that_is_asked_for_alone(promp
     said = {
         "number": "the number that this sentence gives",
         "range": "the range that this sentence gives",
-        "boolean": "1 if this sentence supports",
+        "boolean": '"True" if this sentence supports',
         "text": "spelled as in this sentence",
         None: "spelled as in this sentence",
     }
