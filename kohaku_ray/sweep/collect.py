@@ -33,7 +33,7 @@ from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, Sweep
 from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
-from kohaku_ray.sweep.study import ceiling_of, ensembles, forecast_of, pool_of
+from kohaku_ray.sweep.study import ensembles, outlook, pool_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +292,7 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
             cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
         drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
         what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
-        top = ceiling_of(members, reader.metric)
-        never = (
-            f"Ceiling of any vote: no member is right on {top.n_never} of {top.n_questions} questions "
-            f"({top.share:.1%}; 95 % by Clopper and Pearson: {top.low:.1%} to {top.high:.1%})."
-        )
-        notes = (what, never, *forecast_of(members, reader.metric), *members.notes)
+        notes = (what, *outlook(members, reader.metric), *members.notes)
     title = table.title or table.name
     return Table(table.name, title, _axes(table), tuple(cells), repeats="subsamples", notes=notes)
 

@@ -15,7 +15,7 @@ from kohaku_ray.ensemble.study import Marks, Parts, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.evaluation.selection import Ceiling, ceiling
+from kohaku_ray.evaluation.selection import ceiling
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.index.arrays import Mask
 from kohaku_ray.run.block import rule_of
@@ -77,34 +77,27 @@ def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members
     return members.marks.score(vote_pool(members.pool, drawn, rules))
 
 
-def ceiling_of(members: Members, metric: Metric) -> Ceiling:
-    """Find the questions that no member answers right, by the metric's first part."""
-    return ceiling(_right(members, metric))
-
-
-def forecast_of(members: Members, metric: Metric) -> list[str]:
-    """Say what the metric's first part would be with more members, as pairs of them tell; nothing of one member."""
+def outlook(members: Members, metric: Metric) -> list[str]:
+    """Say what votes over these members can reach, and what more members would, by the metric's first part."""
+    part = next(iter(metric.parts))
+    is_right: Mask = _scored(1, [VoteRule()], members.pool.n_members, members)[part][0] > 0.5
+    top = ceiling(is_right)
+    notes = [
+        f"Ceiling of any vote: no member is right on {top.n_never} of {top.n_questions} questions "
+        f"({top.share:.1%}; 95 % by Clopper and Pearson: {top.low:.1%} to {top.high:.1%})."
+    ]
     if members.pool.n_members < 2:
-        return []
-    is_right = _right(members, metric)
-    p = members_differ(is_right)
+        return notes
     shares = forecast(members.pool, is_right, _SIZES, VoteRule())
     curve = ", ".join(f"{share:.3f} with {size}" for size, share in zip(_SIZES, shares, strict=True))
-    part = next(iter(metric.parts))
-    notes = [f"Forecast of `{part}` by the default rule, from pairs of members: {curve}."]
+    notes.append(f"Forecast of `{part}` by the default rule, from pairs of members: {curve}.")
+    p = members_differ(is_right)
     if p < _DIFFER:
         notes.append(
             f"Members are not exchangeable (Cochran's Q, p = {p:.2g}): the forecast is of members drawn at random from "
             "kinds like these, not of more members of one kind."
         )
     return notes
-
-
-def _right(members: Members, metric: Metric) -> Mask:
-    """Find which answers are right by the metric's first part: shape ``(n_questions, n_members)``."""
-    part = _scored(1, [VoteRule()], members.pool.n_members, members)[next(iter(metric.parts))]
-    right: Mask = part[0] > 0.5
-    return right
 
 
 def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metric: Metric) -> Members:
