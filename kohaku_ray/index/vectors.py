@@ -59,32 +59,27 @@ class VectorIndex:
         exact: The candidates are always the nearest (a flat index).
     """
 
-    def __init__(
-        self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None, error: float = 0.0
-    ) -> None:
+    def __init__(self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None) -> None:
         """Combine the parts, made by ``build`` or read from a directory.
 
-        ``exact`` is by default told from the type of the FAISS index. ``error`` bounds the error of its scores for unit
-        queries, beyond float32's.
+        ``exact`` is by default told from the type of the FAISS index.
         """
         self.vectors, self.rows, self.faiss_index = vectors, rows, faiss_index
         self.exact = type(faiss_index).__name__ in ("IndexFlat", "IndexFlatIP") if exact is None else exact
-        self._error = error
 
     @classmethod
-    def build(cls, vectors: F32, rows: I64, factory: str = "Flat", *, train_on_gpu: bool = False) -> VectorIndex:
+    def build(cls, vectors: F32, rows: I64, factory: str = "Flat") -> VectorIndex:
         """Train and fill a FAISS index.
 
         Args:
             vectors: Shape ``(m, d)``; unit rows.
             rows: Shape ``(m,)``; node-table row of each.
             factory: FAISS factory string; ``Flat`` is exact.
-            train_on_gpu: Find the centroids of inverted lists on the GPU; they may differ in the last bits.
 
         Raises:
-            ConfigError: FAISS cannot make or train such an index, or has no GPU.
+            ConfigError: FAISS cannot make or train such an index.
         """
-        return cls(vectors, rows, _filled(vectors, factory, train_on_gpu))
+        return cls(vectors, rows, _filled(vectors, factory))
 
     def probe(self, n_lists: int) -> None:
         """Let queries search so many inverted lists, if there are any: FAISS's default is one, which finds little."""
@@ -94,14 +89,12 @@ class VectorIndex:
         if lists is not None:
             lists.nprobe = n_lists
 
-    def on_gpu(self, float16: bool = False) -> VectorIndex:
+    def on_gpu(self) -> VectorIndex:
         """Clone the FAISS index to the GPU this process sees; hits are the same, as they are scored again.
 
-        With ``float16`` the vectors take half the memory there. See ``gpu.Clone`` for the errors.
+        See ``gpu.Clone`` for the errors.
         """
-        clone = gpu.Clone(self.faiss_index, float16)
-        error = gpu.FLOAT16_ERROR if float16 else 0.0
-        return VectorIndex(self.vectors, self.rows, clone, exact=self.exact, error=error)
+        return VectorIndex(self.vectors, self.rows, gpu.Clone(self.faiss_index), exact=self.exact)
 
     def to_bytes(self) -> bytes:
         """Serialise the FAISS index; the same build gives the same bytes."""
@@ -162,8 +155,7 @@ class VectorIndex:
         found: list[Hits | None] = []
         for query, floor, near in zip(queries, scores[:, -1], places, strict=True):
             hits = self._rescore(query, near)
-            margin = self._margin(query) + self._error * float(np.linalg.norm(query))
-            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + margin
+            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + self._margin(query)
             found.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return found
 
@@ -252,7 +244,7 @@ def check_top_k(top_k: int) -> None:
 _NO_HITS = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
 
 
-def _filled(vectors: F32, factory: str, train_on_gpu: bool) -> Any:
+def _filled(vectors: F32, factory: str) -> Any:
     import faiss
 
     try:
@@ -267,10 +259,7 @@ def _filled(vectors: F32, factory: str, train_on_gpu: bool) -> Any:
     if "HNSW" in factory:
         faiss.omp_set_num_threads(1)  # with several threads the graph would differ from build to build
     try:
-        if train_on_gpu:
-            gpu.train(index, vectors)
-        else:
-            index.train(np.ascontiguousarray(vectors))
+        index.train(np.ascontiguousarray(vectors))
         index.add(np.ascontiguousarray(vectors))
     except RuntimeError as error:
         raise ConfigError(

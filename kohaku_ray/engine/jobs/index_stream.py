@@ -201,8 +201,7 @@ class _Parsed:
         """Build the index: all is encoded."""
         config = self.config
         if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs
-            resources = {"num_cpus": 1, "num_gpus": config.index.build_gpus}
-            build = ray.remote(scheduling_strategy="SPREAD", **resources)(shard_built)
+            build = ray.remote(scheduling_strategy="SPREAD", num_cpus=1)(shard_built)
             parts = [build.remote(config, self.job, number) for number in range(config.index.shards)]
         else:
             ray_get(next(self._reducing))
@@ -219,7 +218,6 @@ def _reducing(config: Config, job: str) -> Any:
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
     reducer = ray.remote(shard_reduced).options(
         num_cpus=idle_cpus(),
-        num_gpus=config.index.build_gpus,
         max_retries=1,
         num_returns="streaming",
         _generator_backpressure_num_objects=1,
