@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import I64
 from kohaku_ray.models.decoding import Row, choose
 
@@ -19,7 +20,7 @@ ROOM_TOKENS = 128
 """Tokens by which the buffers of keys and values grow."""
 
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-"""Types of layers whose whole state is keys and values, token by token."""
+"""Types of layers whose whole state is keys and values, token by token: others, as Mamba's, cannot be shared."""
 
 KeyValues = list[tuple[torch.Tensor, ...]]
 """Keys and values by layer, each of shape ``(n_rows, n_heads, n_tokens, n_dimensions)``."""
@@ -64,12 +65,12 @@ class Computed:
 
     Attributes:
         ids: Its tokens.
-        state: Its keys and values; the whole cache of a model that has other state.
+        state: Its keys and values.
         logits: Of the token after it, shape ``(1, n_vocabulary)``.
     """
 
     ids: I64
-    state: Any
+    state: KeyValues
     logits: torch.Tensor
 
 
@@ -79,8 +80,6 @@ class Batch:
     Attributes:
         rows: Rows that have not ended.
         kept: The prompts, the last one read or met again at the end.
-        shares: Whether prompts are computed once and rows are decoded together. A model with other state than keys and
-            values, such as Mamba's, takes one row after another.
     """
 
     def __init__(self, model: Any, kept_tokens: int) -> None:
@@ -89,11 +88,15 @@ class Batch:
         Args:
             model: A causal language model of transformers.
             kept_tokens: Most tokens of the prompts that are kept for later rows; at least the last prompt is.
+
+        Raises:
+            ConfigError: The model has other state than keys and values.
         """
         self._model, self._kept_tokens = model, kept_tokens
         self._takes = inspect.signature(model.forward).parameters.keys()
         types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
-        self.shares = ATTENTION.issuperset(types) and not getattr(model, "_is_stateful", False)
+        if not ATTENTION.issuperset(types) or getattr(model, "_is_stateful", False):
+            raise ConfigError(f"{type(model).__name__} is no model of attention alone: serve it by vLLM or llama.cpp")
         self.clear()
 
     def clear(self) -> None:
@@ -140,17 +143,13 @@ class Batch:
         known = [tuple(each[..., :n_known, :] for each in both) for both in self.kept[place].state] if n_known else []
         cache = self._new_cache(known)
         logits = self._forward(torch.from_numpy(ids[n_known:])[None], cache)
-        state = [(layer.keys, layer.values) for layer in cache.layers] if self.shares else cache
-        computed = Computed(ids, state, logits)
-        if self.shares:
-            self.kept.append(computed)
-            while len(self.kept) > 1 and sum(len(one.ids) for one in self.kept) > self._kept_tokens:
-                del self.kept[0]
+        computed = Computed(ids, [(layer.keys, layer.values) for layer in cache.layers], logits)
+        self.kept.append(computed)
+        while len(self.kept) > 1 and sum(len(one.ids) for one in self.kept) > self._kept_tokens:
+            del self.kept[0]
         return computed
 
     def _new_cache(self, state: KeyValues) -> Any:
-        if not self.shares:
-            return DynamicCache(config=self._model.config)
         return Cache(layers=[Growing(*one) for one in state]) if state else Cache(layer_class_to_replicate=Growing)
 
     def _forward(self, ids: torch.Tensor, cache: Any, **inputs: Any) -> torch.Tensor:
@@ -169,10 +168,6 @@ class Batch:
     def _join(self, new: Sequence[Row], computed: Sequence[Computed]) -> None:
         """Put new rows below the others, padded on the left to one length."""
         logits = [one.logits for one in computed]
-        if not self.shares:
-            [one] = computed
-            self.rows, self._cache, self._logits, self._padding = list(new), one.state, one.logits, [0]
-            return
         states: list[KeyValues] = [one.state for one in computed]
         lengths = [len(one.ids) for one in computed]
         if self.rows:

@@ -68,7 +68,7 @@ class LocalBackend:
         if tokenizer.chat_template is None:
             _LOG.warning("%s has no chat template: messages are joined by line breaks", name)
         self._batch = Batch(model, window_tokens)
-        self._most = self._room = batch_size if self._batch.shares else 1
+        self._most = self._room = batch_size
         self._waiting: list[Row] = []
         self._futures: dict[Row, asyncio.Future[Reply]] = {}
         self._runner: asyncio.Task[None] | None = None

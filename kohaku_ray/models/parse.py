@@ -153,8 +153,10 @@ def value_text(value: Any, depth: int = 0) -> str:
         return ""
     if isinstance(value, bool):
         return "1" if value else "0"
+    if isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
+        return ""
     if isinstance(value, (int, float)):
-        return _number_text(value)
+        return str(int(value) if abs(value) < 1e15 and value == int(value) else value)
     if isinstance(value, str):
         return clean_text(value).strip()
     if isinstance(value, Mapping):
@@ -163,17 +165,6 @@ def value_text(value: Any, depth: int = 0) -> str:
     if len(texts) > 1:
         return f"[{','.join(texts)}]"
     return "".join(texts)
-
-
-def _number_text(value: float) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return ""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    try:
-        return str(value)
-    except ValueError:  # an integer of thousands of digits
-        return ""
 
 
 def match_refs(value: Any, allowed: Collection[str]) -> tuple[tuple[str, ...], int]:
@@ -199,7 +190,7 @@ def match_refs(value: Any, allowed: Collection[str]) -> tuple[tuple[str, ...], i
 
 
 def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[str]:
-    """Walk a ``ref_id`` of any shape: a list, a string, JSON in a string, an object, any of them nested."""
+    """Walk a ``ref_id`` of any shape: a list, a string of several, an object, any of them nested."""
     if depth > _MAX_DEPTH or value is None or isinstance(value, bool):
         return
     if isinstance(value, Mapping):
@@ -214,12 +205,7 @@ def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[
     elif is_known(value):
         yield value
     else:
-        text = clean_text(value).strip()
-        inner = loads(text) if text[:1] in ("[", "{", '"') else None
-        if inner is not None:
-            yield from _cited(inner, is_known, depth + 1)
-        else:
-            yield from (part.strip() for part in _REF_SPLIT.split(text) if part.strip(WRAPPING))
+        yield from (part.strip() for part in _REF_SPLIT.split(clean_text(value)) if part.strip(WRAPPING))
 
 
 def _match_ref(text: str, allowed: Collection[str], known: Mapping[str, str]) -> str | None:

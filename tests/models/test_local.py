@@ -105,17 +105,6 @@ def test_without_a_schema_greedy_text_is_the_librarys_own(make, path):
     assert reply.prompt_tokens == n_prompt
 
 
-def test_the_models_own_sampling_defaults_are_not_used(path):
-    def text(**own) -> str:
-        model, tokenizer = load_model(Path(path), n_gpus=0, dtype="float32")
-        for key, value in own.items():
-            setattr(model.generation_config, key, value)
-        backend = LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW)
-        return ask(backend, request(2, schema=None, max_tokens=40))[0].text
-
-    assert text() == text(repetition_penalty=9.0, top_k=2, do_sample=True)
-
-
 def test_a_reply_ends_at_its_own_bound_and_says_so(make):
     short, long = ask(make(), request(schema=None, max_tokens=5), request(schema=None, max_tokens=25))
     assert (short.completion_tokens, short.finish_reason) == (5, "length")
@@ -145,15 +134,6 @@ def test_a_prompt_is_computed_once_for_all_members_now_and_later(make):
     )
 
 
-def test_prompts_are_kept_up_to_a_window_of_tokens(make):
-    backend = make()
-    users = [f"{number} " + QUESTION * 60 for number in range(6)]
-    n = ask(backend, *(request(0, user, schema=None, max_tokens=2) for user in users))[0].prompt_tokens
-    assert WINDOW - n < sum(len(one.ids) for one in backend._batch.kept) <= WINDOW
-    first, last = (ask(backend, request(1, user, schema=None, max_tokens=2))[0] for user in (users[0], users[-1]))
-    assert first.cached_tokens < n == last.cached_tokens
-
-
 def test_rows_come_and_go_while_others_are_decoded(make):
     async def staggered(backend) -> list:
         calls = []
@@ -181,20 +161,11 @@ def test_members_of_a_question_go_together_whatever_the_order_of_arrival(make):
     assert all(one.cached_tokens == one.prompt_tokens for one in replies[5:])
 
 
-def test_at_most_batch_size_rows_are_decoded_together(make):
-    backend = make(batch_size=3)
-    ask(backend, *(request(seed, schema=None, max_tokens=4) for seed in range(7)))
-    assert [rows for rows, tokens in backend.shapes if tokens == 1] == [3] * 6 + [1] * 3
-
-
-def test_a_model_with_other_state_takes_one_row_after_another(make, path):
-    expected = ask(make(), *(request(seed, max_tokens=20) for seed in range(3)))
+def test_a_model_with_other_state_than_keys_and_values_is_refused(path):
     model, tokenizer = load_model(Path(path), n_gpus=0, dtype="float32")
     model._is_stateful = True
-    stateful = LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW)
-    replies = ask(stateful, *(request(seed, max_tokens=20) for seed in range(3)))
-    assert [one.text for one in replies] == [one.text for one in expected]
-    assert {one.cached_tokens for one in replies} == {0}
+    with pytest.raises(ConfigError, match="LlamaForCausalLM is no model of attention alone: serve it by vLLM"):
+        LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW)
 
 
 def test_a_request_that_is_refused_fails_alone_with_its_reason(make):

@@ -42,22 +42,14 @@ JSON = json.dumps(ANSWER)
         f"```json\n{JSON}\n```",
         f"<think>{{'x': 1}} maybe {{\"x\": {{}}}} or {{ or }}</think>\n{JSON}",
         f'<think>First {{"answer_value": "7"}}, no.</think>{JSON}',
-        f"<think>{JSON}",
         f'I think {{so}} and [1] {{"a": 1}} {JSON}',
         f"[{JSON}]",
         f'{{"result": {JSON}}}',
-        f'"\\" {{ \\\\" {JSON}',
-        f'{JSON} {{"answer_value": 43}}',
         json.dumps(JSON),
     ],
 )
 def test_the_answer_is_found_whatever_stands_around_it(text):
     assert parse_answer(text, ALLOWED, 1) == READ
-
-
-def test_braces_quotes_and_line_breaks_inside_strings():
-    text = 'So: {"answer_value": "42", "explanation": "a } \\" { [ \n b</think>", "ref_id": ["a"]} }'
-    assert parse_answer(text, ALLOWED).explanation == 'a } " { [ \n b</think>'
 
 
 @pytest.mark.parametrize(
@@ -81,8 +73,6 @@ def test_what_cannot_be_read_is_blank_with_its_reason(reply, error):
     [
         (" 42 ", "42"),
         (42.0, "42"),
-        (0.18, "0.18"),
-        (1e300, "1e+300"),
         (0, "0"),
         (True, "1"),
         (False, "0"),
@@ -90,7 +80,6 @@ def test_what_cannot_be_read_is_blank_with_its_reason(reply, error):
         (["80", "90"], "[80,90]"),
         ([5], "5"),
         ({"value": 5, "unit": "W"}, "5"),
-        ({"low": 1, "high": 2}, "[1,2]"),
         ("No\ud800ne\u0000such", "Nonesuch"),
         *((blank, "") for blank in (None, "  ", "is_blank", "['is_blank']", "N/A.", "null", "`not\nstated`")),
         *((blank, "") for blank in (float("nan"), float("inf"), [], [None], {}, DEEP)),
@@ -121,25 +110,17 @@ def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag)
     [
         ({"answer_value": "Yes"}, "boolean", "1", ()),
         ({"answer_value": False}, "boolean", "0", ()),
-        ({"answer_value": "True."}, "boolean", "1", ()),
         ({"answer_value": "Yes"}, None, "Yes", ()),
         ({"answer_value": "0.2", "answer": "false"}, "boolean", "0", ("mistyped",)),
         ({"answer_value": "is_blank", "answer": "True"}, "boolean", "1", ("contradictory",)),  # Qwen2.5-Coder-1.5B
-        ({"answer_value": "is_blank", "answer": "No."}, "boolean", "0", ("contradictory",)),
-        ({"answer_value": "is_blank", "answer": "True if so."}, "boolean", "", ()),
         ({"answer_value": "is_blank", "answer": "1,300 pounds"}, "number", "", ()),
-        ({"answer_value": "0.2", "answer": "It is."}, "boolean", "0.2", ("mistyped",)),
         ({"answer_value": "1,383.9 MWh"}, "number", "1,383.9 MWh", ()),
         ({"answer_value": "value", "answer": "1383.9 MWh"}, "number", "1383.9 MWh", ("mistyped",)),
-        ({"answer_value": "It took 3 of them"}, "number", "It took 3 of them", ("mistyped",)),
         ({"answer_value": [3, 6]}, "range", "[3,6]", ()),
         ({"answer_value": "[3.5, 3.5]"}, "number", "3.5", ()),
-        ({"answer_value": "[3,3]"}, "range", "[3,3]", ()),
-        ({"answer_value": "[3,30]"}, "number", "[3,30]", ()),
         ({"answer_value": "3"}, "range", "3", ("mistyped",)),
         ({"answer_value": "w" * 300}, "text", "w" * 300, ("mistyped",)),
         ({"answer_value": "42", "ref_id": []}, "number", "42", ("uncited",)),
-        ({"answer_value": "?", "ref_id": ["zz"]}, "number", "?", ("uncited", "mistyped")),
     ],
 )
 def test_a_value_is_read_as_the_kind_that_is_asked_for(fields, kind, value, flags):
@@ -172,8 +153,6 @@ def test_of_a_cut_reply_what_is_complete_counts_and_never_half_a_value(n_cut):
     [
         "The energy is returned to the facility. " * 30,
         "".join(f"the run took {n}.{n} MWh of energy and " for n in range(40)),
-        "3.1, 2.2, 2.1, " * 40,
-        "\n" * 500,
     ],
 )
 def test_a_loop_is_told_from_a_limit_too_low(tail):
@@ -186,7 +165,6 @@ def test_a_loop_is_told_from_a_limit_too_low(tail):
     [
         (json.dumps(dict.fromkeys(ANSWER)), Prediction(is_blank=True)),
         ('{"explanation": "?"}', Prediction(explanation="?", is_blank=True)),
-        ('{"ANSWER_VALUE ": 3}', Prediction(answer_value="3", is_blank=False, flags=("uncited",))),
         ('{"answer": "Heron"}', Prediction("Heron", "Heron", is_blank=False, flags=("uncited",))),
         *((json.dumps(ANSWER | {"is_blank": flag}), replace(READ, attempt=0)) for flag in (None, "false", [], "?")),
     ],
@@ -195,28 +173,18 @@ def test_missing_fields_and_nulls(reply, prediction):
     assert parse_answer(reply, ALLOWED) == prediction
 
 
-def test_the_unit_asked_for_stands_in():
-    assert parse_answer('{"answer_value": 3}', ALLOWED, 0, "kW").answer_unit == "kW"
-    assert parse_answer('{"answer_value": 3, "answer_unit": "is_blank"}', ALLOWED, 0, "kW").answer_unit == "kW"
-    assert parse_answer('{"answer_value": 3, "answer_unit": "MW"}', ALLOWED, 0, "kW").answer_unit == "MW"
-
-
 @pytest.mark.parametrize(
     ("refs", "matched", "n_foreign"),
     [
         (["a", "b", "a"], ("a", "b"), 0),
         ("a, b", ("a", "b"), 0),
-        ("a;b", ("a", "b"), 0),
         ("['b', 'a']", ("b", "a"), 0),
-        ([["a"], ['["b"]']], ("a", "b"), 0),
         ([{"ref_id": "a"}, {"id": "zz"}], ("a",), 1),
-        ({"1": "a"}, ("a",), 0),
         ("[ref_id=a][ref_id=b]", ("a", "b"), 0),
         (["ref_id: LI2025", "<b>"], ("Li2025", "b"), 0),
         ("['is_blank']", (), 0),
         (["a", "zz", "ZZ", "yy"], ("a",), 2),
         (["N/A", "", None, True], (), 0),
-        (None, (), 0),
         (7, (), 1),
     ],
 )
@@ -230,11 +198,6 @@ def test_ids_match_exactly_first_and_by_any_case_where_one_is_meant():
     assert match_refs(["y2"], ["Y2", "y2 b"]) == (("Y2",), 0)
     assert match_refs(["AB"], ["Ab", "aB"]) == ((), 1)
     assert match_refs(["Smith, J; 2020", 2024], ["Smith, J; 2020", "2024"]) == (("Smith, J; 2020", "2024"), 0)
-
-
-def test_a_blank_answer_cites_nothing_but_foreign_ids_are_counted():
-    prediction = parse(answer_value="is_blank", ref_id=["a", "zz"])
-    assert (prediction.ref_ids, prediction.n_foreign_refs) == ((), 1)
 
 
 json_values = st.recursive(
@@ -271,13 +234,6 @@ def test_any_object_is_read(fields, before, after):
     check_prediction(parse_answer(before + json.dumps(fields) + after, ALLOWED))
 
 
-@given(st.integers(0, 200), st.integers(0, 6), st.text(max_size=4))
-def test_mutated_json_is_read(position, n_cut, put):
-    text = json.dumps(ANSWER)
-    position %= len(text)
-    check_prediction(parse_answer(text[:position] + put + text[position + n_cut :], ALLOWED))
-
-
 @pytest.mark.parametrize("unit", ["[", "{", '{"a":', '{"a":[', "[{},", '{"answer":[', "1"])
 def test_depth_and_length_do_no_harm(unit):
     begin = time.process_time()
@@ -298,7 +254,6 @@ ASKED = "How much power do chips draw?"
         ('<think>["draft"] {</think>["chip power"]', ("chip power",), 0),
         ('[" chip  power ", "CHIP power", "How much power do chips draw?", "", 3, null, ["n"]]', ("chip power",), 0),
         (json.dumps([ASKED.upper() + " "]), (), 0),
-        ('["power 1", "power 2", "power 3", "power 4"]', ("power 1", "power 2", "power 3"), 0),
         ('{"plan": {"queries": ["chip power"]}}', ("chip power",), 0),
         (
             '["chip power", "TDP of accelerators in watts", "5.9KM", ",", "True"]',
@@ -308,7 +263,6 @@ ASKED = "How much power do chips draw?"
         (json.dumps(["chip power", "power " * 200]), ("chip power",), 1),
         ('{"queries": ["chip power", "power draw", "acc', ("chip power", "power draw"), 0),
         ('```json\n["chip power", "power draw",', ("chip power", "power draw"), 0),
-        ('["chip power"', ("chip power",), 0),
     ],
 )
 def test_plans(reply, queries, dropped):
@@ -329,20 +283,6 @@ def test_plans(reply, queries, dropped):
 def test_a_query_that_is_not_searched_is_kept_with_its_reason(query, reason):
     plan = parse_plan(json.dumps({"queries": [query]}), ASKED, 4)
     assert plan == Plan((ASKED,), ((query.strip()[:200], reason),), "none of the 1 queries can be searched")
-
-
-@pytest.mark.parametrize(
-    ("question", "query", "is_kept"),
-    [
-        ("True or False: The decree exempts hospitals.", "True", False),
-        ("True or False: The decree exempts hospitals.", "hospital decree", True),
-        ("北京有多少人?", "北京", True),
-        ("北京有多少人?", "上", False),
-    ],
-)
-def test_a_short_query_shares_a_word_with_the_question(question, query, is_kept):
-    assert (query in parse_plan(json.dumps([query]), question, 4).queries) == is_kept
-    assert query in parse_plan(json.dumps([query]), question, 4, [query]).queries
 
 
 @pytest.mark.parametrize("reply", ["", "x, y", "[]", "[1, 2]", '{"queries": "x"}', '{"queries": []}'])
