@@ -21,8 +21,7 @@ import torch
 from retrieval import numbers_of, stands_in, variants
 
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
-from kohaku_ray.index.arrays import F32, F64
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.nodes import PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.index.propagate import propagate, unit_rows
 from kohaku_ray.index.store import Index

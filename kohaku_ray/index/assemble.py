@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.arrays import F32, F64, I64, Mask
-from kohaku_ray.index.identity import Keys, vector_keys
+from kohaku_ray.index.arrays import F32, F64, I64, Keys, Mask
+from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable

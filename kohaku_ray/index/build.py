@@ -13,11 +13,10 @@ import pyarrow as pa
 
 import kohaku_ray
 from kohaku_ray.errors import DataError, StorageError
-from kohaku_ray.index.arrays import F32, I64
+from kohaku_ray.index.arrays import F32, I64, Keys, key_column, matrix_column
 from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.index.columns import key_column, matrix_column
-from kohaku_ray.index.identity import Keys, passage_part
+from kohaku_ray.index.identity import passage_part
 from kohaku_ray.index.image_vectors import ImagePlan, placed
 from kohaku_ray.index.known import IMAGE_VECTORS, known_image_vectors, known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA, ShardLayout

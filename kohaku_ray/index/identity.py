@@ -9,17 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.arrays import KEY_BYTES, Keys
 from kohaku_ray.index.gguf import converted, is_gguf
 from kohaku_ray.records import canonical_json
-
-KEY_BYTES = 16
-"""Bytes of a vector key: with 128 bits, a collision among 10¹² texts has a probability of about 10⁻¹⁵."""
-
-Keys = npt.NDArray[np.void]
-"""Vector keys, shape ``(n,)`` of ``V16``: they sort, compare and convert as whole bytes, trailing zeros included."""
 
 PACKAGE = "package:"
 
@@ -145,17 +139,6 @@ def vector_keys(identity: Mapping[str, object], texts: Sequence[str]) -> Keys:
         state.update(text.encode())
         keys.append(state.digest())
     return np.array(keys, dtype=f"V{KEY_BYTES}")
-
-
-def as_keys(keys: npt.NDArray[np.void] | npt.NDArray[np.bytes_]) -> Keys:
-    """View an array of 16-byte strings as keys."""
-    seen: Keys = np.ascontiguousarray(keys).view(f"V{KEY_BYTES}")
-    return seen
-
-
-def no_keys() -> Keys:
-    """Make an array of no keys."""
-    return np.empty(0, dtype=f"V{KEY_BYTES}")
 
 
 def passage_part(identity: Mapping[str, object]) -> dict[str, object]:

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.arrays import F32, I64
-from kohaku_ray.index.columns import key_column, matrix_column
-from kohaku_ray.index.identity import Keys, vector_keys
+from kohaku_ray.index.arrays import F32, I64, Keys, key_column, matrix_column
+from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows

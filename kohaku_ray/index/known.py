@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.errors import DataError, StorageError
-from kohaku_ray.index.arrays import F32, I64, Mask
-from kohaku_ray.index.columns import column_keys, column_matrix
-from kohaku_ray.index.identity import Keys, as_keys, passage_part
+from kohaku_ray.index.arrays import F32, I64, Keys, Mask, as_keys, column_keys, column_matrix
+from kohaku_ray.index.identity import passage_part
 from kohaku_ray.index.store import Index, all_files, read_manifest, read_table
 from kohaku_ray.records import plain
 from kohaku_ray.storage import Directory

@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.errors import DataError, StorageError
-from kohaku_ray.index.arrays import F32
+from kohaku_ray.index.arrays import F32, KEY_BYTES, Keys, column_keys, column_matrix, matrix_column, no_keys
 from kohaku_ray.index.assemble import ParagraphVectors, texts_to_encode
-from kohaku_ray.index.columns import column_keys, column_matrix, matrix_column
 from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
-from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys, passage_part, vector_keys
+from kohaku_ray.index.identity import passage_part, vector_keys
 from kohaku_ray.index.images import IMAGE_SCHEMA
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.store import Index, fingerprint

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from kohaku_ray.documents.images import image_digest, image_name
 from kohaku_ray.errors import DataError, IndexMismatchError, StorageError
-from kohaku_ray.index.arrays import F32, I64, Mask
-from kohaku_ray.index.columns import column_matrix
+from kohaku_ray.index.arrays import F32, I64, Mask, column_matrix
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import NodeTable, join_nodes, renumbered
 from kohaku_ray.index.terms import Statistics, TermCounts, TermIndex

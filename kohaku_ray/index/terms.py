@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.arrays import F64, I64
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import F64, I64, Hits
 from kohaku_ray.index.vectors import Ranges, check_top_k, in_ranges, ranked
 
 EPSILON = 0.25

@@ -11,8 +11,7 @@ import numpy as np
 
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index import gpu
-from kohaku_ray.index.arrays import F32, F64, I64, Mask
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import F32, F64, I64, Hits, Mask
 
 _SLACK = 16
 """Least number of candidates beyond top_k; more are requested where scores tie at the border."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.context import Caption, Context, FoundImage

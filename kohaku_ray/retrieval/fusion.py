@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.index.arrays import F64, I64
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import F64, I64, Hits
 from kohaku_ray.index.nodes import ancestors_of
 
 Strategy = Literal["none", "frequency", "score", "max", "combined"]

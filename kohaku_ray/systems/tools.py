@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from kohaku_ray.index.arrays import F32, F64
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.prompts import Prompt, Prompts

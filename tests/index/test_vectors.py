@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kit.properties import scaled
 
 from kohaku_ray.errors import ConfigError, IndexMismatchError
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.vectors import VectorIndex, merge_hits
 

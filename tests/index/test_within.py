@@ -8,7 +8,7 @@ from kit.properties import scaled
 from small_index import FakeEncoder, index_documents, make_documents, paragraph
 
 from kohaku_ray.documents.model import Document, Section
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.vectors import VectorIndex, in_ranges
 from kohaku_ray.index.views import View

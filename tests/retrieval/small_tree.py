@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.nodes import NodeTable, flatten
 from kohaku_ray.retrieval.fusion import Ranked
 

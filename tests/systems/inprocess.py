@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
+from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.flatten import flatten
-from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.views import View, rows_of
 from kohaku_ray.models.prompts import Prompt

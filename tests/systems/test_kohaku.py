@@ -8,7 +8,7 @@ import pytest
 from systems.inprocess import InProcessTools, library, words
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import Hits
 from kohaku_ray.records import Question, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context
 from kohaku_ray.retrieval.evidence import rank

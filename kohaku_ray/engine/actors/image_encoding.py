@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.config import Config
-from kohaku_ray.index.arrays import F32
+from kohaku_ray.index.arrays import F32, Keys
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import IMAGE_BATCH
-from kohaku_ray.index.identity import Keys
 from kohaku_ray.index.images import read_png
 from kohaku_ray.index.known import known_image_vectors
 from kohaku_ray.index.pending import PendingVectors, without_vectors

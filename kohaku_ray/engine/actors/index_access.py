@@ -16,9 +16,8 @@ from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.calls import Calls, Shares, batched, cached, spread
 from kohaku_ray.engine.serving import handles
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.arrays import F32, F64, I64
+from kohaku_ray.index.arrays import F32, F64, I64, Hits
 from kohaku_ray.index.encoder import SentenceEncoder
-from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
 from kohaku_ray.index.store import Shard

@@ -25,7 +25,7 @@ from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
 from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.arrays import I64
+from kohaku_ray.index.arrays import I64, KEY_BYTES, column_keys
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import (
     REJECT_SCHEMA,
@@ -37,9 +37,8 @@ from kohaku_ray.index.build import (
     unchanged_shard,
     views_with_old,
 )
-from kohaku_ray.index.columns import column_keys
 from kohaku_ray.index.flatten import document_table, flatten
-from kohaku_ray.index.identity import KEY_BYTES, vector_keys
+from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.images import image_table, write_image
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.layout import shard_number

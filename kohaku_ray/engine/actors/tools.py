@@ -15,8 +15,7 @@ from kohaku_ray.engine import metrics
 from kohaku_ray.engine.actors.index_access import LocalIndex, Tokenizer
 from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
-from kohaku_ray.index.arrays import F32, F64
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.terms import similarities
 from kohaku_ray.index.tokens import prompt_counter

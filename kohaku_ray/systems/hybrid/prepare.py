@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kohaku_ray.errors import ModelError
-from kohaku_ray.index.arrays import F64, I64
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import F64, I64, Hits
 from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.models.prompts import asked
 from kohaku_ray.models.schema import plan_schema

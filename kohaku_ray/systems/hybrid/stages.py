@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from kohaku_ray.index.arrays import F32, F64, I64
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import F32, F64, I64, Hits
 from kohaku_ray.records import TraceRow
 from kohaku_ray.systems.hybrid.texts import Text
 from kohaku_ray.systems.tools import Tools

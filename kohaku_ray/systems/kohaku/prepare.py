@@ -9,8 +9,7 @@ from itertools import product
 from typing import Any, get_args
 
 from kohaku_ray.errors import ModelError
-from kohaku_ray.index.arrays import I64
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import I64, Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.parse import Plan, parse_plan

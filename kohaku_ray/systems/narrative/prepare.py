@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.chunks import PARAGRAPH_BREAK
-from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.request import CHARS_PER_TOKEN
 from kohaku_ray.records import Question, TraceRow, digest_text

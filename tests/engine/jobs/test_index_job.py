@@ -26,7 +26,7 @@ from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, _bounds, parse, sorte
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.jobs.index_stream import _window_texts
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
-from kohaku_ray.index.identity import KEY_BYTES
+from kohaku_ray.index.arrays import KEY_BYTES
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files

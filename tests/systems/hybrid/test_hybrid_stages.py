@@ -11,7 +11,7 @@ from systems.inprocess import words
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, ModelError
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.arrays import Hits
 from kohaku_ray.records import Question
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.base import Depth
