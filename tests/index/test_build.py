@@ -66,18 +66,6 @@ def test_summary_and_what_is_searched(tmp_path, build, documents):
     assert index.manifest["counts"] == summary
 
 
-def test_search_and_bm25_give_rows_of_the_node_table(tmp_path, build, documents, fake_encoder):
-    build(tmp_path, documents("a", "b"))
-    index = Index.open(str(tmp_path))
-    hits = index.shards[0].vectors(NODES).search(fake_encoder().encode_passages(["b used 5 kWh.", "Page 3"]), 4)
-    assert index.nodes.text_of(hits[0].rows[0]) == "b used 5 kWh."
-    assert hits[0].scores[0] == pytest.approx(1)
-    names = [index.nodes.node_id(row) for row in hits[1].rows]
-    assert names == ["a:sec0:p0:s1", "a:sec0:p1:s0", "b:sec0:p0:s1", "b:sec0:p1:s0"]
-    found = index.shards[0].terms(PARAGRAPHS).search(["chart"], 9)[0]
-    assert [index.nodes.node_id(row) for row in found.rows] == ["a:sec2:p0", "b:sec2:p0"]
-
-
 def test_vectors_go_up_the_tree_by_characters(tmp_path, build, documents, fake_encoder):
     build(tmp_path, documents("a"))
     index = Index.open(str(tmp_path))
@@ -93,14 +81,6 @@ def test_vectors_go_up_the_tree_by_characters(tmp_path, build, documents, fake_e
     rows = [nodes.row_of(name) for name in ("a:sec0:p0", "a:sec0:p1", "a:sec0", "a:sec1", "a:sec2", "a", "a:sec1:p0")]
     expected = [p0, p1, sec0, title, chart, whole, np.zeros(12)]
     np.testing.assert_allclose(index.node_vectors(np.array(rows)), expected, atol=1e-6)
-
-
-def test_uniform_weights(tmp_path, build, documents, fake_encoder):
-    build(tmp_path, documents("a"), weights="uniform")
-    index = Index.open(str(tmp_path))
-    first, page = fake_encoder().encode_passages(["a used 5 kWh.", "Page 3"])
-    got = index.node_vectors(np.array([index.nodes.row_of("a:sec0:p0")]))
-    np.testing.assert_allclose(got, unit_rows((first + page)[None]), atol=1e-6)
 
 
 def test_token_weights_need_counts(tmp_path, build, documents):
@@ -141,19 +121,6 @@ def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(tmp_pa
     assert "a" not in {index.nodes.doc_id(0) for index in [Index.open(str(tmp_path))]}
     found, _ = known_vectors(str(tmp_path), encoder.identity).lookup(vector_keys(encoder.identity, ["a used 5 kWh."]))
     assert not found.any()
-
-
-@pytest.mark.parametrize("how", ["averaged", "full", "both"])
-def test_known_vectors_are_those_that_were_encoded(tmp_path, build, documents, fake_encoder, how):
-    build(tmp_path, documents("a", "b"), paragraph_vectors=how)
-    nodes = Index.open(str(tmp_path)).nodes
-    texts = sorted({*texts_to_encode(nodes, how)[1]})
-    encoder = fake_encoder()
-    known = known_vectors(str(tmp_path), encoder.identity)
-    found, vectors = known.lookup(vector_keys(encoder.identity, [*texts, "new"]))
-    assert found.tolist() == [True] * len(texts) + [False]
-    assert known.has(vector_keys(encoder.identity, [*texts, "new"])).tolist() == found.tolist()
-    assert vectors.tobytes() == encoder.encode_passages(texts).tobytes()
 
 
 def test_another_encoder_knows_nothing_but_another_query_prompt_does(tmp_path, build, documents, fake_encoder):
@@ -222,13 +189,6 @@ def test_bad_input_is_refused_and_names_the_node(tmp_path, documents, fake_encod
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_vectors_of_another_length_are_refused(tmp_path, build, documents, fake_encoder):
-    build(tmp_path, documents("a"))
-    encoder = fake_encoder(d=6)
-    with pytest.raises(DataError, match="new vectors have 6 dimensions but those of the index 12"):
-        call(tmp_path, documents("a"), encoder)
-
-
 CHUNKS = ("chunk",)
 CHUNK_VIEWS = (*VIEWS, View(CHUNKS, dense=True, lexical=True))
 SMALL = Chunks(size=24, overlap=6)
@@ -256,17 +216,6 @@ def test_chunks_are_searched_by_vectors_and_terms_and_within_documents(tmp_path,
     assert {index.nodes.text_of(row) for row in found.rows} >= {texts[-1], texts[len(texts) // 2 - 1]}
     within = index.shards[0].terms(CHUNKS).search(["chart"], 9, index.ranges(["a"]))[0]
     assert {index.nodes.doc_id(row) for row in within.rows} == {"a"}
-
-
-def test_with_other_chunks_only_their_texts_are_encoded(tmp_path, documents, fake_encoder):
-    chunked(tmp_path, documents("a"), SMALL, fake_encoder())
-    encoder, other = fake_encoder(), Chunks(size=30, overlap=6)
-    chunked(tmp_path, documents("a"), other, encoder)
-    nodes = NodeTable(flatten(documents("a")[0], other))
-    assert encoder.asked
-    assert {*encoder.asked} <= {nodes.text_of(row) for row in range(len(nodes)) if ":c" in nodes.node_id(row)}
-    chunked(tmp_path / "fresh", documents("a"), other, fake_encoder())
-    assert contents(tmp_path) == contents(tmp_path / "fresh")
 
 
 def test_an_index_of_other_chunks_is_refused_and_one_with_chunks_serves_who_asks_for_none(tmp_path, documents):

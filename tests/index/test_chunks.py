@@ -42,14 +42,6 @@ def test_character_windows_cover_a_text_and_none_lies_within_another(n, size, da
     assert (windows[0][0], windows[-1][1]) == (0, n) if n else not windows
 
 
-def test_paragraphs_are_rejoined_with_the_spans_of_their_sentences():
-    parts = [Paragraph(text, split_sentences(text)) for text in ("Un. Deux.", "", "Trois.")]
-    text, spans = join_paragraphs(parts)
-    assert text == "Un. Deux.\n\n\n\nTrois."
-    assert [[text[s.start : s.end] for s in group] for group in spans] == [["Un.", "Deux."], [], ["Trois."]]
-    assert join_paragraphs([]) == ("", [])
-
-
 def test_whole_paragraphs_where_they_fit():
     a, b, c, d = sentence(3), sentence(3, "Bis"), sentence(5, "Ter"), sentence(2, "Fin")
     assert cut(a, b, c, d) == [f"{a}\n\n{b}", f"{c}\n\n{d}"]
@@ -97,12 +89,3 @@ def test_no_other_breaks_are_cheaper(units):
     every = ([*inner, n] for k in range(n) for inner in combinations(range(1, n), k))
     best = min(naive_cost(sizes, paragraph, ends, 4, 8) for ends in every)
     assert naive_cost(sizes, paragraph, found, 4, 8) == pytest.approx(best)
-
-
-@settings(deadline=None)
-@given(st.lists(st.lists(st.integers(1, 20), max_size=6), max_size=8))
-def test_token_windows_cover_a_text_in_order_within_the_bounds(shape):
-    paragraphs = [" ".join(map(sentence, sizes)) for sizes in shape]
-    windows = cut(*paragraphs)
-    assert " ".join(windows).split() == " ".join(paragraphs).split()
-    assert all(len(window.split()) <= 8 for window in windows)

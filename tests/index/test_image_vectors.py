@@ -85,13 +85,6 @@ def test_an_image_paragraph_takes_its_images_vector_its_captions_or_none(nodes):
         assert kept == settled, kind
 
 
-def test_images_and_texts_of_different_lengths_are_refused(nodes):
-    with pytest.raises(
-        DataError, match=r"vectors of images have 4 dimensions but those of texts 3: .* as index\.image_encoder"
-    ):
-        in_tree(nodes, {"vectors": "image"}, dim=3)
-
-
 def test_an_image_without_a_finite_vector_is_named(nodes):
     plan = ImagePlan.of(TEXTS, {"vectors": "image"})
     images = vectors_of(nodes, plan)
@@ -111,7 +104,6 @@ def test_an_image_without_a_finite_vector_is_named(nodes):
     [
         (["index.images=false", "index.image_vectors=image"], "index.images is false, so that there are no images"),
         (["index.image_encoder.model=clip"], "index.image_encoder is set but index.image_vectors is caption"),
-        (["index.image_vectors=none", "index.image_encoder.model=clip"], "set index.image_vectors to image or both"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(overrides, said):

@@ -59,13 +59,3 @@ def test_images_are_read_again(where, tmp_path, request):
     assert pngs == [f"images/{Images.open(path).rows[0]['digest']}.png"] != [f"images/{image.digest}.png"]
     with pytest.raises(DataError, match=rf"images/{image.digest}\.png is missing"):
         Images.open(path).read(image.digest)
-
-
-def test_a_known_image_is_not_written_again(tmp_path):
-    ((_, _, image),) = images_of(document(tmp_path / "docs", 1))
-    directory = Directory(str(tmp_path / "index"))
-    write_image(directory, image)
-    before = (tmp_path / "index" / "images" / f"{image.digest}.png").stat()
-    write_image(directory, image)
-    after = (tmp_path / "index" / "images" / f"{image.digest}.png").stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

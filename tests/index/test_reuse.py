@@ -81,8 +81,3 @@ def test_the_same_encoder_borrows_everything(whole, source, tmp_path):
     keys, vectors = PendingVectors(str(tmp_path / "b")).load(WHOLE)
     places = [keys.tolist().index(key) for key in vector_keys(WHOLE, texts).tolist()]
     np.testing.assert_array_equal(vectors[places], whole.encode_passages(texts))
-
-
-def test_a_longer_vector_than_there_is_is_not_made_up(source, tmp_path):
-    target = str(tmp_path / "b")
-    assert reuse_vectors(source[0], WHOLE, target, {**WHOLE, "dim": 999}, "averaged") == 0

@@ -58,19 +58,12 @@ def test_vectors_are_mapped_not_copied(tmp_path, build, documents):
     assert not matrix.flags.writeable
 
 
-def test_a_uri_is_as_good_as_a_path(tmp_path, build, documents):
-    build(f"file://{tmp_path}/x", documents("a"))
-    assert len(Index.open(str(tmp_path / "x")).nodes) == len(Index.open(f"file://{tmp_path}/x").nodes) == 12
-    with pytest.raises(ConfigError, match="'nosuch://x' is on no filesystem"):
-        Index.open("nosuch://x")
-
-
 def test_a_missing_index_names_the_path_and_the_command(tmp_path):
     with pytest.raises(DataError, match=r"there is no index at .*/none: build one with `kohaku-ray index CONFIG`"):
         Index.open(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", ["nodes", "vectors", "terms-paragraph", "layout"])
 def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
     build(tmp_path, documents("a"))
     entry = files_of(tmp_path)[role]
@@ -101,7 +94,7 @@ def test_damage_of_the_right_size_is_named_where_files_are_mapped(tmp_path, buil
         part(index)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 99}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 99}'])
 def test_a_damaged_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 5"):
@@ -115,10 +108,7 @@ def test_other_settings_are_a_mismatch_that_names_both_values(tmp_path, build, d
     Index.open(str(tmp_path), {"weights": "chars"})
     cases = [
         (IndexSettings({**identity, "model": "other"}), "encoder.model 'fake' but the configuration says 'other'"),
-        (IndexSettings({**identity, "dim": 64}), "encoder.dim None but the configuration says 64"),
         (IndexSettings(identity, weights="uniform"), "weights 'chars' but the configuration says 'uniform'"),
-        (IndexSettings(identity, paragraph_vectors="both"), "paragraph_vectors 'averaged' but .* 'both'"),
-        (IndexSettings(identity, factory="IVF2,Flat"), "factory 'Flat' but the configuration says 'IVF2,Flat'"),
         (IndexSettings(identity, k1=0.9), r"bm25\.k1 1\.5 but the configuration says 0\.9"),
         (IndexSettings(identity, language="fr"), r"bm25\.language 'en' but the configuration says 'fr'"),
     ]
@@ -127,7 +117,7 @@ def test_other_settings_are_a_mismatch_that_names_both_values(tmp_path, build, d
             Index.open(str(tmp_path), settings.as_mapping())
 
 
-@pytest.mark.parametrize("written_before", range(11))
+@pytest.mark.parametrize("written_before", [0, 5, 10])
 def test_a_full_disk_leaves_the_old_index(tmp_path, build, documents, monkeypatch, written_before):
     build(tmp_path, documents("a"))
     before = on_disk(tmp_path)
@@ -149,13 +139,6 @@ def test_a_full_disk_leaves_the_old_index(tmp_path, build, documents, monkeypatc
     assert before <= on_disk(tmp_path)
     build(tmp_path, documents("a", "b"))
     assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in files_of(tmp_path).values()}
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_disk_that_fills_while_writing_is_named(tmp_path):
-    (tmp_path / "full").symlink_to("/dev/full")
-    with pytest.raises(DataError, match=r"cannot write .*/full: "):
-        Directory(str(tmp_path)).write("full", b"x" * 10_000_000)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path, build, documents):

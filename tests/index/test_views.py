@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from small_index import files_of
 
@@ -23,7 +22,6 @@ def views(path) -> tuple[View, ...]:
         {"kinds": (), "dense": True},
         {"kinds": ("sentence",)},
         {"kinds": ("sentence", "chapter"), "dense": True},
-        {"kinds": ("Sentence",), "lexical": True},
     ],
 )
 def test_a_view_of_no_kind_or_no_search_is_refused(arguments):
@@ -57,17 +55,6 @@ def test_a_missing_view_is_named_with_those_there_are_and_the_way_out():
         check_views("/x", [], [NODES])
 
 
-def test_an_index_refuses_to_search_what_it_has_no_view_of(tmp_path, build, documents):
-    build(tmp_path, documents("a"))
-    index = Index.open(str(tmp_path))
-    index.require([NODES, PARAGRAPHS])
-    for ask in (lambda: index.require([NODES, SECTIONS]), lambda: index.shards[0].vectors(["section"])):
-        with pytest.raises(IndexMismatchError, match="has no dense view of section"):
-            ask()
-    with pytest.raises(IndexMismatchError, match=r"has no lexical view of paragraph\+sentence"):
-        index.shards[0].terms(["sentence", "paragraph"])
-
-
 def test_a_view_holds_the_nodes_of_its_kinds_that_can_be_found(tmp_path, build, documents):
     every = [View((kind,), dense=True, lexical=True) for kind in ("sentence", "paragraph", "section", "document")]
     build(tmp_path, documents("a", "b"), views=every)
@@ -88,16 +75,6 @@ def test_a_view_holds_the_nodes_of_its_kinds_that_can_be_found(tmp_path, build, 
         assert index.shards[0].terms([kind]).rows.tolist() == index.shards[0].vectors([kind]).rows.tolist()
 
 
-def test_the_vectors_of_a_view_are_those_of_its_nodes(tmp_path, build, documents):
-    build(tmp_path, documents("a", "b"), views=[NODES, SECTIONS, View(("paragraph",), dense=True)])
-    index = Index.open(str(tmp_path))
-    for kinds in (NODES.kinds, ("section",), ("paragraph",)):
-        found = index.shards[0].vectors(kinds)
-        assert np.asarray(found.vectors).tobytes() == index.node_vectors(found.rows).tobytes()
-        hits = found.search(index.node_vectors(found.rows[:1]), 1)[0]
-        assert hits.rows.tolist() == found.rows[:1].tolist()
-
-
 def test_a_view_is_added_without_encoding_anything(tmp_path, build, documents, fake_encoder):
     first = build(tmp_path, documents("a", "b"))
     before = {role: (tmp_path / entry["name"]).read_bytes() for role, entry in files_of(tmp_path).items()}
@@ -110,18 +87,6 @@ def test_a_view_is_added_without_encoding_anything(tmp_path, build, documents, f
     assert {role: after[role] for role in before} == before, "the old views are what they were"
     added = [f"{part}-section" for part in ("faiss", "places", "postings", "rows", "statistics", "terms")]
     assert sorted(after.keys() - before.keys()) == added
-
-
-def test_another_search_of_equal_kinds_shares_the_files_of_the_first(tmp_path, build, documents):
-    build(tmp_path, documents("a"))
-    n_files = len(files_of(tmp_path))
-    turned = View(("paragraph", "sentence"), dense=True)
-    build(tmp_path, documents("a"), views=[turned])
-    assert len(files_of(tmp_path)) == n_files
-    assert views(tmp_path) == united([NODES, PARAGRAPHS])
-    index = Index.open(str(tmp_path))
-    assert index.shards[0].vectors(turned.kinds) is index.shards[0].vectors(NODES.kinds)
-    assert index.shards[0].terms(("paragraph",)) is index.shards[0].terms(["paragraph"])
 
 
 def test_views_of_other_settings_are_not_kept(tmp_path, build, documents, fake_encoder):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
 from small_index import FakeEncoder, index_documents, make_documents, paragraph
@@ -10,7 +10,7 @@ from small_index import FakeEncoder, index_documents, make_documents, paragraph
 from kohaku_ray.documents.model import Document, Section
 from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.store import Index
-from kohaku_ray.index.vectors import VectorIndex, in_ranges
+from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import View
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
@@ -105,16 +105,6 @@ def test_ranges_are_whole_documents_in_the_order_asked_for_and_once(indexes):
     assert index.ranges(NAMES)[-1][1] == len(index.nodes)
 
 
-@example(rows=[1, 5, 10], ranges=[(0, 10), (2, 3)])
-@given(
-    rows=st.lists(st.integers(0, 40), max_size=30),
-    ranges=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda at: (at[0], at[0] + at[1]))),
-)
-def test_in_ranges_is_its_definition_also_where_ranges_overlap(rows, ranges):
-    expected = [any(first <= row < end for first, end in ranges) for row in rows]
-    assert in_ranges(np.array(rows, np.int64), tuple(ranges)).tolist() == expected
-
-
 def test_node_vectors_are_those_of_any_nodes_in_the_order_asked_for(indexes):
     index = indexes["both"]
     nodes = index.nodes
@@ -126,8 +116,6 @@ def test_node_vectors_are_those_of_any_nodes_in_the_order_asked_for(indexes):
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
     text = nodes.text_of(int(rows[1]))
     assert found[1].tobytes() == found[3].tobytes() == FakeEncoder().encode_passages([text])[0].tobytes()
-    one_by_one = np.concatenate([index.node_vectors(rows[at : at + 1]) for at in range(5)])
-    assert found.tobytes() == one_by_one.tobytes()
     averaged = indexes["averaged"].node_vectors(rows[4:])[0]
     assert found[4].tobytes() == averaged.tobytes(), "of two vectors it is the node's own, not its text's"
     assert index.node_vectors(np.empty(0, np.int64)).shape == (0, FakeEncoder().d)

@@ -6,10 +6,7 @@ import dataclasses
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kohaku_ray.models.request import ChatRequest, request_key, seed_for, shard_of
 from kohaku_ray.models.schema import answer_schema
@@ -54,11 +51,6 @@ def test_they_are_the_same_in_another_process():
     assert runs == {f"{seed_for(7, 'é', 1, 0, 'plan')} {request_key(request)}\n"}
 
 
-@given(st.integers(), st.text(), st.integers(0, 1000), st.integers(0, 10), st.sampled_from(["plan", "answer"]))
-def test_seeds_are_in_range(base, question_id, member, attempt, role):
-    assert 0 <= seed_for(base, question_id, member, attempt, role) < 2**31
-
-
 def test_everything_changes_the_seed():
     seeds = [
         seed_for(0, "q1", 1, 0, "plan"),
@@ -76,7 +68,6 @@ def test_everything_changes_the_seed():
     [
         {"model": "m"},
         {"messages": (("user", "ü"),)},
-        {"messages": (("system", "s"), ("user", "u"))},
         {"messages": (("system", "sü"), ("user", ""))},
         {"temperature": 0.8},
         {"top_p": 0.9},
@@ -111,8 +102,6 @@ def test_what_does_not_is_not():
     [
         ({"schema": {"enum": {"a", "b"}}}, r"request\.schema\.enum is of type set, which has no stable form"),
         ({"schema": {"a": [1, object()]}}, r"request\.schema\.a\[1\] is of type object"),
-        ({"schema": {"a": {1: 2}}}, r"request\.schema\.a is keyed by 1 of type int, .*: keys must be text"),
-        ({"schema": {"a": np.int64(3)}}, "type int64"),
         ({"temperature": float("inf")}, r"request\.sampling\.temperature is inf"),
     ],
 )

@@ -1,6 +1,3 @@
-import pickle
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,10 +77,3 @@ def test_rows_of_the_index_become_rows_of_the_neighbourhood():
     assert [part.node_id(row) for row in local.rows] == ["a:sec0:p2"]
     with pytest.raises(DataError, match="not among"):
         localise([hits((P0, 0.9))], part)
-
-
-def test_evidence_crosses_processes():
-    found = evidence([hits((P0, 0.9))])
-    again = pickle.loads(pickle.dumps(found))
-    assert again.nodes.table.equals(NODES.table)
-    assert np.array_equal(again.dense[0].rows, found.dense[0].rows)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tree import hits
 
-from kohaku_ray.retrieval.fusion import best_first, combined, deduplicate, fuse, reciprocal_rank_fusion, scaled
+from kohaku_ray.retrieval.fusion import combined, deduplicate, fuse, reciprocal_rank_fusion, scaled
 
 # Row 7 is found by three queries, 3 and 5 by two, 1 and 9 by one.
 LISTS = [
@@ -37,13 +37,6 @@ LISTS = [
                 0.4 * 2 / 3 + 0.6 * 0.5 / 1.25,
             ],
         ),
-        (
-            "combined",
-            "minmax",
-            0.5,
-            [7, 3, 9, 1, 5],
-            [0.5 + 0.5 * 0.65 / 0.75, 0.25 + 0.5 * 0.6 / 0.75, 0.5, 0.5 * 0.4 / 0.75, 0.25],
-        ),
     ],
 )
 def test_every_strategy_by_hand(strategy, normalise, alpha, rows, score):
@@ -67,13 +60,6 @@ def test_ties_go_to_the_earlier_first_occurrence():
     lists = [hits((8, 0.5), (2, 0.5)), hits((4, 0.5))]
     for strategy in ("frequency", "score", "max", "combined"):
         assert fuse(lists, strategy).rows.tolist() == [8, 2, 4]
-
-
-def test_ties_do_not_hang_on_the_order_in_which_similarities_are_added():
-    assert (0.1 + 0.2) + 0.3 != (0.3 + 0.2) + 0.1
-    lists = [hits((6, 0.3), (2, 0.1)), hits((6, 0.2), (2, 0.2)), hits((2, 0.3), (6, 0.1))]
-    assert fuse(lists, "score").rows.tolist() == [6, 2]
-    assert len(set(fuse(lists, "score").total.tolist())) == 1
 
 
 def test_a_list_that_repeats_a_row_counts_it_once_at_its_best():
@@ -133,12 +119,6 @@ def test_equals_a_plain_count(lists, strategy, normalise, alpha):
     assert (np.diff(got.score) <= 0).all()
 
 
-@given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), max_size=12), st.none() | st.integers(0, 5))
-def test_best_first_keeps_the_order_of_ties(scores, top_k):
-    expected = sorted(range(len(scores)), key=lambda place: -scores[place])[:top_k]
-    assert best_first(np.array(scores), top_k).tolist() == expected
-
-
 RANKINGS = st.lists(st.lists(st.integers(0, 12), max_size=8), max_size=5)
 
 
@@ -157,10 +137,6 @@ def naive_rrf(rankings, k=60):
     return [(row, float(score[row])) for row in sorted(score, key=lambda row: (-score[row], best[row], row))]
 
 
-def test_ties_go_to_the_better_best_rank_then_to_the_earlier_row():
-    assert rrf([9, 4], [2, 1]).rows.tolist() == [2, 9, 1, 4]
-
-
 def test_the_order_in_which_ranks_are_added_does_not_part_rows_that_tie():
     assert (1 / 61 + 1 / 62) + 1 / 67 > (1 / 67 + 1 / 61) + 1 / 62
     found = rrf([8, 20, 21, 22, 23, 30, 1], [1, 8], [31, 1, 20, 21, 22, 23, 8])
@@ -175,11 +151,3 @@ def test_rrf_equals_a_plain_loop(rankings, k):
     assert sorted(found.rows.tolist()) == sorted(row for row, _ in expected)
     if k == 60:  # distinct sums are far apart
         assert found.rows.tolist() == [row for row, _ in expected]
-
-
-@given(RANKINGS, st.randoms())
-def test_the_rankings_may_come_in_any_order(rankings, random):
-    shuffled = random.sample(rankings, len(rankings))
-    one, other = rrf(*rankings), rrf(*shuffled)
-    assert one.rows.tolist() == other.rows.tolist()
-    assert one.scores.tobytes() == other.scores.tobytes()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tree import ranked, tree
+from small_tree import tree
 
 from kohaku_ray.retrieval.context import GAP
 from kohaku_ray.retrieval.fusion import Ranked
@@ -72,12 +72,6 @@ def test_scores_below_zero_count_by_rank():
     found = scored(("b:sec0:p0:s0", -1.0), ("c:sec0:p0:s0", -3.0))
     assert choose(NODES, found, budget=2).doc_ids == ("b",)
     assert choose(NODES, found, budget=4).doc_ids == ("b", "c")
-
-
-def test_an_endless_sentence_is_passed_over():
-    nodes = tree(a=[("", ["w " * 50 + "end."])], b=[("", ["X one. Y two."])])
-    context = choose(nodes, ranked(nodes, "a:sec0:p0", "b:sec0:p0"), budget=10)
-    assert (texts(context), context.is_cut) == (["X one. Y two."], True)
 
 
 def naive_relevance(matches):
