@@ -181,14 +181,12 @@ def build_shard(
         keys: Shape ``(m,)``; keys of the texts encoded for this build, in any order; not of those in the old index.
         vectors: Shape ``(m, d)``; their unit vectors.
         settings: Settings of the index.
-        views: Its views (see ``views_with_old``).
-        terms: Result of ``build_terms`` for the nodes, if already computed.
-        image_vectors: Keys and vectors of the images encoded for this build; None: none were.
-        train_on_gpu: See ``VectorIndex.build``.
+        views: See ``views_with_old``.
+        terms: Result of ``build_terms``, if already computed.
+        image_vectors: Keys and vectors of the images encoded for this build.
 
     Raises:
-        DataError: A text has no vector, a vector is not finite, documents and nodes do not match, or writing fails.
-        TreeError: The nodes do not form a tree.
+        DataError: A text has no vector, a vector is not finite, or writing fails.
     """
     tree, views, plan = NodeTable(nodes), united(views), settings.image_plan
     encoded = collect(
@@ -249,17 +247,9 @@ def publish_shards(
 ) -> dict[str, Any]:
     """Make shards, at least one, the index, over any old one: join their statistics and the places of their documents.
 
-    Readers see the old index until all files are written.
-
-    Args:
-        path: Directory of the index.
-        shards: All of them.
-        kept: Numbers of those that were there before.
-        rejects: ``REJECT_SCHEMA`` rows.
-        settings: Settings of the index.
-        views: Its views.
-        sources: ``SOURCES_SCHEMA`` rows; None: not recorded.
-        images: ``IMAGE_SCHEMA`` rows; their PNGs are there. None: images are not extracted.
+    Readers see the old index until all files are written. ``kept`` are the numbers of shards that were there before;
+    ``rejects``, ``sources`` and ``images`` are rows of their schemas: of the last, None where images are not extracted,
+    else their PNGs are there.
 
     Returns:
         Counts, also of texts encoded and reused, distinct per shard.
@@ -326,7 +316,7 @@ class BuildFiles:
         return sum(entry["bytes"] for entry in self.written.values())
 
     def parquet(self, role: str, table: pa.Table) -> None:
-        """Write a Parquet file."""
+        """Write a Parquet file, into a folder of its role's name."""
         name = f"{role}/{role}-{self.build}.parquet"
         self._note(role, name, table.num_rows, self.directory.write_parquet(name, table))
 

@@ -85,7 +85,7 @@ def character_windows(text: str, size: int = 500, overlap: int = 50) -> list[Spa
 
 
 def join_paragraphs(paragraphs: Sequence[Paragraph]) -> tuple[str, list[tuple[Sentence, ...]]]:
-    """Rejoin paragraphs to one text, as a section's is; also return per paragraph the spans of its sentences in it."""
+    """Rejoin paragraphs to one text, as a section's is, with the spans of each one's sentences in it."""
     starts = np.cumsum([0, *(len(paragraph.text) + len(PARAGRAPH_BREAK) for paragraph in paragraphs)]).tolist()
     spans = [
         tuple(Sentence(start + sentence.start, start + sentence.end) for sentence in paragraph.sentences)
@@ -107,12 +107,8 @@ def token_windows(
     where it is longer than ``max_tokens``. Only a text of fewer than ``min_tokens`` has a smaller window, as far as
     its sentences allow.
 
-    Args:
-        text: The text of the spans.
-        paragraphs: Per paragraph the spans of its sentences, in reading order (``join_paragraphs``).
-        count: Counts the tokens per text; a window's tokens are the sum over its sentences.
-        min_tokens: Fewest tokens wanted in a window, at least 1.
-        max_tokens: Most tokens in a window.
+    ``paragraphs`` are per paragraph the spans of its sentences in the text (``join_paragraphs``), ``count`` counts the
+    tokens per text; a window's tokens are the sum over its sentences.
     """
     sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
     owner = np.repeat(np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs])

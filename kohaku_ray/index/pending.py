@@ -227,15 +227,8 @@ def reuse_vectors(
 ) -> int:
     """Write an index's vectors beside another index, as an interrupted job would: its build encodes the rest.
 
-    Args:
-        path: Directory of the index that has the vectors.
-        source: Identity of its encoder.
-        target_path: Directory of the index to be built.
-        target: Identity of that one's encoder; see ``can_reuse``.
-        paragraph_vectors: Setting of the source, which decides the texts it encoded.
-
-    Returns:
-        Number of vectors.
+    ``source`` and ``target`` are the identities of both encoders (``can_reuse``); ``paragraph_vectors`` is the source's
+    setting, which decides the texts it encoded. Returns the number of vectors.
     """
     nodes = Index.open(path).nodes
     rows, texts = texts_to_encode(nodes, paragraph_vectors)

@@ -82,26 +82,26 @@ class Row:
         return self.reasoning_end[n_over] if self.reply_at is None and 0 <= n_over < len(self.reasoning_end) else None
 
     def allow(self, allowed: npt.NDArray[np.bool_]) -> None:
-        """Write which tokens the grammar allows into a row of zeros: a model's vocabulary may be padded.
-
-        Raises:
-            ModelError: It allows none.
-        """
+        """Write which tokens may come next into a row of zeros: a model's vocabulary may be padded."""
+        if not self.is_constrained:
+            allowed.fill(True)
+            return
         bits = np.unpackbits(np.frombuffer(self.grammar.compute_bitmask(), np.uint8), bitorder="little")
         allowed[: len(bits)] = bits[: len(allowed)]
         if not allowed.any():
-            raise ModelError(f"the grammar of the reply allows no token: {self.grammar.get_error() or 'it has ended'}")
+            self.error = ModelError(
+                f"the grammar of the reply allows no token: {self.grammar.get_error() or 'it ended'}"
+            )
+            allowed.fill(True)
 
     def record(self, token: int) -> None:
-        """Append a token, and see whether the reply ends with it.
-
-        Raises:
-            ModelError: The grammar does not take the token, or there is none.
-        """
-        if token < 0:
-            raise ModelError("the model's logits are no numbers: set dtype to bfloat16 or float32")
-        if self.is_constrained and not self.grammar.consume_token(token):
-            raise ModelError(f"the grammar of the reply broke: {self.grammar.get_error()}")
+        """Append a token, unless the row cannot go on, and see whether the reply ends with it."""
+        if self.error is None and token < 0:
+            self.error = ModelError("the model's logits are no numbers: set dtype to bfloat16 or float32")
+        elif self.error is None and self.is_constrained and not self.grammar.consume_token(token):
+            self.error = ModelError(f"the grammar of the reply broke: {self.grammar.get_error()}")
+        if self.error is not None:
+            return
         if token in self.end_ids:
             self.finish_reason = "stop"
             return
@@ -126,20 +126,12 @@ def choose(rows: Sequence[Row], logits: torch.Tensor) -> None:
     if any(row.is_constrained for row in rows):
         allowed = np.zeros(logits.shape, np.bool_)
         for row, of_row in zip(rows, allowed, strict=True):
-            try:
-                row.allow(of_row) if row.is_constrained else of_row.fill(True)
-            except ModelError as error:
-                row.error = error
-                of_row.fill(True)
+            row.allow(of_row)
         logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
     draws = [0.0 if token is not None else row.draw() for row, token in zip(rows, forced, strict=True)]
     sampled = sample(logits, [row.request.temperature for row in rows], [row.request.top_p for row in rows], draws)
     for row, known, chosen in zip(rows, forced, sampled, strict=True):
-        try:
-            if row.error is None:
-                row.record(chosen if known is None else known)
-        except ModelError as error:
-            row.error = error
+        row.record(chosen if known is None else known)
 
 
 def sample(
