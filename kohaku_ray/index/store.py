@@ -326,16 +326,11 @@ def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, A
     """Compare the settings of an index with the expected ones; ``IndexMismatchError`` names the first that differs."""
     have, want = _leaves(plain(built)), _leaves(plain(expected))
     for key, value in want.items():
-        section = key.partition(".")[0]
-        if section not in built and section != key:
-            was = f"without {section} but the configuration says {key}"
-        elif key not in have or have[key] != value:
-            was = f"with {key} {have.get(key)!r} but the configuration says"
-        else:
-            continue
-        raise IndexMismatchError(
-            f"the index at {path} was built {was} {value!r}: {REINDEX}, or change the configuration back"
-        )
+        if key not in have or have[key] != value:
+            raise IndexMismatchError(
+                f"the index at {path} was built with {key} {have.get(key)!r} but the configuration says {value!r}: "
+                f"{REINDEX}, or change the configuration back"
+            )
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import httpx
 
@@ -97,20 +97,11 @@ def refuses_length(status: int, text: str) -> bool:
     return status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS))
 
 
-class Limiter(Protocol):
-    """Decides when the next request may be sent. It may run in another process: pauses are durations, not instants."""
-
-    async def acquire(self) -> None:
-        """Wait for one request's turn."""
-        ...
-
-    async def penalise(self, pause_s: float) -> None:
-        """Send no request for ``pause_s`` seconds from now: the server sent Retry-After."""
-        ...
-
-
 class TokenBucket:
-    """Sends ``requests_per_s`` at an even rate, in order of arrival; None: no limit, only penalties."""
+    """Sends ``requests_per_s`` at an even rate, in order of arrival; None: no limit, only penalties.
+
+    It may run in another process than its backends: pauses are durations, not instants.
+    """
 
     def __init__(self, requests_per_s: float | None) -> None:
         self._interval_s = 0.0 if requests_per_s is None else 1.0 / requests_per_s
@@ -170,7 +161,7 @@ class OpenAIBackend:
         schema_mode: SchemaMode = "json_schema",
         extra_body: Mapping[str, Any] | None = None,
         window_tokens: int = 131072,
-        limiter: Limiter | None = None,
+        limiter: Any = None,
         key_variable: str | None = None,
     ) -> None:
         """Check the arguments; no connection is opened before the first request.
@@ -185,7 +176,7 @@ class OpenAIBackend:
             schema_mode: How a schema of an object is sent; the API accepts no other root (a plan's).
             extra_body: Fields merged into every request; a field set to None is left out.
             window_tokens: Longest prompt plus answer, in tokens; for messages.
-            limiter: Shared rate limit; None: only Retry-After, for this backend's own requests.
+            limiter: A ``TokenBucket`` that backends share; None: only Retry-After, for this backend's own requests.
             key_variable: Environment variable of the key, for messages; None: no key is configured.
 
         Raises:
@@ -203,7 +194,7 @@ class OpenAIBackend:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
         self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
-        self._limiter: Limiter = limiter or TokenBucket(None)
+        self._limiter = limiter or TokenBucket(None)
         self._key_variable = key_variable
         self._client: httpx.AsyncClient | None = None
         self._there: list[str] | None = None

@@ -66,7 +66,7 @@ Claim = Literal["ready", "start", "wait"]
 
 
 class SharedLimiter:
-    """One rate limit over all replicas, held by an actor (see ``Limiter`` in models.openai)."""
+    """One rate limit over all replicas, held by an actor (see ``models.openai.TokenBucket``)."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
