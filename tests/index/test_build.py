@@ -9,7 +9,7 @@ from small_index import FakeEncoder, build_whole, files_of, index_documents, mak
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.errors import DataError, TreeError
 from kohaku_ray.index.assemble import collect, lay_out, texts_to_encode
-from kohaku_ray.index.build import IndexSettings, build_terms, views_with_old
+from kohaku_ray.index.build import IndexSettings, views_with_old
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
@@ -152,18 +152,6 @@ def call(tmp_path, parsed, encoder, **changes):
         "views": VIEWS,
     }
     return build_whole(tmp_path, **(arguments | changes))
-
-
-def test_terms_built_beforehand_give_the_same_index(tmp_path, documents, fake_encoder):
-    encoder, parsed = fake_encoder(), documents("a", "b")
-    tree = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
-    terms = build_terms(tree, IndexSettings(encoder=encoder.identity), VIEWS)
-    words = terms["terms-paragraph"]["term"].to_pylist()
-    assert words == sorted(words)
-    assert "kwh" in words
-    first = call(tmp_path / "one", parsed, encoder)
-    assert call(tmp_path / "two", parsed, encoder, terms=terms) == first
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_bad_input_is_refused_and_names_the_node(tmp_path, documents, fake_encoder):

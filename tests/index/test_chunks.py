@@ -60,13 +60,6 @@ def test_a_long_sentence_is_cut_between_words_and_a_long_word_stays():
     assert token_windows("x" * 900, whole, lambda texts: np.array([*map(len, texts)]), 4, 8) == [(0, 900)]
 
 
-def test_a_short_rest_is_shared_out_and_a_short_text_stays_short():
-    parts = [sentence(n, word) for n, word in ((4, "Un"), (4, "Deux"), (1, "Trois"))]
-    assert cut(*parts) == [parts[0], f"{parts[1]}\n\n{parts[2]}"]
-    assert cut("Un mot.") == ["Un mot."]
-    assert cut() == cut("") == []
-
-
 def naive_cost(sizes, paragraph, ends, least, most):
     total = 0.0
     for first, behind in pairwise([0, *ends]):

@@ -167,14 +167,6 @@ def test_the_identity_decides_the_keys():
     assert vector_keys(encoder_identity(MODEL, query_prompt="query: "), ["a"]).tolist() == [first]
 
 
-def test_keys_that_end_in_zeros_stay_whole():
-    texts = [str(i) for i in range(2000)]
-    keys = vector_keys({"sha256": "x"}, texts)
-    assert any(key.endswith(b"\0") for key in keys.tolist())
-    assert {len(key) for key in keys.tolist()} == {16}
-    assert keys[np.argsort(keys)].tolist() == sorted(keys.tolist())
-
-
 def test_other_weights_are_another_model(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"1")
     (tmp_path / "README.md").write_text("one")

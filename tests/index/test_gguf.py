@@ -66,13 +66,6 @@ def test_a_file_is_its_content_wherever_it_is(directory, file, tmp_path):
     assert model_identity(TransformersConfig(model=str(tmp_path / "none.gguf"), identity="mine"))
 
 
-def test_a_file_without_a_chat_template_gets_the_messages_joined_and_says_so(directory, tmp_path, caplog):
-    plain = tiny_gguf.write(directory, tmp_path / "plain.gguf", template=False)
-    caplog.set_level(logging.WARNING)
-    assert text(str(plain))
-    assert f"{plain} has no chat template: messages are joined by line breaks" in caplog.text
-
-
 def test_what_cannot_be_converted_names_the_ways_out(directory, file, tmp_path, cache, monkeypatch):
     strange = tiny_gguf.write(directory, tmp_path / "strange.gguf", architecture="nonesuch")
     torn = file.with_name("torn.gguf")
@@ -97,11 +90,3 @@ def test_what_is_missing_is_named_with_the_line_that_installs_it(file, tmp_path,
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"the package gguf is missing: pip install 'kohaku-ray\[transformers\]'"):
         gguf.converted(file)
-
-
-def test_the_cache_is_the_users_own(monkeypatch):
-    monkeypatch.delenv("KOHAKU_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert gguf.cache_directory() == Path("/caches/kohaku_ray")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert gguf.cache_directory() == Path("~/.cache/kohaku_ray").expanduser()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 from small_index import IDENTITY, FakeEncoder
 
 from kohaku_ray import storage
-from kohaku_ray.errors import DataError, StorageError
+from kohaku_ray.errors import StorageError
 from kohaku_ray.index.known import known_vectors
-from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import MANIFEST, Index
 from kohaku_ray.storage import Directory
 
@@ -60,22 +58,6 @@ def test_a_build_whose_upload_breaks_off_leaves_the_old_index(s3, build, documen
     assert Index.open(path).manifest["counts"]["n_documents"] == 2
 
 
-def test_pending_vectors_survive_a_busy_server(s3):
-    pending = PendingVectors(s3.uri("index/pending"))
-    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
-    s3.fail("busy", "POST", "index/pending/pending", times=2)
-    pending.check_writable()
-    pending.write(IDENTITY, [b"k" * 16, b"l" * 16], vectors)
-    s3.fail("cut", "GET", "index/pending/pending/.*arrow", times=1)
-    assert pending.keys(IDENTITY) == {b"k" * 16, b"l" * 16}
-    keys, loaded = pending.load(IDENTITY)
-    assert len(keys) == 2
-    assert np.array_equal(loaded, vectors)
-    pending.clear()
-    assert pending.keys(IDENTITY) == set()
-    assert len(s3.met) == 3, s3.met
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_server_that_is_down_is_no_empty_index(s3, build, documents):
     """Otherwise every vector would be computed again."""
@@ -84,14 +66,3 @@ def test_a_server_that_is_down_is_no_empty_index(s3, build, documents):
     s3.fail("busy", "GET", "index/away/vectors/", times=1000)
     with pytest.raises(StorageError, match=r"cannot read s3://kohaku/index/away/vectors/.*did not answer"):
         known_vectors(path, IDENTITY)
-
-
-def test_wrong_credentials_are_told_from_no_index(s3):
-    with pytest.raises(DataError, match=r"there is no index at .*: build one with `kohaku-ray index CONFIG`"):
-        Index.open(s3.uri("index/none"))
-    s3.demand_credentials(True)
-    try:
-        with pytest.raises(StorageError, match="bucket kohaku refuses these credentials"):
-            Index.open(s3.uri("index/none"))
-    finally:
-        s3.demand_credentials(False)

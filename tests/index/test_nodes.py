@@ -222,10 +222,3 @@ def section_around(nodes: NodeTable, row: int, budget: int) -> list[int]:
             found.append(paragraph)
             used += int(nodes.tokens[paragraph])
     return found
-
-
-def test_a_column_is_read_at_rows_of_a_part(nodes):
-    part = nodes.neighbourhood([25], 5)
-    rows = np.array([len(part) - 1, -1, 0, 0])
-    assert part.column("node_id", rows) == [part.node_id(len(part) - 1), None, part.node_id(0), part.node_id(0)]
-    assert part.column("text", np.empty(0, np.int64)) == []

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.errors import TreeError
-from kohaku_ray.index import propagate as module
 from kohaku_ray.index.propagate import propagate, unit_rows
 
 
@@ -47,18 +46,6 @@ def test_equals_the_definition(tree):
     assert got.dtype == np.float32
     np.testing.assert_array_equal(tree[0], before)
     np.testing.assert_allclose(got, naive(*tree), atol=1e-5)
-
-
-@given(trees())
-def test_blocks_do_not_matter(tree):
-    whole = propagate(*tree)
-    before = module._BLOCK_ROWS
-    module._BLOCK_ROWS = 2
-    try:
-        in_blocks = propagate(*tree)
-    finally:
-        module._BLOCK_ROWS = before
-    np.testing.assert_array_equal(whole, in_blocks)
 
 
 def test_nothing_below_gives_zeros_and_counts_for_nothing():

@@ -64,20 +64,12 @@ def test_who_can_lend_to_whom():
 
 def test_lent_vectors_are_those_the_encoder_gives(whole, source, tmp_path):
     path, texts = source
-    short = SentenceEncoder(model=MODEL, dim=64)
-    n = reuse_vectors(path, WHOLE, str(tmp_path / "b"), SHORT, "averaged")
-    keys, vectors = PendingVectors(str(tmp_path / "b")).load(SHORT)
     few = [text for text in texts if len(text.split()) <= SHORT_TOKENS]
-    assert 2 <= n == len(keys) == len(few) < len(texts), "what may have been encoded in windows is left to the encoder"
-    wanted = dict(zip(vector_keys(SHORT, few).tolist(), short.encode_passages(few), strict=True))
-    for key, vector in zip(keys.tolist(), vectors, strict=True):
-        assert vector.shape == (64,)
-        np.testing.assert_allclose(vector, wanted[key], atol=1e-6)
-
-
-def test_the_same_encoder_borrows_everything(whole, source, tmp_path):
-    path, texts = source
-    assert reuse_vectors(path, WHOLE, str(tmp_path / "b"), WHOLE, "averaged") == len(texts)
-    keys, vectors = PendingVectors(str(tmp_path / "b")).load(WHOLE)
-    places = [keys.tolist().index(key) for key in vector_keys(WHOLE, texts).tolist()]
-    np.testing.assert_array_equal(vectors[places], whole.encode_passages(texts))
+    assert 2 <= len(few) < len(texts), "what may have been encoded in windows is left to the encoder"
+    short = SentenceEncoder(model=MODEL, dim=64)
+    for target, encoder, lent in ((SHORT, short, few), (WHOLE, whole, texts)):
+        there = str(tmp_path / str(encoder.dim))
+        assert reuse_vectors(path, WHOLE, there, target, "averaged") == len(lent)
+        keys, vectors = PendingVectors(there).load(target)
+        places = [keys.tolist().index(key) for key in vector_keys(target, lent).tolist()]
+        np.testing.assert_allclose(vectors[places], encoder.encode_passages(lent), atol=1e-6)

@@ -113,13 +113,6 @@ def test_what_the_context_does_not_tell_is_blank(unit):
     assert (prediction.is_blank, prediction.ref_ids) == (True, ())
 
 
-def test_the_bound_of_abstention():
-    assert ask("How much energy did training Ores-7B take?", "MWh", snippets=[]).is_blank
-    question = ("How much energy did training Ores-7B really consume on balance in the end?", "MWh")
-    assert not ask(*question, backend=ExtractiveBackend(abstain_below=0.0)).is_blank
-    assert ask(*question, backend=ExtractiveBackend(abstain_below=1.0)).is_blank
-
-
 def test_a_table_cell_is_found_by_row_and_column():
     table = "| Model | Energy (MWh) | Days |\n|---|---|---|\n| Ores-7B | 433 | 25 |\n| Ores-40B | 1,900 | 61 |"
     prediction = ask("How much energy did the training of Ores-40B take?", "MWh", snippets=[("t", table)])

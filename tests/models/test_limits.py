@@ -72,16 +72,3 @@ def test_a_penalty_counts_while_others_wait_and_a_shorter_one_does_not_open_earl
 
     asyncio.run(run())
     assert clock.now_s == pytest.approx(104.0)
-
-
-def test_one_that_gives_up_costs_nobody_a_turn():
-    async def run():
-        bucket = TokenBucket(20.0)
-        await bucket.acquire()
-        quitters = [asyncio.create_task(bucket.acquire()) for _ in range(100)]
-        await asyncio.sleep(0)
-        for quitter in quitters:
-            quitter.cancel()
-        await asyncio.wait_for(bucket.acquire(), timeout=2.0)
-
-    asyncio.run(run())

@@ -64,24 +64,6 @@ def test_a_prompt_has_its_messages_and_its_variables_with_the_documents_own_text
     assert prompt.variables["media"] == (Snippet("b", "Table 2: energy of training"),)
 
 
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        ("context_first", ["documents", "media", "question", "instructions"]),
-        ("question_first", ["question", "instructions", "documents", "media"]),
-    ],
-)
-def test_the_order_of_the_parts(prompts, order, expected):
-    user = answer(prompts, QUESTION, SNIPPETS, MEDIA, order).user
-    place = {
-        "documents": user.index("[ref_id=a] GPT-3 used 1,287 MWh.\n[ref_id=b] Nothing here."),
-        "media": user.index("[ref_id=b] Table 2: energy of training"),
-        "question": user.index("Question: "),
-        "instructions": user.index("Reply with one JSON object"),
-    }
-    assert sorted(place, key=place.get) == expected
-
-
 def test_short_instructions_name_the_kind_of_value_that_is_asked_for_alone(prompts):
     said = {kind: answer(prompts, QUESTION, SNIPPETS, instructions="short", kind=kind).user for kind in KINDS}
     assert len(set(said.values())) == len(KINDS)

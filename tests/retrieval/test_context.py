@@ -120,11 +120,6 @@ def test_filling_stops_at_the_first_cut():
     assert texts(context) == ["A one."]
 
 
-def test_the_titles_tokens_count_too():
-    assert shown("a:sec0:p1", budget=5).n_tokens == 5  # 9 characters of title at 2 words in 6 characters are 3
-    assert shown("a:sec0:p1", budget=4).snippets == ()
-
-
 def test_an_endless_sentence_is_passed_over():
     nodes = tree(a=[("", ["w " * 50 + "end."])], b=[("", ["X one. Y two."])])
     context = shown("a:sec0:p0", "b:sec0:p0", nodes=nodes, budget=10)
@@ -189,19 +184,6 @@ def leaves(match, **limits):
 )
 def test_a_sentence_brings_its_paragraph_or_its_siblings(match, limits, expected):
     assert [text.split()[0] for text in leaves(match, **limits)[0]] == expected
-
-
-def test_the_section_around_is_bounded_on_top_of_the_paragraph():
-    assert leaves("a:sec1:p2", section_tokens=4)[0][3:] == ["R one.", "Q two."]
-    assert leaves("a:sec1:p2", section_tokens=5)[0][3:] == ["R one.", "Q two."]
-    assert leaves("a:sec1:p2", section_tokens=0)[0] == ["M one.", "M two.", "M three."]
-
-
-def test_captions_around_a_match_are_told_from_text():
-    _, group = leaves("a:sec1:p2")
-    assert {AROUND.text_of(leaf): AROUND.node_id(image) for leaf, image in group.captions.items()} == {
-        "Fig one.": "a:sec1:p4"
-    }
 
 
 def test_a_matched_caption_is_text():

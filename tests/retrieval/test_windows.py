@@ -68,12 +68,6 @@ def test_a_lexical_match_counts_as_the_weakest_dense_one():
     assert choose(NODES, found, budget=4).doc_ids == ("b", "c")
 
 
-def test_scores_below_zero_count_by_rank():
-    found = scored(("b:sec0:p0:s0", -1.0), ("c:sec0:p0:s0", -3.0))
-    assert choose(NODES, found, budget=2).doc_ids == ("b",)
-    assert choose(NODES, found, budget=4).doc_ids == ("b", "c")
-
-
 def naive_relevance(matches):
     """The formula sentence by sentence, over pairs."""
     worth = dict.fromkeys(SENTENCES, 0.0)
