@@ -23,7 +23,7 @@ import pyarrow as pa
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F64, I64, Hits
-from kohaku_ray.index.vectors import Ranges, check_top_k, in_ranges, ranked
+from kohaku_ray.index.vectors import Ranges, in_ranges, ranked
 
 EPSILON = 0.25
 """Share of the mean idf that terms in more than half of the paragraphs get (``BM25Okapi``)."""
@@ -63,12 +63,6 @@ def tokenise(text: str, language: Language = "en") -> list[str]:
         words = [_INVERSION.sub("", word) for word in words]
     kept = [word for word in words if word not in stop_words(language) and any(map(str.isalnum, word))]
     return kept if language == "en" else list(map(_french_stem, kept))
-
-
-@functools.lru_cache(maxsize=2**14)
-def _query_terms(query: str, language: Language) -> tuple[str, ...]:
-    """Terms of a query; cached, since one query is put to several views."""
-    return tuple(tokenise(query, language))
 
 
 def _words(text: str) -> list[str]:
@@ -248,7 +242,6 @@ class TermIndex:
 
         With ``within``, only those ranges of node rows are searched; the statistics stay those of the whole index.
         """
-        check_top_k(top_k)
         scores = self.scores(queries)
         found = []
         for first, last in zip(scores.indptr[:-1], scores.indptr[1:], strict=True):
@@ -281,7 +274,7 @@ class TermIndex:
         from scipy.sparse import csr_matrix
 
         counts = [
-            Counter(self._number[word] for word in _query_terms(query, self.language) if word in self._number)
+            Counter(self._number[word] for word in tokenise(query, self.language) if word in self._number)
             for query in queries
         ]
         ends = np.cumsum([0, *map(len, counts)])

@@ -117,7 +117,6 @@ class VectorIndex:
             top_k: Most hits per query.
             within: Ranges of node rows to search, exactly with any index; None: all.
         """
-        check_top_k(top_k)
         if not len(self):  # vectors of no length, such as a shard without images has
             return [_NO_HITS] * len(queries)
         if queries.ndim != 2 or queries.shape[1] != self.vectors.shape[1]:
@@ -232,12 +231,6 @@ def merge_hits(parts: Sequence[Hits], top_k: int) -> Hits:
     rows = np.concatenate([hits.rows for hits in parts])
     scores = np.concatenate([hits.scores for hits in parts])
     return ranked(rows, scores).prefix(top_k)
-
-
-def check_top_k(top_k: int) -> None:
-    """Refuse a search for no hits."""
-    if top_k < 1:
-        raise ConfigError(f"top_k is {top_k}: ask for at least 1 hit")
 
 
 _NO_HITS = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))

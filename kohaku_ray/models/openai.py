@@ -180,7 +180,7 @@ class OpenAIBackend:
             key_variable: Environment variable of the key, for messages; None: no key is configured.
 
         Raises:
-            ConfigError: The URL is not http(s), the key does not fit an HTTP header, or extra_body is no JSON.
+            ConfigError: The URL is not http(s), or the key does not fit an HTTP header.
         """
         self._base_url = _checked_url(base_url)
         self._key = (api_key or "").strip()
@@ -188,11 +188,8 @@ class OpenAIBackend:
             raise ConfigError(f"the API key in {key_variable} cannot stand in an HTTP header: correct it")
         self._model, self._schema_mode, self._window_tokens = model, schema_mode, window_tokens
         self._timeout_s, self._max_tries, self._backoff_s = timeout_s, max_tries, backoff_s
-        self._extra_body = dict(extra_body or {})
-        try:
-            extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
+        extra = json.dumps(dict(extra_body or {}), sort_keys=True, separators=(",", ":"), default=str)
+        self._extra_body = json.loads(extra)
         self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
         self._limiter = limiter or TokenBucket(None)
         self._key_variable = key_variable

@@ -116,8 +116,6 @@ def test_fewer_nodes_than_asked_for_and_none_at_all():
 def test_bad_input_is_refused_with_the_way_out():
     vectors = random_units(10, 4)
     index = VectorIndex.build(vectors, np.arange(10))
-    with pytest.raises(ConfigError, match="top_k is 0: ask for at least 1"):
-        index.search(vectors, 0)
     with pytest.raises(IndexMismatchError, match=r"queries of shape \(2, 8\) but the index holds vectors of 4"):
         index.search(random_units(2, 8), 1)
     with pytest.raises(ConfigError, match=r"index\.factory is 'Flatt', which FAISS does not know"):
