@@ -1,19 +1,15 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from kit.properties import scaled
-from small_index import FakeEncoder, build_whole, files_of, index_documents, make_documents, paragraph
+from small_index import FakeEncoder, build_whole, files_of, index_documents
 
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.errors import DataError, TreeError
-from kohaku_ray.index.assemble import collect, lay_out, texts_to_encode
+from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import IndexSettings, views_with_old
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.index.images import ImagePlan
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
@@ -211,38 +207,3 @@ def test_an_index_of_other_chunks_is_refused_and_one_with_chunks_serves_who_asks
     same = IndexSettings(encoder=encoder.identity, chunks=SMALL)
     assert any(view.kinds == CHUNKS for view in views_with_old(str(tmp_path), same, VIEWS))
     assert not any("chunk" in view.kinds for view in views_with_old(str(tmp_path), plain, VIEWS))
-
-
-def vectors_by_id(parsed, chunks, weights, paragraph_vectors):
-    """All vectors of an index by node id and occurrence (``both`` gives a paragraph two)."""
-    nodes = NodeTable(pa.concat_tables([flatten(document, chunks) for document in parsed]))
-    nodes = nodes.with_tokens(nodes.chars // 4)
-    encoder = FakeEncoder()
-    texts = list(dict.fromkeys(texts_to_encode(nodes, paragraph_vectors)[1]))
-    fresh = (vector_keys(encoder.identity, texts), encoder.encode_passages(texts))
-    known = known_vectors("/nowhere", encoder.identity)
-    collected = collect(nodes, paragraph_vectors, encoder.identity, fresh, known)
-    layout = lay_out(nodes, collected, weights, paragraph_vectors, ImagePlan.of(encoder.identity, None))
-    found = {}
-    for row, vector in zip(layout.rows.tolist(), layout.matrix, strict=True):
-        found.setdefault(nodes.node_id(row), []).append(vector.tobytes())
-    return found
-
-
-@settings(max_examples=scaled(40))
-@given(
-    shape=st.lists(st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=3), min_size=1, max_size=3),
-    over=st.sampled_from(["document", "section"]),
-    size=st.integers(7, 40),
-    weights=st.sampled_from(["chars", "tokens", "uniform"]),
-    paragraph_vectors=st.sampled_from(["averaged", "full", "both"]),
-)
-def test_chunks_change_no_vector_of_the_tree(shape, over, size, weights, paragraph_vectors):
-    parsed = make_documents("z")
-    for number, sections in enumerate(shape):
-        parts = [[paragraph(*(f"Text {number} {i}." for i in range(n))) for n in section] for section in sections]
-        parsed.append(Document(f"d{number}", "t", tuple(Section("Title", tuple(part)) for part in parts)))
-    plain = vectors_by_id(parsed, None, weights, paragraph_vectors)
-    found = vectors_by_id(parsed, Chunks(size=size, overlap=6, over=over), weights, paragraph_vectors)
-    assert {name: vectors for name, vectors in found.items() if ":c" not in name} == plain
-    assert len(found) > len(plain)

@@ -24,15 +24,6 @@ def sentence(n, word="Mot"):
     return " ".join([word] * n) + "."
 
 
-def test_characters_by_hand():
-    text = "".join(map(chr, range(48, 48 + 25)))
-    assert character_windows(text, 10, 3) == [(0, 10), (7, 17), (14, 24), (21, 25)]
-    assert character_windows("", 10, 3) == []
-    assert character_windows("ab", 10, 3) == [(0, 2)]
-    assert character_windows("x" * 10, 10, 3) == [(0, 10)]
-    assert character_windows("x" * 951) == [(0, 500), (450, 950), (900, 951)]
-
-
 @given(st.integers(0, 400), st.integers(1, 60), st.data())
 def test_character_windows_cover_a_text_and_none_lies_within_another(n, size, data):
     overlap = data.draw(st.integers(0, size - 1))

@@ -5,7 +5,6 @@ import json
 import shutil
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -195,35 +194,6 @@ def test_batches_depend_on_a_gpus_memory_and_not_on_what_is_free(monkeypatch):
             sizes.setdefault(total, set()).add(model.tokens_that_fit(256))
     # A quarter of 1 GiB, of 16 hidden states of 384 values and 12 heads' 256 scores, 4 bytes each, per token.
     assert sizes == {1: {7281}, 2: {14563}, 80: {1 << 15}}
-
-
-class Stream:
-    """Stands in for a GPU's queue of work: it says what is put into it, and when somebody waits."""
-
-    def __init__(self, events: list[str]) -> None:
-        self.events, self.n = events, 0
-
-    def record_event(self):
-        number, self.n = self.n, self.n + 1
-        self.events.append(f"queued {number}")
-        return SimpleNamespace(synchronize=lambda: self.events.append(f"waited {number}"))
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_gpu_copies_pinned_batches_and_is_waited_for_after_the_next_pass_is_queued(alone, texts, monkeypatch):
-    expected, events = alone.encode_passages(texts), []
-    stream, pinned, given = Stream(events), set(), []
-    pin = lambda tensor: pinned.add(tensor.data_ptr()) or tensor  # noqa: E731
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    forward = alone._model.loaded.forward
-    alone._model.loaded.forward = lambda features, **task: given.append(features) or forward(features, **task)
-    alone._model.on_cpu = False
-    assert alone.encode_passages(texts).tobytes() == expected.tobytes()
-    assert {one["input_ids"].data_ptr() for one in given} <= pinned
-    n = len(given)
-    order = ["queued 0", *(event for i in range(1, n) for event in (f"queued {i}", f"waited {i - 1}"))]
-    assert events == [*order, f"waited {n - 1}"]
 
 
 @pytest.mark.gpu

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index.small_index import FakeEncoder, index_documents, make_documents, term_index
+from index.small_index import FakeEncoder, index_documents, make_documents
 from kit.properties import scaled
-from rank_bm25 import BM25Okapi
 
 from kohaku_ray.documents.model import Document, Section
 from kohaku_ray.engine.actors.index_access import LocalIndex
@@ -23,7 +22,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
-from kohaku_ray.index.terms import Statistics, TermCounts, similarities, tokenise
+from kohaku_ray.index.terms import similarities
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
 IDS = [f"d{number:02}" for number in range(23)]
@@ -101,28 +100,6 @@ def test_paragraphs_of_several_shards_are_compared_by_their_terms(paths):
     expected = similarities(whole.shards[0].terms(PARAGRAPHS).weights_of(np.array(rows)))
     found = similarities(run(paths[5], "term_weights", rows, (PARAGRAPHS,)))
     assert found.tobytes() == expected.tobytes()
-
-
-texts = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
-
-
-@settings(max_examples=scaled(40))
-@given(st.lists(st.lists(texts, max_size=6), min_size=1, max_size=4), st.sampled_from([(1.5, 0.75), (0.9, 0.4)]))
-def test_weights_of_shards_are_those_of_rank_bm25_over_all(parts, k1_b):
-    k1, b = k1_b
-    every = [tokenise(text) for part in parts for text in part]
-    if not any(every):
-        return
-    okapi = BM25Okapi(every, k1=k1, b=b)
-    ends = np.cumsum(list(map(len, parts)))
-    counted = [(TermCounts.build(part), np.arange(end - len(part), end)) for part, end in zip(parts, ends, strict=True)]
-    statistics = Statistics.of(counted)
-    whole = term_index([text for part in parts for text in part], np.arange(ends[-1]), k1, b)
-    shards = [counts.weighted(statistics, rows, k1, b) for counts, rows in counted]
-    scores = np.concatenate([shard.scores(WORDS).toarray() for shard in shards], axis=1)
-    assert scores.tobytes() == whole.scores(WORDS).toarray().tobytes()
-    expected = [okapi.get_scores(tokenise(query)) for query in WORDS]
-    np.testing.assert_allclose(scores, expected, rtol=1e-12)
 
 
 def files_by_shard(path) -> dict[int, set[str]]:

@@ -29,16 +29,6 @@ def test_a_view_of_no_kind_or_no_search_is_refused(arguments):
         View(**arguments)
 
 
-def test_united_views_are_searched_in_every_way_that_one_of_them_is():
-    other = View(("paragraph", "sentence"), lexical=True)
-    assert united([NODES], [other, PARAGRAPHS]) == (
-        PARAGRAPHS,
-        View(("paragraph", "sentence"), dense=True, lexical=True),
-    )
-    assert united([NODES, PARAGRAPHS]) == united([PARAGRAPHS], [NODES]) == united([NODES, PARAGRAPHS, NODES])
-    assert united() == ()
-
-
 def test_a_missing_view_is_named_with_those_there_are_and_the_way_out():
     there = united([NODES, PARAGRAPHS])
     check_views("/x", there, [NODES, View(("paragraph", "sentence"), dense=True), PARAGRAPHS])

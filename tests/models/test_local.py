@@ -249,15 +249,6 @@ def test_the_window_is_the_models_own_unless_a_shorter_one_is_set(path, tmp_path
         check_deployment("t", TransformersConfig(model=str(tmp_path)), here=False)
 
 
-def test_gpus_that_are_not_there_and_files_that_are_no_model_are_named(path, tmp_path):
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="gpus is 1 but torch sees no GPU"):
-            load_model(Path(path), n_gpus=1)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="cannot be loaded as a causal language model"):
-        load_model(tmp_path, n_gpus=0)
-
-
 def test_identity_holds_what_changes_replies_and_nothing_else():
     plain = TransformersConfig(model="m")
     same = TransformersConfig(model="m", replicas=4, gpus=1, batch_size=1, window_tokens=100)

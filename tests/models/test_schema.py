@@ -34,15 +34,6 @@ def test_only_documents_of_the_context_can_be_cited():
     assert not is_valid(ANSWER, answer_schema([]))
 
 
-@pytest.mark.parametrize("field", ANSWER)
-def test_every_field_is_required_and_typed(field):
-    schema = answer_schema(["a"])
-    assert list(schema["properties"]) == list(ANSWER), "the reasoning comes before the value"
-    assert not is_valid({name: value for name, value in ANSWER.items() if name != field}, schema)
-    assert not is_valid({**ANSWER, field: 7}, schema)
-    assert not is_valid({**ANSWER, "more": 1}, schema)
-
-
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [

@@ -48,16 +48,6 @@ def naive(relevance, likeness, top_k, weight):
     return selected
 
 
-def test_mmr_by_hand():
-    relevance = np.array([0.9, 0.89, 0.5])
-    likeness = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    selected, scores = mmr(relevance, likeness, 3, weight=0.5)
-    assert selected.tolist() == [0, 2, 1]
-    assert scores == pytest.approx([0.45, 0.25, 0.445 - 0.5])
-    assert mmr(relevance, likeness, 2, weight=1)[0].tolist() == [0, 1]
-    assert mmr(relevance, likeness, 2, weight=0)[0].tolist() == [0, 2]
-
-
 @given(st.data(), st.integers(1, 8), st.integers(0, 9), st.sampled_from([0.0, 0.5, 0.9, 1.0]))
 def test_mmr_equals_a_plain_loop(data, n, top_k, weight):
     values = st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tree import hits
 
-from kohaku_ray.retrieval.fusion import combined, deduplicate, fuse, reciprocal_rank_fusion, scaled
+from kohaku_ray.retrieval.fusion import combined, deduplicate, fuse, reciprocal_rank_fusion
 
 # Row 7 is found by three queries, 3 and 5 by two, 1 and 9 by one.
 LISTS = [
@@ -67,21 +67,6 @@ def test_a_list_that_repeats_a_row_counts_it_once_at_its_best():
     assert ranked.rows.tolist() == [5, 3]
     assert ranked.frequency.tolist() == [2, 1]
     assert ranked.total.tolist() == [0.6, 0.9]
-
-
-@pytest.mark.parametrize("normalise", ["max", "minmax"])
-@pytest.mark.parametrize("values", [[-0.5, -0.1], [-0.5, 0.0], [0.0, 0.0], [0.2, 0.7], [-0.3, 0.4], []])
-def test_scaling_never_turns_an_order_round(values, normalise):
-    out = scaled(np.array(values), normalise)
-    assert np.isfinite(out).all()
-    assert (np.diff(out) >= 0).all()
-    assert scaled(np.array([2.0, 2.0]), "minmax").tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("strategy", ["none", "frequency", "score", "max", "combined"])
-@pytest.mark.parametrize("lists", [[], [hits()], [hits(), hits()]])
-def test_nothing_found_is_nothing_ranked(strategy, lists):
-    assert len(fuse(lists, strategy)) == 0
 
 
 similarity = st.integers(-64, 64).map(lambda n: n / 64)  # sums are exact

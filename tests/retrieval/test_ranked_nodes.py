@@ -89,8 +89,3 @@ def test_a_dense_match_is_not_new_and_frees_its_slot():
 def test_under_tree_a_paragraph_with_a_matched_sentence_is_not_new(dedup, added):
     out = appended(["a:sec0:p0:s1"], [hits((P[0], 9.0), (P[1], 8.0))], 2, dedup)
     assert out.rows.tolist()[1:] == added
-
-
-@pytest.mark.parametrize(("lists", "top_k"), [([], 4), ([hits()], 4), ([hits((P[1], 1.0))], 0)])
-def test_without_lexical_hits_the_dense_matches_stand(lists, top_k):
-    assert appended(["a:sec0:p0"], lists, top_k).rows.tolist() == [P[0]]
