@@ -48,18 +48,9 @@ REJECT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """All settings that decide an index's content, besides the documents.
+    """All settings that decide an index's content, besides the documents; the configuration's ``index`` explains them.
 
-    Attributes:
-        encoder: ``SentenceEncoder.identity``.
-        weights: Weight of a child in its parent's vector.
-        paragraph_vectors: Vector of a paragraph: mean of its sentences, that of its own text, or one of each.
-        factory: FAISS factory string.
-        k1: BM25's term-frequency saturation.
-        b: BM25's length normalisation.
-        language: Language of BM25's terms.
-        chunks: How documents are cut into chunks; None: they are not.
-        images: Settings of images; None: they are not extracted.
+    ``encoder`` is ``encoder_identity``; None of ``chunks`` and ``images``: documents are not cut, images not extracted.
     """
 
     encoder: Mapping[str, Any]

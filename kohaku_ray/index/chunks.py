@@ -23,14 +23,9 @@ Counter = Callable[[Sequence[str]], I64]
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How documents are cut into chunks.
+    """How documents are cut into chunks; the configuration's ``index.chunks`` explains the settings.
 
-    Attributes:
-        unit: Windows of characters, or of the tokens of whole paragraphs.
-        size: Characters per window, or most tokens in one.
-        overlap: Characters that two neighbours share; ignored for windows of tokens.
-        min_size: Fewest tokens wanted in a window; ignored for windows of characters.
-        over: Which paragraphs are joined and cut together: those of a document, or of a section.
+    ``overlap`` is nothing to windows of tokens, ``min_size`` nothing to those of characters.
     """
 
     unit: Literal["chars", "tokens"] = "chars"

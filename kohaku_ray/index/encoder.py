@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,11 +34,11 @@ BATCHES_AHEAD = 2
 IMAGE_BATCH = 16
 """Images of a forward pass."""
 
-IMAGES_AHEAD = 2
-"""Batches of images decoded and resized while the model computes one, each on a thread of its own."""
+IMAGES_AHEAD, GPU_IMAGES_AHEAD = 2, 8
+"""Batches of images decoded and resized, each on a thread of its own, while the model computes one.
 
-MOST_IMAGES_AHEAD = 8
-"""The most of them, for a model on a GPU: a thread decodes and resizes 80 images of half a megapixel per second."""
+A thread makes 80 images of half a megapixel per second.
+"""
 
 Read = Callable[[str], bytes]
 """Reads an image's file by its digest."""
@@ -267,8 +266,7 @@ class ImageEncoder:
     def __init__(self, model: TorchModel, dim: int, task: Mapping[str, str]) -> None:
         """Wrap a loaded model that reads images; its vectors are cut to ``dim``."""
         self._model, self._dim, self._task = model, dim, task
-        n_cores = len(os.sched_getaffinity(0))
-        self._ahead = IMAGES_AHEAD if model.on_cpu else max(IMAGES_AHEAD, min(MOST_IMAGES_AHEAD, n_cores))
+        self._ahead = IMAGES_AHEAD if model.on_cpu else GPU_IMAGES_AHEAD
 
     def batches(self, digests: Sequence[str], read: Read) -> Iterator[F32]:
         """Encode images by their digests; ``read`` reads a PNG.

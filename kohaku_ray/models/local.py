@@ -46,17 +46,9 @@ class LocalBackend:
         reasoning_end: str | None = None,
         reasoning_tokens: int = 0,
     ) -> None:
-        """Take a model over; ``load_model`` makes one.
+        """Take a causal language model of transformers over, on its device, with its fast tokenizer (``load_model``).
 
-        Args:
-            model: A causal language model of transformers, on its device.
-            tokenizer: Its fast tokenizer.
-            name: For messages.
-            window_tokens: Longest prompt plus reply, in tokens.
-            batch_size: Most requests that are decoded together.
-            template_kwargs: Variables of the chat template.
-            reasoning_end: Text that ends the model's reasoning: the reply begins, and its schema holds, after it.
-            reasoning_tokens: Most tokens of reasoning; they are part of a request's ``max_tokens``.
+        ``name`` is for messages; the others are settings of a deployment of kind ``transformers``.
         """
         self._model, self._tokenizer, self._name = model.eval(), tokenizer, name
         self._window_tokens = window_tokens

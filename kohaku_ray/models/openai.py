@@ -166,18 +166,9 @@ class OpenAIBackend:
     ) -> None:
         """Check the arguments; no connection is opened before the first request.
 
-        Args:
-            base_url: URL up to and including the version, such as ``http://127.0.0.1:8000/v1``.
-            model: The model's name on the server.
-            api_key: Sent as a bearer token, never shown.
-            timeout_s: Longest wait for one whole reply.
-            max_tries: Tries per request, including the first.
-            backoff_s: Bound of the first pause; it doubles up to a minute, and each pause is drawn below it.
-            schema_mode: How a schema of an object is sent; the API accepts no other root (a plan's).
-            extra_body: Fields merged into every request; a field set to None is left out.
-            window_tokens: Longest prompt plus answer, in tokens; for messages.
-            limiter: A ``TokenBucket`` that backends share; None: only Retry-After, for this backend's own requests.
-            key_variable: Environment variable of the key, for messages; None: no key is configured.
+        They are settings of a deployment of kind ``openai``, but the key, which is never shown, its environment
+        variable ``key_variable`` for messages (None: no key is configured), and ``limiter``, a ``TokenBucket`` that
+        backends share (None: only Retry-After, for this backend's own requests).
 
         Raises:
             ConfigError: The URL is not http(s), or the key does not fit an HTTP header.
@@ -262,7 +253,13 @@ class OpenAIBackend:
     async def _post(self, body: bytes) -> Reply:
         response = await self._fetch("POST", "chat/completions", self._timeout_s, body)
         if 200 <= response.status < 300:
-            return _read_reply(response)
+            try:
+                reply = read_completion(json.loads(response.body))
+            except (ValueError, RecursionError):
+                raise TransientModelError(f"malformed JSON in a body of {len(response.body)} characters") from None
+            if reply is None:
+                raise TransientModelError(f"no choices in the reply: {response.shown}")
+            return reply
         refusal = self._refusal(response)
         if response.status in (400, 404) and "model" in response.body.lower():
             raise type(refusal)(await self.with_models(str(refusal)))
@@ -370,19 +367,3 @@ def _checked_url(base_url: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
     return url
-
-
-def _read_reply(response: _Response) -> Reply:
-    """Read a successful response.
-
-    Raises:
-        TransientModelError: It is no chat completion, such as a truncated body or a proxy's page.
-    """
-    try:
-        body = json.loads(response.body)
-    except (ValueError, RecursionError):
-        raise TransientModelError(f"malformed JSON in a body of {len(response.body)} characters") from None
-    reply = read_completion(body)
-    if reply is None:
-        raise TransientModelError(f"no choices in the reply: {response.shown}")
-    return reply

@@ -71,11 +71,11 @@ def parse_answer(
         "cut": is_cut,
     }
     return Prediction(
-        answer=_prose(found.get("answer")),
+        answer=value_text(found.get("answer")),
         answer_value="" if is_blank else value,
         answer_unit=(unit or "") if is_blank_lenient(own_unit) else own_unit,
         ref_ids=() if is_blank else refs,
-        explanation=_prose(found.get("explanation")),
+        explanation=value_text(found.get("explanation")),
         is_blank=is_blank,
         n_foreign_refs=n_foreign,
         attempt=attempt,
@@ -268,12 +268,6 @@ def why_nothing(reply: Reply, wanted: str) -> str:
         return f"no {wanted}: the reply is empty"
     begin = clean_text(" ".join(text[:400].split()))[:120]
     return f"no {wanted} in a reply of {len(text)} characters that begins {begin!r}"
-
-
-def _prose(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(filter(None, map(value_text, value)))
-    return value_text(value)
 
 
 def _fold(query: str) -> str:

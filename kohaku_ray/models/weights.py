@@ -42,16 +42,11 @@ def load_model(
     load_in_4bit: bool = False,
     trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
-    """Load a model on its device, and its tokenizer.
+    """Load a model from its directory on its device, and its tokenizer.
 
-    Args:
-        path: Directory of the model.
-        n_gpus: 0: a CPU; up to 1: the first GPU that is visible; above: spread over the visible ones.
-        n_cpus: Threads that compute without a GPU.
-        dtype: ``auto`` (the model's own on a GPU, on a CPU bfloat16 if it computes in it, else float32) or a name of
-            torch.
-        load_in_4bit: Quantise to 4 bits (NF4) by bitsandbytes.
-        trust_remote_code: Whether the model's own Python code may run.
+    ``n_gpus`` is 0 for a CPU with ``n_cpus`` threads, up to 1 for the first GPU that is visible, above for all of them.
+    ``dtype`` is a name of torch, or ``auto``: the model's own on a GPU, on a CPU bfloat16 if it computes in it, else
+    float32. In 4 bits (NF4) it is quantised by bitsandbytes.
 
     Raises:
         ConfigError: There is no GPU, or the model or its tokenizer cannot be loaded.
