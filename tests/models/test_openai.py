@@ -41,7 +41,7 @@ def ask(server, *requests, **options):
     """Send the requests at once; a failure comes back as its exception."""
 
     async def run():
-        backend = OpenAIBackend(server.base_url, "fake", KEY, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
+        backend = OpenAIBackend(server.base_url, "fake", KEY, **{"backoff_s": 0.001, "timeout_s": 30.0, **options})
         try:
             return await asyncio.gather(*map(backend.chat, requests), return_exceptions=True)
         finally:
