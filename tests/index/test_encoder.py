@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index import encoder as module
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, vector_keys
 from kohaku_ray.index.tokens import token_counter
@@ -72,24 +71,6 @@ def test_a_query_has_the_same_vector_in_any_company(encoder):
         chosen = rng.permutation(len(queries))[:size]
         got = encoder.encode_queries([queries[at] for at in chosen])
         assert got.tobytes() == alone[chosen].tobytes()
-
-
-def test_every_pass_over_queries_of_a_length_has_one_shape(encoder, monkeypatch):
-    shapes = []
-    forward = SentenceEncoder._forward_batch
-    monkeypatch.setattr(
-        SentenceEncoder,
-        "_forward_batch",
-        lambda self, features, role: shapes.append(tuple(features["input_ids"].shape)) or forward(self, features, role),
-    )
-    queries = [f"query {' word' * i}" for i in range(40)]
-    encoder.encode_queries(queries)
-    encoder.encode_queries(queries[:1])
-    encoder.encode_queries(queries[:1] * 100)
-    assert len(set(shapes)) == len({n_tokens for _, n_tokens in shapes}) == 11
-    assert shapes[-1] == shapes[-2] == (module.QUERY_TOKENS // 4, 4)  # a repeated query is encoded once
-    assert all(n_rows == max(1, module.QUERY_TOKENS // n_tokens) for n_rows, n_tokens in shapes)
-    assert all(n_tokens % module.QUERY_BUCKET == 0 for _, n_tokens in shapes)
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -153,42 +150,3 @@ def test_documents_without_text_have_a_shard_too(tmp_path):
     index_documents(tmp_path, [*make_documents("a"), *bare], n_shards=64)
     assert len(Index.open(str(tmp_path)).documents) == 4
     assert len(run(str(tmp_path), "search", vectors()[:1], (NODES, 3, None))[0]) == 3
-
-
-BUILD = """
-import resource, sys
-sys.path[:0] = {path!r}
-import faiss, scipy.sparse, numpy as np, pyarrow as pa
-pa.set_memory_pool(pa.system_memory_pool())
-from index.large_index import build
-limit = {limit}
-resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-try:
-    build({target!r}, {n_sentences}, {n_shards})
-except MemoryError:
-    sys.exit(77)
-except Exception as error:
-    if "memory" in str(error).lower() or "alloc" in str(error).lower():
-        sys.exit(77)
-    raise
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("n_shards", "fits"), [(1, False), (16, True)])
-def test_a_corpus_larger_than_a_process_may_be_is_indexed_in_shards(tmp_path, n_shards, fits):
-    source = BUILD.format(
-        path=[str(Path(__file__).parents[1]), str(Path(__file__).parents[2])],
-        limit=1 << 30,
-        target=str(tmp_path),
-        n_sentences=200_000,
-        n_shards=n_shards,
-    )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=900, check=False)
-    assert (done.returncode == 0) == fits, done.stderr[-2000:]
-    if fits:
-        assert Index.open(str(tmp_path)).manifest["counts"]["n_sentences"] == 200_000
-    else:
-        assert done.returncode == 77, done.stderr[-2000:]
-    assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 1 << 30

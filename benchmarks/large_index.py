@@ -1,16 +1,15 @@
-"""Synthetic documents with ready vectors, built shard by shard as the engine's tasks do, in one process."""
+"""Synthetic documents with ready vectors, for ``growth.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.index.assemble import texts_to_encode
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_shard, content_of, publish_shards
-from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
@@ -36,7 +35,7 @@ def document(number: int) -> Document:
     return Document(f"r{number:06}", f"Report {number}", (Section("All", tuple(paragraphs)),))
 
 
-def ready(nodes: pa.Table):
+def ready(nodes: pa.Table) -> dict[str, Any]:
     """Keys and vectors of the texts of some nodes."""
     _, texts = texts_to_encode(NodeTable(nodes), "averaged")
     texts = list(dict.fromkeys(texts))
@@ -46,17 +45,3 @@ def ready(nodes: pa.Table):
 
 def trees(numbers: range, n_shards: int, shard: int) -> Iterator[Document]:
     return (document(number) for number in numbers if shard_number(f"r{number:06}", n_shards) == shard)
-
-
-def build(path: str, n_sentences: int, n_shards: int) -> dict:
-    """Build an index of synthetic documents, one shard after the other."""
-    settings, numbers = IndexSettings(encoder=IDENTITY), range(n_sentences // SENTENCES)
-    rejects, shards = pa.Table.from_pylist([], REJECT_SCHEMA), []
-    for shard in range(n_shards):
-        tables = [(flatten(one), document_table([one])) for one in trees(numbers, n_shards, shard)]
-        nodes, documents = (pa.concat_tables(part) for part in zip(*tables, strict=True))
-        del tables
-        parts = {"nodes": nodes, "documents": documents, "settings": settings, "views": VIEWS, **ready(nodes)}
-        content = content_of(dict.fromkeys(documents["doc_id"].to_pylist(), "-"), settings, VIEWS)
-        shards.append(build_shard(path, shard, content, **parts))
-    return publish_shards(path, shards, rejects=rejects, settings=settings, views=VIEWS)
