@@ -150,16 +150,6 @@ def test_neighbourhood_brings_the_paragraph_the_ancestors_and_the_section(nodes)
     assert ids(nodes.neighbourhood([nodes.row_of("a:sec0")], 1)) == ids(nodes)[:7]
 
 
-def test_neighbourhood_stops_where_the_tokens_are_full():
-    document = Document("d", "t", (Section("s", tuple(paragraph(f"Number {i}.") for i in range(9))),))
-    nodes = NodeTable(flatten(document))
-    nodes = nodes.with_tokens(np.full(len(nodes), 10))
-    for budget, reach in [(0, 0), (1, 1), (10, 1), (11, 2), (25, 3), (1000, 4)]:
-        part = nodes.neighbourhood([nodes.row_of("d:sec0:p4")], budget)
-        got = [part.node_id(row) for row in part.children(1)]
-        assert got == [f"d:sec0:p{i}" for i in range(4 - reach, 5 + reach)]
-
-
 @st.composite
 def documents(draw) -> list[Document]:
     shape = draw(st.lists(st.lists(st.lists(st.integers(0, 3), max_size=3), max_size=3), min_size=1, max_size=3))

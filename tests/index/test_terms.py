@@ -55,13 +55,6 @@ def test_ties_go_to_the_earlier_row_and_scores_do_not_depend_on_the_batch():
         assert alone.rows.tolist() == hits.rows.tolist()
 
 
-@pytest.mark.parametrize("paragraphs", [[], ["the of", "…"]])
-def test_nothing_to_find(paragraphs):
-    index = build(paragraphs)
-    assert [len(hits) for hits in index.search(["energy", ""], 3)] == [0, 0]
-    assert index.scores(["energy"]).toarray()[0].tolist() == [0] * len(paragraphs)
-
-
 def test_a_long_text_is_read_in_parts_and_gives_the_same_terms(monkeypatch):
     text = " ".join(f"Rack {n} of hall-{n % 7} drew 3.5 kW, it's said (page {n})." for n in range(400))
     whole = tokenise(text)

@@ -9,7 +9,6 @@ from kohaku_ray.index.views import View, check_views, united
 NODES = View(("sentence", "paragraph"), dense=True)
 PARAGRAPHS = View(("paragraph",), lexical=True)
 SECTIONS = View(("section",), dense=True, lexical=True)
-FRENCH = "La réunion des énergies."
 
 
 def views(path) -> tuple[View, ...]:
@@ -89,20 +88,3 @@ def test_views_of_other_settings_are_not_kept(tmp_path, build, documents, fake_e
     assert views(tmp_path) == (SECTIONS,)
     (tmp_path / files_of(tmp_path)["nodes"]["name"]).unlink()
     assert views_with_old(str(tmp_path), IndexSettings(settings.encoder, k1=0.9), [NODES]) == united([NODES])
-
-
-def test_queries_are_read_in_the_language_of_the_index(tmp_path, build, fake_encoder):
-    from small_index import paragraph
-
-    from kohaku_ray.documents.model import Document, Section
-
-    texts = (paragraph(FRENCH), paragraph("Il pleut."), paragraph("Bon."))
-    document = Document("fr", "Rapport", (Section("Un", texts),))
-    found = {}
-    for language in ("en", "fr"):
-        build(tmp_path / language, [document], language=language)
-        index = Index.open(str(tmp_path / language), {"bm25": {"language": language}})
-        assert index.manifest["settings"]["bm25"]["language"] == language
-        hits = index.shards[0].terms(["paragraph"]).search(["l'énergie"], 3)[0]
-        found[language] = [index.nodes.text_of(row) for row in hits.rows]
-    assert found == {"en": [], "fr": [FRENCH]}

@@ -69,11 +69,6 @@ def blobs(*sizes, d=8, seed=0):
     return np.concatenate([centre + rng.normal(size=(n, d)) for centre, n in zip(centres, sizes, strict=True)])
 
 
-def test_clear_groups_are_found_and_numbered_by_first_occurrence():
-    labels = kmeans(blobs(5, 9, 3).astype(np.float32), 3)
-    assert labels.tolist() == [0] * 5 + [1] * 9 + [2] * 3
-
-
 @pytest.mark.parametrize(("n", "n_clusters", "found"), [(2, 3, 2), (1, 3, 1), (0, 3, 0), (4, 1, 1), (3, 3, 3)])
 def test_fewer_texts_than_clusters(n, n_clusters, found):
     assert len(set(kmeans(np.eye(4)[:n], n_clusters).tolist())) == found

@@ -56,19 +56,6 @@ def test_none_keeps_query_order_with_repeats_until_they_are_dropped():
     assert deduplicate(ranked, "node", np.full(10, -1)).rows.tolist() == [1, 7, 5, 9, 3]
 
 
-def test_ties_go_to_the_earlier_first_occurrence():
-    lists = [hits((8, 0.5), (2, 0.5)), hits((4, 0.5))]
-    for strategy in ("frequency", "score", "max", "combined"):
-        assert fuse(lists, strategy).rows.tolist() == [8, 2, 4]
-
-
-def test_a_list_that_repeats_a_row_counts_it_once_at_its_best():
-    ranked = fuse([hits((3, 0.9), (3, 0.4), (5, 0.3)), hits((5, 0.3))], "frequency")
-    assert ranked.rows.tolist() == [5, 3]
-    assert ranked.frequency.tolist() == [2, 1]
-    assert ranked.total.tolist() == [0.6, 0.9]
-
-
 similarity = st.integers(-64, 64).map(lambda n: n / 64)  # sums are exact
 one_list = st.lists(st.tuples(st.integers(0, 12), similarity), max_size=12).map(
     lambda pairs: hits(*sorted(pairs, key=lambda pair: -pair[1]))
