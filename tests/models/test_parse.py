@@ -117,6 +117,8 @@ def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag)
         ({"answer_value": "1,383.9 MWh"}, "number", "1,383.9 MWh", ()),
         ({"answer_value": "value", "answer": "1383.9 MWh"}, "number", "1383.9 MWh", ("mistyped",)),
         ({"answer_value": [3, 6]}, "range", "[3,6]", ()),
+        ({"answer_value": "138,125"}, "number", "138125", ()),
+        ({"answer_value": "138,125"}, "text", "138,125", ()),
         ({"answer_value": "[3.5, 3.5]"}, "number", "3.5", ()),
         ({"answer_value": "3"}, "range", "3", ("mistyped",)),
         ({"answer_value": "w" * 300}, "text", "w" * 300, ("mistyped",)),
