@@ -122,6 +122,8 @@ class IndexConfig(Section):
     """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers."""
     search_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where FAISS searches; auto: the retriever's GPU if it has one (`cluster.retriever.gpus`)."""
+    search_float16: bool = False
+    """Hold a flat index's vectors as float16 on the GPU, in half the memory; hits stay the same."""
     bm25: Bm25Config = Bm25Config()
     chunks: ChunksConfig | None = None
     """How documents are cut into chunks; None: the system's default, which may be none."""
@@ -140,6 +142,8 @@ class IndexConfig(Section):
     GPUs."""
     encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
     """GPUs per encoder, where there are any; 0.5: two encoders share one."""
+    build_gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs of the task that builds the FAISS index: it trains inverted lists there; 0: on the CPU."""
     resources: dict[str, float] = Field(default_factory=dict)
     """Custom Ray resources per encoder, to keep encoders on nodes of one worker group."""
     parsers: PositiveInt | None = None

@@ -160,6 +160,7 @@ def build_shard(
     views: Iterable[View],
     terms: Mapping[str, pa.Table] | None = None,
     image_vectors: tuple[Keys, F32] | None = None,
+    train_on_gpu: bool = False,
 ) -> Shard:
     """Propagate the vectors of a shard's documents and write its files; no reader sees them before ``publish_shards``.
 
@@ -200,9 +201,10 @@ def build_shard(
     n_searched = []
     for view in (view for view in views if view.dense):
         if plan.own_space and images is not None and view.key == IMAGE:
-            files.faiss(f"faiss-{view.key}", VectorIndex.build(images.vectors, images.rows, settings.factory))
+            own = VectorIndex.build(images.vectors, images.rows, settings.factory, train_on_gpu=train_on_gpu)
+            files.faiss(f"faiss-{view.key}", own)
         else:
-            n_searched.append(_write_view(files, tree, layout, view, settings.factory))
+            n_searched.append(_write_view(files, tree, layout, view, settings.factory, train_on_gpu))
     if images is not None:
         files.arrow(IMAGE_VECTORS, "vectors", images.table())
     for name, table in (build_terms(tree, settings, views) if terms is None else terms).items():
@@ -326,14 +328,16 @@ class BuildFiles:
         self.written[role] = entry
 
 
-def _write_view(files: BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str) -> int:
+def _write_view(
+    files: BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str, train_on_gpu: bool
+) -> int:
     """Write the files of a dense view; returns its number of vectors."""
     wanted = of_kinds(tree, view.kinds)[layout.rows] & layout.matrix.any(axis=1)
     wanted[len(wanted) - layout.n_kept :] = False
     places = np.flatnonzero(wanted).astype(np.int64)
     files.arrow(f"places-{view.key}", "vectors", pa.table({"place": pa.array(places)}))
     vectors, rows = layout.matrix[places], layout.rows[places]
-    files.faiss(f"faiss-{view.key}", VectorIndex.build(vectors, rows, factory))
+    files.faiss(f"faiss-{view.key}", VectorIndex.build(vectors, rows, factory, train_on_gpu=train_on_gpu))
     return len(places)
 
 

@@ -1,9 +1,11 @@
-"""FAISS on a GPU: whether there is one, and an index cloned to it."""
+"""FAISS on a GPU: whether there is one, an index cloned to it, and training on it."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
+
+import numpy as np
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, I64
@@ -11,25 +13,25 @@ from kohaku_ray.index.arrays import F32, I64
 MOST_NEIGHBOURS = 2048
 """Most neighbours that FAISS finds on a GPU."""
 
-TEMPORARY_BYTES = 1536 << 20
-"""Temporary memory that FAISS takes of a GPU of more than 8 GiB (StandardGpuResources)."""
+FLOAT16_ERROR = 2.0**-9
+"""Bound of the error of a product of two unit vectors, both rounded to float16: twice 2⁻¹¹, doubled for the sum."""
 
 
-def missing() -> str:
-    """Say why FAISS cannot use a GPU in this process; empty: it can."""
+def missing(setting: str = "cluster.retriever.gpus") -> str:
+    """Say why FAISS cannot use a GPU in this process, and which setting gives it one; empty: it can."""
     import faiss
 
     if not hasattr(faiss, "StandardGpuResources"):
         return "the FAISS that is installed is the one for CPUs: pip install 'kohaku-ray[gpu]'"
     if faiss.get_num_gpus() == 0:
-        return "this process sees no GPU: set cluster.retriever.gpus, on a cluster with GPUs"
+        return f"this process sees no GPU: set {setting}, on a cluster with GPUs"
     return ""
 
 
 class Clone:
     """A FAISS index on the GPU that this process sees, and the one of ``ntotal`` vectors it was cloned from."""
 
-    def __init__(self, index: Any) -> None:
+    def __init__(self, index: Any, float16: bool = False) -> None:
         """Copy an index to the GPU; the one on the CPU is kept for searches of more than ``MOST_NEIGHBOURS``.
 
         Raises:
@@ -40,9 +42,10 @@ class Clone:
         if reason := missing():
             raise ConfigError(f"index.search_device needs a GPU, but {reason}; or set it to cpu")
         self.ntotal, self._on_cpu = index.ntotal, index
+        is_flat = isinstance(index, faiss.IndexFlat)
         try:
-            _check_room(index)
-            self._on_gpu = faiss.index_cpu_to_gpu(_resources(), 0, index)
+            _check_room(bytes_on_gpu(index, float16), is_flat and not float16)
+            self._on_gpu = _flat(index, float16) if is_flat else faiss.index_cpu_to_gpu(_resources(), 0, index)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise ConfigError(
@@ -56,6 +59,58 @@ class Clone:
         return scores, places
 
 
+def train(index: Any, vectors: F32) -> None:
+    """Train an index; the k-means of inverted lists runs on the GPU."""
+    import faiss
+
+    check_trains()
+    lists: Any = faiss.try_extract_index_ivf(index)
+    if lists is not None:
+        centroids = faiss.index_cpu_to_gpu(_resources(), 0, faiss.IndexFlat(lists.d, lists.metric_type))
+        lists.clustering_index = centroids
+    try:
+        index.train(np.ascontiguousarray(vectors))
+    finally:
+        if lists is not None:
+            lists.clustering_index = None
+
+
+def check_trains() -> None:
+    """Check that FAISS can train an index on a GPU in this process, else ``ConfigError``."""
+    if reason := missing("index.build_gpus"):
+        raise ConfigError(f"index.build_gpus is set, but {reason}; or set index.build_gpus to 0")
+
+
+def bytes_on_gpu(index: Any, float16: bool = False) -> int:
+    """Compute what an index takes of a GPU, beside FAISS's temporary memory.
+
+    A flat index keeps its vectors and their norms, the old ones beside the new while it grows (faiss/gpu/impl/
+    FlatIndex). A list keeps its codes, in blocks of 32 except PQ's, and ids of 8 bytes (IVFBase, IVFFlat), each rounded
+    up to 256 bytes (StandardGpuResources).
+
+    Args:
+        index: A FAISS index on the CPU.
+        float16: Whether a flat index is stored as float16.
+    """
+    import faiss
+
+    lists: Any = faiss.try_extract_index_ivf(index)
+    if lists is None:
+        each = index.d * 2 if float16 and isinstance(index, faiss.IndexFlat) else index.sa_code_size()
+        return int(index.ntotal * (each + 8))
+    lists = faiss.downcast_index(lists)
+    sizes = np.array([lists.invlists.list_size(at) for at in range(lists.nlist)])
+    block = 1 if isinstance(lists, faiss.IndexIVFPQ) else 32
+    codes, ids = -(-sizes // block) * block * lists.code_size, sizes * 8
+    centroids = lists.nlist * (lists.d * 4 + 8)
+    return int((-(-codes // 256) * 256 + -(-ids // 256) * 256).sum() + centroids)
+
+
+def temporary_bytes(total: int) -> int:
+    """Return the temporary memory that FAISS takes of a GPU of ``total`` bytes (StandardGpuResources)."""
+    return 512 << 20 if total <= 4 << 30 else 1 << 30 if total <= 8 << 30 else 1536 << 20
+
+
 @functools.cache
 def _resources() -> Any:
     """Return this process's only resources: each takes its own temporary memory."""
@@ -64,22 +119,37 @@ def _resources() -> Any:
     return faiss.StandardGpuResources()
 
 
-def _check_room(index: Any) -> None:
-    """Refuse an index larger than what is free: its codes, and 8 bytes of norm or id per vector."""
+def _flat(index: Any, float16: bool) -> Any:
+    """Copy a flat index by pages: its clone as float16 would put all its float32 vectors on the GPU first."""
+    import faiss
+
+    options = faiss.GpuIndexFlatConfig()
+    options.useFloat16 = float16
+    on_gpu = faiss.GpuIndexFlat(_resources(), index.d, index.metric_type, options)
+    if index.ntotal:
+        # All in one call: it reserves their memory once, then copies pages; each further call would copy the others.
+        on_gpu.add(faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d))
+    return on_gpu
+
+
+def _check_room(need: int, can_halve: bool) -> None:
     memory = _memory()
-    need = index.ntotal * (index.sa_code_size() + 8)
-    temporary = 0 if _resources.cache_info().currsize else TEMPORARY_BYTES
-    if memory is not None and need + temporary > memory:
+    if memory is None:
+        return
+    free, total = memory
+    temporary = 0 if _resources.cache_info().currsize else temporary_bytes(total)
+    if need + temporary > free:
+        halve = "set index.search_float16 (half of it), " if can_halve else ""
         also = f" beside {temporary / 2**30:,.1f} GiB of temporary memory" if temporary else ""
         raise ConfigError(
-            f"the vectors need {need / 2**30:,.1f} GiB{also} but the GPU has {memory / 2**30:,.1f} GiB free: raise "
-            "index.shards so that each retriever holds a part, give the retriever a larger share "
+            f"the vectors need {need / 2**30:,.1f} GiB{also} but the GPU has {free / 2**30:,.1f} GiB free: {halve}"
+            "raise index.shards so that each retriever holds a part, give the retriever a larger share "
             "(cluster.retriever.gpus), or set index.search_device to cpu"
         )
 
 
-def _memory() -> int | None:
-    """Free bytes of the first visible GPU; None: unknown."""
+def _memory() -> tuple[int, int] | None:
+    """Free and total bytes of the first visible GPU; None: unknown."""
     import torch
 
-    return torch.cuda.mem_get_info(0)[0] if torch.cuda.is_available() else None
+    return torch.cuda.mem_get_info(0) if torch.cuda.is_available() else None

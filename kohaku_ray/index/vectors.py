@@ -58,27 +58,32 @@ class VectorIndex:
         exact: The candidates are always the nearest (a flat index).
     """
 
-    def __init__(self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None) -> None:
+    def __init__(
+        self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None, error: float = 0.0
+    ) -> None:
         """Combine the parts, made by ``build`` or read from a directory.
 
-        ``exact`` is by default told from the type of the FAISS index.
+        ``exact`` is by default told from the type of the FAISS index. ``error`` bounds the error of its scores for unit
+        queries, beyond float32's.
         """
         self.vectors, self.rows, self.faiss_index = vectors, rows, faiss_index
         self.exact = type(faiss_index).__name__ in ("IndexFlat", "IndexFlatIP") if exact is None else exact
+        self._error = error
 
     @classmethod
-    def build(cls, vectors: F32, rows: I64, factory: str = "Flat") -> VectorIndex:
+    def build(cls, vectors: F32, rows: I64, factory: str = "Flat", *, train_on_gpu: bool = False) -> VectorIndex:
         """Train and fill a FAISS index.
 
         Args:
             vectors: Shape ``(m, d)``; unit rows.
             rows: Shape ``(m,)``; node-table row of each.
             factory: FAISS factory string; ``Flat`` is exact.
+            train_on_gpu: Find the centroids of inverted lists on the GPU; they may differ in the last bits.
 
         Raises:
-            ConfigError: FAISS cannot make or train such an index.
+            ConfigError: FAISS cannot make or train such an index, or has no GPU.
         """
-        return cls(vectors, rows, _filled(vectors, factory))
+        return cls(vectors, rows, _filled(vectors, factory, train_on_gpu))
 
     def probe(self, n_lists: int) -> None:
         """Let queries search so many inverted lists, if there are any: FAISS's default is one, which finds little."""
@@ -88,12 +93,14 @@ class VectorIndex:
         if lists is not None:
             lists.nprobe = n_lists
 
-    def on_gpu(self) -> VectorIndex:
+    def on_gpu(self, float16: bool = False) -> VectorIndex:
         """Clone the FAISS index to the GPU this process sees; hits are the same, as they are scored again.
 
-        See ``gpu.Clone`` for the errors.
+        With ``float16`` the vectors take half the memory there. See ``gpu.Clone`` for the errors.
         """
-        return VectorIndex(self.vectors, self.rows, gpu.Clone(self.faiss_index), exact=self.exact)
+        clone = gpu.Clone(self.faiss_index, float16)
+        error = gpu.FLOAT16_ERROR if float16 else 0.0
+        return VectorIndex(self.vectors, self.rows, clone, exact=self.exact, error=error)
 
     def to_bytes(self) -> bytes:
         """Serialise the FAISS index; the same build gives the same bytes."""
@@ -153,7 +160,8 @@ class VectorIndex:
         found: list[Hits | None] = []
         for query, floor, near in zip(queries, scores[:, -1], places, strict=True):
             hits = self._rescore(query, near)
-            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + self._margin(query)
+            margin = self._margin(query) + self._error * float(np.linalg.norm(query))
+            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + margin
             found.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return found
 
@@ -236,7 +244,7 @@ def merge_hits(parts: Sequence[Hits], top_k: int) -> Hits:
 _NO_HITS = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
 
 
-def _filled(vectors: F32, factory: str) -> Any:
+def _filled(vectors: F32, factory: str, train_on_gpu: bool) -> Any:
     import faiss
 
     try:
@@ -251,7 +259,10 @@ def _filled(vectors: F32, factory: str) -> Any:
     if "HNSW" in factory:
         faiss.omp_set_num_threads(1)  # with several threads the graph would differ from build to build
     try:
-        index.train(np.ascontiguousarray(vectors))
+        if train_on_gpu:
+            gpu.train(index, vectors)
+        else:
+            index.train(np.ascontiguousarray(vectors))
         index.add(np.ascontiguousarray(vectors))
     except RuntimeError as error:
         raise ConfigError(

@@ -142,12 +142,14 @@ def _on_gpu(encoder: EncoderConfig, resources: Mapping[str, float]) -> bool:
 
 
 def index_demand(config: Config, encoders: Encoders) -> Demand:
-    """Sum the resources of the index job: encoders, and one CPU for parsing."""
+    """Sum the resources of the index job: encoders, one CPU for parsing, and the GPUs that build the index."""
     index, n = config.index, encoders.n
     custom = {kind: amount * n for kind, amount in index.resources.items()}
     each = {"CPU": 0.0, "GPU": index.encoder_gpus} if encoders.gpu else {"CPU": 1.0, "GPU": 0.0}
-    on_a_node = {"an encoder": {**each, **index.resources}}
-    return Demand(1 if encoders.gpu else n, n * each["GPU"], f"{n} encoder(s)", custom, on_a_node)
+    build = " and the builder" if index.build_gpus else ""
+    on_a_node = {"an encoder": {**each, **index.resources}, "the builder": {"GPU": index.build_gpus}}
+    gpus = n * each["GPU"] + index.build_gpus
+    return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom, on_a_node)
 
 
 def caption_demand(config: Config) -> Demand | None:
@@ -158,7 +160,7 @@ def caption_demand(config: Config) -> Demand | None:
 
 def _n_that_fit(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
     index = config.index
-    free = resources.get("GPU" if gpu else "CPU", 0)
+    free = resources.get("GPU", 0) - index.build_gpus if gpu else resources.get("CPU", 0)
     each = index.encoder_gpus if gpu else 1.0
     # An actor never spans GPUs with a fraction of each: 3 of 0.4 do not fit one GPU.
     fits = int(free) * int(1 / each + 1e-9) + int(free % 1 / each + 1e-9) if each < 1 else int(free / each + 1e-9)

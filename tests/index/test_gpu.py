@@ -1,5 +1,8 @@
 """FAISS and the encoder on a GPU: on a real one where there is one, else on stand-ins with a GPU's limits."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import faiss
@@ -15,16 +18,26 @@ from tests.index.test_encoder import MODEL
 
 
 class LimitedIndex:
-    """A flat FAISS index with a GPU's limits: 2,048 neighbours, sums in another order."""
+    """A flat FAISS index with a GPU's limits: 2,048 neighbours, sums in another order, perhaps rounded vectors."""
 
-    def __init__(self, resources, index):
-        self.vectors, self.resources, self.asked = index.reconstruct_n(0, index.ntotal), resources, []
+    made = []
+
+    def __init__(self, resources, d, metric, options):
+        assert metric == faiss.METRIC_INNER_PRODUCT
+        self.vectors, self.resources, self.float16, self.asked = None, resources, options.useFloat16, []
+        self.made.append(self)
+
+    def add(self, vectors):
+        assert self.vectors is None, "memory is reserved by the first call alone"
+        self.vectors = vectors.copy()
 
     def search(self, queries, n):
         if n > 2048:
             raise RuntimeError("k must be <= 2048")
         self.asked.append(n)
-        scores = queries[:, ::-1] @ self.vectors[:, ::-1].T
+        dtype = np.float16 if self.float16 else np.float32
+        left, right = queries.astype(dtype).astype(np.float32), self.vectors.astype(dtype).astype(np.float32)
+        scores = left[:, ::-1] @ right[:, ::-1].T
         places = np.argsort(-scores, axis=1, kind="stable")[:, ::-1][:, -n:][:, ::-1]
         return np.take_along_axis(scores, places, axis=1), places
 
@@ -32,22 +45,23 @@ class LimitedIndex:
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
 def a_gpu(request, monkeypatch):
     gpu._resources.cache_clear()
-    made = []
+    monkeypatch.setattr(LimitedIndex, "made", [])
     if request.param == "stand-in":
 
         def clone(resources, device, index):
-            if not type(index).__name__.startswith("IndexFlat"):
+            if type(index).__name__.startswith("IndexHNSW"):
                 raise RuntimeError("Error in clone_Index:\nThis index type is not implemented on GPU.")
-            made.append(LimitedIndex(resources, index))
-            return made[-1]
+            return index
 
         monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
+        monkeypatch.setattr(faiss, "GpuIndexFlatConfig", SimpleNamespace, raising=False)
+        monkeypatch.setattr(faiss, "GpuIndexFlat", LimitedIndex, raising=False)
         monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
         monkeypatch.setattr(faiss, "index_cpu_to_gpu", clone, raising=False)
-        monkeypatch.setattr(gpu, "_memory", lambda: 8 << 30)
+        monkeypatch.setattr(gpu, "_memory", lambda: (8 << 30, 16 << 30))
     elif gpu.missing():
         pytest.skip(gpu.missing())
-    yield made
+    yield LimitedIndex.made
     gpu._resources.cache_clear()
 
 
@@ -56,29 +70,115 @@ def units(n, dim, seed=0):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize("float16", [False, True])
 @pytest.mark.parametrize("top_k", [1, 16, 1500, 2500])
-def test_hits_on_a_gpu_are_those_on_the_cpu_ties_included(a_gpu, top_k):
+def test_hits_on_a_gpu_are_those_on_the_cpu_ties_included(a_gpu, float16, top_k):
     vectors = units(1500, 32)[np.random.default_rng(0).integers(0, 1500, 4000)]
     index, queries = VectorIndex.build(vectors, np.arange(4000) // 2), units(5, 32, 1)
-    there, again = index.on_gpu(), index.on_gpu()
+    there = index.on_gpu(float16)
     for got, expected in zip(there.search(queries, top_k), index.search(queries, top_k), strict=True):
         assert got.rows.tolist() == expected.rows.tolist()
         assert got.scores.tobytes() == expected.scores.tobytes()
     assert there.exact
-    assert again.exact
     if a_gpu:
         assert bool(a_gpu[0].asked) == (top_k < 1500), "a search of more than 2,048 neighbours runs on the CPU"
-        assert a_gpu[0].resources is a_gpu[1].resources, "indexes of a process share the temporary memory"
 
 
-def test_an_index_that_no_gpu_holds_is_refused(a_gpu, monkeypatch):
+def test_inverted_lists_are_trained_on_a_gpu(a_gpu):
+    vectors = units(3000, 16)
+    on_gpu = VectorIndex.build(vectors, np.arange(3000), "IVF16,Flat", train_on_gpu=True)
+    on_cpu = VectorIndex.build(vectors, np.arange(3000), "IVF16,Flat")
+    queries = units(50, 16, 1)
+    same = [
+        len(set(a.rows.tolist()) & set(b.rows.tolist())) / 5
+        for a, b in zip(on_gpu.search(queries, 5), on_cpu.search(queries, 5), strict=True)
+    ]
+    assert np.mean(same) > 0.7
+    assert faiss.extract_index_ivf(on_gpu.faiss_index).clustering_index is None, "the GPU's memory would leak"
+    assert VectorIndex.build(vectors, np.arange(3000), "Flat", train_on_gpu=True).exact
+
+
+def test_a_gpu_too_small_is_refused_with_both_sizes(a_gpu, monkeypatch):
+    index = VectorIndex.build(units(30_000, 4), np.arange(30_000))
+    need = 30_000 * (4 * 4 + 8)
+    monkeypatch.setattr(gpu, "_memory", lambda: ((1536 << 20) + need - 1, 16 << 30))
+    said = r"need 0\.0 GiB beside 1\.5 GiB of temporary memory but the GPU has 1\.5 GiB free: set index\.search_float16"
+    with pytest.raises(ConfigError, match=said):
+        index.on_gpu()
+    assert not a_gpu, "nothing is copied first"
+    index.on_gpu(float16=True)  # two bytes a value less
+    monkeypatch.setattr(gpu, "_memory", lambda: (need - 1, 16 << 30))
+    with pytest.raises(ConfigError, match=r"need 0\.0 GiB but the GPU"):  # the temporary memory is there by now
+        index.on_gpu()
+    monkeypatch.setattr(gpu, "_memory", lambda: (1000, 16 << 30))
+    with pytest.raises(ConfigError, match=r"GiB free: raise index\.shards .*search_device to cpu"):
+        index.on_gpu(float16=True)
+    lists = VectorIndex.build(units(3000, 4), np.arange(3000), "IVF16,Flat")
+    with pytest.raises(ConfigError, match=r"GiB free: raise index\.shards"):  # float16 changes nothing about them
+        lists.on_gpu()
+
+
+def test_an_index_that_no_gpu_holds_is_refused(a_gpu):
     with pytest.raises(ConfigError, match=r"cannot put this index of 50 vectors on the GPU \(.*factory to Flat"):
         VectorIndex.build(units(50, 4), np.arange(50), "HNSW8").on_gpu()
-    monkeypatch.setattr(gpu, "_memory", lambda: gpu.TEMPORARY_BYTES + 30_000 * (4 * 4 + 8) - 1)
-    said = r"need 0\.0 GiB beside 1\.5 GiB of temporary memory but the GPU has 1\.5 GiB free: raise index\.shards"
-    with pytest.raises(ConfigError, match=said):
-        VectorIndex.build(units(30_000, 4), np.arange(30_000)).on_gpu()
-    assert not a_gpu, "nothing is copied first"
+
+
+@pytest.mark.parametrize(
+    ("factory", "float16", "bytes_each"),
+    [("Flat", False, 384 * 4 + 8), ("Flat", True, 384 * 2 + 8), ("SQfp16", False, 384 * 2 + 8)],
+)
+def test_a_flat_index_takes_its_codes_and_norms(factory, float16, bytes_each):
+    index = faiss.index_factory(384, factory, faiss.METRIC_INNER_PRODUCT)
+    vectors = units(100, 384)
+    index.train(vectors)
+    index.add(vectors)
+    assert gpu.bytes_on_gpu(index, float16) == 100 * bytes_each
+
+
+def rounded(n):
+    return -(-n // 256) * 256
+
+
+@pytest.mark.parametrize(
+    ("factory", "each", "block", "d"),
+    [
+        ("IVF16,Flat", 64, 32, 16),
+        ("IVF16,SQ8", 16, 32, 16),
+        ("IVF16,PQ4x4", 2, 1, 16),
+        ("PCA8,IVF16,Flat", 32, 32, 8),
+    ],
+)
+def test_inverted_lists_take_codes_and_ids_by_blocks(factory, each, block, d):
+    vectors = units(4000, 16)
+    index = faiss.index_factory(16, factory, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    lists = faiss.extract_index_ivf(index).invlists
+    sizes = [lists.list_size(at) for at in range(16)]
+    expected = sum(rounded(-(-size // block) * block * each) + rounded(size * 8) for size in sizes)
+    assert gpu.bytes_on_gpu(index) == expected + 16 * (d * 4 + 8)
+    assert gpu.bytes_on_gpu(index, float16=True) == gpu.bytes_on_gpu(index), "only a flat index has halves"
+    assert gpu.bytes_on_gpu(index) >= 4000 * (each + 8)
+
+
+@pytest.mark.parametrize(("total_gib", "mib"), [(4, 512), (8, 1024), (16, 1536), (80, 1536)])
+def test_faiss_takes_temporary_memory_by_the_size_of_the_gpu(total_gib, mib):
+    assert gpu.temporary_bytes(total_gib << 30) == mib << 20
+
+
+@pytest.mark.slow
+def test_faiss_for_gpus_takes_these_calls():
+    """KOHAKU_FAISS_GPU: a directory with the wheels of faiss-gpu and its three nvidia libraries, unpacked."""
+    if not (there := os.environ.get("KOHAKU_FAISS_GPU")):
+        pytest.skip("KOHAKU_FAISS_GPU names no FAISS for GPUs")
+    program = (
+        "import faiss, numpy as np; from kohaku_ray.index import gpu; faiss.get_num_gpus = lambda: 1\n"
+        "index = faiss.IndexFlatIP(8); index.add(np.ones((5, 8), 'f4')); gpu.Clone(index, True)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([there, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    if "Invalid GPU device 0" not in done.stderr:  # so far every call had the arguments it takes
+        assert done.returncode == 0, done.stderr
 
 
 def test_faiss_without_a_gpu_says_what_to_do(monkeypatch):
@@ -86,18 +186,45 @@ def test_faiss_without_a_gpu_says_what_to_do(monkeypatch):
     index = VectorIndex.build(units(10, 4), np.arange(10))
     with pytest.raises(ConfigError, match=r"the one for CPUs: pip install 'kohaku-ray\[gpu\]'; or set it to cpu"):
         index.on_gpu()
+    with pytest.raises(ConfigError, match=r"index\.build_gpus is set, but .*or set index\.build_gpus to 0"):
+        VectorIndex.build(units(10, 4), np.arange(10), train_on_gpu=True)
     monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
     with pytest.raises(ConfigError, match=r"this process sees no GPU: set cluster\.retriever\.gpus"):
         index.on_gpu()
 
 
-def test_a_text_too_long_for_the_gpu_is_named():
-    def full(features, **task):
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+def limited(encoder, most):
+    """Let an encoder compute like one on a GPU that fails above so many padded tokens."""
+    embed, passes = encoder._model.embed, []
 
+    def fails(features, **task):
+        n_tokens = features["input_ids"].numel()
+        passes.append(n_tokens)
+        if n_tokens > most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return embed(features, **task)
+
+    encoder._model.embed, encoder._pool, encoder._model.tokens_that_fit = fails, None, lambda longest: 4096
+    return passes
+
+
+def test_a_full_gpu_halves_the_batch_and_keeps_the_vectors():
+    texts = [f"sentence {n} of a text with some words" + " more" * (n % 40) for n in range(60)]
+    expected = SentenceEncoder(MODEL, device="cpu").encode_passages(texts)
     encoder = SentenceEncoder(MODEL, device="cpu")
-    encoder._model.embed, encoder._pool = full, None
+    passes = limited(encoder, 600)
+    np.testing.assert_allclose(encoder.encode_passages(texts), expected, atol=1e-5)
+    assert passes[0] > 600 >= passes[-1]
+    n_before = len(passes)
+    np.testing.assert_allclose(encoder.encode_passages(texts), expected, atol=1e-5)
+    assert max(passes[n_before:]) <= 600, "later batches are smaller from the start"
+    np.testing.assert_allclose(encoder.encode_queries(texts[:3]), expected[:3], atol=1e-5)
+
+
+def test_a_text_too_long_for_the_gpu_is_named():
+    encoder = SentenceEncoder(MODEL, device="cpu")
+    limited(encoder, 8)
     with pytest.raises(DataError, match=r"a text of \d+ tokens does not fit the encoder's GPU"):
         encoder.encode_passages(["a text of more than eight tokens in all, of course"])
 
@@ -110,3 +237,10 @@ def test_the_batch_size_follows_the_memory_of_a_real_gpu():
     assert 4096 <= encoder._model.tokens_that_fit(256) <= 1 << 18
     expected = SentenceEncoder(MODEL, device="cpu").encode_passages(["one text", "and a longer one " * 40])
     np.testing.assert_allclose(encoder.encode_passages(["one text", "and a longer one " * 40]), expected, atol=5e-3)
+
+
+def test_indexes_of_a_process_share_the_temporary_memory(a_gpu):
+    several = [VectorIndex.build(units(10, 4, seed), np.arange(10)).on_gpu() for seed in range(2)]
+    if a_gpu:
+        assert a_gpu[0].resources is a_gpu[1].resources
+    assert len(several) == 2

@@ -36,6 +36,8 @@ def test_retrievers_of_every_shard_are_asked_for(overrides, n_shards, cpus, gpus
         (("index.encoder_gpus=0.4",), 3, 6),
         (("index.encoder_gpus=0.1",), 1, 10),
         (("index.encoder_gpus=2",), 5, 2),
+        (("index.build_gpus=1",), 4, 3),
+        (("index.build_gpus=0.5", "index.encoder_gpus=0.5"), 1, 1),
         (("index.encoders=7",), 4, 7),
         (("index.encoder.device=cuda",), 0, 1),
     ],
@@ -45,13 +47,16 @@ def test_as_many_encoders_as_fit_the_gpus(overrides, gpus, expected):
     encoders, of_images = plan_encoders(it, {"CPU": 16, "GPU": gpus})
     assert encoders == of_images == Encoders(expected, gpu=True)
     demand = index_demand(it, encoders)
-    assert demand.gpus == pytest.approx(expected * it.index.encoder_gpus)
+    assert demand.gpus == pytest.approx(expected * it.index.encoder_gpus + it.index.build_gpus)
     if it.index.encoders is None and gpus:
         check_demand(demand, {"CPU": 16, "GPU": gpus})
 
 
-def test_without_gpus_there_is_an_encoder_per_cpu():
-    assert plan_encoders(config(), {"CPU": 3})[0] == Encoders(3, gpu=False)
+def test_without_gpus_there_is_an_encoder_per_cpu_and_the_builder_is_named_where_it_lacks_one():
+    encoders, _ = plan_encoders(config(), {"CPU": 3})
+    assert encoders == Encoders(3, gpu=False)
+    with pytest.raises(ConfigError, match=r"has 0 GPUs but 3 encoder\(s\) and the builder need 1"):
+        check_demand(index_demand(config("index.build_gpus=1"), encoders), {"CPU": 3})
 
 
 def test_an_encoder_fits_a_node_with_all_that_it_asks_for():

@@ -109,6 +109,7 @@ class LocalIndex(Calls):
         score: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]] = handles.rank_pairs,
         depths: Depths | None = None,
         gpu: bool = False,
+        float16: bool = False,
         nprobe: int = 16,
         image_encoder: SentenceEncoder | None = None,
         peer: Callable[[int], LocalIndex] | None = None,
@@ -118,11 +119,11 @@ class LocalIndex(Calls):
 
         With ``depths`` of all runs that share the index, every search is as deep as the deepest and results are kept.
         ``score`` ranks pairs by an application's cross-encoder, ``peer`` returns the index that holds another shard,
-        ``count`` makes a tokenizer's counter; ``gpu`` says whether FAISS searches there.
+        ``count`` makes a tokenizer's counter; ``gpu`` and ``float16`` say where FAISS searches and what it holds there.
         """
         super().__init__(keeps=depths is not None)
         self.shard, self.encoder, self.depths = shard, encoder, depths
-        self._score, self._gpu, self._image_encoder = score, gpu, image_encoder
+        self._score, self._gpu, self._float16, self._image_encoder = score, gpu, float16, image_encoder
         self._peer, self._count = peer, count
         self._nprobe, self._searched = nprobe, dict[Kinds, VectorIndex]()
         # Token counts of nodes, by tokenizers; -1 where not yet counted.
@@ -144,6 +145,7 @@ class LocalIndex(Calls):
             make_query_encoder(config),
             depths=depths,
             gpu=gpu,
+            float16=config.index.search_float16,
             nprobe=config.index.nprobe,
             image_encoder=make_image_query_encoder(config),
             peer=peer,
@@ -246,7 +248,7 @@ class LocalIndex(Calls):
         if kinds not in self._searched:
             vectors = self.shard.vectors(kinds)
             vectors.probe(self._nprobe)
-            self._searched[kinds] = vectors.on_gpu() if self._gpu else vectors
+            self._searched[kinds] = vectors.on_gpu(self._float16) if self._gpu else vectors
         return self._searched[kinds]
 
     def _count_nodes(self, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:

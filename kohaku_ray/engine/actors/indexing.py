@@ -287,6 +287,7 @@ def shard_reduced(config: Config, job: str, number: int) -> Iterator[Part | None
         views=views,
         terms=terms,
         image_vectors=image_vectors(path, settings),
+        train_on_gpu=config.index.build_gpus > 0,
     )
     yield shard, False
 

@@ -18,6 +18,7 @@ from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources,
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
+from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.run.deployments import check_deployment
@@ -62,6 +63,8 @@ def run_index(config: Config) -> IndexSummary:
             if demand is not None:
                 check_cluster(demand, config.cluster)
         check_nodes({"documents.paths": files[0]}, {"index.path": config.index.path})
+        if config.index.build_gpus:
+            ray_get(ray.remote(check_trains).options(num_gpus=config.index.build_gpus, num_cpus=0).remote())
         if settings.image_plan.identity is not None:
             ray_get(ray.remote(check_reads_images).options(**encoder_resources(config, of_images.gpu)).remote(config))
         summary = index_all(config, files, sources, of_texts, of_images)

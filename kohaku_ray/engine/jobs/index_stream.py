@@ -201,7 +201,8 @@ class _Parsed:
         """Build the index: all is encoded."""
         config = self.config
         if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs
-            build = ray.remote(scheduling_strategy="SPREAD", num_cpus=1)(shard_built)
+            resources = {"num_cpus": 1, "num_gpus": config.index.build_gpus}
+            build = ray.remote(scheduling_strategy="SPREAD", **resources)(shard_built)
             parts = [build.remote(config, self.job, number) for number in range(config.index.shards)]
         else:
             ray_get(next(self._reducing))
@@ -218,6 +219,7 @@ def _reducing(config: Config, job: str) -> Any:
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
     reducer = ray.remote(shard_reduced).options(
         num_cpus=idle_cpus(),
+        num_gpus=config.index.build_gpus,
         max_retries=1,
         num_returns="streaming",
         _generator_backpressure_num_objects=1,

@@ -23,6 +23,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs import index_stream
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.errors import ConfigError
 
 folder, encoder, n_gpus = sys.argv[1], sys.argv[2], int(sys.argv[3])
 own = {"namespace": "kohaku_ray", "include_dashboard": False, "log_to_driver": False}
@@ -30,11 +31,16 @@ ray.init(address="local", num_cpus=2, num_gpus=n_gpus, **own)
 index_stream.WINDOW_TEXTS = 64
 own = [f"documents.paths=[{folder}/in]", "documents.metadata=null", f"index.encoder.model={encoder}", "index.parsers=1"]
 own += [f"index.path={folder}/{n_gpus}", "index.encoder_gpus=0.5", "index.encoders=2"]
+refused = ""
+try:
+    run_index(load_config("demo", [*own, "index.build_gpus=0.5", "index.encoders=1"])) if n_gpus else None
+except ConfigError as error:
+    refused = str(error)
 summary = run_index(load_config("demo", own))
 asked = [f"run={folder}/run{n_gpus}", f"ledger.path={folder}/ledger{n_gpus}", "questions.limit=4", "ensemble.members=2"]
 answered = run_answer(load_config("demo", [*own, *asked, f"cluster.retriever.gpus={0.5 * n_gpus}"]))
 print(json.dumps({"texts_by_encoder": summary.texts_by_encoder, "counts": summary.counts,
-                  "n_answers": answered.n_answers, "n_errors": answered.n_member_errors}))
+                  "refused": refused, "n_answers": answered.n_answers, "n_errors": answered.n_member_errors}))
 ray.shutdown()
 """
 N_FILES = 24
@@ -60,6 +66,7 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, ti
     said = [(int(line.split("/")[0].split()[-1]), int(line.split()[-3])) for line in while_parsing]
     assert any(0 < n_files < N_FILES and n_texts > 0 for n_files, n_texts in said), said
     assert len(with_gpus["texts_by_encoder"]) == 2  # two share the one GPU
+    assert with_gpus["refused"].startswith("index.build_gpus is set, but the FAISS that is installed")
     assert (with_gpus["n_answers"], with_gpus["n_errors"]) == (8, 0)  # the retriever holds half of the GPU
     without, lines = indexed(tmp_path, tiny_encoder, 0)
     assert not [line for line in lines if line.endswith(" texts encoded")], "they hold the parser's CPUs"
