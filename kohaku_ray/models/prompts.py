@@ -25,9 +25,14 @@ from kohaku_ray.records import Question, digest
 
 BLOCKS = ("system", "user")
 
+MOST_KEPT_CHARS = 8192
+"""Longest snippet whose cleaned text is kept for the next prompt."""
+
+MOST_MARK_CHARS = 200  # longest mark that could be read as one of a reference
 _TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a string
 _INVISIBLE = ("Cc", "Cf", "Cs")  # categories of control and format characters and surrogates
-_MARK = re.compile(r"[\[［【〔⟦](?=[\W_]*ref[\W_]*id)", re.IGNORECASE)
+_OPENING = re.compile(r"[\[［【〔〖〘〚⟦⟬⁅❲⦋⦍⦏⦗⸢⌈⌊「『﹝︹︻﹇]+")  # square brackets, and what looks like one
+_LOOK_ALIKE = str.maketrans("еєɇгɍғƒіıɨӏԁđ", "eeerrffiiiidd")  # letters that NFKD leaves as they are
 
 
 class Snippet(NamedTuple):
@@ -60,12 +65,25 @@ def one_line(text: str) -> str:
     """Make a text fit for one line of a prompt, without a way to pose as another reference.
 
     Control and invisible characters go, all whitespace becomes single spaces, and the bracket of anything that reads
-    like ``[ref_id=…]`` becomes a round one.
+    like ``[ref_id=…]`` becomes a round one: whatever its width, accents, alphabet, and signs between the letters.
     """
     line = " ".join(text.split())
     if not line.isprintable():
         line = " ".join("".join(char for char in line if unicodedata.category(char) not in _INVISIBLE).split())
-    return _MARK.sub("(", line)
+    return _OPENING.sub(_rounded, line)
+
+
+def _rounded(opening: re.Match[str]) -> str:
+    """A round bracket where the next letters are those of ``ref_id``, else the bracket as it is."""
+    letters = ""
+    for char in opening.string[opening.end() : opening.end() + MOST_MARK_CHARS]:
+        folded = unicodedata.normalize("NFKD", char).casefold().translate(_LOOK_ALIKE)
+        letters += "".join(filter(str.isalnum, folded))
+        if letters[:5] == "refid":
+            return "("
+        if not "refid".startswith(letters):
+            break
+    return opening[0]
 
 
 class Template(NamedTuple):
@@ -132,7 +150,7 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, Snippet):
-        return _cleaned(value)
+        return _cleaned_once(value) if len(value.text) <= MOST_KEPT_CHARS else _cleaned(value)
     if isinstance(value, Mapping):
         return {key: _shown(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -140,10 +158,12 @@ def _shown(value: Any) -> Any:
     return value
 
 
-@functools.lru_cache(maxsize=2048)
 def _cleaned(snippet: Snippet) -> Snippet:
-    """Members of an ensemble, and questions about the same passages, show the same snippets."""
     return Snippet(" ".join(snippet.ref_id.split()), one_line(snippet.text))
+
+
+_cleaned_once = functools.lru_cache(maxsize=2048)(_cleaned)
+"""Members of an ensemble, and questions about the same passages, show the same snippets."""
 
 
 def read_templates(
@@ -189,10 +209,20 @@ def _read_text(file: Path) -> str:
         raise ConfigError(f"{file}: cannot be read as UTF-8 text: {error}") from error
 
 
+class _Environment(SandboxedEnvironment):
+    """Jinja's sandbox, which asks six questions about each attribute: a snippet's two fields are always safe."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Read an attribute as a template may."""
+        if type(obj) is Snippet and attribute in Snippet._fields:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
 @functools.lru_cache(maxsize=256)
 def _compiled(source: str, origin: str) -> jinja2.Template:
     """Compile a template once per process: every task of an actor unpickles the run's prompts."""
-    environment = SandboxedEnvironment(
+    environment = _Environment(
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # a prompt is not HTML: escaping would change the evidence
         trim_blocks=True,
