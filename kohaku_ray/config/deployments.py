@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr, StringConstraints, model_validator
 
 from kohaku_ray.config.paths import ModelPath
+from kohaku_ray.models.request import MAX_REPLY_MIB
 from kohaku_ray.settings import PositiveInt, Section, Share
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
@@ -129,6 +130,8 @@ class OpenAIConfig(ModelConfig):
     """Rate limit over all replicas; None: no limit."""
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Longest wait for one reply."""
+    max_reply_mib: Annotated[float, Field(gt=0)] = MAX_REPLY_MIB
+    """Largest body of a response, decompressed, in MiB."""
     max_tries: PositiveInt = 6
     """Tries per request before its row carries the error."""
     backoff_s: Annotated[float, Field(gt=0)] = 0.5

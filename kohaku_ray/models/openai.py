@@ -8,21 +8,22 @@ import logging
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import httpx
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
 from kohaku_ray.models.images import data_uris
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
 
-MAX_REPLY_MIB = 4.0
-"""Largest body of a response that is read, decompressed; a chat completion has some kilobytes."""
+MOST_TOKENS = 2**40
+"""Largest token count accepted; a larger one is an error of the server."""
 
 SchemaMode = Literal["json_schema", "json_object", "none"]
 
@@ -75,21 +76,24 @@ async def completion_body(
 
 
 def read_completion(body: Any) -> Reply | None:
-    """Read a response of JSON values, without characters that no file can hold; None if it is no chat completion."""
-    try:
-        choice, usage = body["choices"][0], body.get("usage") or {}
-        said = choice["message"].get("content") or choice["message"].get("refusal") or ""  # none: it only reasoned
-        parts = said if isinstance(said, list) else [{"text": said}]
-        details = usage.get("prompt_tokens_details") or {}
-        return Reply(
-            text=clean_text("".join(part.get("text") or "" for part in parts)),
-            prompt_tokens=int(usage.get("prompt_tokens") or 0),
-            cached_tokens=int(details.get("cached_tokens") or 0),
-            completion_tokens=int(usage.get("completion_tokens") or 0),
-            finish_reason=clean_text(str(choice.get("finish_reason") or "stop")),
-        )
-    except (AttributeError, LookupError, TypeError, ValueError):
+    """Read a response of JSON values; None if it is no chat completion.
+
+    Characters that no file can hold are removed, and invalid token counts become 0: servers send both.
+    """
+    choices = body.get("choices") if isinstance(body, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if choice is None or not isinstance(message, dict):
         return None
+    usage = _object(body.get("usage"))
+    prompt_tokens = _count(usage.get("prompt_tokens"))
+    return Reply(
+        text=_content_text(message.get("content")) or _content_text(message.get("refusal")),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=min(_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")), prompt_tokens),
+        completion_tokens=_count(usage.get("completion_tokens")),
+        finish_reason=clean_text(str(choice.get("finish_reason") or "stop")),
+    )
 
 
 def refuses_length(status: int, text: str) -> bool:
@@ -97,11 +101,34 @@ def refuses_length(status: int, text: str) -> bool:
     return status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS))
 
 
-class TokenBucket:
-    """Sends ``requests_per_s`` at an even rate, in order of arrival; None: no limit, only penalties.
+def _content_text(content: Any) -> str:
+    """Join the text of a message: a string, or a list of parts; null if the model only reasoned."""
+    parts = [_object(part).get("text") for part in content] if isinstance(content, list) else [content]
+    return clean_text("".join(part for part in parts if isinstance(part, str)))
 
-    It may run in another process than its backends: pauses are durations, not instants.
-    """
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else 0
+
+
+class Limiter(Protocol):
+    """Decides when the next request may be sent. It may run in another process: pauses are durations, not instants."""
+
+    async def acquire(self) -> None:
+        """Wait for one request's turn."""
+        ...
+
+    async def penalise(self, pause_s: float) -> None:
+        """Send no request for ``pause_s`` seconds from now: the server sent Retry-After."""
+        ...
+
+
+class TokenBucket:
+    """Sends ``requests_per_s`` at an even rate, in order of arrival; None: no limit, only penalties."""
 
     def __init__(self, requests_per_s: float | None) -> None:
         self._interval_s = 0.0 if requests_per_s is None else 1.0 / requests_per_s
@@ -124,26 +151,34 @@ MAX_RETRY_AFTER_S = 300.0
 MAX_BACKOFF_S = 60.0
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
+_SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
 _BODY_CHARS = 300
+
+_INLINE_BYTES = 2**16
+"""Longest body that is parsed in the event loop, in half a millisecond; longer ones are in a thread."""
+
+_ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 
 _SECRET_CHARS = 8
 """Shortest key that is a secret; a shorter one, such as EMPTY or ollama, is a word that texts may hold."""
 
-MAX_LISTED = 20  # models of a server in a message
+MAX_LISTED = 20
+"""Most models of a server that a message lists."""
 
 
 class _Response(NamedTuple):
-    """What a server sent, without the key, which it may repeat."""
+    """What a server sent; the key, which it may repeat, is hidden in all but the body."""
 
     status: int
     reason: str
     retry_after_s: float | None
-    body: str
+    body: bytearray
+    hide: Callable[[str], str]
 
     @property
-    def shown(self) -> str:
-        """The begin of the body in one line."""
-        return clean_text(" ".join(self.body.split()))[:_BODY_CHARS]
+    def text(self) -> str:
+        """The body in one line."""
+        return self.hide(clean_text(" ".join(self.body.decode("utf-8", "replace").split())))
 
 
 class OpenAIBackend:
@@ -161,17 +196,28 @@ class OpenAIBackend:
         schema_mode: SchemaMode = "json_schema",
         extra_body: Mapping[str, Any] | None = None,
         window_tokens: int = 131072,
-        limiter: Any = None,
+        limiter: Limiter | None = None,
         key_variable: str | None = None,
+        most_body_mib: float = MAX_REPLY_MIB,
     ) -> None:
         """Check the arguments; no connection is opened before the first request.
 
-        They are settings of a deployment of kind ``openai``, but the key, which is never shown, its environment
-        variable ``key_variable`` for messages (None: no key is configured), and ``limiter``, a ``TokenBucket`` that
-        backends share (None: only Retry-After, for this backend's own requests).
+        Args:
+            base_url: URL up to and including the version, such as ``http://127.0.0.1:8000/v1``.
+            model: The model's name on the server.
+            api_key: Sent as a bearer token, never shown.
+            timeout_s: Longest wait for one whole reply.
+            max_tries: Tries per request, including the first.
+            backoff_s: Bound of the first pause; it doubles up to a minute, and each pause is drawn below it.
+            schema_mode: How a schema of an object is sent; the API accepts no other root (a plan's).
+            extra_body: Fields merged into every request; a field set to None is left out.
+            window_tokens: Longest prompt plus answer, in tokens.
+            limiter: Shared rate limit; None: only Retry-After, for this backend's own requests.
+            key_variable: Environment variable of the key, for messages; None: no key is configured.
+            most_body_mib: Largest body of a response, decompressed, in MiB.
 
         Raises:
-            ConfigError: The URL is not http(s), or the key does not fit an HTTP header.
+            ConfigError: The URL is not http(s), the key does not fit an HTTP header, or extra_body is no JSON.
         """
         self._base_url = _checked_url(base_url)
         self._key = (api_key or "").strip()
@@ -179,11 +225,15 @@ class OpenAIBackend:
             raise ConfigError(f"the API key in {key_variable} cannot stand in an HTTP header: correct it")
         self._model, self._schema_mode, self._window_tokens = model, schema_mode, window_tokens
         self._timeout_s, self._max_tries, self._backoff_s = timeout_s, max_tries, backoff_s
-        extra = json.dumps(dict(extra_body or {}), sort_keys=True, separators=(",", ":"), default=str)
-        self._extra_body = json.loads(extra)
+        self._extra_body = dict(extra_body or {})
+        try:
+            extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
         self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
-        self._limiter = limiter or TokenBucket(None)
+        self._limiter: Limiter = limiter or TokenBucket(None)
         self._key_variable = key_variable
+        self._most_body_mib = most_body_mib
         self._client: httpx.AsyncClient | None = None
         self._there: list[str] | None = None
 
@@ -191,10 +241,11 @@ class OpenAIBackend:
         """Ask the server, up to ``max_tries`` times.
 
         Raises:
-            ContextOverflowError: The server refuses the prompt's length.
+            ContextOverflowError: The server refuses the prompt's length, or would for certain.
             TransientModelError: Every try failed; the message has their number and the last reason.
             ModelError: The server refuses the request.
         """
+        self._require_fits(request)
         fields = await completion_body(request, self._model, self._schema_mode) | self._extra_body
         body = json.dumps({name: value for name, value in fields.items() if value is not None}).encode("ascii")
         failure = TransientModelError("never tried")
@@ -229,7 +280,7 @@ class OpenAIBackend:
             raise ModelError(f"{where}: {self._way_out(response.status)}")
         try:
             listed = json.loads(response.body)["data"]
-            found = {str(one["id"]): one.get("max_model_len") for one in listed}
+            found = {self._redacted(str(one["id"])): one.get("max_model_len") for one in listed}
         except (AttributeError, ValueError, RecursionError, LookupError, TypeError):
             raise ModelError(f"{where}, no list of models") from None
         return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
@@ -245,6 +296,15 @@ class OpenAIBackend:
         """The URL without parts that may be secret."""
         return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
 
+    def _require_fits(self, request: ChatRequest) -> None:
+        least_tokens = request.n_chars // _SURELY_CHARS_PER_TOKEN
+        if least_tokens > self._window_tokens:
+            raise ContextOverflowError(
+                f"the prompt has {request.n_chars} characters, at least {least_tokens} tokens, but the window of "
+                f"{self._model} is {self._window_tokens} tokens: let the system's settings give less context, or raise "
+                "deployments.*.window_tokens if the model takes more"
+            )
+
     def _pause_s(self, tries: int, retry_after_s: float | None) -> float:
         """Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once."""
         bound_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** min(tries - 1, 30))
@@ -253,15 +313,13 @@ class OpenAIBackend:
     async def _post(self, body: bytes) -> Reply:
         response = await self._fetch("POST", "chat/completions", self._timeout_s, body)
         if 200 <= response.status < 300:
-            try:
-                reply = read_completion(json.loads(response.body))
-            except (ValueError, RecursionError):
-                raise TransientModelError(f"malformed JSON in a body of {len(response.body)} characters") from None
-            if reply is None:
-                raise TransientModelError(f"no choices in the reply: {response.shown}")
-            return reply
+            # A large body's objects take far longer to make than the loop's other calls may wait.
+            small = len(response.body) <= _INLINE_BYTES
+            reply = _read_reply(response) if small else await asyncio.to_thread(_read_reply, response)
+            text, reason = self._redacted(reply.text), self._redacted(reply.finish_reason)
+            return replace(reply, text=text, finish_reason=reason)
         refusal = self._refusal(response)
-        if response.status in (400, 404) and "model" in response.body.lower():
+        if response.status in (400, 404) and "model" in response.text.lower():
             raise type(refusal)(await self.with_models(str(refusal)))
         raise refusal
 
@@ -275,12 +333,16 @@ class OpenAIBackend:
         body, client = bytearray(), self._open_client()
         try:
             async with asyncio.timeout(timeout_s), client.stream(method, path, content=content) as response:
+                if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
+                    raise ModelError(  # others, or one in another, may make gigabytes of one part
+                        f"{self._model} at {self._shown_url}: the Content-Encoding is other than gzip and deflate"
+                    )
                 async for part in response.aiter_bytes():
                     body += part
-                    if len(body) > MAX_REPLY_MIB * 2**20:
+                    if len(body) > self._most_body_mib * 2**20:
                         raise ModelError(
-                            f"{self._model} at {self._shown_url}: the body has more than {MAX_REPLY_MIB:g} MiB: is "
-                            "this a chat completion? check deployments.*.base_url"
+                            f"{self._model} at {self._shown_url}: the body has more than {self._most_body_mib:g} MiB: "
+                            "is this a chat completion? then raise deployments.*.max_reply_mib"
                         )
         except (TimeoutError, httpx.TimeoutException):
             raise TransientModelError(f"no reply within timeout_s of {timeout_s:g} s") from None
@@ -288,7 +350,7 @@ class OpenAIBackend:
             raise TransientModelError(self._redacted(f"{type(error).__name__}: {error}")) from None
         reason = self._redacted(clean_text(response.reason_phrase))
         retry_s = retry_after_s(response.headers.get("Retry-After"))
-        return _Response(response.status_code, reason, retry_s, self._redacted(body.decode("utf-8", "replace")))
+        return _Response(response.status_code, reason, retry_s, body, self._redacted)
 
     async def with_models(self, said: str) -> str:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
@@ -319,12 +381,12 @@ class OpenAIBackend:
         return self._client
 
     def _refusal(self, response: _Response) -> ModelError:
-        status = response.status
-        said = f"HTTP {status} {response.reason}: {response.shown}"
+        status, text = response.status, response.text
+        said = f"HTTP {status} {response.reason}: {text[:_BODY_CHARS]}"
         if status in _TRANSIENT_STATUS or status >= 500:
             return TransientModelError(said, response.retry_after_s)
         where = f"{self._model} at {self._shown_url}/chat/completions"
-        if refuses_length(status, response.body):
+        if refuses_length(status, text):
             return ContextOverflowError(
                 f"{where} refuses the prompt's length: {said}: lower deployments.*.window_tokens, now "
                 f"{self._window_tokens}, to what the server takes"
@@ -349,7 +411,7 @@ def retry_after_s(header: str | None) -> float | None:
     if header is None:
         return None
     text = header.strip()
-    if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
+    if re.fullmatch(r"\d{1,15}(\.\d{1,15})?", text, re.ASCII):
         return min(float(text), MAX_RETRY_AFTER_S)
     try:
         moment = parsedate_to_datetime(text)
@@ -367,3 +429,19 @@ def _checked_url(base_url: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
     return url
+
+
+def _read_reply(response: _Response) -> Reply:
+    """Read a successful response.
+
+    Raises:
+        TransientModelError: It is no chat completion, such as a truncated body or a proxy's page.
+    """
+    try:
+        body = json.loads(response.body)
+    except (ValueError, RecursionError):
+        raise TransientModelError(f"malformed JSON in a body of {len(response.body)} bytes") from None
+    reply = read_completion(body)
+    if reply is None:
+        raise TransientModelError(f"no choices in the reply: {response.text[:_BODY_CHARS]}")
+    return reply

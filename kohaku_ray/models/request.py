@@ -11,6 +11,9 @@ from kohaku_ray.errors import ModelError
 from kohaku_ray.models.images import PromptImage
 from kohaku_ray.records import Reply, digest
 
+MAX_REPLY_MIB = 4.0
+"""Largest body of a response that is read, decompressed; a chat completion has some kilobytes."""
+
 
 def seed_for(base: int, question_id: str, member: int, attempt: int, role: str) -> int:
     """Derive the seed of one model call from the run's seed: in ``[0, 2**31)``, which every backend accepts."""

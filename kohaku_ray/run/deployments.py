@@ -58,6 +58,7 @@ def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool 
             window_tokens=deployment.window_tokens,
             limiter=limiter,
             key_variable=deployment.api_key_env,
+            most_body_mib=deployment.max_reply_mib,
         )
     if isinstance(deployment, TransformersConfig):
         return _local_backend(deployment)

@@ -56,15 +56,26 @@ def test_an_even_rate_and_a_penalty_that_closes_for_all(clock, rate, penalty, ti
     assert departures == pytest.approx(times)
 
 
-def test_a_penalty_counts_while_others_wait_and_a_shorter_one_does_not_open_early(clock):
+def test_a_shorter_penalty_does_not_open_early(clock):
+    bucket = TokenBucket(None)
+
+    async def run():
+        await bucket.penalise(10.0)
+        await bucket.penalise(1.0)
+        await bucket.acquire()
+
+    asyncio.run(run())
+    assert clock.now_s == pytest.approx(110.0)
+
+
+def test_a_penalty_given_while_waiting_counts(clock):
     bucket = TokenBucket(1.0)
 
-    async def penalise_twice():
+    async def penalise_once():
         clock.during_sleep = None
         await bucket.penalise(3.0)
-        await bucket.penalise(1.0)
 
-    clock.during_sleep = penalise_twice
+    clock.during_sleep = penalise_once
 
     async def run():
         await bucket.acquire()
@@ -72,3 +83,16 @@ def test_a_penalty_counts_while_others_wait_and_a_shorter_one_does_not_open_earl
 
     asyncio.run(run())
     assert clock.now_s == pytest.approx(104.0)
+
+
+def test_one_that_gives_up_costs_nobody_a_turn():
+    async def run():
+        bucket = TokenBucket(20.0)
+        await bucket.acquire()
+        quitters = [asyncio.create_task(bucket.acquire()) for _ in range(100)]
+        await asyncio.sleep(0)
+        for quitter in quitters:
+            quitter.cancel()
+        await asyncio.wait_for(bucket.acquire(), timeout=2.0)
+
+    asyncio.run(run())

@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import resource
+import time
 import traceback
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -18,7 +19,7 @@ from kit.fake_openai import Action, FakeOpenAI, completion, error_body
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
 from kohaku_ray.models.openai import OpenAIBackend, TokenBucket, retry_after_s
 from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.models.schema import answer_schema
+from kohaku_ray.models.schema import answer_schema, plan_schema
 from kohaku_ray.records import Reply
 
 KEY = "sk-secret-0123456789"
@@ -41,7 +42,7 @@ def ask(server, *requests, **options):
     """Send the requests at once; a failure comes back as its exception."""
 
     async def run():
-        backend = OpenAIBackend(server.base_url, "fake", KEY, **{"backoff_s": 0.001, "timeout_s": 30.0, **options})
+        backend = OpenAIBackend(server.base_url, "fake", KEY, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
         try:
             return await asyncio.gather(*map(backend.chat, requests), return_exceptions=True)
         finally:
@@ -80,11 +81,23 @@ def test_a_request_carries_everything_and_its_reply_is_read():
     assert reply == Reply('{"answer_value": 3}', 100, 64, 2, "stop")
 
 
-@pytest.mark.parametrize(("mode", "sent"), [("json_object", {"type": "json_object"}), ("none", None)])
-def test_schema_modes(mode, sent):
+def test_schema_modes():
     with FakeOpenAI() as server:
-        ask(server, request(schema=answer_schema(["a"])), schema_mode=mode)
-    assert server.log[0].body.get("response_format") == sent
+        ask(server, request(schema=answer_schema(["a"])), schema_mode="json_object")
+        ask(server, request(schema=answer_schema(["a"])), schema_mode="none")
+        ask(server, request(schema=plan_schema(4)))
+    formats = [received.body.get("response_format") for received in server.log]
+    assert formats[:2] == [{"type": "json_object"}, None]
+    assert formats[2]["json_schema"]["schema"] == plan_schema(4)
+
+
+def test_requests_run_concurrently():
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.3)) as server:
+        begin = time.monotonic()
+        replies = ask(server, *map(request, range(120)))
+        elapsed = time.monotonic() - begin
+    assert not any(isinstance(reply, Exception) for reply in replies)
+    assert elapsed < 0.3 * 120 / 4
 
 
 @pytest.mark.parametrize(
@@ -93,6 +106,7 @@ def test_schema_modes(mode, sent):
         Action(500, "oops"),
         Action(503, "<html>busy</html>"),
         *(Action(status, error_body("later")) for status in (408, 409, 425, 429)),
+        Action(body=b"\xff\xfe"),
         Action(body="[1, 2]"),
         Action(body={"choices": []}),
         Action(body={"choices": [{"message": None}]}),
@@ -113,6 +127,7 @@ def test_what_may_pass_is_tried_again(failure):
     ("failure", "reason"),
     [
         (Action(500, f"oops {KEY}"), r"HTTP 500 Internal Server Error: oops \[key\]"),
+        (Action(body='"' + "x" * 40), "malformed JSON in a body of 41 bytes"),
         (Action(body={"error": {"message": f"bad {KEY}"}}), r"no choices in the reply: .*bad \[key\]"),
         (Action(reset=True), "ReadError"),
         (Action(drip_s=0.01), "no reply within timeout_s of 0.2 s"),
@@ -147,12 +162,20 @@ def test_retry_after_holds_back_every_request_of_the_limiter():
     assert min(received.arrived_s for received in server.log[1:]) - server.log[0].arrived_s >= 0.6
 
 
+def test_the_rate_is_kept():
+    with FakeOpenAI() as server:
+        ask(server, *map(request, range(11)), limiter=TokenBucket(20.0))
+    arrivals = [received.arrived_s for received in server.log]
+    assert arrivals[-1] - arrivals[0] >= 0.35
+
+
 @pytest.mark.parametrize(
     "failure",
     [
         Action(400, error_body("too many", "context_length_exceeded")),
         Action(400, error_body("This model's maximum context length is 4096 tokens. However, you requested 5000.")),
         Action(400, {"message": "Prompt is too long."}),
+        Action(422, "Please reduce the length of the messages."),
         Action(413, "Payload Too Large"),
     ],
 )
@@ -163,6 +186,14 @@ def test_overflow_is_told_apart_and_not_retried(failure):
     assert f"fake at {server.base_url}/chat/completions refuses the prompt's length: HTTP" in str(error)
     assert "lower deployments.*.window_tokens, now 131072, to what the server takes" in str(error)
     assert server.n_requests == 1
+
+
+def test_a_prompt_far_beyond_the_window_is_not_sent():
+    with FakeOpenAI() as server:
+        (error,) = ask(server, request(user="x" * 8100), window_tokens=1000)
+    assert type(error) is ContextOverflowError
+    assert "8112 characters, at least 1014 tokens, but the window of fake is 1000 tokens" in str(error)
+    assert server.n_requests == 0
 
 
 @pytest.mark.parametrize(
@@ -200,6 +231,12 @@ def test_a_model_that_is_not_there_is_said_with_those_that_are():
     assert "not on the server" not in str(error)
 
 
+def test_an_answer_that_was_only_thought_is_empty_not_an_error():
+    with FakeOpenAI(lambda index, body: Action(body=completion(None, finish_reason="length"))) as server:
+        (reply,) = ask(server, request())
+    assert (reply.text, reply.finish_reason, server.n_requests) == ("", "length", 1)
+
+
 def test_identity_follows_the_requests_not_the_server():
     def identity(url="http://a/v1", **options):
         return OpenAIBackend(url, "m", KEY, **options).identity
@@ -221,6 +258,8 @@ def test_identity_follows_the_requests_not_the_server():
 def test_bad_settings_are_refused_at_once(arguments, message):
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as caught:
         OpenAIBackend(*arguments, key_variable="MY_KEY")
+    with pytest.raises(ConfigError, match="extra_body is no JSON"):
+        OpenAIBackend("http://h/v1", "m", extra_body={"since": datetime(2024, 1, 1, tzinfo=UTC)})
     assert "sk-1" not in str(caught.value)
 
 
@@ -237,11 +276,17 @@ def test_a_dead_server_is_transient_and_a_secret_in_its_url_is_not_shown():
     [
         (None, None),
         (" 1.5 ", 1.5),
+        ("-5", None),
+        ("nan", None),
+        ("٣", None),
         ("86400", 300.0),
         ("Fri, 31 Dec 2100 23:59:59 -0000", 300.0),
+        ("Fri, 31 Dec 99999999999 23:59:59 GMT", None),
         (timedelta(seconds=200), 200.0),
         (timedelta(seconds=-42), 0.0),
+        (timedelta(days=3), 300.0),
         ("soon", None),
+        ("", None),
     ],
 )
 def test_retry_after_header(header, seconds):
@@ -250,30 +295,52 @@ def test_retry_after_header(header, seconds):
     assert retry_after_s(header) == (seconds if seconds is None else pytest.approx(seconds, abs=30))
 
 
-def test_text_in_parts_is_joined_and_what_no_file_can_hold_is_dropped():
-    parts = [{"type": "text", "text": "a\ud800"}, {"type": "other"}, {"type": "text", "text": "\x00b\udfff\tc\n"}]
-    body = {"choices": [{"message": {"content": parts}, "finish_reason": "st\ud800op"}], "usage": None}
+def reply_to(content="{}", finish_reason="stop", usage=None):
+    body = {"choices": [{"message": {"content": content}, "finish_reason": finish_reason}], "usage": usage}
     with FakeOpenAI(lambda index, _: Action(body=body)) as server:
         (reply,) = ask(server, request())
-    assert reply == Reply("ab\tc\n", finish_reason="stop")
+    return reply
+
+
+def test_text_in_parts_is_joined_and_what_no_file_can_hold_is_dropped():
+    parts = [{"type": "text", "text": "a\ud800"}, {"type": "other"}, {"type": "text", "text": "\x00b\udfff\tc\n"}]
+    reply = reply_to(parts, "st\ud800op")
+    assert (reply.text, reply.finish_reason) == ("ab\tc\n", "stop")
+    assert reply_to("\ud83d\ude00 é").text == "😀 é", "a whole pair is a character"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cached", "completion", "read"),
+    [
+        *((bad, bad, bad, (0, 0, 0)) for bad in (-1, 2**63, 7.0, "7", None, True, [7])),
+        (12, 2**40, 2**40, (12, 12, 2**40)),  # no more is cached than asked
+    ],
+)
+def test_what_is_no_sane_count_of_tokens_is_zero(prompt, cached, completion, read):
+    details = {"cached_tokens": cached}
+    reply = reply_to(usage={"prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": details})
+    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == read
+    assert reply_to(usage={"prompt_tokens": 9, "prompt_tokens_details": prompt}).prompt_tokens == 9
 
 
 MIB = 2**20
 WHOLE = json.dumps(completion("good"))
-ZIPPED = {"Content-Encoding": "gzip"}
-TOO_LARGE = r"the body has more than 4 MiB: is this a chat completion\? check deployments\.\*\.base_url$"
+ZIPPED, TWICE = {"Content-Encoding": "gzip"}, {"Content-Encoding": "gzip, gzip"}
+TOO_LARGE = r"the body has more than 4 MiB: is this a chat completion\? then raise deployments\.\*\.max_reply_mib$"
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
         (Action(body=gzip.compress(bytes(512 * MIB)), headers=ZIPPED), TOO_LARGE),
+        (Action(body=gzip.compress(gzip.compress(bytes(512 * MIB))), headers=TWICE), "other than gzip and deflate$"),
         (Action(body=b" " * (64 * MIB)), TOO_LARGE),
         (Action(body=WHOLE, headers=ZIPPED), "DecodingError"),
-        (Action(body=b"[" * (3 * MIB)), "malformed JSON in a body of 3145728 characters$"),
+        (Action(body=b"[" * (3 * MIB)), "malformed JSON in a body of 3145728 bytes$"),
+        (Action(body=json.dumps(completion("é"), ensure_ascii=False).encode("latin-1")), "malformed JSON"),
         (Action(body=gzip.compress(WHOLE.encode())[:60], headers=ZIPPED), "malformed JSON in a body of"),
     ],
-    ids=["bomb", "large", "no gzip", "nested", "cut"],
+    ids=["bomb", "bomb in a bomb", "large", "no gzip", "nested", "latin-1", "cut"],
 )
 def test_a_bad_body_is_an_error_of_its_request_alone(bad, message):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -287,12 +354,12 @@ def test_a_bad_body_is_an_error_of_its_request_alone(bad, message):
 
 def test_a_large_reply_is_decompressed_and_its_connection_serves_again():
     async def run(server):
-        backend = OpenAIBackend(server.base_url, "fake")
+        backend = OpenAIBackend(server.base_url, "fake", most_body_mib=6)
         texts = [(await backend.chat(request(seed))).text for seed in range(3)]
         await backend.close()
         return texts
 
-    text = "long " * (MIB // 2)
+    text = "long " * MIB
     zipped = Action(body=gzip.compress(json.dumps(completion(text)).encode()), headers=ZIPPED)
     with FakeOpenAI(lambda *_: zipped) as server:
         assert asyncio.run(run(server)) == [text] * 3
@@ -304,10 +371,15 @@ def test_a_large_reply_is_decompressed_and_its_connection_serves_again():
     "action",
     [
         Action(401, {"error": KEY}, reason=f"no {KEY}"),
+        Action(401, "x" * 290 + KEY, {"WWW-Authenticate": KEY}),
         Action(500, f"<p>{KEY}</p>", {"Retry-After": KEY}, reason=KEY),
+        Action(500, f"<p>{KEY[:9]}\x00{KEY[9:]}</p>"),
+        Action(400, f"the model {KEY} maximum context length"),
         Action(404, f"no model {KEY}"),
         Action(200, {"key": KEY}),
         Action(200, completion(f"it is {KEY}", finish_reason=KEY)),
+        Action(200, json.dumps(completion(KEY)).replace(KEY, f"\\u{ord(KEY[0]):04x}{KEY[1:]}").encode()),
+        Action(200, b"\xff", {"Content-Type": KEY}),
         Action(302, "", {"Location": f"http://127.0.0.1:9/{KEY}"}),
     ],
 )
@@ -316,3 +388,14 @@ def test_the_key_is_in_no_reply_no_error_and_no_log(action, caplog):
         [got] = ask(server, request(), max_tries=2)
     said = "".join(traceback.format_exception(got)) if isinstance(got, Exception) else repr(got)
     assert KEY not in said + repr(vars(got) if isinstance(got, Exception) else "") + caplog.text
+
+
+def test_a_key_that_is_a_word_is_left_in_replies():
+    async def run(server):
+        backend = OpenAIBackend(server.base_url, "fake", "EMPTY")
+        reply = await backend.chat(request())
+        await backend.close()
+        return reply.text
+
+    with FakeOpenAI(lambda *_: Action(body=completion("EMPTY is a word"))) as server:
+        assert asyncio.run(run(server)) == "EMPTY is a word"
