@@ -176,6 +176,7 @@ def build_shard(
         views: See ``views_with_old``.
         terms: Result of ``build_terms``, if already computed.
         image_vectors: Keys and vectors of the images encoded for this build.
+        train_on_gpu: See ``VectorIndex.build``.
 
     Raises:
         DataError: A text has no vector, a vector is not finite, or writing fails.

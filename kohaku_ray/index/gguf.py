@@ -10,6 +10,8 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,6 +23,11 @@ SUFFIX = ".gguf"
 
 SOURCE = "gguf.json"
 """File in a converted directory: the hash of the GGUF file."""
+
+BYTES_PER_WEIGHT = 2
+"""Converted weights are bfloat16."""
+
+_ELSEWHERE = "serve it by llama.cpp or Ollama (models/openai, models/ollama), or name another model"
 
 
 def is_gguf(model: str) -> bool:
@@ -40,7 +47,7 @@ def converted(file: Path) -> Path:
 
     Raises:
         ConfigError: It is not there, torn, or of an architecture that transformers does not read; the package gguf is
-            missing; the cache cannot be written.
+            missing; the cache has no room.
     """
     try:
         stat = file.stat()
@@ -59,23 +66,24 @@ def _converted(file: Path, size: int, mtime_ns: int) -> Path:
         raise ConfigError(
             f"model is {file}, a GGUF file, but the package gguf is missing: pip install 'kohaku-ray[transformers]'"
         )
-    logging.getLogger(__name__).warning("%s is converted once, into %s", file, target)
-    try:
+    needed = _n_weights(file) * BYTES_PER_WEIGHT + size // 10  # and the tokenizer
+    with _room(cache, needed):
         cache.mkdir(parents=True, exist_ok=True)
+        if (free := shutil.disk_usage(cache).free) < needed:
+            raise OSError(f"{_mb(free)} are free")
+        logging.getLogger(__name__).warning("%s is converted once, into %s (%s)", file, target, _mb(needed))
         half = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=cache))
-    except OSError as error:
-        raise ConfigError(f"{cache} cannot be written ({error.strerror}): set KOHAKU_CACHE to another") from error
-    try:
-        _convert(file, half)
-        with file.open("rb") as data:
-            sha256 = hashlib.file_digest(data, "sha256").hexdigest()
-        (half / SOURCE).write_text(json.dumps({"sha256": sha256, "file": str(file)}))
-        half.rename(target)
-    except OSError:
-        if not (target / SOURCE).is_file():  # else another process was faster
-            raise
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
+        try:
+            _convert(file, half)
+            with file.open("rb") as data:
+                sha256 = hashlib.file_digest(data, "sha256").hexdigest()
+            (half / SOURCE).write_text(json.dumps({"sha256": sha256, "file": str(file)}))
+            half.rename(target)
+        except OSError:
+            if not (target / SOURCE).is_file():  # else another process was faster
+                raise
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
     return target
 
 
@@ -83,6 +91,34 @@ def cache_directory() -> Path:
     """Return where converted models are kept: ``KOHAKU_CACHE``, or ``kohaku_ray`` in the user's cache directory."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.environ.get("KOHAKU_CACHE") or f"{home}/kohaku_ray").expanduser().absolute()
+
+
+@contextmanager
+def _room(cache: Path, needed: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"the converted model takes {_mb(needed)} in {cache}, which cannot be written "
+            f"({error.strerror or error}): free some, or set KOHAKU_CACHE to another directory"
+        ) from error
+
+
+def _mb(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:,.0f} MB"
+
+
+def _n_weights(file: Path) -> int:
+    """Count the weights, which reads the whole table of a file: a torn one is found here."""
+    from gguf import GGUFReader
+
+    try:
+        tensors = GGUFReader(file).tensors
+    except Exception as error:  # the reader checks nothing: a torn file raises whatever its bytes lead to
+        raise ConfigError(
+            f"{file} cannot be read as a GGUF file ({type(error).__name__}: {error}): it may be torn; fetch it again"
+        ) from error
+    return sum(int(one.n_elements) for one in tensors)
 
 
 def _convert(file: Path, directory: Path) -> None:
@@ -102,11 +138,8 @@ def _convert(file: Path, directory: Path) -> None:
         ):
             model = AutoModelForCausalLM.from_pretrained(dtype=torch.bfloat16, **where)
         tokenizer = AutoTokenizer.from_pretrained(**where)
-    except Exception as error:  # the reader checks nothing: a torn file raises whatever its bytes lead to
-        raise ConfigError(
-            f"{file} cannot be converted ({type(error).__name__}: {error}): fetch it again if it is torn, serve it by "
-            "llama.cpp or Ollama (models/openai, models/ollama), or name another model"
-        ) from error
+    except (ValueError, KeyError, NotImplementedError, ImportError) as error:
+        raise ConfigError(f"{file} cannot be converted ({error}): {_ELSEWHERE}") from error
     # The weights are plain numbers now.
     model.hf_quantizer, model.is_quantized = None, False
     if hasattr(model.config, "quantization_config"):

