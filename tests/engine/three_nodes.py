@@ -33,9 +33,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.engine.ledger.segments import SegmentStore
 
-ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica", "Member")
+ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica")
 SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")
-INDEX_VICTIMS = ("MapWorker", "shard_reduced", "shard_reduced", "MapWorker")
+INDEX_VICTIMS = ("MapWorker", "shard_reduced")
+N_QUESTIONS = 16
 SEED = 20261123
 STORE = 150 * 2**20
 NODE = {"num_cpus": 3, "object_store_memory": STORE}
@@ -158,6 +159,7 @@ with connected(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
 """
 
 PARTS = ["index", "sweep_one", "sweep", "sweep_killed", "added", "index_killed", "answer", "spilled", "head", "local"]
+SHORT = ["index", "index_killed", "answer", "head"]
 
 
 class Parts:
@@ -167,7 +169,8 @@ class Parts:
         self.killer, self.cluster, self.home, self.encoder = killer, killer.cluster, home, encoder
         self.fake = {"deployments.fake": json.dumps(deployment(killer.server)), "roles.answer.model": "fake"}
         spread = {"cluster.retriever.replicas": 3, "cluster.retriever.cpus": 2}  # one per node of three
-        size = {"questions.limit": 24, "ensemble.members": 3, "cluster.block_size": 2, "cluster.blocks_in_flight": 1}
+        blocks = {"cluster.block_size": 2, "cluster.blocks_in_flight": 1}
+        size = {"questions.limit": N_QUESTIONS, "ensemble.members": 3, **blocks}
         self.answering = {"index.path": home / "index", "index.encoder.model": encoder, **size, **spread, **self.fake}
         self.spread = spread
 

@@ -47,7 +47,10 @@ def same_manifest(home: Path, whole: dict) -> bool:
         return False
 
 
-@pytest.mark.parametrize("seeds", [range(120), pytest.param(range(2000), marks=pytest.mark.chaos)], ids=len)
+MANY = pytest.param(range(2000), marks=[pytest.mark.chaos, pytest.mark.long])
+
+
+@pytest.mark.parametrize("seeds", [range(120), MANY], ids=len)
 def test_no_damage_is_silent(home, seeds):
     whole, n = json.loads((home / "manifest.json").read_text()), 0
     silent = []
