@@ -82,9 +82,7 @@ def ask(handle, one: ChatRequest):
 
 
 def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(config, run_answer):
-    """Members 0 and 2 by the model, member 1 by an adapter, on one engine."""
-    mixed = "ensemble.models=[tiny, tiny + style]"
-    first = config(mixed)
+    first = config()
     summary = run_answer(first)
     usage = table(first, "usage")
     assert (summary.n_questions, len(table(first, "answers"))) == (8, 24)
@@ -94,21 +92,23 @@ def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(confi
     assert all(len(set(texts)) == len(texts) for texts in replies.values()), "seeds make members differ"
 
     asked = [row for row in usage if row["role"] == "answer"]
-    assert {(row["member"], row["deployment"]) for row in asked} == {(0, "tiny"), (1, "tiny + style"), (2, "tiny")}
     homes = {}
     for row in usage:
         homes.setdefault(row["question_id"], set()).add(row["replica"])
     assert all(len(replicas) == 1 for replicas in homes.values()), "all calls of a question meet on one replica"
     assert len(set.union(*homes.values())) == 2, "and both replicas work"
     for question in homes:
-        counts = [row["cached_tokens"] for row in asked if row["question_id"] == question and row["member"] != 1]
-        assert max(counts) > 0, "from the model's second member on the context comes from the prefix cache"
+        counts = sorted(row["cached_tokens"] for row in asked if row["question_id"] == question)
+        assert counts[1] > 0, "from the second member on the context comes from the prefix cache"
     assert all(row["service_s"] > 0 and row["queue_s"] >= 0 and row["gpu_s"] == 0 for row in usage)
     assert sum(summary.spent[name] for name in ("prompt_tokens", "completion_tokens")) > 0
 
-    check_replays(first, config(mixed, name="again"), run_answer)
-    calls = run_answer(config(name="plain")).n_calls
-    assert (calls["ledger"], calls["made"]) == (8 + 16, 8), "members 0 and 2 and the plans: the base keeps its keys"
+    check_replays(first, config(name="again"), run_answer)
+    mixed = config("ensemble.models=[tiny, tiny + style]", "questions.limit=4", name="mixed")
+    calls = run_answer(mixed).n_calls
+    assert (calls["ledger"], calls["made"]) == (4 + 8, 4), "plans and members 0 and 2 keep their keys"
+    asked = [row for row in table(mixed, "usage") if row["role"] == "answer"]
+    assert {(row["member"], row["deployment"]) for row in asked} == {(0, "tiny"), (1, "tiny + style"), (2, "tiny")}
 
 
 def test_a_seed_gives_the_same_text_alone_and_in_company(replicas):
