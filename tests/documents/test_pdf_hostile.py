@@ -153,8 +153,8 @@ def test_every_prefix_of_a_file_gives_a_document_or_a_data_error(capfd):
 
 
 @pytest.mark.slow
-def test_5000_pages_take_bounded_time_and_memory():
-    n = 5000
+def test_2000_pages_take_bounded_time_and_memory():
+    n = 2000
     objects = [b"<</Type/Catalog/Pages 2 0 R>>", b"", b"<</Type/Font/Subtype/Type1/BaseFont/Times-Roman>>"]
     kids = []
     for number in range(n):
@@ -174,8 +174,8 @@ def test_5000_pages_take_bounded_time_and_memory():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
     document = parse_file("x.pdf", data)
-    assert time.process_time() - start < 120
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KiB
+    assert time.process_time() - start < 50
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
     found = texts(document)
     assert len(found) == n
     assert not any("A Very Long Report" in text for text in found)

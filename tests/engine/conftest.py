@@ -22,6 +22,17 @@ def sample_index(cluster, tmp_path_factory) -> tuple[str, object]:
 
 
 @pytest.fixture(scope="session")
+def news_index(cluster, tiny_encoder, tmp_path_factory) -> str:
+    """Path of the index of the news sample, for system hybrid, by an encoder that loads at once."""
+    from kohaku_ray.engine.jobs.index import run_index
+
+    path = str(tmp_path_factory.mktemp("news") / "index")
+    own = [f"index.path={path}", f"index.encoder.model={tiny_encoder}", "index.encoders=1"]
+    run_index(load_config("hybrid", own))
+    return path
+
+
+@pytest.fixture(scope="session")
 def pool(sample_index) -> Iterator[object]:
     """Actors over the sample index, and its stand-in model in Serve: up for the whole session."""
     from kohaku_ray.engine.actors.pool import ActorPool

@@ -18,9 +18,12 @@ from ray.util.placement_group import placement_group_table
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine.cluster import check_cluster
-from kohaku_ray.engine.serving import applications, vllm_replica
+from kohaku_ray.engine.serving import applications, vllm
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.demand import replicas_demand
+
+vllm.bind_vllm("first", VllmConfig(model="m"))  # a driver that imports vLLM by this says nothing of Triton
+from kohaku_ray.engine.serving import vllm_replica  # noqa: E402
 
 STORE = 100 * 2**20
 ON_REPLICAS = {"replica_node": 0.001}

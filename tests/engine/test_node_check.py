@@ -14,7 +14,7 @@ from kohaku_ray.records import digest_text
 
 # A node in a mount namespace of its own, in which an empty file system hides one directory.
 SCRIPT = """
-import os, shutil, subprocess, sys, time
+import os, subprocess, sys, time
 os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)  # of the test run's own cluster, which is one node
 import ray
 from ray.cluster_utils import Cluster
@@ -24,12 +24,10 @@ from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.cluster import check_nodes
 from kohaku_ray.errors import ConfigError
 
-folder, encoder = sys.argv[1:]
+folder = sys.argv[1]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
 ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False, logging_level="ERROR")
-seen = [f"run={folder}/seen/run", f"ledger.path={folder}/seen/ledger", f"index.encoder.model={encoder}"]
-run_index(load_config("demo", [*seen, f"index.path={folder}/seen/index"]))
-shutil.copytree(f"{folder}/seen/index", f"{folder}/hidden/index")
+seen = [f"run={folder}/seen/run", f"ledger.path={folder}/seen/ledger"]
 start = 'mount -t tmpfs none "$1" && exec "$3" -m ray.scripts.scripts start --address="$2" --num-cpus=1 --block'
 hidden = f"{folder}/hidden"
 alone = ["setpriv", "--pdeathsig", "TERM", "unshare", "-m"]
@@ -72,14 +70,12 @@ def _can_hide(tmp_path: Path) -> bool:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, tiny_encoder):
+def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, sample_index):
     if not _can_hide(tmp_path):
         pytest.skip("this machine lets nobody make a mount namespace")
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "seen").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), tiny_encoder], capture_output=True, text=True, timeout=300
-    )
+    for place in ("hidden", "seen"):
+        shutil.copytree(sample_index[0], tmp_path / place / "index")
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     node = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("NODE"))
     said = [line for line in done.stdout.splitlines() if line.startswith("run_")]

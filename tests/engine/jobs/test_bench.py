@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-import os
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from kit import tiny_llama
 
 import kohaku_ray.sample
-from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.jobs import bench as benching
@@ -69,7 +67,6 @@ def test_prompts_have_the_tokens_asked_repeat_for_their_number_alone_and_share_n
         (["roles.answer.model=extractive"], {}, Grid(), "kind extractive, but the benchmark measures kind vllm"),
         ([], {"application": "theirs"}, Grid(), "application is 'theirs' but the benchmark starts replicas of its own"),
         ([], {"model": "/no/model"}, Grid(), "deployments.tiny: model is /no/model and there is no such directory"),
-        ([], {"model": "~/no/model"}, Grid(), f"model is {os.path.expanduser('~/no/model')} and there is no such"),
         ([], {}, Grid(context_tokens=1000), f"and 128 are generated, but deployments.tiny.window_tokens is {WINDOW}"),
         (
             ["roles.answer.temperature=0"],
@@ -87,14 +84,6 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
         run_bench(config(*overrides, **settings), grid, str(tmp_path / "out"))
     assert message in str(error.value)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("flag", [["--replicas", "1,x"], ["--members", "0"], ["--questions", "2.5"]])
-def test_counts_are_whole_numbers(flag, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "demo", *flag])
-    assert stop.value.code == 2
-    assert "is not a whole number from 1 on" in capsys.readouterr().err
 
 
 class Application:
@@ -212,7 +201,7 @@ def test_replies_of_another_length_or_of_one_replica_alone_are_no_measurement(be
 @pytest.mark.timeout(600)
 def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, config, tmp_path):
     pytest.importorskip("vllm")
-    sizes = {"questions": 6, "context_tokens": 300, "output_tokens": 16, "answer_questions": 50}
+    sizes = {"questions": 6, "context_tokens": 300, "output_tokens": 16, "answer_questions": 20}
     grid = Grid(replicas=(1, 64), members=(1, 3), concurrency=(4,), **sizes)
     bench = run_bench(config(*SHORT_ANSWERS, f"index.path={tmp_path}/none", window_tokens=4096), grid, str(tmp_path))
 
@@ -234,11 +223,11 @@ def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, conf
 
     run, plain_run = bench.runs[0].measured, bench.plain_run.measured
     assert None not in (run, plain_run), [bench.runs, bench.plain_run]
-    assert (run.n_questions, run.n_answers) == (50, 150)
-    assert run.n_calls == 50 + 150, "a plan per question, an answer per member"
-    assert run.n_usable >= 0.75 * 150, "replies end by their grammar"
+    assert (run.n_questions, run.n_answers) == (20, 60)
+    assert run.n_calls == 20 + 60, "a plan per question, an answer per member"
+    assert run.n_usable >= 0.75 * 60, "replies end by their grammar"
     assert 0 < run.cpu_s < run.wall_s * psutil.cpu_count()
-    assert (plain_run.n_questions, plain_run.n_calls) == (50, 200)
+    assert (plain_run.n_questions, plain_run.n_calls) == (20, 80)
     assert plain_run.prompt_tokens == run.prompt_tokens, "the same prompts, by the same template"
     assert plain_run.completion_tokens == pytest.approx(run.completion_tokens, rel=0.03), "the same seeds and grammars"
     assert plain_run.cached_tokens / plain_run.prompt_tokens > 2 / 3 * 0.75

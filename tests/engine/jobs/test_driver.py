@@ -21,9 +21,7 @@ pytestmark = pytest.mark.ray
 KEY = "sk-Secret-0123456789abcdef"
 
 
-def driver(
-    server: FakeOpenAI, home: Path, index: str, ray_home: str, command: tuple[str, ...] = ("answer", "demo")
-) -> subprocess.Popen[str]:
+def driver(server: FakeOpenAI, home: Path, index: str, ray_home: str, *command: str) -> subprocess.Popen[str]:
     settings = {
         "index.path": index,
         "deployments.fake": json.dumps(deployment(server, api_key_env="OUR_KEY", max_tries=1)),
@@ -49,9 +47,11 @@ def ray_home():
         yield home
 
 
-def test_sigterm_ends_a_run_in_one_line_and_its_key_is_in_no_file(sample_index, tmp_path, ray_home):
-    """Every way in which a server may give the key back, and one call that is not answered when the signal comes."""
-    arrived, signalled = threading.Event(), threading.Event()
+def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index, tmp_path, ray_home):
+    """Every way in which a server may give the key back, and calls that are not answered when the signal comes."""
+    sweep = tmp_path / "two.yaml"
+    sweep.write_text(f"base: demo\nruns: {tmp_path}/runs\ntables: [{{name: n, axes: {{kohaku.queries: [1, 2]}}}}]\n")
+    arrived, over = threading.Event(), threading.Event()
     echoes = [
         Action(401, {"error": {"message": f"no {KEY}"}}, {"X-Key": KEY}, reason=f"Bad key {KEY}"),
         Action(500, "x" * 280 + KEY, reason=KEY),
@@ -62,44 +62,11 @@ def test_sigterm_ends_a_run_in_one_line_and_its_key_is_in_no_file(sample_index, 
         if index < len(echoes):
             return echoes[index]
         arrived.set()
-        signalled.wait(60)
-        return None
-
-    with FakeOpenAI(script) as server:
-        first = driver(server, tmp_path, sample_index[0], ray_home)
-        assert arrived.wait(240)
-        first.send_signal(signal.SIGTERM)
-        output, _ = first.communicate(timeout=60)
-        signalled.set()
-        assert first.returncode == 1, output
-        assert output.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
-        assert not any(word in output for word in ("SIG", "Traceback", "***", "terminate called")), output
-        again = driver(server, tmp_path, sample_index[0], ray_home)
-        output_again, _ = again.communicate(timeout=240)
-        assert again.returncode in (0, 3), output_again
-    key = KEY.encode()
-    files = [file for home in (tmp_path, Path(ray_home)) for file in home.rglob("*") if file.is_file()]
-    assert any(file.suffix == ".log" for file in files)
-    assert [file for file in files if key in file.read_bytes()] == []
-    for file in files:
-        if file.suffix == ".parquet":
-            assert KEY not in json.dumps(pq.read_table(file).to_pylist(), default=str), file
-    assert KEY not in output + output_again
-
-
-def test_sigterm_ends_a_sweep_whose_calls_are_not_answered(sample_index, tmp_path, ray_home):
-    sweep = tmp_path / "two.yaml"
-    sweep.write_text("base: demo\ntables: [{name: n, axes: {kohaku.queries: [1, 2]}}]\n")
-    arrived, over = threading.Event(), threading.Event()
-
-    def script(index, body):
-        arrived.set()
         over.wait(400)
         return None
 
     with FakeOpenAI(script) as server:
-        command = ("sweep", str(sweep), "-o", str(tmp_path / "page"))
-        job = driver(server, tmp_path, sample_index[0], ray_home, command=command)
+        job = driver(server, tmp_path, sample_index[0], ray_home, "sweep", str(sweep), "-o", str(tmp_path / "page"))
         try:
             assert arrived.wait(240)
             job.send_signal(signal.SIGTERM)
@@ -107,5 +74,17 @@ def test_sigterm_ends_a_sweep_whose_calls_are_not_answered(sample_index, tmp_pat
         finally:
             over.set()
             job.kill()
-    assert job.returncode == 1, output
-    assert output.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
+        assert job.returncode == 1, output
+        assert output.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
+        assert not any(word in output for word in ("SIG", "Traceback", "***", "terminate called")), output
+        answer = driver(server, tmp_path, sample_index[0], ray_home, "answer", "demo")
+        answered, _ = answer.communicate(timeout=240)
+        assert answer.returncode in (0, 3), answered
+    key = KEY.encode()
+    files = [file for home in (tmp_path, Path(ray_home)) for file in home.rglob("*") if file.is_file()]
+    assert any(file.suffix == ".log" for file in files)
+    assert [file for file in files if key in file.read_bytes()] == []
+    for file in files:
+        if file.suffix == ".parquet":
+            assert KEY not in json.dumps(pq.read_table(file).to_pylist(), default=str), file
+    assert KEY not in output + answered

@@ -19,7 +19,7 @@ from kohaku_ray.systems.questions import QuestionColumns
 
 pytestmark = pytest.mark.ray
 
-LIMIT = 4
+LIMIT = 3
 
 
 def write_questions(path: Path, mark: str) -> str:
@@ -55,6 +55,8 @@ def test_other_gold_answers_give_the_same_run_to_the_byte(sample_config, run_ans
             config = sample_config(*fake(server), *small, *own, name=f"run-{mark}")
             up.enter_context(serving(config.used_deployments))  # up for both runs
             assert run_answer(config).n_member_errors == 0
+            asked = {(row["member"], row["deployment"]) for row in rows_of(config.run, "usage") if row["member"] >= 0}
+            assert asked == {(0, "fake"), (1, "extractive")}, "members ask models of their own"
             configs.append(config)
             keys.append(set(SegmentStore(config.ledger.path).load(lambda _: True).entries))
         assert server.n_requests > 2 * LIMIT

@@ -107,17 +107,14 @@ def test_known_images_are_not_written_again_and_settings_decide_what_is_kept(bui
     os.unlink(path / "images" / f"{digests[0]}.png")
     with pytest.raises(DataError, match=rf"images/{digests[0]}\.png is missing: re-index"):
         images.read(digests[0])
-    sharded = run_index(config_of(tmp_path, "index.shards=3"))
-    assert sharded.counts["n_images"] == 6
+    without = config_of(tmp_path, "index.captions=none", "index.shards=3")
+    with pytest.raises(IndexMismatchError, match=r"images\.captions 'printed' but the configuration says 'none'"):
+        open_index(without)
+    assert run_index(without).counts["n_images"] == 6
     images = Images.open(str(path))
     assert [row["doc_id"] for row in images.rows] == ["four", "one", *["paper"] * 3, "two"]
     assert images.read(digests[0])
-
-    without = config_of(tmp_path, "index.captions=none")
-    with pytest.raises(IndexMismatchError, match=r"images\.captions 'printed' but the configuration says 'none'"):
-        open_index(without)
-    run_index(without)
-    row = Images.open(str(path)).rows[1]
+    row = images.rows[1]
     assert (row["printed"], row["caption"], row["caption_from"]) == ("Figure 1: Energy per year", None, "none")
     nodes = Index.open(str(path)).nodes
     assert nodes.text_of(nodes.row_of(row["node_id"])) == ""

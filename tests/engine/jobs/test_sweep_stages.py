@@ -14,11 +14,11 @@ from kohaku_ray.sweep.load import load_sweep
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_row_per_switched_off_stage(cluster, tiny_encoder, tmp_path):
+def test_a_row_per_switched_off_stage(news_index, tiny_encoder, tmp_path):
     [table] = load_sweep("hybrid_stages").sweep.tables
     base = {
         "base": "hybrid",
-        "index": {"encoder": {"model": tiny_encoder}, "encoders": 1},
+        "index": {"path": news_index, "encoder": {"model": tiny_encoder}},
         "ledger": {"path": f"{tmp_path}/ledger"},
         "questions": {"limit": 3},
         "ensemble": {"members": 1},
@@ -29,7 +29,6 @@ def test_a_row_per_switched_off_stage(cluster, tiny_encoder, tmp_path):
         "base": f"{tmp_path}/base.yaml",
         "output": f"{tmp_path}/sweep",
         "runs": f"{tmp_path}/runs",
-        "indexes": f"{tmp_path}/indexes",
         "seeds": [0],
         "axes": {"stages": {"all": {"hybrid.mmr": True}, "no mmr": {"hybrid.mmr": False}}},
         "show": list(table.show),

@@ -33,7 +33,7 @@ def test_entries_come_back_as_they_were(tmp_path):
     assert store.load(lambda key: key == "b").entries == {"b": entry("zwei\n")}
 
 
-@pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=[pytest.mark.chaos, pytest.mark.long])])
 def test_a_damaged_segment_is_named_and_left_aside_and_its_replies_are_not_there(tmp_path, n):
     store = SegmentStore(str(tmp_path))
     written = {}

@@ -13,7 +13,6 @@ from kit import tiny_cross_encoder
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.pool import ActorPool
 from kohaku_ray.engine.jobs.answer import run_answer
-from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.index.store import Index
 from kohaku_ray.run.sources import resolve_paths
@@ -28,7 +27,7 @@ def model(tiny_encoder, tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def ran(cluster, tiny_encoder, model, tmp_path_factory):
+def ran(news_index, tiny_encoder, model, tmp_path_factory):
     """A run over the news sample: its trace, the pairs scored, and the texts of its index."""
     home = tmp_path_factory.mktemp("ranked")
     deployment = {"kind": "cross_encoder", "model": model, "max_tokens": 128, "start_tries": 1}
@@ -36,11 +35,10 @@ def ran(cluster, tiny_encoder, model, tmp_path_factory):
     overrides = [
         *(f"hybrid.{name}={value}" for name, value in small.items()),
         *("hybrid.cross_encoder=pairs", "hybrid.min_relevance=null", f"deployments.pairs={json.dumps(deployment)}"),
-        *(f"index.path={home}/index", f"index.encoder.model={tiny_encoder}", "index.encoders=1"),
+        *(f"index.path={news_index}", f"index.encoder.model={tiny_encoder}"),
         *(f"ledger.path={home}/ledger", f"run={home}/run", "questions.limit=4", "ensemble.members=2"),
     ]
     config = resolve_paths(load_config("hybrid", overrides))
-    run_index(config)
     with serving(config.used_deployments):
         pool = ActorPool(config, n_workers=1)
         try:

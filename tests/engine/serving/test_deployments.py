@@ -250,6 +250,7 @@ def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path, env=env
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    assert "Triton" not in done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     one = found["tensor"]
     assert one["strategy"] == "STRICT_PACK"
