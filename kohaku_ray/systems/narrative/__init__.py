@@ -19,8 +19,7 @@ def uses(settings: NarrativeSettings) -> Uses:
         roles=("search",) if settings.stages == 1 else ("search", "verify"),
         views={
             "books": Depth(dense=EVERY),
-            "chapters": Depth(dense=EVERY),
-            "chunks": Depth(dense=most if settings.evidence == "retrieved" else EVERY, lexical=most),
+            "chunks": Depth(dense=most, lexical=most),
         },
     )
 
@@ -30,7 +29,6 @@ SYSTEM = System(
     settings=NarrativeSettings,
     views={
         "books": View(kinds=("document",), dense=True),
-        "chapters": View(kinds=("section",), dense=True),
         "chunks": View(kinds=("chunk",), dense=True, lexical=True),
     },
     roles={
@@ -52,7 +50,6 @@ SYSTEM = System(
     facts=lambda settings: {
         "k": str(settings.k),
         "stages": str(settings.stages),
-        "evidence": settings.evidence,
         "reasoning": "on" if settings.reasoning else "off",
     },
     chunks=Chunks(unit="tokens", size=600, min_size=200, over="section"),

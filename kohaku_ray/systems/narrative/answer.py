@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -55,20 +54,16 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
 
 
 def _examples() -> tuple[dict[str, Any], dict[str, Any]]:
-    passage = Passage("d:sec0:c0", "d", "I", 50.0, "t", 1)
+    passage = Passage("d:sec0:c0", "d", "I", 50.0, "t")
     finding = Finding("died_twice", "c", "t", "I", "d:sec0:c0", "r")
     story, claims = Story("c", "n", "b", "h"), (Claim("c", 0.5, "d:sec0:c0"),)
-    evidence = StoryEvidence(Question("q", "c"), story, "d", "b", True, claims, (passage,), (finding,), (), ())
+    evidence = StoryEvidence(Question("q", "c"), story, "d", "b", True, claims, (passage,), (finding,), ())
     cited = {"ref_id": "d:sec0:c0", "quote": "t", "analysis": "a"}
     variables = _variables(evidence, (passage,))
     return variables, {**variables, "rationale": "r", "cited": (cited,), "bar": "90 %"}
 
 
 SEARCH_EXAMPLE, VERIFY_EXAMPLE = _examples()
-
-
-BOOK_SHARE = 0.75
-"""Share of the model's window, less the reply, that a window of the book takes; the rest is for story and findings."""
 
 _SMALLER = 0.75  # of the excerpts, when the model refuses a prompt that was counted as short enough
 
@@ -84,11 +79,10 @@ class NoJudgementError(KohakuRayError):
 
 
 class Stage(NamedTuple):
-    """What a stage came to, the text that it was read from, and the model calls it took."""
+    """What a stage came to, and the text that it was read from."""
 
     judgement: Judgement
     reply: str
-    n_calls: int = 1
 
 
 async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Answer:
@@ -98,7 +92,7 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     try:
         if not evidence.passages:
             raise NoJudgementError(f"no chunk of {evidence.doc_id} was found: give the index a book with text")
-        stages["search"] = await _search(evidence, tools, settings)
+        stages["search"] = await _search(evidence, tools)
         if settings.stages == 2 and stages["search"].judgement.label == CONTRADICT:
             stages["verify"] = await _verify(evidence, stages["search"].judgement, tools, settings)
     except ModelError as failure:
@@ -132,36 +126,19 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     )
 
 
-async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Stage:
-    """Stage 1: one call on the retrieved excerpts, or one per window of the book; the surest contradiction counts."""
+async def _search(evidence: StoryEvidence, tools: Tools) -> Stage:
+    """Stage 1: does an excerpt rule out a claim?"""
 
     def render(passages: Sequence[Passage]) -> Prompt:
         return tools.prompts.render("search", _variables(evidence, passages))
 
-    if not evidence.book:
-        return await _ask("search", render, evidence.passages, tools)
-    limits, longest = tools.limits("search"), math.inf
-    if settings.window_tokens is not None:
-        longest = settings.window_tokens
-    elif limits.window_tokens is not None:
-        longest = BOOK_SHARE * (limits.window_tokens - limits.max_tokens)
-    windows = [part for window in _windows(evidence.book, longest) for part in await _halved(window, render, tools)]
-    asked = (_ask("search", render, window, tools) for window in windows)
-    found: list[Stage] = []
-    for stage in await asyncio.gather(*asked, return_exceptions=True):  # all are over before one's error is raised
-        if isinstance(stage, BaseException):
-            raise stage
-        found.append(stage)
-    surest = max(found, key=lambda one: (one.judgement.label == CONTRADICT, one.judgement.contradiction))
-    return surest._replace(n_calls=len(found))
+    return await _ask("search", render, evidence.passages, tools)
 
 
 async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Stage:
-    """Stage 2: the excerpts that stage 1 cites first, then the retrieved ones."""
+    """Stage 2: the excerpts that stage 1 cites first, then the others."""
     cited = {one.node_id for one in claimed.cited}
-    first = [part for part in (*evidence.book, *evidence.passages) if part.node_id in cited]
-    passages = tuple({part.node_id: part for part in (*first, *evidence.passages)}.values())
-
+    passages = sorted(evidence.passages, key=lambda part: part.node_id not in cited)
     accusation = {
         "rationale": claimed.rationale,
         "cited": tuple(
@@ -229,33 +206,11 @@ async def _overrun(passages: Sequence[Passage], render: Render, role: str, tools
     return n_tokens / max(limits.window_tokens - limits.max_tokens, 1)
 
 
-def _windows(book: Sequence[Passage], n_tokens: float) -> list[Sequence[Passage]]:
-    """Cut the book where a window is full: by the book alone, so that all stories have the same windows."""
-    windows: list[list[Passage]] = []
-    room = 0.0
-    for part in book:
-        if not windows or part.n_tokens > room:
-            windows.append([])
-            room = n_tokens
-        windows[-1].append(part)
-        room -= part.n_tokens
-    return list(windows)
-
-
-async def _halved(window: Sequence[Passage], render: Render, tools: Tools) -> list[Sequence[Passage]]:
-    """Halve a window until its prompt fits: no part of the book goes unread."""
-    if len(window) == 1 or await _overrun(window, render, "search", tools) <= 1:
-        return [window]
-    middle = len(window) // 2
-    return [*await _halved(window[:middle], render, tools), *await _halved(window[middle:], render, tools)]
-
-
 def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Stage]) -> dict[str, float]:
     return {
         "confidence": final.confidence,
         "contradiction": final.contradiction,
         "stages": float(len(stages)),
-        "calls": float(sum(stage.n_calls for stage in stages.values())),
         "excerpts": float(len(evidence.passages)),
         "findings": float(len(evidence.findings)),
         "cited": float(len(final.cited)),
