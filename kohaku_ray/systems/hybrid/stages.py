@@ -1,4 +1,4 @@
-"""What the nine stages share: their names, their trace, and scores and vectors that are asked for once."""
+"""What the nine stages share: their names, and their trace."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from kohaku_ray.index.arrays import F32, F64, I64
+from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import TraceRow
 from kohaku_ray.systems.hybrid.texts import Text
-from kohaku_ray.systems.tools import Tools
 
 STAGES = (
     "initial_context",
@@ -39,13 +38,11 @@ class Steps:
         """Start empty; ``texts`` says what each node row says."""
         self.texts = texts
         self.rows: list[TraceRow] = []
-        self.pools: dict[str, float] = {}
 
     def count(self, stage: str, n_in: int, n_out: int, note: str = "", error: str | None = None) -> None:
         """Begin a stage's rows with how many items came in and how many go on."""
         said = f"in {n_in}, out {n_out}" + (f"; {note}" if note else "")
         self.rows.append(TraceRow(stage, scores={"in": n_in, "out": n_out}, note=said, error=error))
-        self.pools[f"pool_{stage}"] = float(n_out)
 
     def skip(self, stage: str, n: int) -> None:
         """Say that a stage is switched off: its items pass."""
@@ -81,52 +78,6 @@ class Steps:
 
 def _by_row(hits: Hits) -> Iterable[tuple[int, float]]:
     return zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)
-
-
-class Relevance:
-    """Scores of one question's pairs, and the vectors they were taken from; nothing is asked twice."""
-
-    def __init__(self, tools: Tools, has_cross_encoder: bool) -> None:
-        """Start with nothing known; without the run's cross-encoder the cosine of vectors scores pairs."""
-        self._tools, self._has_cross_encoder = tools, has_cross_encoder
-        self._scores: dict[tuple[str, str], float] = {}
-        self._queries: dict[str, F32] = {}
-        self._rows: dict[int, F32] = {}
-
-    async def embed(self, queries: Sequence[str]) -> F32:
-        """Encode queries: shape ``(len(queries), d)``."""
-        if missing := [query for query in dict.fromkeys(queries) if query not in self._queries]:
-            self._queries.update(zip(missing, await self._tools.embed(missing), strict=True))
-        return np.stack([self._queries[query] for query in queries])
-
-    async def vectors(self, rows: Sequence[int] | I64) -> F32:
-        """Fetch nodes' own vectors: shape ``(len(rows), d)``; at least one row."""
-        wanted = [int(row) for row in rows]
-        if missing := [row for row in dict.fromkeys(wanted) if row not in self._rows]:
-            self._rows.update(zip(missing, await self._tools.vectors(missing), strict=True))
-        return np.stack([self._rows[row] for row in wanted])
-
-    async def cosines(self, queries: Sequence[str], rows: Sequence[int] | I64) -> F64:
-        """Cosine of each query with its node: shape ``(len(rows),)``; the same whatever other rows there are."""
-        vectors = await self.vectors(rows)
-        cosines: F64 = np.einsum("ij,ij->i", await self.embed(queries), vectors, dtype=np.float64)
-        return cosines
-
-    async def scores(self, queries: Sequence[str], rows: Sequence[I64], texts: Mapping[int, str]) -> list[F64]:
-        """Score each query's rows, whose texts are given: shape ``(n_rows,)`` per query, higher is better."""
-        wanted = [[(query, texts[row]) for row in of.tolist()] for query, of in zip(queries, rows, strict=True)]
-        missing: dict[tuple[str, str], int] = {}
-        for pairs, of in zip(wanted, rows, strict=True):
-            for pair, row in zip(pairs, of.tolist(), strict=True):
-                if pair not in self._scores:
-                    missing.setdefault(pair, row)
-        if missing:
-            if self._has_cross_encoder:
-                found = await self._tools.rank_pairs(list(missing))
-            else:
-                found = await self.cosines([query for query, _ in missing], list(missing.values()))
-            self._scores.update(zip(missing, found.tolist(), strict=True))
-        return [np.array([self._scores[pair] for pair in pairs], np.float64) for pairs in wanted]
 
 
 def united(rankings: Sequence[Hits]) -> Hits:

@@ -40,7 +40,6 @@ class HybridEvidence:
         texts: What is shown to the model, best first; none: the corpus holds no information on the question.
         why_nothing: Why there is none.
         measures: Named numbers: items after each stage, distinct sites and documents of the texts.
-        warning: What a reader should know of the texts; empty: nothing.
     """
 
     question: Question
@@ -48,7 +47,6 @@ class HybridEvidence:
     texts: tuple[Text, ...]
     why_nothing: str = ""
     measures: Mapping[str, float] = field(default_factory=dict)
-    warning: str = ""
     trace: tuple[TraceRow, ...] = ()
 
 
@@ -89,40 +87,16 @@ def plain(text: str) -> str:
     return " ".join(text.translate(_ROUND).split())
 
 
-class Texts(dict[int, Text]):
-    """Texts by node row of the whole index, put together when first asked for: of a thousand few are ever shown.
-
-    Attributes:
-        said: What each row says, of all rows read.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: dict[int, str] = {}
-        self._cells: dict[int, tuple[str, str, str, str, str | None]] = {}
-
-    def read(self, nodes: NodeTable, source_rows: Sequence[int]) -> None:
-        """Read nodes by their rows of the whole index, whole columns at once."""
-        at = nodes.local(source_rows)
-        kind = nodes.kind[at]
-        paragraph = np.where(kind == PARAGRAPH, at, np.where(kind == SENTENCE, nodes.parent[at], -1))
-        columns = [nodes.column(name, at) for name in ("node_id", "doc_id", "kind", "text")]
-        cells = zip(*columns, nodes.column("attributes", paragraph), strict=True)
-        self._cells.update(zip(source_rows, cells, strict=True))
-        self.said.update(zip(source_rows, columns[-1], strict=True))
-
-    def __missing__(self, row: int) -> Text:
-        node_id, doc_id, kind, text, attributes = self._cells[row]
+def read_texts(nodes: NodeTable, source_rows: Sequence[int]) -> dict[int, Text]:
+    """Read nodes by their rows of the whole index, whole columns at once."""
+    at = nodes.local(source_rows)
+    kind = nodes.kind[at]
+    paragraph = np.where(kind == PARAGRAPH, at, np.where(kind == SENTENCE, nodes.parent[at], -1))
+    columns = [nodes.column(name, at) for name in ("node_id", "doc_id", "kind", "text")]
+    texts = {}
+    cells = zip(source_rows, *columns, nodes.column("attributes", paragraph), strict=True)
+    for row, node_id, doc_id, kind_name, said, attributes in cells:
         known = json.loads(attributes) if attributes else {}
         ref_id, netloc, date, url, title = [str(known.get(name) or "") for name in _ATTRIBUTES]
-        self[row] = found = Text(node_id, doc_id, kind, text, ref_id or node_id, netloc or None, date, url, title)
-        return found
-
-
-def with_neighbours(nodes: NodeTable, source_row: int) -> str:
-    """A paragraph's text between those of the paragraphs that its article has directly before and after it."""
-    [at] = nodes.local([source_row]).tolist()
-    own = nodes.attributes_of(at)
-    siblings = {nodes.attributes_of(row).get("par_id"): row for row in nodes.children(int(nodes.parent[at]))}
-    around = [siblings.get(own[name]) if own.get(name) else None for name in ("prev_par_id", "next_par_id")]
-    return "\n".join(nodes.text_of(row) for row in (around[0], at, around[1]) if row is not None)
+        texts[row] = Text(node_id, doc_id, kind_name, said, ref_id or node_id, netloc or None, date, url, title)
+    return texts

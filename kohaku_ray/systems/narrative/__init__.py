@@ -9,7 +9,7 @@ from kohaku_ray.systems.narrative.dossier import results_csv, vote_confidence, w
 from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import EVERY, prepare
 from kohaku_ray.systems.narrative.questions import COLUMNS
-from kohaku_ray.systems.narrative.settings import NarrativeSettings, refuse_identical_members
+from kohaku_ray.systems.narrative.settings import NarrativeSettings
 
 
 def uses(settings: NarrativeSettings) -> Uses:
@@ -36,7 +36,6 @@ SYSTEM = System(
         "verify": Role("verify.j2", max_tokens=2048, seed=42, examples=(VERIFY_EXAMPLE,)),
     },
     uses=uses,
-    check=refuse_identical_members,
     prepare=prepare,
     answer=answer,
     metrics=("label",),

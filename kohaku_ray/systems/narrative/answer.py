@@ -15,7 +15,6 @@ from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.narrative.dossier import (
     Judgement,
-    dossier,
     dossier_rows,
     judgement_schema,
     place_text,
@@ -122,7 +121,6 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
         trace=(*rows, *dossier_rows(final, evidence.doc_id)),
         measures=_measures(evidence, final, stages),
         reply=list(stages.values())[-1].reply,
-        details=dossier(evidence, judgements, final),
     )
 
 

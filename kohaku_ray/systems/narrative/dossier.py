@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kohaku_ray.ensemble.vote import Ballot
@@ -18,7 +17,6 @@ from kohaku_ray.models.parse import value_text, why_nothing
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
 from kohaku_ray.systems.narrative.names import unaccent
-from kohaku_ray.systems.narrative.prepare import StoryEvidence
 from kohaku_ray.systems.narrative.rules import Passage
 
 MOST_CITED = 8
@@ -151,24 +149,6 @@ def find_quote(quote: str, text: str) -> str | None:
 def _plain(text: str) -> str:
     """One character for one, so that spans fit."""
     return unaccent(text).translate(_LOOKALIKES)
-
-
-def dossier(evidence: StoryEvidence, judgements: Mapping[str, Judgement], final: Judgement) -> str:
-    """Write everything that led to a final label as JSON: evidence, claim and analysis of each excerpt."""
-    parts = {
-        "book": evidence.title,
-        "character": evidence.story.character,
-        "character_in_book": evidence.knows_character,
-        **_said(final),
-        "dossier": [asdict(cited) for cited in final.cited],
-        "findings": [asdict(finding) for finding in evidence.findings],
-        "stages": {name: _said(one) for name, one in judgements.items()},
-    }
-    return json.dumps(parts, ensure_ascii=False, sort_keys=True)
-
-
-def _said(judgement: Judgement) -> dict[str, Any]:
-    return {"label": judgement.label, "confidence": judgement.confidence, "rationale": judgement.rationale}
 
 
 def dossier_rows(final: Judgement, doc_id: str) -> list[TraceRow]:

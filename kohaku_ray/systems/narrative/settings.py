@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from kohaku_ray.errors import ConflictError
 from kohaku_ray.settings import PositiveInt, Section, Share
 
 FEWEST, WORDS_PER_EXCERPT, MOST = 10, 20, 30
@@ -31,27 +30,3 @@ class NarrativeSettings(Section):
     def most_excerpts(self) -> int:
         """How many excerpts any story gets at most."""
         return MOST if self.k == "adaptive" else self.k
-
-
-def refuse_identical_members(config: Any) -> None:
-    """Refuse an ensemble in which two members ask the same models the same, and no seed makes them differ.
-
-    Args:
-        config: The run's configuration: ``ensemble``, ``uses``, ``models`` and ``role(name, member)`` are read.
-
-    Raises:
-        ConflictError: There are such members; the message says which and the way out.
-    """
-    seen: dict[tuple[Any, ...], int] = {}
-    for member in range(config.ensemble.members):
-        played = tuple(config.role(name, member) for name in config.uses.roles)
-        other = seen.setdefault(played, member)
-        models = [role for role in played if config.models[role.model].kind != "extractive"]
-        if other != member and not any(role.temperature for role in models):
-            how = "at temperature 0" if models else "a judge without seeds"
-            warmer = "roles.search.temperature above 0, " if models else ""
-            raise ConflictError(
-                f"ensemble.members is {config.ensemble.members} but members {other} and {member} both ask "
-                f"{(models or played)[0].model}, {how}, so that their answers are the same: set ensemble.members to 1, "
-                f"{warmer}or ensemble.models to one model per member"
-            )
