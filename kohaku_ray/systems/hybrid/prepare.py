@@ -18,8 +18,7 @@ from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, 
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.settings import STAND_IN, HybridSettings
-from kohaku_ray.systems.hybrid.stages import Steps, take, united
-from kohaku_ray.systems.hybrid.texts import HybridEvidence, Text, read_texts
+from kohaku_ray.systems.hybrid.stages import HybridEvidence, Steps, Text, read_texts, take, united
 from kohaku_ray.systems.tools import Tools
 
 NOTHING = Hits(np.empty(0, np.int64), np.empty(0))

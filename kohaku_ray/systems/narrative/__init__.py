@@ -5,7 +5,7 @@ from __future__ import annotations
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.narrative.answer import SEARCH_EXAMPLE, VERIFY_EXAMPLE, answer
-from kohaku_ray.systems.narrative.dossier import results_csv, vote_confidence, weighted_ballot
+from kohaku_ray.systems.narrative.dossier import vote_confidence, weighted_ballot
 from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import EVERY, prepare
 from kohaku_ray.systems.narrative.questions import COLUMNS
@@ -44,7 +44,6 @@ SYSTEM = System(
     columns=COLUMNS,
     extra_columns={"confidence": vote_confidence},
     quote_step="dossier",
-    outputs={"results.csv": results_csv},
     offline=OfflineJudge,
     facts=lambda settings: {
         "k": str(settings.k),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
@@ -36,10 +36,7 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
         "caption": evidence.story.caption,
         "content": evidence.story.content,
         "knows_character": evidence.knows_character,
-        "passages": tuple(
-            {"ref_id": part.node_id, "where": place_text(part.chapter, part.progress_pct), "text": part.text}
-            for part in passages
-        ),
+        "passages": tuple({"ref_id": part.node_id, "where": place_text(part), "text": part.text} for part in passages),
         "claims": tuple(
             {"text": claim.text, "similarity": f"{claim.similarity:.2f}", "ref_id": claim.node_id}
             for claim in evidence.claims
@@ -77,36 +74,28 @@ class NoJudgementError(KohakuRayError):
         self.reply = reply
 
 
-class Stage(NamedTuple):
-    """What a stage came to, and the text that it was read from."""
-
-    judgement: Judgement
-    reply: str
-
-
 async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Answer:
     """Judge a story; a model's failure, or a reply that holds no judgement, is a blank prediction with the error."""
-    stages: dict[str, Stage] = {}
+    stages: dict[str, Judgement] = {}
     error = unread = None
     try:
         if not evidence.passages:
             raise NoJudgementError(f"no chunk of {evidence.doc_id} was found: give the index a book with text")
         stages["search"] = await _search(evidence, tools)
-        if settings.stages == 2 and stages["search"].judgement.label == CONTRADICT:
-            stages["verify"] = await _verify(evidence, stages["search"].judgement, tools, settings)
+        if settings.stages == 2 and stages["search"].label == CONTRADICT:
+            stages["verify"] = await _verify(evidence, stages["search"], tools, settings)
     except ModelError as failure:
         error = f"{type(failure).__name__}: {failure}"
     except NoJudgementError as failure:
         error, unread = str(failure), failure.reply
-    judgements = {name: stage.judgement for name, stage in stages.items()}
     rows = [
         TraceRow(name, 0, one.rationale, scores={"confidence": one.confidence}, note=one.label)
-        for name, one in judgements.items()
+        for name, one in stages.items()
     ]
     if error is not None:
         failed = TraceRow("verify" if stages else "search", error=error)
         return Answer(Prediction(error=error), (*rows, failed), reply=unread)
-    final = _above(judgements["verify"], settings.verify_bar) if "verify" in stages else judgements["search"]
+    final = _above(stages["verify"], settings.verify_bar) if "verify" in stages else stages["search"]
     verb = "is consistent with" if final.label == CONSISTENT else "contradicts"
     prediction = Prediction(
         answer=f"The backstory {verb} {evidence.title}.",
@@ -114,17 +103,17 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
         ref_ids=(evidence.doc_id,),
         explanation=final.rationale,
         is_blank=False,
-        n_foreign_refs=sum(one.n_foreign for one in judgements.values()),
+        n_foreign_refs=sum(one.n_foreign for one in stages.values()),
     )
     return Answer(
         prediction,
         trace=(*rows, *dossier_rows(final, evidence.doc_id)),
-        measures=_measures(evidence, final, stages),
-        reply=list(stages.values())[-1].reply,
+        measures=_measures(evidence, final, len(stages)),
+        reply=final.reply,
     )
 
 
-async def _search(evidence: StoryEvidence, tools: Tools) -> Stage:
+async def _search(evidence: StoryEvidence, tools: Tools) -> Judgement:
     """Stage 1: does an excerpt rule out a claim?"""
 
     def render(passages: Sequence[Passage]) -> Prompt:
@@ -133,7 +122,7 @@ async def _search(evidence: StoryEvidence, tools: Tools) -> Stage:
     return await _ask("search", render, evidence.passages, tools)
 
 
-async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Stage:
+async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Judgement:
     """Stage 2: the excerpts that stage 1 cites first, then the others."""
     cited = {one.node_id for one in claimed.cited}
     passages = sorted(evidence.passages, key=lambda part: part.node_id not in cited)
@@ -159,7 +148,7 @@ def _above(verified: Judgement, bar: float) -> Judgement:
     return verified
 
 
-async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Stage:
+async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Judgement:
     """Ask about as many passages as fit; fewer, once, where the model still refuses the length."""
     passages = await _fitting(passages, render, role, tools)
 
@@ -175,7 +164,7 @@ async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: To
     found = read_judgement(reply, passages)
     if isinstance(found, str):
         raise NoJudgementError(f"{role}: {found}", reply.text)
-    return Stage(found, reply.text)
+    return found
 
 
 async def _fitting(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> Sequence[Passage]:
@@ -204,11 +193,11 @@ async def _overrun(passages: Sequence[Passage], render: Render, role: str, tools
     return n_tokens / max(limits.window_tokens - limits.max_tokens, 1)
 
 
-def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Stage]) -> dict[str, float]:
+def _measures(evidence: StoryEvidence, final: Judgement, n_stages: int) -> dict[str, float]:
     return {
         "confidence": final.confidence,
         "contradiction": final.contradiction,
-        "stages": float(len(stages)),
+        "stages": float(n_stages),
         "excerpts": float(len(evidence.passages)),
         "findings": float(len(evidence.findings)),
         "cited": float(len(final.cited)),

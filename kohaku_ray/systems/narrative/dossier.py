@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +13,7 @@ from kohaku_ray.models.json_text import find
 from kohaku_ray.models.parse import value_text, why_nothing
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
-from kohaku_ray.systems.narrative.names import unaccent
+from kohaku_ray.systems.narrative.questions import unaccent
 from kohaku_ray.systems.narrative.rules import Passage
 
 MOST_CITED = 8
@@ -40,8 +37,7 @@ class Cited:
     """
 
     node_id: str
-    chapter: str
-    progress_pct: float | None
+    place: str
     evidence: str
     is_quoted: bool
     claim: str
@@ -57,13 +53,15 @@ class Judgement:
         confidence: Its probability of that label.
         cited: What it rests on.
         n_foreign: Excerpts it cited that it was not shown; they are left out.
+        reply: The text it was read from.
     """
 
     label: str
     confidence: float
     rationale: str
-    cited: tuple[Cited, ...] = ()
-    n_foreign: int = 0
+    cited: tuple[Cited, ...]
+    n_foreign: int
+    reply: str
 
     @property
     def contradiction(self) -> float:
@@ -109,6 +107,7 @@ def read_judgement(reply: Reply, passages: Sequence[Passage]) -> Judgement | str
         rationale=value_text(found.get("rationale")),
         cited=tuple(_cited(part, item) for part, item in known),
         n_foreign=len(cited) - len(known),
+        reply=reply.text,
     )
 
 
@@ -129,7 +128,7 @@ def _judgement(value: Any) -> dict[str, Any] | None:
 def _cited(part: Passage, item: Mapping[str, Any]) -> Cited:
     quote = find_quote(value_text(item.get("quote")), part.text)
     claim, analysis = value_text(item.get("claim")), value_text(item.get("analysis"))
-    return Cited(part.node_id, part.chapter, part.progress_pct, quote or part.text, quote is not None, claim, analysis)
+    return Cited(part.node_id, place_text(part), quote or part.text, quote is not None, claim, analysis)
 
 
 def find_quote(quote: str, text: str) -> str | None:
@@ -155,7 +154,7 @@ def dossier_rows(final: Judgement, doc_id: str) -> list[TraceRow]:
     """Lay the dossier out as three items per excerpt: the evidence, the claim and the analysis."""
     rows = []
     for number, cited in enumerate(final.cited, 1):
-        note = f"evidence {number}: {place_text(cited.chapter, cited.progress_pct)}"
+        note = f"evidence {number}: {cited.place}"
         at = 3 * number - 3
         rows.append(TraceRow("dossier", at, cited.evidence, cited.node_id, doc_id, "chunk", note=note))
         rows.append(TraceRow("dossier", at + 1, cited.claim, note=f"claim {number}"))
@@ -163,32 +162,9 @@ def dossier_rows(final: Judgement, doc_id: str) -> list[TraceRow]:
     return rows
 
 
-def place_text(chapter: str, progress_pct: float | None) -> str:
+def place_text(part: Passage) -> str:
     """Say where a chunk stands."""
-    return chapter if progress_pct is None else f"{chapter}, {progress_pct:.0f} % of the book"
-
-
-def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
-    """Write results.csv: Story ID, Prediction (1 consistent, 0 contradict, empty without one), Rationale, Confidence.
-
-    The confidence is ``vote_confidence``; where nobody answers, the rationale is why.
-    """
-    del trace
-    members = defaultdict(list)
-    for row in answers:
-        members[row["question_id"]].append(row)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["Story ID", "Prediction", "Rationale", "Confidence"])
-    for vote in votes:
-        mine = members[vote["question_id"]]
-        if vote["is_blank"]:
-            errors = dict.fromkeys(row["error"] for row in mine if row["error"])
-            writer.writerow([vote["question_id"], "", " · ".join(errors) or vote["explanation"], ""])
-            continue
-        prediction = int(read_label(vote["answer_value"]) == CONSISTENT)
-        writer.writerow([vote["question_id"], prediction, vote["explanation"], vote_confidence(vote, mine)])
-    return text.getvalue()
+    return part.chapter if part.progress_pct is None else f"{part.chapter}, {part.progress_pct:.0f} % of the book"
 
 
 def vote_confidence(vote: Mapping[str, Any], answers: Rows) -> str:

@@ -12,8 +12,7 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
-from kohaku_ray.systems.narrative.names import match_book, named, names_of, unaccent
-from kohaku_ray.systems.narrative.questions import Story, story_of
+from kohaku_ray.systems.narrative.questions import Story, match_book, named, names_of, story_of, unaccent
 from kohaku_ray.systems.narrative.rules import Finding, Passage, find_contradictions
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools

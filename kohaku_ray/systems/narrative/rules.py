@@ -7,13 +7,12 @@ verb.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple
 
 from kohaku_ray.documents.sentences import split_sentences
-from kohaku_ray.systems.narrative.names import named, unaccent
+from kohaku_ray.systems.narrative.questions import named, unaccent
 
 Kind = Literal["born", "died", "acted"]
 _KINDS: tuple[Kind, ...] = ("born", "died", "acted")
@@ -94,46 +93,33 @@ class Finding:
     reason: str
 
 
-def _twice(kind: Kind, claim: Event, fact: Event) -> str | None:
-    if claim.kind == fact.kind == kind and claim.year != fact.year:
-        return f"{kind} in {claim.year} in the story, in {fact.year} in the book"
-    return None
-
-
-def _act_after_death(claim: Event, fact: Event) -> str | None:
-    """Exclude deeds in a year after the death that the other side gives."""
-    for death, deed in ((claim, fact), (fact, claim)):
+def clash(claim: Event, fact: Event) -> tuple[str, str] | None:
+    """The rule by which a story's event and the book's exclude each other, and why; None where they do not."""
+    if claim.kind == fact.kind != "acted" and claim.year != fact.year:
+        return f"{claim.kind}_twice", f"{claim.kind} in {claim.year} in the story, in {fact.year} in the book"
+    for death, deed, places in ((claim, fact, ("story", "book")), (fact, claim, ("book", "story"))):
         if (death.kind, deed.kind) == ("died", "acted") and deed.year > death.year:
-            sides = ("story", "book") if death is claim else ("book", "story")
-            return f"died in {death.year} in the {sides[0]}, but is alive in {deed.year} in the {sides[1]}"
+            said = f"died in {death.year} in the {places[0]}, but is alive in {deed.year} in the {places[1]}"
+            return "act_after_death", said
     return None
-
-
-RULES: Mapping[str, Callable[[Event, Event], str | None]] = {
-    "act_after_death": _act_after_death,
-    "born_twice": partial(_twice, "born"),
-    "died_twice": partial(_twice, "died"),
-}
-"""Every rule by name: why a story's event and the book's exclude each other; None where they do not."""
 
 
 def find_contradictions(story: str, character: str, passages: Sequence[Passage]) -> tuple[Finding, ...]:
     """Check what a story claims of a character (disguises behind a slash) against passages of its book.
 
     Returns:
-        One finding per rule, claim and sentence of the book, in the order of passages.
+        One finding per claim and sentence of the book, in the order of passages.
     """
     person = named(character)
     claims = find_events(story, person, is_story=True)
-    found = [
-        Finding(rule, claim.text, fact.text, part.chapter, part.node_id, f"{character} {reason}")
+    findings = [
+        Finding(found[0], claim.text, fact.text, part.chapter, part.node_id, f"{character} {found[1]}")
         for part in (passages if claims else ())
         for fact in find_events(part.text, person)
-        for rule, excludes in RULES.items()
         for claim in claims
-        if (reason := excludes(claim, fact)) is not None
+        if (found := clash(claim, fact))
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(findings))
 
 
 def find_events(text: str, person: re.Pattern[str], *, is_story: bool = False) -> tuple[Event, ...]:

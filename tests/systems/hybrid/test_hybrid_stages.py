@@ -15,8 +15,7 @@ from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.hybrid import SYSTEM, prepare
 from kohaku_ray.systems.hybrid.settings import STAND_IN
-from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, STAGES, TRACED, Steps, united
-from kohaku_ray.systems.hybrid.texts import Text
+from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, STAGES, TRACED, Steps, Text, united
 
 SUBS = json.dumps(["digue rompue habitants", "digue 1962 fragile", "coût des travaux"])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kohaku_ray.systems.narrative.names import match_book, named, unaccent
+from kohaku_ray.systems.narrative.questions import match_book, named, unaccent
 
 KNOWN = {"In search of the castaways": "", "1184": "The Count of Monte Cristo", "a": "Part: one", "b": "Part: two"}
 KNOWN |= {"The Island": "", "An island": ""}

@@ -79,23 +79,23 @@ def rows_of(config, name):
     return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
 
 
-def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
+def test_books_and_stories_become_labels_and_dossiers(home, answer):
     config = config_of(home)
     summary = answer(config)
     rejects = {Path(row["file"]).name: row["reason"] for row in Index.open(config.index.path).rejects.to_pylist()}
     assert rejects.keys() == {"Empty.txt", "Binary.txt", "Twice.txt"}
     assert re.fullmatch(r"the same book as .*/The Garden\.txt, word for word: .*", rejects["Twice.txt"])
     assert (summary.n_questions, summary.n_member_errors) == (6, 1)
-    with open(f"{config.run}/results.csv", encoding="utf-8", newline="") as file:
-        results = {row["Story ID"]: row for row in csv.DictReader(file)}
-    assert list(results) == ["46", "137", "007", "9", "10", "11"]
-    assert {key: row["Prediction"] for key, row in results.items()} == {
-        "46": "1", "137": "0", "007": "1", "9": "1", "10": "", "11": "1",
+    with open(f"{config.run}/submission.csv", encoding="utf-8", newline="") as file:
+        written = {row["id"]: row for row in csv.DictReader(file)}
+    assert {key: row["answer_value"] for key, row in written.items()} == {
+        **dict.fromkeys(("46", "007", "9", "11"), "consistent"), "137": "contradict", "10": "is_blank",
     }  # fmt: skip
-    assert results["137"]["Confidence"] == "0.9500"
-    assert "act_after_death" in results["137"]["Rationale"]
-    assert "'The Kitchen', but the index has" in results["10"]["Rationale"]
-    assert "'The Garden'" in results["10"]["Rationale"]
+    assert list(written) == ["46", "137", "007", "9", "10", "11"]
+    assert written["137"]["confidence"] == "0.9500"
+    assert "act_after_death" in written["137"]["explanation"]
+    [error] = [row["error"] for row in rows_of(config, "answers") if row["error"]]
+    assert "'The Kitchen', but the index has" in error
     trace = rows_of(config, "trace")
     assert {row["question_id"] for row in trace if row["note"] == "character unknown"} == {"007"}
     quoted = [row for row in trace if row["step"] == "dossier" and row["node_id"]]

@@ -1,8 +1,6 @@
-"""The offline judge, results.csv, and gold that reaches nothing: all stories, whole, without Ray."""
+"""The offline judge, the confidence of votes, and gold that reaches nothing: all stories, whole, without Ray."""
 
 import asyncio
-import csv
-import io
 import json
 from dataclasses import asdict
 
@@ -17,7 +15,8 @@ from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.systems.base import Answer
-from kohaku_ray.systems.narrative.dossier import find_quote, read_judgement, results_csv
+from kohaku_ray.systems.narrative import SYSTEM
+from kohaku_ray.systems.narrative.dossier import find_quote, read_judgement
 from kohaku_ray.systems.narrative.offline import CONFIDENCE, OfflineJudge
 
 STORIES = stories()
@@ -104,7 +103,7 @@ def test_whole_stories_follow_its_own_schema_and_the_book(key):
     assert found.prediction.answer_value == (CONTRADICT if key == "137" else CONSISTENT)
 
 
-# ---- results.csv
+# ---- the confidence of a vote
 
 
 def answers_of(question_id, *answers):
@@ -114,33 +113,26 @@ def answers_of(question_id, *answers):
     ]
 
 
-def vote_row(question_id, label="", explanation=""):
-    return {"question_id": question_id, "answer_value": label, "is_blank": not label, "explanation": explanation}
+def vote_row(question_id, label=""):
+    return {"question_id": question_id, "answer_value": label, "is_blank": not label}
 
 
 def member(label, confidence):
     return Answer(Prediction(answer_value=label, is_blank=False), measures={"confidence": confidence})
 
 
-def test_results_have_the_asked_columns_and_exact_ids():
-    votes = [vote_row("007", CONSISTENT, 'He said "no",\nthen yes.'), vote_row("1", CONTRADICT, "Why."), vote_row("10")]
+def test_confidence_is_the_mean_probability_of_the_voted_label():
     members = (member(CONTRADICT, 0.9), member(CONSISTENT, 0.7), Answer(Prediction(error="x")), member("0", 0.8))
-    failed = [Answer(Prediction(error="no such book"))] * 2
-    rows = answers_of("007", member(CONSISTENT, 0.8)) + answers_of("1", *members) + answers_of("10", *failed)
-    assert list(csv.reader(io.StringIO(results_csv([*votes, vote_row("11")], rows, [])))) == [
-        ["Story ID", "Prediction", "Rationale", "Confidence"],
-        ["007", "1", 'He said "no",\nthen yes.', "0.8000"],
-        ["1", "0", "Why.", f"{(0.9 + 0.3 + 0.8) / 3:.4f}"],  # the mean probability of the voted label
-        ["10", "", "no such book", ""],
-        ["11", "", "", ""],
-    ]
+    write, rows = SYSTEM.extra_columns["confidence"], answers_of("1", *members)
+    assert write(vote_row("1", CONTRADICT), rows) == f"{(0.9 + 0.3 + 0.8) / 3:.4f}"
+    assert write(vote_row("10"), answers_of("10", Answer(Prediction(error="no such book")))) == ""
 
 
 # ---- gold
 
 
 def run_all(questions):
-    """Everything a run of these questions writes: prompts, keys, traces, answers, results."""
+    """Everything a run of these questions writes: prompts, keys, traces, answers."""
     tools, written = tools_for(), []
     for question_id, question in questions.items():
         try:
@@ -148,8 +140,7 @@ def run_all(questions):
         except KohakuRayError as error:
             written.append((question_id, str(error)))
             continue
-        vote = vote_row(question_id, found.prediction.answer_value, found.prediction.explanation)
-        written.append((evidence, found, results_csv([vote], answers_of(question_id, found), [])))
+        written.append((evidence, found))
     requests = [ChatRequest("m", call.prompt.messages, 0, 1, 9, 42, call.schema) for call in tools.calls]
     return written, [request_key(request) for request in requests], repr([call.prompt for call in tools.calls])
 
