@@ -1,14 +1,11 @@
 import asyncio
 import json
-import pickle
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from systems.inprocess import InProcessTools, library, words
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import Question, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context
 from kohaku_ray.retrieval.evidence import rank
@@ -186,7 +183,6 @@ def test_a_good_reply_is_the_prediction():
         "cut": 0,
         "overflowed": 0,
     }
-    assert min(found.measures[name] for name in ("matches", "snippets", "characters", "context_tokens")) > 0
     assert (evidence[0].rank, evidence[0].doc_id, evidence[0].note) == (0, "energy", "dense")
 
 
@@ -228,9 +224,7 @@ def test_the_schema_lists_the_documents_of_the_context_and_bounds_every_string(c
     shown = list(dict.fromkeys(ref_id for ref_id, _ in snippets(call)))
     fields = call.schema["properties"]
     assert fields["ref_id"]["items"].get("enum") == (shown if constrain else None)
-    assert "pattern" in fields["answer_value"]
     assert fields["explanation"] == fields["answer"] == {"type": "string", "maxLength": 300}
-    assert "is_blank" not in fields
 
 
 def test_the_schema_bounds_the_references_and_short_instructions_reach_the_prompt():
@@ -239,11 +233,6 @@ def test_the_schema_bounds_the_references_and_short_instructions_reach_the_promp
     assert call.schema["properties"]["ref_id"]["maxItems"] == 1
     assert "the number that this sentence gives" in call.prompt.user
     assert list(call.schema["properties"]) == ["explanation", "answer_value", "answer_unit", "ref_id"]
-    _, tools = asked(reply(), max_refs=50)
-    (call,) = answer_calls(tools)
-    assert call.schema["properties"]["ref_id"]["maxItems"] == len(
-        set(call.schema["properties"]["ref_id"]["items"]["enum"])
-    )
 
 
 @pytest.mark.parametrize(
@@ -268,36 +257,12 @@ def test_a_blank_is_asked_again_with_deeper_evidence_reranked_at_each_depth():
     found = answered(tools, config)
     assert found.prediction.attempt == 2
     assert [call.attempt for call in answer_calls(tools)] == [0, 1, 2]
+    assert asked(BLANK, BLANK, BLANK, max_retries=2)[0].prediction.attempt == 2
     attempts = each_attempt(config, 3)
     assert [attempt.measures["matches"] for attempt in attempts] == [1, 2, 3]
     evidence = prepared(tools_for(), config)
     assert [matches(attempt) for attempt in attempts] == [ranked(evidence, k) for k in (1, 2, 3)]
     assert found == attempts[2]
-
-
-def test_frequency_changes_the_order_as_the_lists_grow():
-    """Rank 2 of both queries beats either's rank 1 once depth 2 is looked at."""
-    rows = {name: INDEX.row_of(name) for name in ("energy:sec1:p0", "water:sec1:p0", "birds:sec0:p0")}
-    first, second, both = rows["energy:sec1:p0"], rows["water:sec1:p0"], rows["birds:sec0:p0"]
-
-    class Fixed(InProcessTools):
-        async def search(self, view, vectors, top_k, within=None):
-            return [
-                Hits(np.array([first, both]), np.array([0.9, 0.8])),
-                Hits(np.array([second, both]), np.array([0.7, 0.6])),
-            ]
-
-    tools = Fixed(INDEX, scripted([BLANK, reply()], json.dumps(["other"])), SYSTEM)
-    config = settings(queries=2, top_k=1, rerank="frequency", max_retries=1)
-    answered(tools, config)
-    assert [ref_id for ref_id, _ in snippets(answer_calls(tools)[0])] == ["energy", "water"]
-    assert [ref_id for ref_id, _ in snippets(answer_calls(tools)[1])] == ["birds", "energy", "water"]
-
-
-def test_retries_run_out_on_a_blank():
-    found, tools = asked(BLANK, BLANK, BLANK, max_retries=2)
-    assert (found.prediction.is_blank, found.prediction.attempt, found.prediction.error) == (True, 2, None)
-    assert len(tools.calls) == 3
 
 
 def test_the_budget_grows_with_the_attempt():
@@ -430,12 +395,6 @@ def test_an_answer_that_cites_nothing_is_blank_where_references_are_required():
     assert (free.answer_value, free.is_blank, free.flags) == ("12", False, ("uncited",))
 
 
-def test_a_contradictory_reply_keeps_its_value():
-    found = asked(reply(is_blank=True), max_retries=2)[0]
-    assert (found.prediction.answer_value, found.prediction.ref_ids) == ("12", ("energy",))
-    assert found.prediction.flags == ("contradictory",)
-
-
 def test_what_a_plan_drops_stands_in_the_trace():
     plan = json.dumps({"queries": ["training power", "5.9KM"]})
     evidence = prepared(tools_for(plan=plan), settings(queries=3))
@@ -482,12 +441,6 @@ def test_an_overflow_shortens_a_context_that_the_budget_had_cut(top_k):
     assert 0 < len(short) < len(long)
 
 
-def test_an_overflow_takes_two_from_what_is_kept_over_all_queries_too():
-    found, tools = asked(OVERFLOW, reply(), top_k=8, top_k_final=3, paragraph_tokens=1, siblings=0)
-    assert [len(snippets(call)) for call in answer_calls(tools)] == [3, 1]
-    assert len(matches(found)) == 1
-
-
 @pytest.mark.parametrize(
     ("second", "changed", "error"),
     [
@@ -507,8 +460,6 @@ def test_after_an_overflow_the_next_attempt_is_deep_again():
     found, tools = asked(OVERFLOW, BLANK, reply(), top_k=4, dedup="node", max_retries=1)
     assert [call.attempt for call in tools.calls] == [0, 0, 1]
     assert (found.prediction.attempt, found.measures["overflowed"], found.measures["matches"]) == (1, 0, 8)
-    first = asked(OVERFLOW, reply(), top_k=4, dedup="node")[0]
-    assert first.measures["overflowed"] == 1
 
 
 # ---- concurrency
@@ -546,19 +497,6 @@ def test_questions_and_members_at_once_do_not_touch_each_other():
     assert [attempts for _, attempts in together] == [[0], [0, 1, 1], [0, 1, 1, 2], [0, 1, 1, 2, 3]]
 
 
-def test_members_share_evidence_without_changing_it():
-    tools = tools_for(*[BLANK, reply()] * 4)
-    config = settings(queries=2, max_retries=1)
-    evidence = prepared(tools, config)
-    before = pickle.dumps((evidence.dense, evidence.lexical, evidence.queries))
-
-    async def run():
-        await asyncio.gather(*(answer(evidence, tools, config) for _ in range(4)))
-
-    asyncio.run(run())
-    assert pickle.dumps((evidence.dense, evidence.lexical, evidence.queries)) == before
-
-
 # ---- cross-encoder
 
 
@@ -583,9 +521,6 @@ def test_the_cross_encoder_orders_all_that_was_ranked_before_it_is_cut():
     evidence = rows_of(found, "evidence")
     assert [row.text for row in evidence] == best
     assert [row.scores["score"] for row in evidence] == [-len(text) for text in best]
-    assert [row.note for row in evidence] == ["dense"] * 2
-    similarity = {row.node_id: row.scores["similarity"] for row in rows_of(plain, "evidence")}
-    assert [row.scores["similarity"] for row in evidence] == [similarity[name] for name in matches(found)]
     assert matches(reordered(lambda *_: 0.5)[0]) == matches(plain), "ties keep the order of the queries"
 
 
@@ -596,13 +531,6 @@ def test_bm25_comes_behind_what_the_cross_encoder_keeps_and_is_not_scored_by_it(
     assert len(evidence) > 1
     assert len(pairs) == 4
     assert evidence[0].scores["score"] == max(overlap(*pair) for pair in pairs)
-
-
-def test_each_depth_is_ranked_as_deep_as_it_is_searched():
-    found, _, pairs = reordered(overlap, BLANK, reply(), top_k=2, top_k_final=1, max_retries=1)
-    assert [len(one) for one in pairs] == [2, 4]
-    assert pairs[1][:2] == pairs[0]
-    assert found.measures["matches"] == 2
 
 
 def test_a_cross_encoder_that_has_no_evidence_or_fails_asks_no_model():

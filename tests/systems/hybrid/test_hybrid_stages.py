@@ -15,7 +15,7 @@ from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.hybrid import SYSTEM, prepare
 from kohaku_ray.systems.hybrid.settings import STAND_IN
-from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, STAGES, TRACED, Steps, Text, united
+from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, STAGES, TRACED, Steps, Text
 
 SUBS = json.dumps(["digue rompue habitants", "digue 1962 fragile", "coût des travaux"])
 
@@ -117,12 +117,6 @@ def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
     assert {item.note for item in items if item.kind == "sentence"} <= {row[0] for row in ARTICLES}
 
 
-def test_without_initial_context_the_expansion_sees_no_text():
-    _, tools = asked(initial_context=False)
-    assert tools.calls[0].prompt.variables["context"] == ()
-    assert "Extraits" not in tools.calls[0].prompt.user
-
-
 def test_the_question_is_the_first_sub_query_within_the_ten():
     tools = tools_for(lambda call: json.dumps([f"requête sur digue {i}" for i in range(30)]))
     evidence = prepared(tools=tools)
@@ -190,11 +184,6 @@ def test_equal_texts_are_one_before_the_cut():
     texts = [item.text for item in fused]
     assert len(texts) == len(set(texts)) == 3  # the copy costs no place
     assert len({"p1", "p4"} & {item.note for item in fused}) == 1
-
-
-def test_united_keeps_the_first_occurrence_with_its_score():
-    found = united([hits(5, 2), hits(2, 9)])
-    assert (found.rows.tolist(), found.scores.tolist()) == ([5, 2, 9], [2, 1, 1])
 
 
 def test_clusters_are_fewer_than_texts_and_a_sample_keeps_some_of_each():
@@ -276,10 +265,3 @@ def test_presets_name_what_they_ask(preset, ranker):
     config = load_config(preset)
     assert (config.system, config.index.bm25.language) == ("hybrid", "fr")
     assert (config.ensemble.vote.strategy, config.uses.cross_encoder) == ("ref_priority", ranker)
-
-
-def test_the_stand_in_plays_both_roles():
-    config = load_config("hybrid")
-    assert {config.role(name).model for name in config.uses.roles} == {"extractive"}
-    expand = config.role("expand")
-    assert (expand.temperature, expand.top_p, expand.max_tokens) == (0.9, 0.9, 500)
