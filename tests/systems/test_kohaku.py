@@ -139,16 +139,6 @@ def test_everything_is_searched_once_at_the_deepest():
     assert len(answer_calls(tools)) == 3
 
 
-def test_every_hit_of_the_search_is_used_that_the_threshold_admits():
-    """The published code filtered by node kind after top-k: most queries came back with fewer than k."""
-    loose = prepared(tools_for(), settings(queries=3, top_k=9, max_retries=0))
-    strict = prepared(tools_for(), settings(queries=3, top_k=9, retrieval_threshold=0.3, max_retries=0))
-    assert [len(hits) for hits in loose.dense] == [9] * 3
-    for before, after in zip(loose.dense, strict.dense, strict=True):
-        assert 0 < len(after) < len(before)
-        assert after.scores.tolist() == before.scores[before.scores >= 0.3].tolist()
-
-
 def ranked(evidence, top_k):
     """The ids of the evidence's nodes, ranked by a depth's hits."""
     rows = rank(
@@ -460,41 +450,6 @@ def test_after_an_overflow_the_next_attempt_is_deep_again():
     found, tools = asked(OVERFLOW, BLANK, reply(), top_k=4, dedup="node", max_retries=1)
     assert [call.attempt for call in tools.calls] == [0, 0, 1]
     assert (found.prediction.attempt, found.measures["overflowed"], found.measures["matches"]) == (1, 0, 8)
-
-
-# ---- concurrency
-
-
-def test_questions_and_members_at_once_do_not_touch_each_other():
-    """The published code changed shared settings while other questions were under way."""
-    config = settings(queries=2, top_k=1, top_k_final=1, dedup="node", max_retries=3, require_refs=False)
-    questions = [
-        Question(f"q{n}", text) for n, text in enumerate(["power draw", "water cools", "owls hunt", "old grid"])
-    ]
-
-    def script_for(n_blanks, overflows):
-        def script(call):
-            if call.role == "plan":
-                return json.dumps(["long training runs now"])
-            if overflows and call.attempt == 1:
-                return overflows.pop()
-            return BLANK if call.attempt < n_blanks else reply(str(n_blanks), ())
-
-        return script
-
-    async def one(n_blanks, question):
-        tools = InProcessTools(INDEX, script_for(n_blanks, [OVERFLOW]), SYSTEM)
-        evidence = await prepare(question, tools, config)
-        return await answer(evidence, tools, config), [call.attempt for call in answer_calls(tools)]
-
-    async def all_at_once():
-        return await asyncio.gather(*(one(*numbered) for numbered in enumerate(questions)))
-
-    together = asyncio.run(all_at_once())
-    alone = [asyncio.run(one(*numbered)) for numbered in enumerate(questions)]
-    assert together == alone
-    assert [found.prediction.attempt for found, _ in together] == [0, 1, 2, 3]
-    assert [attempts for _, attempts in together] == [[0], [0, 1, 1], [0, 1, 1, 2], [0, 1, 1, 2, 3]]
 
 
 # ---- cross-encoder

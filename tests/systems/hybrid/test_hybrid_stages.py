@@ -145,11 +145,6 @@ def test_the_question_stands_alone_where_no_try_can_be_read(replies, n_calls, qu
     assert shown(evidence)
 
 
-def test_one_query_asks_no_model():
-    tools = tools_for(lambda call: pytest.fail("asked"))
-    assert prepared(tools=tools, max_expanded_questions=1).queries == (QUESTION.text,)
-
-
 def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query():
     evidence, tools = asked(subquestion_max_documents=2)
     assert {one[3] for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"} == {2}
@@ -184,21 +179,6 @@ def test_equal_texts_are_one_before_the_cut():
     texts = [item.text for item in fused]
     assert len(texts) == len(set(texts)) == 3  # the copy costs no place
     assert len({"p1", "p4"} & {item.note for item in fused}) == 1
-
-
-def test_clusters_are_fewer_than_texts_and_a_sample_keeps_some_of_each():
-    head, items = steps(prepared(kmeans_n_clusters=50, cluster_sample_size=100).trace, "clustering")
-    assert head.scores["in"] == len(items)
-    assert max(item.scores["cluster"] for item in items) < len(items)
-    _, items = steps(prepared(kmeans_n_clusters=3, cluster_sample_size=3).trace, "clustering")
-    assert sorted(item.scores["cluster"] for item in items) == [0, 1, 2]
-
-
-def test_mmr_cuts_and_says_both_numbers():
-    _, items = steps(prepared(mmr_top_k=2).trace, "mmr")
-    assert len(items) == 2
-    assert items[0].scores["mmr"] == pytest.approx(0.9 * items[0].scores["cosine"])
-    assert items[0].scores["mmr"] >= items[1].scores["mmr"]
 
 
 def test_at_most_so_many_per_site_and_unknown_sites_count_by_document():
