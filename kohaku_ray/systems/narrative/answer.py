@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,8 +63,6 @@ SEARCH_EXAMPLE, VERIFY_EXAMPLE = _examples()
 
 _SMALLER = 0.75  # of the excerpts, when the model refuses a prompt that was counted as short enough
 
-Render = Callable[[Sequence[Passage]], Prompt]
-
 
 class NoJudgementError(KohakuRayError):
     """A reply holds no judgement, or nothing fits the model's window."""
@@ -81,7 +79,7 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     try:
         if not evidence.passages:
             raise NoJudgementError(f"no chunk of {evidence.doc_id} was found: give the index a book with text")
-        stages["search"] = await _search(evidence, tools)
+        stages["search"] = await _judge("search", evidence, evidence.passages, tools)
         if settings.stages == 2 and stages["search"].label == CONTRADICT:
             stages["verify"] = await _verify(evidence, stages["search"], tools, settings)
     except ModelError as failure:
@@ -113,15 +111,6 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     )
 
 
-async def _search(evidence: StoryEvidence, tools: Tools) -> Judgement:
-    """Stage 1: does an excerpt rule out a claim?"""
-
-    def render(passages: Sequence[Passage]) -> Prompt:
-        return tools.prompts.render("search", _variables(evidence, passages))
-
-    return await _ask("search", render, evidence.passages, tools)
-
-
 async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Judgement:
     """Stage 2: the excerpts that stage 1 cites first, then the others."""
     cited = {one.node_id for one in claimed.cited}
@@ -133,11 +122,7 @@ async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, set
         ),
         "bar": f"{100 * settings.verify_bar:g} %",
     }
-
-    def render(some: Sequence[Passage]) -> Prompt:
-        return tools.prompts.render("verify", {**_variables(evidence, some), **accusation})
-
-    return await _ask("verify", render, passages, tools)
+    return await _judge("verify", evidence, passages, tools, accusation)
 
 
 def _above(verified: Judgement, bar: float) -> Judgement:
@@ -148,14 +133,31 @@ def _above(verified: Judgement, bar: float) -> Judgement:
     return verified
 
 
-async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Judgement:
-    """Ask about as many passages as fit; fewer, once, where the model still refuses the length."""
-    passages = await _fitting(passages, render, role, tools)
+async def _judge(
+    role: str,
+    evidence: StoryEvidence,
+    passages: Sequence[Passage],
+    tools: Tools,
+    accusation: Mapping[str, Any] | None = None,
+) -> Judgement:
+    """Ask about the first passages, as many as fit; fewer, once, where the model still refuses the length."""
+
+    def render(passages: Sequence[Passage]) -> Prompt:
+        return tools.prompts.render(role, {**_variables(evidence, passages), **(accusation or {})})
 
     async def chat(passages: Sequence[Passage]) -> Reply:
         schema = judgement_schema([part.node_id for part in passages])
         return await tools.chat(render(passages), role=role, schema=schema)
 
+    while (over := await _overrun(render(passages), role, tools)) > 1:
+        passages = passages[: min(len(passages) - 1, int(len(passages) / over))]
+        if not passages:
+            limits = tools.limits(role)
+            raise NoJudgementError(
+                f"{role}: not one excerpt fits the model's window of {limits.window_tokens} tokens beside the story "
+                f"and roles.{role}.max_tokens, which is {limits.max_tokens}: lower that, or serve the model with a "
+                "longer window"
+            )
     try:
         reply = await chat(passages)
     except ContextOverflowError:
@@ -167,26 +169,11 @@ async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: To
     return found
 
 
-async def _fitting(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> Sequence[Passage]:
-    """The first passages, as many as the model's window holds."""
-    while passages:
-        over = await _overrun(passages, render, role, tools)
-        if over <= 1:
-            return passages
-        passages = passages[: min(len(passages) - 1, int(len(passages) / over))]
-    limits = tools.limits(role)
-    raise NoJudgementError(
-        f"{role}: not one excerpt fits the model's window of {limits.window_tokens} tokens beside the story and "
-        f"roles.{role}.max_tokens, which is {limits.max_tokens}: lower that, or serve the model with a longer window"
-    )
-
-
-async def _overrun(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> float:
+async def _overrun(prompt: Prompt, role: str, tools: Tools) -> float:
     """How many times what the window leaves beside the reply a prompt is long; at most 1: it fits."""
     limits = tools.limits(role)
     if limits.window_tokens is None:
         return 0.0
-    prompt = render(passages)
     n_tokens = await tools.prompt_tokens(prompt, role)
     if n_tokens is None:
         n_tokens = math.ceil((len(prompt.system) + len(prompt.user)) / CHARS_PER_TOKEN)
