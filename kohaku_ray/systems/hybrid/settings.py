@@ -79,12 +79,12 @@ class HybridSettings(Section):
     @property
     def ranker(self) -> str:
         """Who ranks pairs."""
-        return STAND_IN if self.cross_encoder == COSINE else self.cross_encoder
+        return self.cross_encoder if self.has_cross_encoder else STAND_IN
 
     @property
     def has_cross_encoder(self) -> bool:
-        """Whether a model ranks pairs in some stage of these settings."""
-        return self.cross_encoder != COSINE and (self.subquery_ranking or self.clustering or self.final_ranking)
+        """Whether a model ranks pairs, not the cosine of vectors."""
+        return self.cross_encoder != COSINE
 
     @model_validator(mode="after")
     def _stages_fit(self) -> HybridSettings:

@@ -11,7 +11,7 @@ from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import CHARS_PER_TOKEN
-from kohaku_ray.records import Prediction, Question, Reply, TraceRow
+from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.narrative.dossier import (
     Judgement,
@@ -51,9 +51,9 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
 
 def _examples() -> tuple[dict[str, Any], dict[str, Any]]:
     passage = Passage("d:sec0:c0", "d", "I", 50.0, "t")
-    finding = Finding("died_twice", "c", "t", "I", "d:sec0:c0", "r")
+    finding = Finding("died_twice", "c", "t", "d:sec0:c0", "r")
     story, claims = Story("c", "n", "b", "h"), (Claim("c", 0.5, "d:sec0:c0"),)
-    evidence = StoryEvidence(Question("q", "c"), story, "d", "b", True, claims, (passage,), (finding,), ())
+    evidence = StoryEvidence(story, "d", "b", True, claims, (passage,), (finding,), ())
     cited = {"ref_id": "d:sec0:c0", "quote": "t", "analysis": "a"}
     variables = _variables(evidence, (passage,))
     return variables, {**variables, "rationale": "r", "cited": (cited,), "bar": "90 %"}
@@ -183,7 +183,6 @@ async def _overrun(prompt: Prompt, role: str, tools: Tools) -> float:
 def _measures(evidence: StoryEvidence, final: Judgement, n_stages: int) -> dict[str, float]:
     return {
         "confidence": final.confidence,
-        "contradiction": final.contradiction,
         "stages": float(n_stages),
         "excerpts": float(len(evidence.passages)),
         "findings": float(len(evidence.findings)),

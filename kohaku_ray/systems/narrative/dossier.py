@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kohaku_ray.ensemble.vote import Ballot
-from kohaku_ray.evaluation.label import CONSISTENT, LABELS, read_label
+from kohaku_ray.evaluation.label import LABELS, read_label
 from kohaku_ray.models.json_text import find
 from kohaku_ray.models.parse import value_text, why_nothing
 from kohaku_ray.records import Reply, TraceRow
@@ -62,11 +62,6 @@ class Judgement:
     cited: tuple[Cited, ...]
     n_foreign: int
     reply: str
-
-    @property
-    def contradiction(self) -> float:
-        """Its probability of a contradiction."""
-        return 1 - self.confidence if self.label == CONSISTENT else self.confidence
 
 
 def judgement_schema(node_ids: Sequence[str]) -> dict[str, Any]:

@@ -41,7 +41,6 @@ class StoryEvidence:
         findings: What the rules say of them.
     """
 
-    question: Question
     story: Story
     doc_id: str
     title: str
@@ -90,7 +89,7 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
             for rank, one in enumerate(findings)
         ),
     )
-    return StoryEvidence(question, story, doc_id, title, knows_character, claims, passages, findings, trace)
+    return StoryEvidence(story, doc_id, title, knows_character, claims, passages, findings, trace)
 
 
 async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str, str]:

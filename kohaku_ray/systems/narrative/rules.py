@@ -88,7 +88,6 @@ class Finding:
     rule: str
     claim: str
     excerpt: str
-    chapter: str
     node_id: str
     reason: str
 
@@ -113,7 +112,7 @@ def find_contradictions(story: str, character: str, passages: Sequence[Passage])
     person = named(character)
     claims = find_events(story, person, is_story=True)
     findings = [
-        Finding(found[0], claim.text, fact.text, part.chapter, part.node_id, f"{character} {found[1]}")
+        Finding(found[0], claim.text, fact.text, part.node_id, f"{character} {found[1]}")
         for part in (passages if claims else ())
         for fact in find_events(part.text, person)
         for claim in claims

@@ -221,8 +221,6 @@ def test_uses_says_what_a_run_asks_for():
     assert deep.cross_encoder == "ranker"
     off = SYSTEM.uses(settings(initial_context=False, expansion=False))
     assert (off.roles, off.views, off.cross_encoder) == (("answer",), {"paragraphs": Depth(100, 100)}, None)
-    unranked = {"subquery_ranking": False, "clustering": False, "final_ranking": False}
-    assert SYSTEM.uses(settings(cross_encoder="ranker", **unranked)).cross_encoder is None
 
 
 @pytest.mark.parametrize(

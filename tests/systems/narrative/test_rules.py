@@ -13,8 +13,8 @@ from kohaku_ray.systems.narrative.rules import Event, Passage, clash, find_contr
 FARIA = named("Faria")
 
 
-def excerpt(node_id, chapter, text):
-    return Passage(node_id, "b", chapter, None, text)
+def excerpt(node_id, text):
+    return Passage(node_id, "b", "Chapter 1", None, text)
 
 
 @pytest.mark.parametrize(
@@ -72,18 +72,15 @@ def test_rules_fire_on_what_excludes_each_other(claim, fact, rule):
 
 STORY = "He was born in Paris in 1770. In 1835 he lived in Paris."
 EXCERPTS = [
-    excerpt("b:sec1:c0", "Chapter 2", "Faria rose.\nThe abbé Faria was born in\nRome in 1768. He had “no years”."),
-    excerpt("b:sec0:c3", "Chapter 1", "In 1829 Faria died. Faria’s father smiled."),
-    excerpt("b:sec2:c1", "Chapter 3", "Somebody was born in 1768."),
+    excerpt("b:sec1:c0", "Faria rose.\nThe abbé Faria was born in\nRome in 1768. He had “no years”."),
+    excerpt("b:sec0:c3", "In 1829 Faria died. Faria’s father smiled."),
+    excerpt("b:sec2:c1", "Somebody was born in 1768."),
 ]
 
 
 def test_a_finding_says_what_clashes_where_and_why():
     found = find_contradictions(STORY, "Faria", EXCERPTS)
-    assert [(one.rule, one.chapter, one.node_id) for one in found] == [
-        ("born_twice", "Chapter 2", "b:sec1:c0"),
-        ("act_after_death", "Chapter 1", "b:sec0:c3"),
-    ]
+    assert [(one.rule, one.node_id) for one in found] == [("born_twice", "b:sec1:c0"), ("act_after_death", "b:sec0:c3")]
     assert found[0].claim == "He was born in Paris in 1770."
     assert found[0].excerpt == "The abbé Faria was born in\nRome in 1768."
     assert found[0].reason == "Faria born in 1770 in the story, in 1768 in the book"
@@ -97,7 +94,7 @@ PIECES = re.findall(r"\S+", "Faria he was born in 1768 1790 Rome Paris , . “ d
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.lists(st.sampled_from(PIECES), max_size=30))
 def test_findings_quote_verbatim(story, book):
     claim, text = " ".join(story), " ".join(book)
-    for finding in find_contradictions(claim, "Faria", [excerpt("n", "c", text)]):
+    for finding in find_contradictions(claim, "Faria", [excerpt("n", text)]):
         assert finding.claim in claim
         assert finding.excerpt in text
 

@@ -56,7 +56,6 @@ def test_a_claimed_contradiction_is_confirmed_from_the_bar_on(label, confidence,
     assert roles(tools) == ["search", "verify"]
     assert found.prediction.answer_value == final
     assert found.measures["confidence"] == pytest.approx(left)
-    assert found.measures["contradiction"] == pytest.approx(left if final == CONTRADICT else 1 - left)
     assert [(row.step, row.note) for row in found.trace] == [("search", CONTRADICT), ("verify", label)]
     assert ("below the bar of 0.9" in found.prediction.explanation) == (label != final)
 
