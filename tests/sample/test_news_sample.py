@@ -5,7 +5,6 @@ import json
 import re
 from collections import Counter
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -35,15 +34,6 @@ def questions():
 
 def netloc(par_id):
     return paragraphs()[par_id][1].attributes["document_netloc"]
-
-
-def test_sites_repeat_one_another():
-    terms = [(netloc(par_id), set(tokenise(p.text, "fr"))) for par_id, (_, p) in paragraphs().items()]
-    n_near = sum(
-        site != elsewhere and len(one & other) >= 0.75 * len(one | other)
-        for (site, one), (elsewhere, other) in combinations(terms, 2)
-    )
-    assert n_near >= 28 + 6  # a dispatch on eight sites, and more
 
 
 def test_questions_are_of_every_kind():

@@ -305,14 +305,6 @@ def test_bm25_paragraphs_come_behind_and_are_marked():
     assert [row.scores.get("frequency") for row in evidence] == [1, None, None]
 
 
-@pytest.mark.parametrize(("dedup", "repeats"), [("none", True), ("node", False), ("tree", False)])
-def test_dedup_none_repeats_texts(dedup, repeats):
-    plan = json.dumps([QUESTION.text.lower() + " now"])
-    _, tools = asked(reply(), plan=plan, queries=2, dedup=dedup, rerank="none", max_retries=0)
-    (call,) = answer_calls(tools)
-    assert (len(snippets(call)) == 6, len(set(snippets(call))) < len(snippets(call))) == (repeats, repeats)
-
-
 # ---- bad replies
 
 
