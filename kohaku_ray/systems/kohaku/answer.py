@@ -17,7 +17,7 @@ from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.retrieval.attribution import attribute
 from kohaku_ray.retrieval.context import Context, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
-from kohaku_ray.retrieval.fusion import Ranked, append_lexical, best_first
+from kohaku_ray.retrieval.fusion import Dedup, Ranked, append_lexical, best_first
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
@@ -250,24 +250,23 @@ class Attempt:
 
     async def _ranked(self, depth: AttemptDepth) -> Ranked:
         """Rank the evidence: by fusion over queries, then by the cross-encoder if set; BM25 matches follow."""
-        settings, evidence = self.settings, self.evidence
-        reorders = settings.cross_encoder is not None
+        settings, evidence, reranks = self.settings, self.evidence, self.settings.cross_encoder is not None
+        dedup: Dedup = settings.dedup if settings.context == "groups" else "node"
         ranked = rank(
             evidence,
             top_k=depth.top_k,
-            top_k_final=None if reorders else depth.top_k_final,
+            top_k_final=None if reranks else depth.top_k_final,
             strategy=settings.rerank,
             normalise=settings.normalise,
             alpha=settings.alpha,
-            dedup=settings.dedup if settings.context == "groups" else "node",
-            bm25_top_k=0 if reorders else settings.bm25_top_k,
+            dedup=dedup,
+            bm25_top_k=0,
         )
-        if not reorders:
-            return ranked
-        texts = [evidence.nodes.text_of(row) for row in ranked.rows.tolist()]
-        score = await self.tools.rank_pairs([(evidence.question.text, text) for text in texts])
-        best = replace(ranked, score=score).take(best_first(score, depth.top_k_final))
-        return append_lexical(best, evidence.lexical, settings.bm25_top_k, settings.dedup, evidence.nodes.parent)
+        if reranks:
+            texts = [evidence.nodes.text_of(row) for row in ranked.rows.tolist()]
+            score = await self.tools.rank_pairs([(evidence.question.text, text) for text in texts])
+            ranked = replace(ranked, score=score).take(best_first(score, depth.top_k_final))
+        return append_lexical(ranked, evidence.lexical, settings.bm25_top_k, dedup, evidence.nodes.parent)
 
     async def _window_room(self, doc_ids: Sequence[str]) -> int | None:
         """Return the tokens of the model's window left for the context after the reply and the rest of the prompt.
