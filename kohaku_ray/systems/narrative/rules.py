@@ -135,7 +135,7 @@ def find_events(text: str, person: re.Pattern[str], *, is_story: bool = False) -
             start, end = paragraph.start() + span.start, paragraph.start() + span.end
             sentence = plain[start:end]
             subject = _subject(sentence, person, is_topic)
-            is_topic = is_topic and subject is not None
+            is_topic = is_story and subject is not None
             if subject and not _UNSAID.search(sentence) and (event := _event(sentence, subject)):
                 events.append(Event(*event, text[start:end]))
     return tuple(events)
