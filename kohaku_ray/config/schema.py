@@ -136,6 +136,8 @@ class Config(Section):
                 "index.search_device is cuda but cluster.retriever.gpus is 0, so that no retriever gets a GPU: set it, "
                 "such as 1 or 0.25, or set index.search_device to auto"
             )
+        if self.declaration.check is not None:
+            self.declaration.check(self)
         return self
 
     def _check_deployed(self, key: str, name: str, ranks: bool) -> None:

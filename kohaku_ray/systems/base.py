@@ -162,6 +162,7 @@ class System:
         columns: Which columns of a question file make the question, and which are gold.
         quote_step: Step of the trace whose texts support a citation; empty: the first step that has the document.
         outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
+        check: Takes a configuration; raises ``ConfigError`` where the system cannot run it.
         offline: Builds the stand-in for a model: ``(abstain_below, window_tokens) -> Backend``.
         derived: Further measures of an answer, which a sweep computes when it shows them: ``(rows of its trace, nodes
             of its index, settings) -> number`` by name.
@@ -185,6 +186,7 @@ class System:
     columns: QuestionColumns = field(default_factory=QuestionColumns)
     quote_step: str = ""
     outputs: Mapping[str, Callable[[Rows, Rows, Rows], str]] = field(default_factory=dict)
+    check: Callable[[Any], None] | None = None
     offline: Callable[[float, int], Backend] | None = None
     derived: Mapping[str, Callable[[Rows, NodeTable, Any], float]] = field(default_factory=dict)
     facts: Callable[[Any], Mapping[str, str]] = lambda _: {}

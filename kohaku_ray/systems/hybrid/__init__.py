@@ -20,10 +20,11 @@ from kohaku_ray.systems.questions import QuestionColumns
 
 def uses(settings: HybridSettings) -> Uses:
     """Say what a run of these settings asks for."""
-    found = settings.subquestion_max_documents
+    size, found = settings.initial_context_size, settings.subquestion_max_documents
     views = {}
     if settings.initial_context:
-        views = dict.fromkeys(("sentences", "chunks"), Depth(lexical=settings.initial_context_size))
+        opening = Depth(dense=size if settings.initial_dense else 0, lexical=size)
+        views = {"sentences": opening, "chunks": opening}
     if settings.search:
         views["paragraphs"] = Depth(dense=found, lexical=found)
     return Uses(
@@ -60,8 +61,8 @@ SYSTEM = System(
     name="hybrid",
     settings=HybridSettings,
     views={
-        "sentences": View(kinds=("sentence",), lexical=True),
-        "chunks": View(kinds=("chunk",), lexical=True),
+        "sentences": View(kinds=("sentence",), dense=True, lexical=True),
+        "chunks": View(kinds=("chunk",), dense=True, lexical=True),
         "paragraphs": View(kinds=("paragraph",), dense=True, lexical=True),
     },
     roles={

@@ -38,7 +38,13 @@ async def answer(evidence: HybridEvidence, tools: Tools, settings: HybridSetting
             break
         unreadable.append(TraceRow("reply", attempt, reply.text, error=prediction.error, attempt=attempt))
     cited = [text for text in evidence.texts if text.ref_id in prediction.ref_ids]
-    sources = [{"mark": text.mark, "title": text.title, "url": text.url} for text in cited]
+    details = {
+        "warning": evidence.warning,
+        "queries": evidence.queries,
+        "sources": [{"mark": text.mark, "title": text.title, "url": text.url} for text in cited],
+        "citations_cut": cut,
+        "cross_encoder": settings.ranker,
+    }
     measures = {
         **evidence.measures,
         "shown": float(len(evidence.texts)),
@@ -51,7 +57,7 @@ async def answer(evidence: HybridEvidence, tools: Tools, settings: HybridSetting
         trace=_trace(cited, cut, prediction.attempt),
         measures=measures,
         reply=reply.text if reply else None,
-        details=json.dumps({"sources": sources}, ensure_ascii=False) if sources else None,
+        details=json.dumps({key: value for key, value in details.items() if value}, ensure_ascii=False),
         other_replies=tuple(unreadable),
     )
 

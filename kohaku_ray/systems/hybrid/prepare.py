@@ -18,8 +18,11 @@ from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, 
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.settings import STAND_IN, HybridSettings
-from kohaku_ray.systems.hybrid.stages import HybridEvidence, Steps, Text, read_texts, take, united
+from kohaku_ray.systems.hybrid.stages import HybridEvidence, Steps, Text, read_texts, take, united, with_neighbours
 from kohaku_ray.systems.tools import Tools
+
+FEW = 3
+"""Fewer texts than this are worth a warning."""
 
 NOTHING = Hits(np.empty(0, np.int64), np.empty(0))
 
@@ -53,12 +56,16 @@ class StageRun:
         return self._gathered(queries, final)
 
     async def initial_context(self) -> Hits:
-        """Stage 1: what BM25 finds for the question among sentences and chunks, fused by rank."""
+        """Stage 1: what BM25 (and vectors) find for the question among sentences and chunks, fused by rank."""
         settings, size = self.settings, self.settings.initial_context_size
         if not settings.initial_context:
             self.steps.skip("initial_context", 0)
             return NOTHING
-        searches = [self.tools.lexical(view, [self.question.text], size) for view in ("sentences", "chunks")]
+        queries, views = [self.question.text], ("sentences", "chunks")
+        searches = [self.tools.lexical(view, queries, size) for view in views]
+        if settings.initial_dense:
+            vectors = await self._embed(queries)
+            searches += [self.tools.search(view, vectors, size) for view in views]
         found = [hits for [hits] in await asyncio.gather(*searches)]
         kept = _fused(found).prefix(size)
         await self._read(kept.rows.tolist())
@@ -123,14 +130,14 @@ class StageRun:
         if not settings.subquery_ranking:
             self.steps.skip("subquery_ranking", n_in)
             return both
-        pools = [_fused(pair) for pair in found]
-        scores = await self._scores(queries, [pool.rows for pool in pools])
-        ranked = [
-            take(pool, best_first(one), one).prefix(settings.subquestion_max_documents)
-            for pool, one in zip(pools, scores, strict=True)
-        ]
+        ranked, note = [_fused(pair) for pair in found], "rrf"
+        if settings.per_question == "cross_encoder":
+            scores = await self._scores(queries, [pool.rows for pool in ranked])
+            ranked = [take(pool, best_first(one), one) for pool, one in zip(ranked, scores, strict=True)]
+            note = self.ranker
+        ranked = [pool.prefix(settings.subquestion_max_documents) for pool in ranked]
         named = {f"score.{at}": hits for at, hits in enumerate(ranked)}
-        self.steps.items("subquery_ranking", n_in, _fused(ranked), self.ranker, named, label="rrf")
+        self.steps.items("subquery_ranking", n_in, _fused(ranked), note, named, label="rrf")
         return ranked
 
     def fusion(self, rankings: list[Hits]) -> Hits:
@@ -153,7 +160,7 @@ class StageRun:
             return pool
         [scores] = await self._scores([self.question.text], [pool.rows])
         labels = kmeans(await self.tools.vectors(pool.rows.tolist()), settings.kmeans_n_clusters)
-        places = sample_clusters(labels, scores, settings.cluster_sample_size, settings.smoothing)
+        places = sample_clusters(labels, scores, settings.cluster_sample_size, settings.smoothing, settings.shares)
         kept = take(pool, places, scores)
         named = {"cluster": Hits(kept.rows, labels[places].astype(np.float64))}
         self.steps.items("clustering", len(pool), kept, self.ranker, named)
@@ -196,19 +203,26 @@ class StageRun:
                 self.steps.count("final_ranking", len(pool), 0, note)
                 return NOTHING
         best = best.prefix(settings.max_context_docs)
+        if settings.neighbours and len(best):
+            rows = best.rows.tolist()
+            nodes = await self.tools.nodes(rows, 1)  # one paragraph either way: the last taken may run over
+            for row in rows:
+                self.texts[row] = self.texts[row]._replace(text=with_neighbours(nodes, row))
         self.steps.items("final_ranking", len(pool), best, self.ranker if settings.final_ranking else "off")
         return best
 
     def _gathered(self, queries: tuple[str, ...], final: Hits) -> HybridEvidence:
         texts = tuple(self.texts[row] for row in final.rows.tolist())
         why = "" if texts else self.steps.rows[-1].note
+        few = f"only {len(texts)} texts of the corpus were found" if 0 < len(texts) < FEW else ""
         measures = {
             **{f"pool_{row.step}": float(row.scores["out"]) for row in self.steps.rows if row.rank == 0},
             "texts": float(len(texts)),
             "distinct_netlocs": float(len({text.netloc for text in texts if text.netloc})),
             "distinct_documents": float(len({text.doc_id for text in texts})),
+            "few_texts": float(bool(few)),
         }
-        return HybridEvidence(self.question, queries, texts, why, measures, tuple(self.steps.rows))
+        return HybridEvidence(self.question, queries, texts, why, measures, few, tuple(self.steps.rows))
 
     async def _scores(self, queries: Sequence[str], rows: Sequence[I64]) -> list[F64]:
         """Score each query's rows: shape ``(n_rows,)`` per query, higher is better."""

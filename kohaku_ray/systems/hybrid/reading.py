@@ -14,7 +14,7 @@ from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.systems.base import ballot_of
 from kohaku_ray.systems.hybrid.stages import Text, plain
-from kohaku_ray.values.read import fold
+from kohaku_ray.values.read import clean_text, fold
 
 _COUNT = (
     r"[0-9]{1,3}(?:[ \u00a0\u2009\u202f][0-9]{3})+(?![0-9])(?:,[0-9]+)?"  # 1 234,5
@@ -124,25 +124,30 @@ def _named(part: str, known: dict[str, Text]) -> Text | None:
 
 
 NO_INFORMATION = "Le corpus ne contient aucune information sur cette question."
-"""What is answered, without a model, where no text is relevant."""
+"""What is answered, without a model, where no text is relevant; and what a model may say itself."""
 
 WORDS = "texte"
 """Value of an answer in words alone; such answers are alike when they cite alike and hold the same numbers."""
 
 _NO_VALUE = frozenset({"inconnu", "inconnue", "non précisé", "non précisée", "non indiqué", "non indiquée"})
+_REFUSAL = re.compile(
+    r"(?:le corpus|les (?:textes|articles|documents|sources)[^.]{0,40}) ne "
+    r"(?:contien(?:t|nent)|permet(?:tent)?|comporte(?:nt)?|mentionne(?:nt)?)(?: pas| aucune?)",
+    re.IGNORECASE,
+)
 
 
 def read_reply(
     reply: Reply, question: Question, texts: Sequence[Text], attempt: int
 ) -> tuple[Prediction, tuple[str, ...]]:
-    """Read an answer as JSON; blank with its reason where it is none.
+    """Read an answer as JSON, or as prose that cites the context; blank with its reason where it is neither.
 
     Returns:
         The prediction, and the citations of anything but ``texts``, which are cut out of it, as they were written.
     """
     found = parse_answer(_with_value(reply), [text.ref_id for text in texts], attempt, question.answer_unit)
     if found.error is not None:
-        return found, ()
+        return _read_prose(reply, found, texts)
     answer, analysis = check_citations(found.answer, texts), check_citations(found.explanation, texts)
     cut = (*answer.cut, *analysis.cut)
     value = without_citations(found.answer_value).strip()
@@ -179,3 +184,22 @@ def _with_value(reply: Reply) -> Reply:
     if not isinstance(fields, dict) or fields.get("is_blank") or not fields.get("answer") or fields.get("answer_value"):
         return reply
     return replace(reply, text=json.dumps({**fields, "answer_value": WORDS}))
+
+
+def _read_prose(reply: Reply, found: Prediction, texts: Sequence[Text]) -> tuple[Prediction, tuple[str, ...]]:
+    """Take prose for the answer: blank when it says that the texts do not answer, unreadable when it cites none."""
+    _, _, prose = clean_text(reply.text).rpartition("</think>")
+    cited = check_citations(prose, texts)
+    is_refusal = _REFUSAL.search(prose) is not None
+    if not (cited.ref_ids or is_refusal) or reply.finish_reason == "length":
+        return found, cited.cut
+    prediction = Prediction(
+        answer=cited.text,
+        answer_value="" if is_refusal else WORDS,
+        answer_unit=found.answer_unit,
+        ref_ids=() if is_refusal else cited.ref_ids,
+        is_blank=is_refusal,
+        n_foreign_refs=len(cited.cut),
+        attempt=found.attempt,
+    )
+    return prediction, cited.cut

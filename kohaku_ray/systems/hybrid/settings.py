@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kohaku_ray.settings import PositiveInt, Section, Share
+from kohaku_ray.settings import NonNegativeInt, PositiveInt, Section, Share
 
 COSINE = "cosine"
 """Value of `cross_encoder` that stands for no model: the cosine of query and paragraph vectors."""
@@ -23,6 +23,8 @@ class HybridSettings(Section):
     """Stage 1: sentences and chunks found by the question show the expansion what the corpus speaks of."""
     initial_context_size: PositiveInt = 50
     """Stage 1: hits of each search, and texts kept after their fusion by rank."""
+    initial_dense: bool = False
+    """Stage 1: search sentences and chunks by vectors too."""
     expansion: bool = True
     """Stage 2: a model writes sub-queries; off: the question is the only one."""
     max_expanded_questions: PositiveInt = 10
@@ -35,8 +37,9 @@ class HybridSettings(Section):
     subquestion_max_documents: PositiveInt = 100
     """Stages 3 and 4: hits of each search, and paragraphs kept per sub-query."""
     subquery_ranking: bool = True
-    """Stage 4: the cross-encoder puts each sub-query's hits in one order; off: both searches count by themselves in
-    stage 5."""
+    """Stage 4: each sub-query's hits are put in one order; off: both searches count by themselves in stage 5."""
+    per_question: Literal["cross_encoder", "rrf"] = "cross_encoder"
+    """Stage 4: that order: by cross-encoder against the sub-query, or by fusion of the two ranks."""
     fusion: bool = True
     """Stage 5: all sub-queries' orders are fused by rank, equal texts become one, the best are kept; off: all stay, in
     order of first occurrence."""
@@ -49,7 +52,9 @@ class HybridSettings(Section):
     cluster_sample_size: PositiveInt = 100
     """Stage 6: paragraphs kept over all clusters."""
     smoothing: Annotated[float, Field(ge=0)] = 0.3
-    """Stage 6: s of the clusters' shares (size + s) / (total + n·s) of the sample; the larger, the more alike."""
+    """Stage 6: s of the clusters' shares of the sample; the larger, the more alike they are."""
+    shares: Literal["smoothed", "normalised"] = "smoothed"
+    """Stage 6: `smoothed` (size + s) / (total + n·s), or `normalised` (size / total + s) / (1 + n·s)."""
     mmr: bool = True
     """Stage 7: maximal marginal relevance orders the paragraphs and cuts them to `mmr_top_k`."""
     mmr_relevance_weight: Share = 0.9
@@ -64,6 +69,8 @@ class HybridSettings(Section):
     """Stage 9: the cross-encoder orders the paragraphs by the question; off: they keep their order."""
     max_context_docs: PositiveInt = 10
     """Stage 9: texts shown to the model, whether they are ranked or not."""
+    neighbours: Annotated[NonNegativeInt, Field(le=1)] = 0
+    """Stage 9: 1 puts the article's previous and next paragraph around each text."""
     min_relevance: float | None = None
     """Stage 9: without a text of this score the corpus holds no information, and no model is asked; None: no bound."""
     cross_encoder: str = COSINE
@@ -79,12 +86,13 @@ class HybridSettings(Section):
     @property
     def ranker(self) -> str:
         """Who ranks pairs."""
-        return self.cross_encoder if self.has_cross_encoder else STAND_IN
+        return STAND_IN if self.cross_encoder == COSINE else self.cross_encoder
 
     @property
     def has_cross_encoder(self) -> bool:
-        """Whether a model ranks pairs, not the cosine of vectors."""
-        return self.cross_encoder != COSINE
+        """Whether a model ranks pairs in some stage of these settings."""
+        ranks = (self.subquery_ranking and self.per_question == "cross_encoder") or self.clustering
+        return self.cross_encoder != COSINE and (ranks or self.final_ranking)
 
     @model_validator(mode="after")
     def _stages_fit(self) -> HybridSettings:

@@ -123,6 +123,7 @@ class HybridEvidence:
         texts: What is shown to the model, best first; none: the corpus holds no information on the question.
         why_nothing: Why there is none.
         measures: Named numbers: items after each stage, distinct sites and documents of the texts.
+        warning: What a reader should know of the texts; empty: nothing.
     """
 
     question: Question
@@ -130,6 +131,7 @@ class HybridEvidence:
     texts: tuple[Text, ...]
     why_nothing: str = ""
     measures: Mapping[str, float] = field(default_factory=dict)
+    warning: str = ""
     trace: tuple[TraceRow, ...] = ()
 
 
@@ -183,3 +185,12 @@ def read_texts(nodes: NodeTable, source_rows: Sequence[int]) -> dict[int, Text]:
         ref_id, netloc, date, url, title = [str(known.get(name) or "") for name in _ATTRIBUTES]
         texts[row] = Text(node_id, doc_id, kind_name, said, ref_id or node_id, netloc or None, date, url, title)
     return texts
+
+
+def with_neighbours(nodes: NodeTable, source_row: int) -> str:
+    """A paragraph's text between those of the paragraphs that its article has directly before and after it."""
+    [at] = nodes.local([source_row]).tolist()
+    own = nodes.attributes_of(at)
+    siblings = {nodes.attributes_of(row).get("par_id"): row for row in nodes.children(int(nodes.parent[at]))}
+    around = [siblings.get(own[name]) if own.get(name) else None for name in ("prev_par_id", "next_par_id")]
+    return "\n".join(nodes.text_of(row) for row in (around[0], at, around[1]) if row is not None)

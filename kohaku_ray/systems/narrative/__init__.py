@@ -5,11 +5,11 @@ from __future__ import annotations
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.narrative.answer import SEARCH_EXAMPLE, VERIFY_EXAMPLE, answer
-from kohaku_ray.systems.narrative.dossier import vote_confidence, weighted_ballot
+from kohaku_ray.systems.narrative.dossier import results_csv, vote_confidence, weighted_ballot
 from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import EVERY, prepare
 from kohaku_ray.systems.narrative.questions import COLUMNS
-from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.systems.narrative.settings import NarrativeSettings, refuse_identical_members
 
 
 def uses(settings: NarrativeSettings) -> Uses:
@@ -19,7 +19,8 @@ def uses(settings: NarrativeSettings) -> Uses:
         roles=("search",) if settings.stages == 1 else ("search", "verify"),
         views={
             "books": Depth(dense=EVERY),
-            "chunks": Depth(dense=most, lexical=most),
+            "chapters": Depth(dense=EVERY),
+            "chunks": Depth(dense=most if settings.evidence == "retrieved" else EVERY, lexical=most),
         },
     )
 
@@ -29,6 +30,7 @@ SYSTEM = System(
     settings=NarrativeSettings,
     views={
         "books": View(kinds=("document",), dense=True),
+        "chapters": View(kinds=("section",), dense=True),
         "chunks": View(kinds=("chunk",), dense=True, lexical=True),
     },
     roles={
@@ -36,6 +38,7 @@ SYSTEM = System(
         "verify": Role("verify.j2", max_tokens=2048, seed=42, examples=(VERIFY_EXAMPLE,)),
     },
     uses=uses,
+    check=refuse_identical_members,
     prepare=prepare,
     answer=answer,
     metrics=("label",),
@@ -44,10 +47,12 @@ SYSTEM = System(
     columns=COLUMNS,
     extra_columns={"confidence": vote_confidence},
     quote_step="dossier",
+    outputs={"results.csv": results_csv},
     offline=OfflineJudge,
     facts=lambda settings: {
         "k": str(settings.k),
         "stages": str(settings.stages),
+        "evidence": settings.evidence,
         "reasoning": "on" if settings.reasoning else "off",
     },
     chunks=Chunks(unit="tokens", size=600, min_size=200, over="section"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,10 +12,11 @@ from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import CHARS_PER_TOKEN
-from kohaku_ray.records import Prediction, Reply, TraceRow
+from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.narrative.dossier import (
     Judgement,
+    dossier,
     dossier_rows,
     judgement_schema,
     place_text,
@@ -36,7 +38,10 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
         "caption": evidence.story.caption,
         "content": evidence.story.content,
         "knows_character": evidence.knows_character,
-        "passages": tuple({"ref_id": part.node_id, "where": place_text(part), "text": part.text} for part in passages),
+        "passages": tuple(
+            {"ref_id": part.node_id, "where": place_text(part.chapter, part.progress_pct), "text": part.text}
+            for part in passages
+        ),
         "claims": tuple(
             {"text": claim.text, "similarity": f"{claim.similarity:.2f}", "ref_id": claim.node_id}
             for claim in evidence.claims
@@ -50,16 +55,19 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
 
 
 def _examples() -> tuple[dict[str, Any], dict[str, Any]]:
-    passage = Passage("d:sec0:c0", "d", "I", 50.0, "t")
-    finding = Finding("died_twice", "c", "t", "d:sec0:c0", "r")
+    passage = Passage("d:sec0:c0", "d", "I", 50.0, "t", 1)
+    finding = Finding("died_twice", "c", "t", "I", "d:sec0:c0", "r")
     story, claims = Story("c", "n", "b", "h"), (Claim("c", 0.5, "d:sec0:c0"),)
-    evidence = StoryEvidence(story, "d", "b", True, claims, (passage,), (finding,), ())
+    evidence = StoryEvidence(Question("q", "c"), story, "d", "b", True, claims, (passage,), (finding,), (), ())
     cited = {"ref_id": "d:sec0:c0", "quote": "t", "analysis": "a"}
     variables = _variables(evidence, (passage,))
     return variables, {**variables, "rationale": "r", "cited": (cited,), "bar": "90 %"}
 
 
 SEARCH_EXAMPLE, VERIFY_EXAMPLE = _examples()
+
+BOOK_SHARE = 0.75
+"""Share of the model's window, less the reply, that a window of the book takes; the rest is for story and findings."""
 
 _SMALLER = 0.75  # of the excerpts, when the model refuses a prompt that was counted as short enough
 
@@ -79,7 +87,7 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     try:
         if not evidence.passages:
             raise NoJudgementError(f"no chunk of {evidence.doc_id} was found: give the index a book with text")
-        stages["search"] = await _judge("search", evidence, evidence.passages, tools)
+        stages["search"] = await _search(evidence, tools, settings)
         if settings.stages == 2 and stages["search"].label == CONTRADICT:
             stages["verify"] = await _verify(evidence, stages["search"], tools, settings)
     except ModelError as failure:
@@ -106,15 +114,60 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     return Answer(
         prediction,
         trace=(*rows, *dossier_rows(final, evidence.doc_id)),
-        measures=_measures(evidence, final, len(stages)),
+        measures=_measures(evidence, final, stages),
         reply=final.reply,
+        details=dossier(evidence, stages, final),
     )
 
 
+async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Judgement:
+    """Stage 1: one call on the retrieved excerpts, or one per window of the book; the surest contradiction counts."""
+    if not evidence.book:
+        return await _judge("search", evidence, evidence.passages, tools)
+    limits, longest = tools.limits("search"), math.inf
+    if settings.window_tokens is not None:
+        longest = settings.window_tokens
+    elif limits.window_tokens is not None:
+        longest = BOOK_SHARE * (limits.window_tokens - limits.max_tokens)
+    windows = [part for window in _windows(evidence.book, longest) for part in await _halved(window, evidence, tools)]
+    asked = (_judge("search", evidence, window, tools) for window in windows)
+    found: list[Judgement] = []
+    for one in await asyncio.gather(*asked, return_exceptions=True):  # all are over before one's error is raised
+        if isinstance(one, BaseException):
+            raise one
+        found.append(one)
+    surest = max(found, key=lambda one: (one.label == CONTRADICT, one.contradiction))
+    return replace(surest, n_calls=len(found))
+
+
+def _windows(book: Sequence[Passage], n_tokens: float) -> list[Sequence[Passage]]:
+    """Cut the book where a window is full: by the book alone, so that all stories have the same windows."""
+    windows: list[list[Passage]] = []
+    room = 0.0
+    for part in book:
+        if not windows or part.n_tokens > room:
+            windows.append([])
+            room = n_tokens
+        windows[-1].append(part)
+        room -= part.n_tokens
+    return list(windows)
+
+
+async def _halved(window: Sequence[Passage], evidence: StoryEvidence, tools: Tools) -> list[Sequence[Passage]]:
+    """Halve a window until its prompt fits: no part of the book goes unread."""
+    if len(window) == 1:
+        return [window]
+    if await _overrun(tools.prompts.render("search", _variables(evidence, window)), "search", tools) <= 1:
+        return [window]
+    middle = len(window) // 2
+    return [*await _halved(window[:middle], evidence, tools), *await _halved(window[middle:], evidence, tools)]
+
+
 async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Judgement:
-    """Stage 2: the excerpts that stage 1 cites first, then the others."""
+    """Stage 2: the excerpts that stage 1 cites first, then the retrieved ones."""
     cited = {one.node_id for one in claimed.cited}
-    passages = sorted(evidence.passages, key=lambda part: part.node_id not in cited)
+    first = [part for part in (*evidence.book, *evidence.passages) if part.node_id in cited]
+    passages = tuple({part.node_id: part for part in (*first, *evidence.passages)}.values())
     accusation = {
         "rationale": claimed.rationale,
         "cited": tuple(
@@ -180,10 +233,12 @@ async def _overrun(prompt: Prompt, role: str, tools: Tools) -> float:
     return n_tokens / max(limits.window_tokens - limits.max_tokens, 1)
 
 
-def _measures(evidence: StoryEvidence, final: Judgement, n_stages: int) -> dict[str, float]:
+def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Judgement]) -> dict[str, float]:
     return {
         "confidence": final.confidence,
-        "stages": float(n_stages),
+        "contradiction": final.contradiction,
+        "stages": float(len(stages)),
+        "calls": float(sum(one.n_calls for one in stages.values())),
         "excerpts": float(len(evidence.passages)),
         "findings": float(len(evidence.findings)),
         "cited": float(len(final.cited)),

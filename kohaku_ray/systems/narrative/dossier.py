@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kohaku_ray.ensemble.vote import Ballot
-from kohaku_ray.evaluation.label import LABELS, read_label
+from kohaku_ray.evaluation.label import CONSISTENT, LABELS, read_label
 from kohaku_ray.models.json_text import find
 from kohaku_ray.models.parse import value_text, why_nothing
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
-from kohaku_ray.systems.narrative.questions import unaccent
+from kohaku_ray.systems.narrative.names import unaccent
+from kohaku_ray.systems.narrative.prepare import StoryEvidence
 from kohaku_ray.systems.narrative.rules import Passage
 
 MOST_CITED = 8
@@ -37,7 +42,8 @@ class Cited:
     """
 
     node_id: str
-    place: str
+    chapter: str
+    progress_pct: float | None
     evidence: str
     is_quoted: bool
     claim: str
@@ -54,6 +60,7 @@ class Judgement:
         cited: What it rests on.
         n_foreign: Excerpts it cited that it was not shown; they are left out.
         reply: The text it was read from.
+        n_calls: Model calls it took.
     """
 
     label: str
@@ -62,6 +69,12 @@ class Judgement:
     cited: tuple[Cited, ...]
     n_foreign: int
     reply: str
+    n_calls: int = 1
+
+    @property
+    def contradiction(self) -> float:
+        """Its probability of a contradiction."""
+        return 1 - self.confidence if self.label == CONSISTENT else self.confidence
 
 
 def judgement_schema(node_ids: Sequence[str]) -> dict[str, Any]:
@@ -123,7 +136,7 @@ def _judgement(value: Any) -> dict[str, Any] | None:
 def _cited(part: Passage, item: Mapping[str, Any]) -> Cited:
     quote = find_quote(value_text(item.get("quote")), part.text)
     claim, analysis = value_text(item.get("claim")), value_text(item.get("analysis"))
-    return Cited(part.node_id, place_text(part), quote or part.text, quote is not None, claim, analysis)
+    return Cited(part.node_id, part.chapter, part.progress_pct, quote or part.text, quote is not None, claim, analysis)
 
 
 def find_quote(quote: str, text: str) -> str | None:
@@ -145,11 +158,29 @@ def _plain(text: str) -> str:
     return unaccent(text).translate(_LOOKALIKES)
 
 
+def dossier(evidence: StoryEvidence, judgements: Mapping[str, Judgement], final: Judgement) -> str:
+    """Write everything that led to a final label as JSON: evidence, claim and analysis of each excerpt."""
+    parts = {
+        "book": evidence.title,
+        "character": evidence.story.character,
+        "character_in_book": evidence.knows_character,
+        **_said(final),
+        "dossier": [asdict(cited) for cited in final.cited],
+        "findings": [asdict(finding) for finding in evidence.findings],
+        "stages": {name: _said(one) for name, one in judgements.items()},
+    }
+    return json.dumps(parts, ensure_ascii=False, sort_keys=True)
+
+
+def _said(judgement: Judgement) -> dict[str, Any]:
+    return {"label": judgement.label, "confidence": judgement.confidence, "rationale": judgement.rationale}
+
+
 def dossier_rows(final: Judgement, doc_id: str) -> list[TraceRow]:
     """Lay the dossier out as three items per excerpt: the evidence, the claim and the analysis."""
     rows = []
     for number, cited in enumerate(final.cited, 1):
-        note = f"evidence {number}: {cited.place}"
+        note = f"evidence {number}: {place_text(cited.chapter, cited.progress_pct)}"
         at = 3 * number - 3
         rows.append(TraceRow("dossier", at, cited.evidence, cited.node_id, doc_id, "chunk", note=note))
         rows.append(TraceRow("dossier", at + 1, cited.claim, note=f"claim {number}"))
@@ -157,9 +188,32 @@ def dossier_rows(final: Judgement, doc_id: str) -> list[TraceRow]:
     return rows
 
 
-def place_text(part: Passage) -> str:
+def place_text(chapter: str, progress_pct: float | None) -> str:
     """Say where a chunk stands."""
-    return part.chapter if part.progress_pct is None else f"{part.chapter}, {part.progress_pct:.0f} % of the book"
+    return chapter if progress_pct is None else f"{chapter}, {progress_pct:.0f} % of the book"
+
+
+def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
+    """Write results.csv: Story ID, Prediction (1 consistent, 0 contradict, empty without one), Rationale, Confidence.
+
+    The confidence is ``vote_confidence``; where nobody answers, the rationale is why.
+    """
+    del trace
+    members = defaultdict(list)
+    for row in answers:
+        members[row["question_id"]].append(row)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["Story ID", "Prediction", "Rationale", "Confidence"])
+    for vote in votes:
+        mine = members[vote["question_id"]]
+        if vote["is_blank"]:
+            errors = dict.fromkeys(row["error"] for row in mine if row["error"])
+            writer.writerow([vote["question_id"], "", " · ".join(errors) or vote["explanation"], ""])
+            continue
+        prediction = int(read_label(vote["answer_value"]) == CONSISTENT)
+        writer.writerow([vote["question_id"], prediction, vote["explanation"], vote_confidence(vote, mine)])
+    return text.getvalue()
 
 
 def vote_confidence(vote: Mapping[str, Any], answers: Rows) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.baseline import Baseline, Draw
-from kohaku_ray.systems.narrative.questions import words_of
+from kohaku_ray.systems.narrative.names import words_of
 
 CONFIDENCE = 0.95
 """Of a contradiction that a rule found."""

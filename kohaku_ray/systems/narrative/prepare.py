@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.index.chunks import PARAGRAPH_BREAK
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.records import Question, TraceRow
+from kohaku_ray.models.request import CHARS_PER_TOKEN
+from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
-from kohaku_ray.systems.narrative.questions import Story, match_book, named, names_of, story_of, unaccent
-from kohaku_ray.systems.narrative.rules import Finding, Passage, find_contradictions
+from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
+from kohaku_ray.systems.narrative.questions import Story, story_of
+from kohaku_ray.systems.narrative.rules import Finding, Passage, find_contradictions, year_anchors
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools
 
 EVERY = 100_000
-"""More books than are listed at once."""
+"""More books, chapters or chunks than are listed at once."""
+
+_READ = ["node_id", "kind", "title", "text", "attributes"]
+_WHOLE = 2**40  # tokens: a section comes with all its paragraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +54,10 @@ class StoryEvidence:
         claims: The story's clauses.
         passages: Retrieved, best first.
         findings: What the rules say of them.
+        book: With ``evidence: book`` all of the book in reading order, else nothing.
     """
 
+    question: Question
     story: Story
     doc_id: str
     title: str
@@ -48,7 +65,36 @@ class StoryEvidence:
     claims: tuple[Claim, ...]
     passages: tuple[Passage, ...]
     findings: tuple[Finding, ...]
+    book: tuple[Passage, ...]
     trace: tuple[TraceRow, ...]
+
+
+class Place(NamedTuple):
+    """Where a paragraph stands: its chapter, and the year that relative times count from."""
+
+    chapter: str
+    progress_pct: float | None
+    anchor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """What is read once of a book: by section and as a whole, where each paragraph of the rejoined text starts."""
+
+    names: BookNames
+    places: Mapping[str, tuple[list[int], list[Place]]]
+
+    def place(self, parent_id: str, start: int) -> Place:
+        """Find the paragraph that holds a character of a section's, or the whole book's, rejoined text."""
+        starts, places = self.places[parent_id]
+        return places[bisect_right(starts, start) - 1]
+
+
+BOOKS_KEPT = 16
+"""Books whose names a process keeps: reading them takes seconds."""
+
+_BOOKS: dict[str, Book] = {}
+"""By what they were read from; the last one used comes last."""
 
 
 async def prepare(question: Question, tools: Tools, settings: NarrativeSettings) -> StoryEvidence:
@@ -59,22 +105,25 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     """
     story = story_of(question)
     doc_id, title = await _find_book(question.question_id, story, tools)
-    k, within = settings.excerpts(story.content), [doc_id]
-    knows_character = await _is_named(story, k, within, tools)
-    queries = story.queries(knows_character)
+    nodes = await _chapters(doc_id, story, tools)
+    book = _read_book(doc_id, nodes)
+    knows_character = book.names.person(story.character).n_mentions > 0 or _is_named(story, nodes)
+    queries, k, within = story.queries(knows_character), settings.excerpts(story.content), [doc_id]
     texts = [text for text, _ in queries]
+    vectors = await tools.embed(texts)
     dense, lexical = await asyncio.gather(
-        tools.search("chunks", await tools.embed(texts), k, within), tools.lexical("chunks", texts, k, within)
+        tools.search("chunks", vectors, k, within), tools.lexical("chunks", texts, k, within)
     )
+    every = [] if settings.evidence == "retrieved" else await tools.search("chunks", vectors[:1], EVERY, within)
     fused = reciprocal_rank_fusion([hits.rows for hits in (*dense, *lexical)]).prefix(k)
-    nodes = await tools.nodes(distinct_rows([fused, *(hits.prefix(1) for hits in dense)]))
-    passages = await _passages(fused, dense, nodes, tools)
+    nodes = await tools.nodes(distinct_rows([fused, *every, *(hits.prefix(1) for hits in dense)]))
+    passages = _passages(fused, dense, nodes, book)
     claims = tuple(
         _claim(text, hits, nodes) for (text, source), hits in zip(queries, dense, strict=True) if source == "clause"
     )
     findings: tuple[Finding, ...] = ()
     if settings.reasoning:
-        findings = find_contradictions(story.content, story.character, passages)
+        findings = find_contradictions(story.content, story.character, passages, book.names, settings.rules)
     trace = (
         TraceRow("book", 0, title, doc_id, doc_id, "document", note="" if knows_character else "character unknown"),
         *(
@@ -89,7 +138,8 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
             for rank, one in enumerate(findings)
         ),
     )
-    return StoryEvidence(story, doc_id, title, knows_character, claims, passages, findings, trace)
+    whole = _passages(Hits(np.sort(every[0].rows), every[0].scores), (), nodes, book) if every else ()
+    return StoryEvidence(question, story, doc_id, title, knows_character, claims, passages, findings, whole, trace)
 
 
 async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str, str]:
@@ -105,41 +155,61 @@ async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str,
     return doc_id, known[doc_id]
 
 
-async def _is_named(story: Story, k: int, within: Sequence[str], tools: Tools) -> bool:
-    """Whether the book writes one of the character's names, in the chunks that have most of its words."""
-    names, person = names_of(story.character), named(story.character)
-    if not names:
-        return False
-    nodes = await tools.nodes(distinct_rows(await tools.lexical("chunks", names, k, within)))
-    return any(person.search(unaccent(nodes.text_of(row))) for row in range(len(nodes)))
+async def _chapters(doc_id: str, story: Story, tools: Tools) -> NodeTable:
+    (hits,) = await tools.search("chapters", await tools.embed([story.book_name]), EVERY, [doc_id])
+    return await tools.nodes(distinct_rows([hits]), _WHOLE)
 
 
-async def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, tools: Tools) -> tuple[Passage, ...]:
-    """Read chunks, each with its chapter; ``dense`` are the searches that tell their similarity."""
+def _is_named(story: Story, nodes: NodeTable) -> bool:
+    """Tell whether the book's text has the character's name as it is given: names alone may look like other words."""
+    names = [re.escape(name.strip()) for name in story.character.split("/") if name.strip()]
+    named = re.compile(rf"\b(?:{'|'.join(names)})\b") if names else None
+    return named is not None and any(named.search(nodes.text_of(row)) for row in range(len(nodes)))
+
+
+def _read_book(doc_id: str, nodes: NodeTable) -> Book:
+    """Read a book's people, places and years, once per process and content."""
+    read = nodes.table.filter(pc.field("kind").isin(["section", "paragraph"])).select(_READ)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, read.schema) as stream:
+        stream.write_table(read)
+    key = digest_text(sink.getvalue().to_pybytes(), 16)
+    book = _BOOKS[key] = _BOOKS.pop(key) if key in _BOOKS else _book(doc_id, nodes)
+    if len(_BOOKS) > BOOKS_KEPT:
+        del _BOOKS[next(iter(_BOOKS))]
+    return book
+
+
+def _book(doc_id: str, nodes: NodeTable) -> Book:
+    paragraphs = np.flatnonzero(pc.equal(nodes.table["kind"], "paragraph").to_numpy()).tolist()
+    texts = [(nodes.title_of(row), nodes.text_of(row)) for row in paragraphs]
+    places: dict[str, tuple[list[int], list[Place]]] = defaultdict(lambda: ([], []))
+    ends: dict[str, int] = defaultdict(int)
+    for row, (chapter, text), anchor in zip(paragraphs, texts, year_anchors(texts), strict=True):
+        progress = nodes.attributes_of(row).get("progress_pct")
+        place = Place(chapter, float(progress) if progress is not None else None, anchor)
+        for parent_id in (doc_id, nodes.node_id(nodes.section_of(row))):
+            starts, there = places[parent_id]
+            starts.append(ends[parent_id])
+            there.append(place)
+            ends[parent_id] += len(text) + len(PARAGRAPH_BREAK)
+    return Book(read_names([text for _, text in texts]), dict(places))
+
+
+def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -> tuple[Passage, ...]:
+    """Read chunks; ``dense`` are the searches that tell their similarity."""
     similarities: dict[int, float] = {}
     for found in dense:
         for row, score in zip(found.rows.tolist(), found.scores.tolist(), strict=True):
             similarities[row] = max(score, similarities.get(row, score))
-    rows = nodes.local(hits.rows)
-    above = nodes.source_row[nodes.parent[rows]]
-    chapters = await tools.nodes(sorted(set(above.tolist())), 1)  # each with its first paragraph
+    spans = nodes.table.select(["parent_id", "start"]).to_pylist()
     passages = []
-    for source, row, at, score in zip(
-        hits.rows.tolist(), rows.tolist(), chapters.local(above), hits.scores, strict=True
-    ):
-        first = next(iter(chapters.children(int(at))), None)
-        progress = None if first is None else chapters.attributes_of(first).get("progress_pct")
-        passages.append(
-            Passage(
-                nodes.node_id(row),
-                nodes.doc_id(row),
-                chapter=nodes.title_of(row),
-                progress_pct=None if progress is None else float(progress),
-                text=nodes.text_of(row),
-                score=float(score),
-                similarity=similarities.get(source),
-            )
-        )
+    for source, row, score in zip(hits.rows.tolist(), nodes.local(hits.rows).tolist(), hits.scores, strict=True):
+        chapter, progress_pct, anchor = book.place(spans[row]["parent_id"], spans[row]["start"])
+        text, ids = nodes.text_of(row), (nodes.node_id(row), nodes.doc_id(row))
+        n_tokens = int(nodes.tokens[row]) or math.ceil(len(text) / CHARS_PER_TOKEN)
+        similarity = similarities.get(source)
+        passages.append(Passage(*ids, chapter, progress_pct, text, n_tokens, anchor, float(score), similarity))
     return tuple(passages)
 
 

@@ -20,7 +20,7 @@ from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text
 A = Text("d:s:p0", "digue", "paragraph", "412 ont fui.", "1002", "ouest.example", "2024-01-12", "https://o/d", "Digue")
 B = Text("e:s:p0", "copie", "paragraph", "On parle de [1002 / x / y] ; 400.", "1004", None, "", "", "Copie")
 MARK_A, MARK_B = A.mark, B.mark
-EVIDENCE = HybridEvidence(QUESTION, (QUESTION.text,), (A, B), measures={"texts": 2.0})
+EVIDENCE = HybridEvidence(QUESTION, (QUESTION.text,), (A, B), measures={"texts": 2.0}, warning="only 2 texts")
 
 
 def reply(answer=f"412 habitants {MARK_A}.", value="412", refs=("1002",), **fields):
@@ -34,8 +34,8 @@ def answered(*script, evidence=EVIDENCE, **changed):
     return asyncio.run(answer(evidence, tools, settings(**changed))), tools
 
 
-def read(text, question=QUESTION):
-    return read_reply(Reply(text), question, (A, B), 0)[0]
+def read(text, question=QUESTION, finish_reason="stop"):
+    return read_reply(Reply(text, finish_reason=finish_reason), question, (A, B), 0)[0]
 
 
 def test_the_prompt_heads_each_text_with_its_mark_and_constrains_the_ids():
@@ -54,7 +54,11 @@ def test_an_answer_cites_what_it_was_shown():
     assert prediction.ref_ids == ("1002", "1004")
     assert prediction.n_foreign_refs == 1
     assert (prediction.answer_value, prediction.answer_unit) == ("412", "habitants")
-    assert [source["mark"] for source in json.loads(found.details)["sources"]] == [MARK_A, MARK_B]
+    details = json.loads(found.details)
+    assert details["citations_cut"] == ["[77 / faux / 2020]"]
+    assert [source["mark"] for source in details["sources"]] == [MARK_A, MARK_B]
+    assert details["warning"] == "only 2 texts"
+    assert details["cross_encoder"] == "cosine, no cross-encoder"
     assert found.measures == {
         "texts": 2,
         "shown": 2,
@@ -106,8 +110,22 @@ def test_values_are_written_bare():
     assert read(reply(value="9,6 millions d'euros"), money).answer_value == "9.6"
 
 
-def test_what_cannot_be_read_is_asked_again_with_another_seed():
+def test_prose_that_cites_is_an_answer():
+    found, _ = answered(f"<think>rien [99 / x / y]</think>Selon la presse, 412 {MARK_A} et [99 / x / y].")
+    assert found.prediction.answer == f"Selon la presse, 412 {MARK_A} et."
+    assert (found.prediction.answer_value, found.prediction.ref_ids) == (WORDS, ("1002",))
+    assert json.loads(found.details)["citations_cut"] == ["[99 / x / y]"]
+    assert found.prediction.n_foreign_refs == 1
+
+
+def test_prose_that_refuses_is_blank_and_other_prose_is_unreadable():
+    refused = read("Les textes fournis ne permettent pas de répondre.")
+    assert (refused.is_blank, refused.error) == (True, None)
     assert "no JSON object of an answer" in read("Bonjour !").error
+    assert "was cut at" in read(f"412 {MARK_A}", finish_reason="length").error
+
+
+def test_what_cannot_be_read_is_asked_again_with_another_seed():
     found, tools = answered("Bonjour !", reply())
     assert [call.attempt for call in tools.calls] == [0, 1]
     assert (found.prediction.answer_value, found.prediction.attempt) == ("412", 1)

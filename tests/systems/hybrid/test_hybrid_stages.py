@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -80,6 +81,7 @@ def test_the_best_text_of_each_site_is_shown():
     netlocs = [text.netloc or text.doc_id for text in evidence.texts]
     assert len(netlocs) == len(set(netlocs))
     assert evidence.measures["distinct_netlocs"] == len({text.netloc for text in evidence.texts if text.netloc})
+    assert evidence.warning == ""
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -115,6 +117,11 @@ def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
     context = tools.calls[0].prompt.variables["context"]
     assert [text[:160] for text in context] == [item.text for item in items]
     assert {item.note for item in items if item.kind == "sentence"} <= {row[0] for row in ARTICLES}
+
+
+def test_initial_dense_searches_by_vectors_too():
+    _, tools = asked(initial_dense=True)
+    assert {one[1] for one in tools.asked if one[0] == "search"} == {"sentences", "chunks", "paragraphs"}
 
 
 def test_the_question_is_the_first_sub_query_within_the_ten():
@@ -174,11 +181,27 @@ def test_three_stages_rank_by_the_cross_encoder():
     assert final.scores["score"] == overlap(QUESTION.text, final.text)
 
 
+def test_per_question_rrf_asks_no_cross_encoder_per_sub_query():
+    evidence, pairs = ranked(per_question="rrf")
+    assert {query for query, _ in pairs} == {QUESTION.text}
+    assert steps(evidence.trace, "subquery_ranking")[0].note.endswith("; rrf")
+
+
 def test_equal_texts_are_one_before_the_cut():
     _, fused = steps(prepared(netloc_cap=False, subquestion_fusion_max_documents=3).trace, "fusion")
     texts = [item.text for item in fused]
     assert len(texts) == len(set(texts)) == 3  # the copy costs no place
     assert len({"p1", "p4"} & {item.note for item in fused}) == 1
+
+
+@pytest.mark.parametrize(("shares", "sizes"), [("smoothed", [9, 3]), ("normalised", [7, 5])])
+def test_a_sample_follows_the_settings_of_its_shares(shares, sizes):
+    said = [f"La digue rompue a fait fuir {at} habitants." for at in range(30)]
+    said += [f"Le gel détruit les vignes et les vergers {at}." for at in range(10)]
+    index = corpus([(f"p{at}", f"d{at}", f"s{at}.example", "", 0, text) for at, text in enumerate(said)])
+    changed = {"kmeans_n_clusters": 2, "cluster_sample_size": 12, "smoothing": 2.0, "shares": shares}
+    _, items = steps(prepared(index=index, **changed).trace, "clustering")
+    assert sorted(Counter(item.scores["cluster"] for item in items).values(), reverse=True) == sizes
 
 
 def test_at_most_so_many_per_site_and_unknown_sites_count_by_document():
@@ -198,11 +221,28 @@ def test_the_final_order_is_the_cross_encoders_and_ties_keep_the_earlier_one():
     assert [item.note for item in final] == [item.note for item in capped][: len(final)]
 
 
+def test_neighbours_are_the_consecutive_paragraphs_of_the_article():
+    evidence = prepared(neighbours=1, netloc_cap=False, fusion=False)
+    text = {one.ref_id: one.text for one in evidence.texts}
+    own = {row[0]: row[5] for row in ARTICLES}
+    assert text["p1"] == f"{own['p1']}\n{own['p2']}"
+    assert text["p2"] == f"{own['p1']}\n{own['p2']}\n{own['p3']}"
+    assert text["p5"] == own["p5"]  # order 0, and the next is 5
+    _, final = steps(evidence.trace, "final_ranking")
+    assert {item.note: item.text for item in final} == text
+
+
 def test_an_off_topic_question_leaves_nothing():
     evidence = prepared(question=Question("q", "Quelle recette de pad thaï ?"), min_relevance=0.9)
     assert evidence.texts == ()
     assert "min_relevance is 0.9" in evidence.why_nothing
     assert evidence.measures["texts"] == 0
+
+
+def test_few_texts_are_worth_a_warning():
+    evidence = prepared(max_context_docs=2)
+    assert (evidence.warning, len(evidence.texts)) == ("only 2 texts of the corpus were found", 2)
+    assert (evidence.measures["few_texts"], prepared().measures["few_texts"]) == (1, 0)
 
 
 def test_a_text_of_no_known_site_and_date_is_cited_all_the_same():
@@ -215,12 +255,14 @@ def test_a_text_of_no_known_site_and_date_is_cited_all_the_same():
 
 
 def test_uses_says_what_a_run_asks_for():
-    deep = SYSTEM.uses(settings(cross_encoder="ranker"))
+    deep = SYSTEM.uses(settings(initial_dense=True, cross_encoder="ranker"))
     assert deep.roles == ("answer", "expand")
-    assert deep.views == {"sentences": Depth(0, 50), "chunks": Depth(0, 50), "paragraphs": Depth(100, 100)}
+    assert deep.views == {"sentences": Depth(50, 50), "chunks": Depth(50, 50), "paragraphs": Depth(100, 100)}
     assert deep.cross_encoder == "ranker"
     off = SYSTEM.uses(settings(initial_context=False, expansion=False))
     assert (off.roles, off.views, off.cross_encoder) == (("answer",), {"paragraphs": Depth(100, 100)}, None)
+    unranked = {"subquery_ranking": False, "clustering": False, "final_ranking": False}
+    assert SYSTEM.uses(settings(cross_encoder="ranker", **unranked)).cross_encoder is None
 
 
 @pytest.mark.parametrize(
@@ -229,6 +271,7 @@ def test_uses_says_what_a_run_asks_for():
         ({"search": False, "initial_context": False}, "nothing would be searched"),
         ({"final_ranking": False, "min_relevance": 0.5}, r"hybrid.min_relevance is 0.5 but hybrid.final_ranking"),
         ({"cross_encoder": "ranker"}, r"hybrid.cross_encoder is 'ranker' but deployments has 'extractive'"),
+        ({"neighbours": 2}, "hybrid.neighbours"),
     ],
 )
 def test_what_does_not_fit_is_said(changed, message):

@@ -69,7 +69,7 @@ def rows_of(config, name):
     return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
 
 
-def test_books_and_stories_become_labels_and_dossiers(home, answer):
+def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
     config = config_of(home)
     summary = answer(config)
     rejects = {Path(row["file"]).name: row["reason"] for row in Index.open(config.index.path).rejects.to_pylist()}
@@ -84,6 +84,13 @@ def test_books_and_stories_become_labels_and_dossiers(home, answer):
     assert list(written) == ["46", "137", "007", "9", "10"]
     assert written["137"]["confidence"] == "0.9500"
     assert "act_after_death" in written["137"]["explanation"]
+    with open(f"{config.run}/results.csv", encoding="utf-8", newline="") as file:
+        results = {
+            row["Story ID"]: (row["Prediction"], row["Rationale"], row["Confidence"]) for row in csv.DictReader(file)
+        }
+    assert {key: row[0] for key, row in results.items()} == {"46": "1", "137": "0", "007": "1", "9": "1", "10": ""}
+    assert results["137"][1:] == (written["137"]["explanation"], "0.9500")
+    assert "'The Kitchen', but the index has" in results["10"][1]
     [error] = [row["error"] for row in rows_of(config, "answers") if row["error"]]
     assert "'The Kitchen', but the index has" in error
     trace = rows_of(config, "trace")

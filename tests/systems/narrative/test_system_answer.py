@@ -1,11 +1,12 @@
 """Two stages, their bar, windows of a whole book, and what becomes of bad replies: in process, without Ray."""
 
+import asyncio
 import json
 from dataclasses import asdict
 
 import jsonschema
 import pytest
-from systems.narrative.stories import INDEX, PRISON, judged, rows_of, scripted, stories, tools_for, verdict
+from systems.narrative.stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
 
 from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.vote import VoteRule, vote
@@ -14,10 +15,16 @@ from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.run.models import seed_of
 from kohaku_ray.systems.narrative import SYSTEM
+from kohaku_ray.systems.narrative.settings import refuse_identical_members
 
 STORIES = stories()
 STORY = STORIES["46"]
-WARM = ("roles.search.temperature=0.4",)
+FAKE = (
+    "deployments.fake={kind: openai, base_url: 'http://127.0.0.1:9/v1', model: fake, api_key_env: null}",
+    "roles.search.model=fake",
+)
+WARM = ("roles.search.temperature=0.7",)
+TWO_MODELS = "ensemble.models=[extractive,b]"
 ROCK = "The Prisoner of the Rock:sec1:c0"
 
 
@@ -56,6 +63,7 @@ def test_a_claimed_contradiction_is_confirmed_from_the_bar_on(label, confidence,
     assert roles(tools) == ["search", "verify"]
     assert found.prediction.answer_value == final
     assert found.measures["confidence"] == pytest.approx(left)
+    assert found.measures["contradiction"] == pytest.approx(left if final == CONTRADICT else 1 - left)
     assert [(row.step, row.note) for row in found.trace] == [("search", CONTRADICT), ("verify", label)]
     assert ("below the bar of 0.9" in found.prediction.explanation) == (label != final)
 
@@ -132,6 +140,13 @@ def test_a_quotation_becomes_the_books_own_characters(quote, excerpt):
     node_id = "The Prisoner of the Rock:sec0:c1"
     found = judged(STORY, tools_for(scripted(verdict(CONSISTENT, node_id=node_id, quote=quote, claim="a thief"))))
     evidence, claim, analysis = rows_of(found, "dossier")
+    (cited,) = json.loads(found.details)["dossier"]
+    assert (cited["evidence"], cited["is_quoted"], cited["claim"], cited["node_id"]) == (
+        excerpt,
+        True,
+        "a thief",
+        node_id,
+    )
     assert (evidence.text, claim.text, analysis.text) == (excerpt, "a thief", "a")
     assert evidence.note == "evidence 1: CHAPTER I. THE HARBOUR, 25 % of the book"
     assert (evidence.node_id, evidence.doc_id, claim.doc_id) == (node_id, "The Prisoner of the Rock", None)
@@ -226,18 +241,124 @@ def test_a_refused_prompt_is_sent_once_more_with_fewer_excerpts():
     assert twice.prediction.error == "ContextOverflowError: too long"
 
 
+# ---- the whole book
+
+
+def windows(tools):
+    calls = [call for call in tools.calls if call.role == "search"]
+    return [[part["ref_id"] for part in call.prompt.variables["passages"]] for call in calls]
+
+
+def joined(parts):
+    return [one for part in parts for one in part]
+
+
+WHOLE = [part.node_id for part in prepared(STORY, evidence="book").book]
+
+
+def test_windows_of_the_book_hold_every_chunk_once_and_are_the_same_for_all_stories():
+    seen = []
+    for key in ("46", "137", "007"):
+        _, tools = asked(verdict(CONSISTENT), story=STORIES[key], evidence="book", window_tokens=60)
+        seen.append(windows(tools))
+        prefixes = [call.prompt.user.split("\n\nThe backstory is about")[0] for call in tools.calls]
+        assert all(prefix.count("[ref_id=") == len(ids) for prefix, ids in zip(prefixes, seen[-1], strict=True))
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) > 2
+    assert joined(seen[0]) == WHOLE
+
+
+@pytest.mark.parametrize("sure", [0.7, 0.3])
+def test_the_surest_contradiction_of_any_window_goes_to_stage_two(sure):
+    accused = verdict(CONTRADICT, sure, node_id=ROCK, quote="bare rock")
+    replies = [verdict(CONSISTENT, 0.99), accused, verdict(CONTRADICT, 0.2), *[verdict(CONSISTENT)] * 9]
+    found, tools = asked(replies, verdict(CONTRADICT, 0.93), evidence="book", window_tokens=60, k=2)
+    assert (found.prediction.answer_value, roles(tools)[-1]) == (CONTRADICT, "verify")
+    assert found.measures["calls"] == len(tools.calls)
+    shown = [part["ref_id"] for part in tools.calls[-1].prompt.variables["passages"]]
+    assert shown[0] == ROCK
+    assert set(shown[1:]) <= {part.node_id for part in prepared(STORY, k=2).passages}
+
+
+def test_a_window_that_does_not_fit_is_halved_and_nothing_is_unread():
+    whole = tools_for(scripted(verdict(CONSISTENT)))
+    judged(STORY, whole, evidence="book")
+    assert windows(whole) == [WHOLE]
+    n_chars = sum(len(text) for _, text in whole.calls[0].prompt.messages)
+    tools = tools_for(scripted(verdict(CONSISTENT)), window_tokens=n_chars // 4 + 100 - 60, max_tokens=100)
+    judged(STORY, tools, evidence="book", window_tokens=10_000)
+    assert len(windows(tools)) == 2
+    assert joined(windows(tools)) == WHOLE
+
+
+def late(replies):
+    """Replies in the order of the calls, the first one last."""
+    left = iter(enumerate(replies))
+
+    async def give(at, reply):
+        for _ in range(50 - 5 * at):
+            await asyncio.sleep(0)
+        return reply
+
+    return lambda call: give(*next(left))
+
+
+def test_windows_that_end_in_another_order_give_the_same_row_to_the_byte():
+    replies = [verdict(CONSISTENT, 0.6, rationale=f"Window {at}.") for at in range(6)]
+    in_turn = judged(STORY, tools_for(scripted(list(replies))), evidence="book", window_tokens=30)
+    assert judged(STORY, tools_for(late(replies)), evidence="book", window_tokens=30) == in_turn
+    assert in_turn.prediction.explanation == "Window 0."
+    assert json.loads(in_turn.reply)["rationale"] == "Window 0."
+
+
+def test_a_window_that_fails_is_the_rows_error_once_all_have_ended():
+    replies = [verdict(CONSISTENT), ModelError("second"), "nonsense", *[verdict(CONTRADICT)] * 3]
+    for script in (scripted(list(replies)), late(list(replies))):
+        tools = tools_for(script)
+        found = judged(STORY, tools, evidence="book", window_tokens=30)
+        assert found.prediction.error == "ModelError: second"
+        assert len(tools.calls) == 6
+
+
 # ---- ensembles
 
 
-def test_weighted_ballots_are_not_settled_early():
-    with pytest.raises(
-        ConfigError, match=r"ensemble\.early_stop is value but ballots of system narrative have weights"
-    ):
-        load_config("narrative", ["ensemble.members=3", "ensemble.early_stop=value"])
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("ensemble.members=3", *FAKE),
+            r"3 but members 0 and 1 both ask fake, at temperature 0, .*members to 1, roles",
+        ),
+        (("ensemble.members=2",), r"both ask extractive, a judge without seeds, so .* or ensemble\.models"),
+        (("ensemble.members=2", *WARM), "both ask extractive, a judge without seeds"),
+        (("ensemble.members=3", TWO_MODELS, "deployments.b={kind: extractive}"), "members 0 and 2"),
+        (
+            ("ensemble.members=3", *WARM, "ensemble.early_stop=value", *FAKE),
+            r"ensemble\.early_stop is value but ballots of system narrative have weights",
+        ),
+    ],
+)
+def test_members_that_would_say_the_same_are_refused_with_the_way_out(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config("narrative", overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("ensemble.members=3", *WARM, *FAKE),
+        ("ensemble.members=3", "roles.verify.temperature=0.7", *FAKE),
+        ("ensemble.members=2", TWO_MODELS, "deployments.b={kind: extractive, abstain_below: 0.5}"),
+    ],
+)
+def test_members_that_differ_are_fine(overrides):
+    refuse_identical_members(load_config("narrative", overrides))
 
 
 def test_a_lone_member_asks_with_the_documents_own_seed():
-    lone, two = load_config("narrative"), load_config("narrative", ["ensemble.members=2", *WARM])
+    lone, two = load_config("narrative"), load_config("narrative", ["ensemble.members=2", *WARM, *FAKE])
     assert [seed_of(lone, "1", 0, attempt, role) for attempt in (0, 1) for role in ("search", "verify")] == [42] * 4
     assert len({seed_of(two, "1", member, 0, "search") for member in range(2)} | {42}) == 3
 

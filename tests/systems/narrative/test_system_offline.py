@@ -1,6 +1,8 @@
-"""The offline judge, the confidence of votes, and gold that reaches nothing: all stories, whole, without Ray."""
+"""The offline judge, results.csv, votes' confidence, and gold that reaches nothing: all stories, whole, without Ray."""
 
 import asyncio
+import csv
+import io
 import json
 
 import jsonschema
@@ -14,7 +16,7 @@ from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.systems.narrative import SYSTEM
-from kohaku_ray.systems.narrative.dossier import find_quote, read_judgement
+from kohaku_ray.systems.narrative.dossier import find_quote, read_judgement, results_csv
 from kohaku_ray.systems.narrative.offline import CONFIDENCE, OfflineJudge
 
 STORIES = stories()
@@ -96,6 +98,32 @@ def test_confidence_is_the_mean_probability_of_the_voted_label():
     write = SYSTEM.extra_columns["confidence"]
     assert write({"answer_value": CONTRADICT, "is_blank": False}, members) == f"{(0.9 + 0.3 + 0.8) / 3:.4f}"
     assert write({"answer_value": "", "is_blank": True}, members[2:3]) == ""
+
+
+def test_results_have_the_asked_columns_and_exact_ids():
+    given = [("007", CONSISTENT, 0.8, None), ("1", CONTRADICT, 0.9, None), ("10", "", None, "no such book")]
+    answers = [
+        {
+            "question_id": key,
+            "answer_value": label,
+            "is_blank": not label,
+            "error": error,
+            "measures": {"confidence": n},
+        }
+        for key, label, n, error in given
+    ]
+    said = {"007": 'He said "no",\nthen yes.', "1": "Why."}
+    votes = [
+        {"question_id": key, "answer_value": label, "is_blank": not label, "explanation": said.get(key, "")}
+        for key, label in (*((one[0], one[1]) for one in given), ("11", ""))
+    ]
+    assert list(csv.reader(io.StringIO(results_csv(votes, answers, [])))) == [
+        ["Story ID", "Prediction", "Rationale", "Confidence"],
+        ["007", "1", 'He said "no",\nthen yes.', "0.8000"],
+        ["1", "0", "Why.", "0.9000"],
+        ["10", "", "no such book", ""],
+        ["11", "", "", ""],
+    ]
 
 
 # ---- gold

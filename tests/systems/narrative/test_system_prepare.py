@@ -1,14 +1,19 @@
 """Stories, their book, what is searched and what the rules find, without a model."""
 
+import importlib
 import pickle
 
 import pytest
-from systems.narrative.stories import PRISON, nodes, prepared, rows_of, stories, tools_for
+from systems.narrative.stories import INDEX, PRISON, count, nodes, prepared, rows_of, stories, tools_for
 
+from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.flatten import flatten
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.records import Question
 from kohaku_ray.systems.narrative import SYSTEM, uses
-from kohaku_ray.systems.narrative.questions import MOST_CLAUSES, Story, match_book, named, story_of, unaccent
+from kohaku_ray.systems.narrative.questions import MOST_CLAUSES, Story, story_of
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.questions import read_questions
 
@@ -90,25 +95,65 @@ def test_an_unknown_book_is_an_error_that_lists_the_known_ones():
     assert type(e.value) is KohakuRayError  # one row in error: DataError and ConfigError would end the run
 
 
+def test_a_book_is_read_once_per_content(monkeypatch):
+    read, module = [], importlib.import_module("kohaku_ray.systems.narrative.prepare")
+    names = module.read_names
+    monkeypatch.setattr(module, "_BOOKS", {})
+    monkeypatch.setattr(module, "read_names", lambda texts, **more: read.append(1) or names(texts, **more))
+    for key, n_read in (("46", 1), ("137", 1), ("007", 1), ("9", 2)):
+        prepared(STORIES[key])
+        assert len(read) == n_read
+    other = PRISON.replace("Anton Varga", "Bruno Kolbe").replace("Anton", "Bruno")  # as long, with other people
+    assert not prepared(STORIES["137"], tools_for(index=nodes(**{BOOK: other}))).knows_character
+    assert len(read) == 3
+    monkeypatch.setattr(module, "BOOKS_KEPT", 1)
+    other = other.replace("Bruno Kolbe", "Carl Dorn")
+    prepared(STORIES["137"], tools_for(index=nodes(**{BOOK: other})))
+    assert len(module._BOOKS) == 3  # one goes when one comes
+
+
+@pytest.mark.parametrize("over", ["section", "document"])
+def test_excerpts_know_their_chapter_progress_and_anchor(over):
+    found = prepared(story("He sailed for Brazil."), tools_for(index=nodes(over, **{BOOK: PRISON})))
+    by_id = {part.node_id: part for part in found.passages}
+    if over == "section":
+        lamp, late = by_id[f"{BOOK}:sec2:c0"], by_id[f"{BOOK}:sec1:c1"]
+        assert (lamp.chapter, lamp.progress_pct, lamp.anchor) == ("CHAPTER III. THE LAMP", 75.0, None)
+        assert late.anchor == 1815  # what "fourteen years later" counts from
+    for part in found.passages:
+        assert part.text.split("\n\n")[0] in PRISON
+        opening = part.text[:30]
+        assert PRISON.index(part.chapter) < PRISON.index(opening)
+
+
+def test_a_book_without_a_novel_s_attributes_has_chapters_alone():
+    sections = [Section(name, (Paragraph(text, (Sentence(0, len(text)),)),)) for name, text in (("One", "Anton sat."),)]
+    chunks = Chunks(unit="tokens", size=40, min_size=1, over="section")
+    plain = NodeTable(flatten(Document(BOOK, BOOK, tuple(sections)), chunks, count))
+    (part,) = prepared(story(), tools_for(index=plain)).passages
+    assert (part.chapter, part.progress_pct, part.anchor) == ("One", None, None)
+
+
 @pytest.mark.parametrize(
-    ("over", "place"), [("section", ("CHAPTER III. THE LAMP", 75.0)), ("document", ("The Prisoner of the Rock", None))]
+    ("name", "known"), [("Clara Holt", True), ("C. Holt/Clara Holt", True), ("Clara Hunt", False), ("", False)]
 )
-def test_excerpts_know_their_chapter_and_progress(over, place):
-    found = prepared(story("Pereira died."), tools_for(index=nodes(over, **{BOOK: PRISON})))
-    [part] = [part for part in found.passages if "Pereira died" in part.text]
-    assert (part.chapter, part.progress_pct) == place
-    assert part.text.split("\n\n")[0] in PRISON
+def test_a_name_in_the_books_text_is_known(name, known):
+    row = f"9,The Garden,{name},,Clara Holt loved roses.,consistent"
+    assert prepared(stories(row)["9"]).knows_character is known
 
 
 # ---- findings
 
 
-def test_rules_find_what_the_excerpts_rule_out_and_may_be_off():
+def test_rules_find_what_the_excerpts_rule_out_and_may_be_off_together_or_one_by_one():
     found = prepared(STORIES["137"])
     [finding], [row] = found.findings, rows_of(found, "findings")
-    assert (finding.rule, finding.node_id) == ("act_after_death", f"{BOOK}:sec1:c0")
+    assert (finding.rule, finding.chapter) == ("act_after_death", "CHAPTER II. THE ROCK")
     assert (row.node_id, row.note) == (finding.node_id, "act_after_death")
     assert prepared(STORIES["137"], reasoning=False).findings == ()
+    assert prepared(STORIES["137"], rules=("born_twice",)).findings == ()
+    with pytest.raises(ValueError, match=r"'born_twise' is no rule, did you mean born_twice\?"):
+        NarrativeSettings(rules=("born_twise",))
 
 
 # ---- as a record
@@ -124,47 +169,12 @@ def test_evidence_travels_and_is_the_same_every_time_and_claims_name_their_neare
     assert {part.doc_id for part in found.passages} == {BOOK}
 
 
-# ---- names
-
-KNOWN = {"In search of the castaways": "", "1184": "The Count of Monte Cristo", "a": "Part: one", "b": "Part: two"}
-KNOWN |= {"The Island": "", "An island": ""}
-
-
-@pytest.mark.parametrize(
-    ("book_name", "doc_id"),
-    [
-        ("IN SEARCH OF CASTAWAYS", "In search of the castaways"),
-        ("in_search-of the “Castaways”.", "In search of the castaways"),
-        ("In Search of the Castaways; Or, The Children of Captain Grant", "In search of the castaways"),
-        ("Le Count of Monté-Cristo", "1184"),
-        ("1184", "1184"),
-        ("Part: two", "b"),
-        ("the island", None),
-        ("Around the World in Eighty Days", None),
-        ("Count", None),
-        ("", None),
-        ("The", None),
-    ],
-)
-def test_a_book_is_found_by_the_words_of_its_id_or_title(book_name, doc_id):
-    assert match_book(book_name, KNOWN) == doc_id
-
-
-def test_unaccent_keeps_every_character_in_its_place():
-    text = "Château d’If, Mercédès, Haydée — œuvre, Straße, ‘Ñandú’ ½"
-    assert len(unaccent(text)) == len(text)
-    assert unaccent("Château d’If, Mercédès") == "Chateau d'If, Mercedes"
-
-
-@pytest.mark.parametrize(
-    ("character", "text", "is_named"),
-    [
-        ("Edmond Dantès", "“I,” said Edmond\nDantes.", True),
-        ("Tom Ayrton/Ben Joyce", "It was Ben Joyce.", True),
-        ("Kai-Koumou", "Kai-Koumou rose.", True),
-        ("Clara Hunt", "Clara Holt met Clara, and Hunter.", False),
-        (" / ", "Anybody.", False),
-    ],
-)
-def test_a_person_is_named_in_full(character, text, is_named):
-    assert bool(named(character).search(unaccent(text))) == is_named
+def test_the_whole_book_comes_in_reading_order():
+    found = prepared(STORIES["46"], evidence="book", k=2)
+    assert len(found.passages) == 2
+    assert [part.node_id for part in found.book] == [
+        INDEX.node_id(row)
+        for row in range(len(INDEX))
+        if INDEX.node_id(row).startswith(BOOK) and ":c" in INDEX.node_id(row)
+    ]
+    assert "".join("".join(part.text.split()) for part in found.book).count("Anton") == PRISON.count("Anton")

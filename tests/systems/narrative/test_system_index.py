@@ -1,0 +1,107 @@
+"""The same preparation over a real index on disk: its views, its depths and its node tables, without Ray."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from index.small_index import IDENTITY, FakeEncoder, build_whole
+from systems.inprocess import InProcessTools, vector
+from systems.narrative.stories import GARDEN, INDEX, PRISON, count, judged, offline, prepared, stories
+
+from kohaku_ray.documents.novel import parse_novel
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.evaluation.label import CONTRADICT
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.flatten import document_table, flatten
+from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.store import Index
+from kohaku_ray.systems.narrative import SYSTEM
+
+STORIES = stories()
+BOOK = "The Prisoner of the Rock"
+
+
+class WordEncoder(FakeEncoder):
+    def encode_passages(self, texts):
+        return np.stack([vector(text) for text in texts])
+
+
+class IndexTools(InProcessTools):
+    """``Tools`` over an index as the engine opens it."""
+
+    def __init__(self, local):
+        super().__init__(INDEX, offline, SYSTEM)
+        self.local = local
+
+    def _kinds(self, view):
+        return SYSTEM.views[view].kinds
+
+    async def embed(self, texts):
+        return np.stack(await self.local.embed(list(texts), False))
+
+    async def search(self, view, vectors, top_k, within=None):
+        return await self.local.search(list(vectors), self._kinds(view), top_k, within and tuple(within))
+
+    async def lexical(self, view, queries, top_k, within=None):
+        return await self.local.lexical(list(queries), self._kinds(view), top_k, within and tuple(within))
+
+    async def nodes(self, rows, section_tokens=0):
+        return (await self.local.nodes([tuple(map(int, rows))], section_tokens, ()))[0]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("index") / "index")
+    chunks = Chunks(unit="tokens", size=40, min_size=10, over="section")
+    documents = [parse_novel(f"{name}.txt", text.encode()) for name, text in (("The Garden", GARDEN), (BOOK, PRISON))]
+    nodes = pa.concat_tables([flatten(document, chunks, count) for document in documents])
+    settings = IndexSettings(encoder=IDENTITY, chunks=chunks)
+    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)[1]))
+    build_whole(
+        path,
+        nodes=nodes,
+        documents=document_table(documents),
+        keys=vector_keys(settings.encoder, texts),
+        vectors=WordEncoder().encode_passages(texts),
+        settings=settings,
+        views=tuple(SYSTEM.views.values()),
+    )
+    return path
+
+
+@pytest.fixture
+def tools(path):
+    return IndexTools(LocalIndex(Index.open(path).shards[0], WordEncoder()))
+
+
+@pytest.mark.parametrize("key", ["46", "137", "007", "9"])
+def test_a_real_index_gives_what_the_plain_one_gives(tools, key):
+    def told(found):
+        return (
+            (found.doc_id, found.title, found.knows_character, [claim.text for claim in found.claims]),
+            {(one.node_id, one.chapter, one.progress_pct, one.anchor, one.text) for one in found.passages},
+            {(one.rule, one.node_id) for one in found.findings},
+        )
+
+    real, plain = prepared(STORIES[key], tools), prepared(STORIES[key])
+    assert told(real) == told(plain)
+    similarities = [[claim.similarity for claim in found.claims] for found in (real, plain)]
+    assert similarities[0] == pytest.approx(similarities[1], abs=1e-5)
+
+
+def test_every_view_that_is_declared_is_searched_and_the_whole_book_is_there(tools, path):
+    Index.open(path).require(SYSTEM.views.values())
+    found = prepared(STORIES["46"], tools, evidence="book", k=1)
+    assert len(found.passages) == 1
+    assert [part.node_id for part in found.book] == [
+        part.node_id for part in prepared(STORIES["46"], evidence="book").book
+    ]
+    assert judged(STORIES["137"], tools).prediction.answer_value == CONTRADICT
+
+
+def test_an_unknown_book_lists_those_of_the_index(tools):
+    with pytest.raises(KohakuRayError, match=f"the index has 'The Garden', '{BOOK}': correct it, or index the book"):
+        prepared(STORIES["10"], tools)
