@@ -12,7 +12,7 @@ from kohaku_ray.documents.french import split_french
 from kohaku_ray.index.terms import tokenise
 from kohaku_ray.models.baseline import Baseline, Draw, Passage, coverage, quoted, weigh
 from kohaku_ray.records import BLANK
-from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS
+from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS, numbers_of, read_numbers
 
 SAYS_SO = "Réponse extractive, sans modèle de langue."
 """How every answer begins its analysis."""
@@ -20,8 +20,15 @@ SAYS_SO = "Réponse extractive, sans modèle de langue."
 _CITED = 3  # most texts quoted
 _AGREEING = 0.75  # of the first one's share: what another text's sentence needs to be quoted too
 _NAMES = 4  # names of the context that the expansion adds
+_BESIDE = 40  # characters behind a number in which what it counts stands
 _WORD = re.compile(r"[^\W_][\w'’-]*")
 _NAME = re.compile(r"(?<![.?!»]\s)(?<!^)\b[A-ZÀ-Ý][\w’'-]{3,}")
+_COUNTED = re.compile(r"\bcombien\s+(?:de\s+|d['’])?([^\W\d_]+)", re.IGNORECASE)
+_ASKS_NUMBER = re.compile(
+    r"\b(?:combien|quelle part|quelle? (?:est la )?(?:puissance|distance|taille|durée|année|montant|quantité|nombre|"
+    r"proportion|superficie|hauteur|prix|coût))\b",
+    re.IGNORECASE,
+)
 
 Quoted = tuple[float, str, Mapping[str, str]]
 """Share of the question that a sentence covers, the sentence, and its text."""
@@ -30,7 +37,7 @@ Quoted = tuple[float, str, Mapping[str, str]]
 class OfflineFrench(Baseline):
     """Expands and answers; the seed draws among the best sentences when the temperature is above 0."""
 
-    name, version = "extractive-fr", 4
+    name, version = "extractive-fr", 3
     needs: ClassVar = {"expand": ("question", "context", "n_queries"), "answer": ("question", "texts")}
 
     def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
@@ -49,7 +56,7 @@ class OfflineFrench(Baseline):
                 cited.setdefault(one[2]["ref_id"], one)
         analysis = " ".join(f"{text['mark']} : « {said} »" for _, said, text in cited.values())
         answer = " ".join(f"{said} {text['mark']}" for _, said, text in cited.values())
-        return quoted(f"{SAYS_SO} {analysis}", answer, WORDS, unit, cited)
+        return quoted(f"{SAYS_SO} {analysis}", answer, value_in(lead[1], question, unit) or WORDS, unit, cited)
 
 
 def expand(question: str, context: Sequence[str], n_queries: int) -> list[str]:
@@ -75,6 +82,27 @@ def rank(question: str, texts: Sequence[Mapping[str, str]]) -> list[Quoted]:
     weights = weigh(dict.fromkeys(_terms(question), 1.0), passages)
     shares = [coverage(weights, passage) for passage in passages]
     return sorted(((share, *one) for share, one in zip(shares, sources, strict=True)), key=lambda one: -one[0])
+
+
+def value_in(sentence: str, question: str, unit: str) -> str:
+    """Lift the number that a question asks for out of a sentence; empty where it asks for none, or none is there.
+
+    A number before what is counted ("combien d'habitants", or the unit) comes first, then the first one that the
+    question does not hold itself.
+    """
+    if not (unit or _ASKS_NUMBER.search(question)):
+        return ""
+    counted = _COUNTED.search(question)
+    nouns = {*_terms(unit), *_terms(counted[1] if counted else "")}
+    given = numbers_of(question)
+    there = [number for number in read_numbers(sentence) if number.value not in given]
+    if "en quelle année" in question.lower():
+        there = [number for number in there if re.fullmatch(r"(?:1[0-9]|20)[0-9]{2}", number.text)]
+    for number in there:
+        after = re.split(r"[0-9,;:.!?]", sentence[number.end : number.end + _BESIDE], maxsplit=1)[0]
+        if nouns & {*_terms(number.text)[1:], *_terms(after)[:2]} or (unit and after.lstrip().startswith(unit)):
+            return number.text
+    return there[0].text if there else ""
 
 
 @functools.lru_cache(maxsize=2**15)

@@ -30,12 +30,23 @@ _SCALE = re.compile(r"\b(mille|million|milliard)s?\b", re.IGNORECASE)
 _SCALES = {"mille": 1e3, "million": 1e6, "milliard": 1e9}
 
 
-def numbers_of(text: str) -> tuple[float, ...]:
-    """The values of French prose's numbers, ascending, as often as they stand there: a multiset.
+class Number(NamedTuple):
+    """A number in a text: its value, as it is written (with "millions"), and one past its last character."""
 
-    A comma is decimal; spaces, or dots before one, separate thousands.
-    """
-    return tuple(sorted(value for match in _NUMBER.finditer(text) if math.isfinite(value := _value(match))))
+    value: float
+    text: str
+    end: int
+
+
+def read_numbers(text: str) -> list[Number]:
+    """Read every number of French prose: a decimal comma; spaces, or dots before one, separate thousands."""
+    found = (Number(_value(match), match[0], match.end()) for match in _NUMBER.finditer(text))
+    return [number for number in found if math.isfinite(number.value)]
+
+
+def numbers_of(text: str) -> tuple[float, ...]:
+    """The values of a text's numbers, ascending, as often as they stand there: a multiset."""
+    return tuple(sorted(number.value for number in read_numbers(text)))
 
 
 def write_number(number: float) -> str:

@@ -10,6 +10,7 @@ from kohaku_ray.systems.hybrid.reading import (
     bare_value,
     check_citations,
     numbers_of,
+    read_numbers,
     without_citations,
 )
 from kohaku_ray.systems.hybrid.stages import Text
@@ -35,6 +36,10 @@ from kohaku_ray.systems.hybrid.stages import Text
 )
 def test_french_numbers(text, numbers):
     assert list(numbers_of(text)) == pytest.approx(numbers)
+
+
+def test_numbers_stand_in_reading_order_with_their_place():
+    assert read_numbers("9,6 millions, puis 4.") == [(9.6e6, "9,6 millions", 12), (4, "4", 20)]
 
 
 @pytest.mark.parametrize(
