@@ -45,8 +45,7 @@ from kohaku_ray.run.indexes import chunks_of, document_format, index_settings, m
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import resolve
 from kohaku_ray.systems.base import Answer
-from kohaku_ray.systems.hybrid.stages import STAGES
-from kohaku_ray.systems.hybrid.texts import HybridEvidence
+from kohaku_ray.systems.hybrid.stages import STAGES, HybridEvidence
 from kohaku_ray.systems.questions import read_questions
 
 ALONE = ("bm25", "cosine")

@@ -106,12 +106,6 @@ def test_what_does_not_fit_is_named(override, message):
         load_config(None, [override])
 
 
-def test_a_default_above_a_small_top_k_is_no_mistake_of_yours():
-    config = load_config(None, ["kohaku.top_k=2"])
-    assert config.settings.top_k_final is None
-    assert build_config(yaml.safe_load(as_yaml(config)), "printed") == config
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

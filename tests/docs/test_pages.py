@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from doc_pages import DOCS, LINKED, PAGES, ROOT, Command, anchors, blocks, commands, links, yaml_files
 from run_files import answer, ballot, match, plan, usage, write_run, write_truth
 
 from kohaku_ray.cli import main, make_parser
@@ -23,6 +24,60 @@ from kohaku_ray.index.build import REJECT_SCHEMA
 from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep.load import SWEEPS, load_sweep
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+_FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line of a bash block."""
+
+    page: Path
+    line: str
+
+    @property
+    def words(self) -> list[str]:
+        """Its words, without a comment."""
+        return shlex.split(self.line, comments=True)
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}: {self.line}"
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """Return a page's fenced blocks in some languages."""
+    return [text for language, text in _FENCE.findall(page.read_text(encoding="utf-8")) if language in languages]
+
+
+def commands(page: Path) -> list[Command]:
+    """Return every command of a page's bash blocks."""
+    lines = [line.strip() for block in blocks(page, "bash", "sh") for line in block.split("\n")]
+    return [Command(page, line) for line in lines if line and not line.startswith("#")]
+
+
+def yaml_files(page: Path) -> dict[str, str]:
+    """Return a page's YAML blocks that begin with a file's name, by that name."""
+    found = (re.match(r"# (\S+\.yaml)\n", block) for block in blocks(page, "yaml"))
+    return {match[1]: match.string for match in found if match}
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower())).strip("-") for title in titles}
+
+
+def links(page: Path) -> list[str]:
+    """Return the targets of a page's links and pictures."""
+    text = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
 
 COMMANDS = [command for page in PAGES for command in commands(page)]
 OURS = [command for command in COMMANDS if command.words[0] == "kohaku-ray"]
@@ -209,26 +264,18 @@ def test_every_page_is_in_the_navigation():
     assert named == {page.name for page in DOCS.glob("*.md")}
 
 
-def test_presets_that_the_pages_name_are_there():
+def test_presets_and_sweeps_that_the_pages_name_are_there():
     text = "\n".join(page.read_text() for page in PAGES)
     for name in set(re.findall(r"(?<![/\w])((?:models|encoders)/\w+)", text)):
         assert (ROOT / "configs" / f"{name}.yaml").is_file(), name
-
-
-def test_every_sweep_of_the_package_stands_on_the_papers_page():
     named = set(re.findall(r"kohaku-ray sweep (\w+)", (DOCS / "paper.md").read_text()))
     assert named == {file.stem for file in SWEEPS.glob("*.yaml")}
 
 
-def script(name: str, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / name, *words], env=env, capture_output=True, text=True, timeout=300
-    )
-
-
 def test_the_configuration_page_is_what_the_schema_says():
-    done = script("make_configuration_page.py", "--check")
+    command = [sys.executable, ROOT / "scripts" / "make_configuration_page.py", "--check"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

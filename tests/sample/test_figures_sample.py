@@ -1,15 +1,13 @@
 """The sample's figures: their numbers stand in the pictures alone, and the stand-in can read every label."""
 
-import base64
 import csv
 import io
 import json
 import re
 from pathlib import Path
 
-import httpx
 import pytest
-from kit.vision_server import VisionServer, charts, questions, read_label
+from kit.vision_server import charts, read_label
 from PIL import Image
 
 from kohaku_ray import sample
@@ -33,10 +31,6 @@ def gold():
         return list(csv.DictReader(file))
 
 
-def test_it_is_small():
-    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 300_000
-
-
 def test_every_figure_is_extracted_with_its_caption_and_its_mention(documents):
     assert not [document.image_rejects for document in documents.values() if document.image_rejects]
     shown = {doc_id: [image for _, _, image in images_of(document)] for doc_id, document in documents.items()}
@@ -48,7 +42,7 @@ def test_every_figure_is_extracted_with_its_caption_and_its_mention(documents):
             assert f"Figure {number}" in image.mentions[0]
 
 
-@pytest.mark.parametrize("width", [None, 512, 224])
+@pytest.mark.parametrize("width", [None, 224])
 def test_labels_are_read_in_any_size(documents, width):
     found = set()
     for doc_id, document in documents.items():
@@ -64,11 +58,6 @@ def test_labels_are_read_in_any_size(documents, width):
     assert found == set(charts())
 
 
-def test_a_picture_without_a_label_has_none():
-    assert read_label(Image.new("RGB", (300, 200), "white")) is None
-    assert read_label(Image.new("RGB", (300, 200), "black")) is None
-
-
 def test_no_answer_stands_in_any_text(documents):
     texts = " ".join(
         " ".join([document.title, *(p.text for s in document.sections for p in s.paragraphs)])
@@ -77,27 +66,3 @@ def test_no_answer_stands_in_any_text(documents):
     for row in gold():
         assert not re.search(rf"(?<![\d.]){re.escape(row['answer_value'])}(?![\d.]*\d)", texts), row["id"]
         assert json.loads(row["ref_id"])[0] in documents
-
-
-def ask(server, text, *pictures):
-    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{one}"}} for one in pictures]
-    schema = {"json_schema": {"schema": {"properties": {"ref_id": {"items": {"enum": ["voss2025"]}}}}}}
-    body = {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}
-    body |= {"response_format": schema} if "?" in text else {}
-    reply = httpx.post(f"{server.base_url}/chat/completions", json=body).json()
-    return reply["choices"][0]["message"]["content"]
-
-
-def test_the_stand_in_answers_from_the_right_image_alone(documents):
-    first, second, _ = (base64.b64encode(image.data).decode() for _, _, image in images_of(documents["voss2025"]))
-    with VisionServer() as server:
-        right = json.loads(ask(server, questions()["f001"], second, first))
-        wrong = json.loads(ask(server, questions()["f001"], second))
-        none = json.loads(ask(server, questions()["f001"]))
-        said = ask(server, "Describe the image.", first)
-    assert (right["answer_value"], right["ref_id"], right["is_blank"]) == ("538", ["voss2025"], False)
-    assert (wrong["is_blank"], none["is_blank"]) == (True, True)
-    assert "West: 538" in said
-    assert server.labels_seen == [[29, 17], [29], [], [17]]
-    sent = server.log[0].images[0]
-    assert (sent.width, sent.height, sent.format, sent.before_text) == (640, 440, "PNG", True)

@@ -4,9 +4,7 @@ import csv
 import json
 import re
 from collections import Counter
-from datetime import date
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -38,58 +36,11 @@ def netloc(par_id):
     return paragraphs()[par_id][1].attributes["document_netloc"]
 
 
-def test_the_corpus_is_large_and_varied():
-    found = paragraphs()
-    sites = Counter(document.metadata.get("netloc") for document in {d.doc_id: d for d, _ in found.values()}.values())
-    assert len(found) >= 84
-    assert sum(sites.values()) >= 30
-    assert len(sites.keys() - {None}) >= 12
-    assert sites[None] == 1  # one article of no known site
-    assert max(sites.values()) <= 6
-    assert all(site is None or site.endswith(".example") for site in sites)
-    assert all(18 <= len(p.text.split()) <= 90 for _, p in found.values())
-    assert all(1 <= len(p.sentences) <= 4 for _, p in found.values())
-    assert any("M. " in p.text for _, p in found.values())
-
-
-def test_some_dates_lack_and_the_others_are_dates():
-    dates = {d.doc_id: d.metadata.get("date") for d, _ in paragraphs().values()}
-    assert 3 <= sum(found is None for found in dates.values()) <= 10
-    assert all(date(2023, 1, 1) <= date.fromisoformat(found) <= date(2024, 12, 31) for found in dates.values() if found)
-
-
-def test_sites_repeat_one_another():
-    texts = [p.text for _, p in paragraphs().values()]
-    terms = [(netloc(par_id), set(tokenise(p.text, "fr"))) for par_id, (_, p) in paragraphs().items()]
-    n_near = sum(
-        site != elsewhere and len(one & other) >= 0.75 * len(one | other)
-        for (site, one), (elsewhere, other) in combinations(terms, 2)
-    )
-    assert n_near >= 28 + 6  # a dispatch on eight sites, and more
-    copies = Counter(" ".join(text.split()) for text in texts)
-    assert sorted(copies.values())[-3:] == [2, 2, 8]
-    assert len(set(texts)) > len(copies)  # one site writes its numbers with no-break spaces
-
-
-def test_paragraphs_are_linked_where_their_order_is_consecutive():
-    found = paragraphs()
-    for par_id, (document, p) in found.items():
-        following = p.attributes["next_par_id"]
-        if following is not None:
-            assert found[following][0].doc_id == document.doc_id
-            assert found[following][1].attributes["prev_par_id"] == par_id
-    breaks = [
-        d.doc_id for d, p in found.values() if p is not d.sections[0].paragraphs[-1] and not p.attributes["next_par_id"]
-    ]
-    assert breaks == ["barrage-alpes"]
-
-
 def test_questions_are_of_every_kind():
-    assert list(questions()[0]) == ["id", "question", "kind", "ref_id", "answer_value", "answer_unit"]
     kinds = Counter(row["kind"] for row in questions())
     assert set(kinds) == {"factual", "analysis", "synthesis", "off_topic"}
-    assert sum(kinds.values()) >= 22
     assert min(kinds.values()) >= 5
+    assert {row["kind"] for row in questions() if row["answer_value"] not in ("", BLANK)} == {"factual"}
     assert len({row["id"] for row in questions()}) == len({row["question"] for row in questions()}) == len(questions())
 
 
@@ -122,10 +73,6 @@ def test_every_gold_paragraph_of_a_fact_states_it(row):
         numbers = {number.replace(",", ".") for number in re.findall(r"\d+(?:,\d+)?", text)}
         assert value in numbers or WRITTEN.get(value, "\0") in text
         assert row["answer_unit"].split()[0][:8] in text if row["answer_unit"] else True
-
-
-def test_only_facts_have_values():
-    assert {row["kind"] for row in questions() if row["answer_value"] not in ("", BLANK)} == {"factual"}
 
 
 def test_nothing_in_the_corpus_is_about_the_off_topic_questions():

@@ -1,14 +1,11 @@
 import asyncio
 import json
-import pickle
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from systems.inprocess import InProcessTools, library, words
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.index.arrays import Hits
 from kohaku_ray.records import Question, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context
 from kohaku_ray.retrieval.evidence import rank
@@ -142,16 +139,6 @@ def test_everything_is_searched_once_at_the_deepest():
     assert len(answer_calls(tools)) == 3
 
 
-def test_every_hit_of_the_search_is_used_that_the_threshold_admits():
-    """The published code filtered by node kind after top-k: most queries came back with fewer than k."""
-    loose = prepared(tools_for(), settings(queries=3, top_k=9, max_retries=0))
-    strict = prepared(tools_for(), settings(queries=3, top_k=9, retrieval_threshold=0.3, max_retries=0))
-    assert [len(hits) for hits in loose.dense] == [9] * 3
-    for before, after in zip(loose.dense, strict.dense, strict=True):
-        assert 0 < len(after) < len(before)
-        assert after.scores.tolist() == before.scores[before.scores >= 0.3].tolist()
-
-
 def ranked(evidence, top_k):
     """The ids of the evidence's nodes, ranked by a depth's hits."""
     rows = rank(
@@ -186,7 +173,6 @@ def test_a_good_reply_is_the_prediction():
         "cut": 0,
         "overflowed": 0,
     }
-    assert min(found.measures[name] for name in ("matches", "snippets", "characters", "context_tokens")) > 0
     assert (evidence[0].rank, evidence[0].doc_id, evidence[0].note) == (0, "energy", "dense")
 
 
@@ -228,9 +214,7 @@ def test_the_schema_lists_the_documents_of_the_context_and_bounds_every_string(c
     shown = list(dict.fromkeys(ref_id for ref_id, _ in snippets(call)))
     fields = call.schema["properties"]
     assert fields["ref_id"]["items"].get("enum") == (shown if constrain else None)
-    assert "pattern" in fields["answer_value"]
     assert fields["explanation"] == fields["answer"] == {"type": "string", "maxLength": 300}
-    assert "is_blank" not in fields
 
 
 def test_the_schema_bounds_the_references_and_short_instructions_reach_the_prompt():
@@ -239,11 +223,6 @@ def test_the_schema_bounds_the_references_and_short_instructions_reach_the_promp
     assert call.schema["properties"]["ref_id"]["maxItems"] == 1
     assert "the number that this sentence gives" in call.prompt.user
     assert list(call.schema["properties"]) == ["explanation", "answer_value", "answer_unit", "ref_id"]
-    _, tools = asked(reply(), max_refs=50)
-    (call,) = answer_calls(tools)
-    assert call.schema["properties"]["ref_id"]["maxItems"] == len(
-        set(call.schema["properties"]["ref_id"]["items"]["enum"])
-    )
 
 
 @pytest.mark.parametrize(
@@ -268,36 +247,12 @@ def test_a_blank_is_asked_again_with_deeper_evidence_reranked_at_each_depth():
     found = answered(tools, config)
     assert found.prediction.attempt == 2
     assert [call.attempt for call in answer_calls(tools)] == [0, 1, 2]
+    assert asked(BLANK, BLANK, BLANK, max_retries=2)[0].prediction.attempt == 2
     attempts = each_attempt(config, 3)
     assert [attempt.measures["matches"] for attempt in attempts] == [1, 2, 3]
     evidence = prepared(tools_for(), config)
     assert [matches(attempt) for attempt in attempts] == [ranked(evidence, k) for k in (1, 2, 3)]
     assert found == attempts[2]
-
-
-def test_frequency_changes_the_order_as_the_lists_grow():
-    """Rank 2 of both queries beats either's rank 1 once depth 2 is looked at."""
-    rows = {name: INDEX.row_of(name) for name in ("energy:sec1:p0", "water:sec1:p0", "birds:sec0:p0")}
-    first, second, both = rows["energy:sec1:p0"], rows["water:sec1:p0"], rows["birds:sec0:p0"]
-
-    class Fixed(InProcessTools):
-        async def search(self, view, vectors, top_k, within=None):
-            return [
-                Hits(np.array([first, both]), np.array([0.9, 0.8])),
-                Hits(np.array([second, both]), np.array([0.7, 0.6])),
-            ]
-
-    tools = Fixed(INDEX, scripted([BLANK, reply()], json.dumps(["other"])), SYSTEM)
-    config = settings(queries=2, top_k=1, rerank="frequency", max_retries=1)
-    answered(tools, config)
-    assert [ref_id for ref_id, _ in snippets(answer_calls(tools)[0])] == ["energy", "water"]
-    assert [ref_id for ref_id, _ in snippets(answer_calls(tools)[1])] == ["birds", "energy", "water"]
-
-
-def test_retries_run_out_on_a_blank():
-    found, tools = asked(BLANK, BLANK, BLANK, max_retries=2)
-    assert (found.prediction.is_blank, found.prediction.attempt, found.prediction.error) == (True, 2, None)
-    assert len(tools.calls) == 3
 
 
 def test_the_budget_grows_with_the_attempt():
@@ -348,14 +303,6 @@ def test_bm25_paragraphs_come_behind_and_are_marked():
     assert [row.note for row in evidence] == ["dense", "lexical", "lexical"]
     assert "water:sec0:p0" in matches(found)[1:]
     assert [row.scores.get("frequency") for row in evidence] == [1, None, None]
-
-
-@pytest.mark.parametrize(("dedup", "repeats"), [("none", True), ("node", False), ("tree", False)])
-def test_dedup_none_repeats_texts(dedup, repeats):
-    plan = json.dumps([QUESTION.text.lower() + " now"])
-    _, tools = asked(reply(), plan=plan, queries=2, dedup=dedup, rerank="none", max_retries=0)
-    (call,) = answer_calls(tools)
-    assert (len(snippets(call)) == 6, len(set(snippets(call))) < len(snippets(call))) == (repeats, repeats)
 
 
 # ---- bad replies
@@ -430,12 +377,6 @@ def test_an_answer_that_cites_nothing_is_blank_where_references_are_required():
     assert (free.answer_value, free.is_blank, free.flags) == ("12", False, ("uncited",))
 
 
-def test_a_contradictory_reply_keeps_its_value():
-    found = asked(reply(is_blank=True), max_retries=2)[0]
-    assert (found.prediction.answer_value, found.prediction.ref_ids) == ("12", ("energy",))
-    assert found.prediction.flags == ("contradictory",)
-
-
 def test_what_a_plan_drops_stands_in_the_trace():
     plan = json.dumps({"queries": ["training power", "5.9KM"]})
     evidence = prepared(tools_for(plan=plan), settings(queries=3))
@@ -482,12 +423,6 @@ def test_an_overflow_shortens_a_context_that_the_budget_had_cut(top_k):
     assert 0 < len(short) < len(long)
 
 
-def test_an_overflow_takes_two_from_what_is_kept_over_all_queries_too():
-    found, tools = asked(OVERFLOW, reply(), top_k=8, top_k_final=3, paragraph_tokens=1, siblings=0)
-    assert [len(snippets(call)) for call in answer_calls(tools)] == [3, 1]
-    assert len(matches(found)) == 1
-
-
 @pytest.mark.parametrize(
     ("second", "changed", "error"),
     [
@@ -507,56 +442,6 @@ def test_after_an_overflow_the_next_attempt_is_deep_again():
     found, tools = asked(OVERFLOW, BLANK, reply(), top_k=4, dedup="node", max_retries=1)
     assert [call.attempt for call in tools.calls] == [0, 0, 1]
     assert (found.prediction.attempt, found.measures["overflowed"], found.measures["matches"]) == (1, 0, 8)
-    first = asked(OVERFLOW, reply(), top_k=4, dedup="node")[0]
-    assert first.measures["overflowed"] == 1
-
-
-# ---- concurrency
-
-
-def test_questions_and_members_at_once_do_not_touch_each_other():
-    """The published code changed shared settings while other questions were under way."""
-    config = settings(queries=2, top_k=1, top_k_final=1, dedup="node", max_retries=3, require_refs=False)
-    questions = [
-        Question(f"q{n}", text) for n, text in enumerate(["power draw", "water cools", "owls hunt", "old grid"])
-    ]
-
-    def script_for(n_blanks, overflows):
-        def script(call):
-            if call.role == "plan":
-                return json.dumps(["long training runs now"])
-            if overflows and call.attempt == 1:
-                return overflows.pop()
-            return BLANK if call.attempt < n_blanks else reply(str(n_blanks), ())
-
-        return script
-
-    async def one(n_blanks, question):
-        tools = InProcessTools(INDEX, script_for(n_blanks, [OVERFLOW]), SYSTEM)
-        evidence = await prepare(question, tools, config)
-        return await answer(evidence, tools, config), [call.attempt for call in answer_calls(tools)]
-
-    async def all_at_once():
-        return await asyncio.gather(*(one(*numbered) for numbered in enumerate(questions)))
-
-    together = asyncio.run(all_at_once())
-    alone = [asyncio.run(one(*numbered)) for numbered in enumerate(questions)]
-    assert together == alone
-    assert [found.prediction.attempt for found, _ in together] == [0, 1, 2, 3]
-    assert [attempts for _, attempts in together] == [[0], [0, 1, 1], [0, 1, 1, 2], [0, 1, 1, 2, 3]]
-
-
-def test_members_share_evidence_without_changing_it():
-    tools = tools_for(*[BLANK, reply()] * 4)
-    config = settings(queries=2, max_retries=1)
-    evidence = prepared(tools, config)
-    before = pickle.dumps((evidence.dense, evidence.lexical, evidence.queries))
-
-    async def run():
-        await asyncio.gather(*(answer(evidence, tools, config) for _ in range(4)))
-
-    asyncio.run(run())
-    assert pickle.dumps((evidence.dense, evidence.lexical, evidence.queries)) == before
 
 
 # ---- cross-encoder
@@ -583,9 +468,6 @@ def test_the_cross_encoder_orders_all_that_was_ranked_before_it_is_cut():
     evidence = rows_of(found, "evidence")
     assert [row.text for row in evidence] == best
     assert [row.scores["score"] for row in evidence] == [-len(text) for text in best]
-    assert [row.note for row in evidence] == ["dense"] * 2
-    similarity = {row.node_id: row.scores["similarity"] for row in rows_of(plain, "evidence")}
-    assert [row.scores["similarity"] for row in evidence] == [similarity[name] for name in matches(found)]
     assert matches(reordered(lambda *_: 0.5)[0]) == matches(plain), "ties keep the order of the queries"
 
 
@@ -596,13 +478,6 @@ def test_bm25_comes_behind_what_the_cross_encoder_keeps_and_is_not_scored_by_it(
     assert len(evidence) > 1
     assert len(pairs) == 4
     assert evidence[0].scores["score"] == max(overlap(*pair) for pair in pairs)
-
-
-def test_each_depth_is_ranked_as_deep_as_it_is_searched():
-    found, _, pairs = reordered(overlap, BLANK, reply(), top_k=2, top_k_final=1, max_retries=1)
-    assert [len(one) for one in pairs] == [2, 4]
-    assert pairs[1][:2] == pairs[0]
-    assert found.measures["matches"] == 2
 
 
 def test_a_cross_encoder_that_has_no_evidence_or_fails_asks_no_model():

@@ -14,8 +14,7 @@ from kohaku_ray.systems.hybrid.offline import OfflineFrench
 from kohaku_ray.systems.hybrid.prepare import prepare
 from kohaku_ray.systems.hybrid.reading import ballot
 from kohaku_ray.systems.hybrid.settings import HybridSettings
-from kohaku_ray.systems.hybrid.stages import STAGES
-from kohaku_ray.systems.hybrid.texts import ANSWER_EXAMPLES, EXPAND_EXAMPLES
+from kohaku_ray.systems.hybrid.stages import ANSWER_EXAMPLES, EXPAND_EXAMPLES, STAGES
 from kohaku_ray.systems.questions import QuestionColumns
 
 

@@ -11,7 +11,7 @@ from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, read_reply
 from kohaku_ray.systems.hybrid.settings import HybridSettings
-from kohaku_ray.systems.hybrid.texts import HybridEvidence, Text, answer_prompt
+from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text, answer_prompt
 from kohaku_ray.systems.tools import Tools
 
 

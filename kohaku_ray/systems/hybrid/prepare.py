@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kohaku_ray.errors import ModelError
-from kohaku_ray.index.arrays import F64, I64, Hits
+from kohaku_ray.index.arrays import F32, F64, I64, Hits
 from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.models.prompts import asked
 from kohaku_ray.models.schema import plan_schema
@@ -17,8 +17,7 @@ from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, 
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.settings import STAND_IN, HybridSettings
-from kohaku_ray.systems.hybrid.stages import Relevance, Steps, take, united
-from kohaku_ray.systems.hybrid.texts import HybridEvidence, Texts, with_neighbours
+from kohaku_ray.systems.hybrid.stages import HybridEvidence, Steps, Text, read_texts, take, united, with_neighbours
 from kohaku_ray.systems.tools import Tools
 
 FEW = 3
@@ -35,15 +34,15 @@ async def prepare(question: Question, tools: Tools, settings: HybridSettings) ->
 class StageRun:
     """One question on its way through the stages.
 
-    What is known grows: ``texts`` by node row, the scores of pairs, the trace.
+    What is known grows: ``texts`` by node row, the vectors of queries, the trace.
     """
 
     def __init__(self, question: Question, tools: Tools, settings: HybridSettings) -> None:
         self.question, self.tools, self.settings = question, tools, settings
-        self.texts = Texts()
+        self.texts: dict[int, Text] = {}
         self.steps = Steps(self.texts)
-        self.relevance = Relevance(tools, settings.has_cross_encoder)
         self.ranker = "" if settings.has_cross_encoder else STAND_IN
+        self._queries: dict[str, F32] = {}
 
     async def evidence(self) -> HybridEvidence:
         """Run one stage after the other."""
@@ -61,10 +60,10 @@ class StageRun:
         if not settings.initial_context:
             self.steps.skip("initial_context", 0)
             return NOTHING
-        asked, views = [self.question.text], ("sentences", "chunks")
-        searches = [self.tools.lexical(view, asked, size) for view in views]
+        queries, views = [self.question.text], ("sentences", "chunks")
+        searches = [self.tools.lexical(view, queries, size) for view in views]
         if settings.initial_dense:
-            vectors = await self.relevance.embed(asked)
+            vectors = await self._embed(queries)
             searches += [self.tools.search(view, vectors, size) for view in views]
         found = [hits for [hits] in await asyncio.gather(*searches)]
         kept = _fused(found).prefix(size)
@@ -100,7 +99,7 @@ class StageRun:
         if self.settings.search:
             lexical, dense = await asyncio.gather(
                 self.tools.lexical("paragraphs", queries, size),
-                self.tools.search("paragraphs", await self.relevance.embed(queries), size),
+                self.tools.search("paragraphs", await self._embed(queries), size),
             )
             found = list(zip(lexical, dense, strict=True))
         else:
@@ -147,7 +146,7 @@ class StageRun:
             self.steps.skip("fusion", n_in)
             return united(rankings)
         fused = _fused(rankings)
-        texts = [self.texts.said[row] for row in fused.rows.tolist()]
+        texts = [self.texts[row].text for row in fused.rows.tolist()]
         fused = take(fused, distinct_texts(texts, self.settings.subquestion_fusion_max_documents))
         self.steps.items("fusion", n_in, fused, label="rrf")
         return fused
@@ -158,11 +157,8 @@ class StageRun:
         if not settings.clustering or not len(pool):
             self.steps.skip("clustering", len(pool))
             return pool
-        vectors, [scores] = (
-            await self.relevance.vectors(pool.rows),
-            await self._scores([self.question.text], [pool.rows]),
-        )
-        labels = kmeans(vectors, settings.kmeans_n_clusters)
+        [scores] = await self._scores([self.question.text], [pool.rows])
+        labels = kmeans(await self.tools.vectors(pool.rows.tolist()), settings.kmeans_n_clusters)
         places = sample_clusters(labels, scores, settings.cluster_sample_size, settings.smoothing, settings.shares)
         kept = take(pool, places, scores)
         named = {"cluster": Hits(kept.rows, labels[places].astype(np.float64))}
@@ -175,9 +171,9 @@ class StageRun:
         if not settings.mmr or not len(pool):
             self.steps.skip("mmr", len(pool))
             return pool
-        vectors = await self.relevance.vectors(pool.rows)
-        cosines = await self.relevance.cosines([self.question.text] * len(pool), pool.rows)
-        bm25 = await self.tools.term_similarity("paragraphs", pool.rows.tolist())
+        rows = pool.rows.tolist()
+        vectors, cosines = await self.tools.vectors(rows), await self._cosines([self.question.text] * len(pool), rows)
+        bm25 = await self.tools.term_similarity("paragraphs", rows)
         order, scores = mmr(cosines, redundancy(vectors, bm25), settings.mmr_top_k, settings.mmr_relevance_weight)
         kept = Hits(pool.rows[order], scores)
         self.steps.items("mmr", len(pool), kept, named={"cosine": Hits(pool.rows, cosines)}, label="mmr")
@@ -219,7 +215,7 @@ class StageRun:
         why = "" if texts else self.steps.rows[-1].note
         few = f"only {len(texts)} texts of the corpus were found" if 0 < len(texts) < FEW else ""
         measures = {
-            **self.steps.pools,
+            **{f"pool_{row.step}": float(row.scores["out"]) for row in self.steps.rows if row.rank == 0},
             "texts": float(len(texts)),
             "distinct_netlocs": float(len({text.netloc for text in texts if text.netloc})),
             "distinct_documents": float(len({text.doc_id for text in texts})),
@@ -228,11 +224,32 @@ class StageRun:
         return HybridEvidence(self.question, queries, texts, why, measures, few, tuple(self.steps.rows))
 
     async def _scores(self, queries: Sequence[str], rows: Sequence[I64]) -> list[F64]:
-        return await self.relevance.scores(queries, rows, self.texts.said)
+        """Score each query's rows: shape ``(n_rows,)`` per query, higher is better."""
+        pairs = [(query, row) for query, of in zip(queries, rows, strict=True) for row in of.tolist()]
+        if not pairs:
+            return [np.empty(0) for _ in rows]
+        if self.settings.has_cross_encoder:
+            scores = await self.tools.rank_pairs([(query, self.texts[row].text) for query, row in pairs])
+        else:
+            scores = await self._cosines([query for query, _ in pairs], [row for _, row in pairs])
+        return np.split(scores, np.cumsum([len(of) for of in rows])[:-1])
+
+    async def _cosines(self, queries: Sequence[str], rows: Sequence[int]) -> F64:
+        """Cosine of each query with its node: shape ``(len(rows),)``; the same whatever other rows there are."""
+        distinct, at = np.unique(rows, return_inverse=True)
+        vectors = (await self.tools.vectors(distinct.tolist()))[at]
+        cosines: F64 = np.einsum("ij,ij->i", await self._embed(queries), vectors, dtype=np.float64)
+        return cosines
+
+    async def _embed(self, queries: Sequence[str]) -> F32:
+        """Encode queries, each once: shape ``(len(queries), d)``."""
+        if missing := [query for query in dict.fromkeys(queries) if query not in self._queries]:
+            self._queries.update(zip(missing, await self.tools.embed(missing), strict=True))
+        return np.stack([self._queries[query] for query in queries])
 
     async def _read(self, rows: Sequence[int]) -> None:
-        if missing := [row for row in rows if row not in self.texts.said]:
-            self.texts.read(await self.tools.nodes(missing), missing)
+        if missing := [row for row in rows if row not in self.texts]:
+            self.texts |= read_texts(await self.tools.nodes(missing), missing)
 
 
 def _fused(rankings: Sequence[Hits]) -> Hits:

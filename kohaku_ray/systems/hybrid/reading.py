@@ -13,7 +13,7 @@ from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.systems.base import ballot_of
-from kohaku_ray.systems.hybrid.texts import Text, plain
+from kohaku_ray.systems.hybrid.stages import Text, plain
 from kohaku_ray.values.read import clean_text, fold
 
 _COUNT = (

@@ -1,15 +1,18 @@
-"""What the nine stages share: their names, their trace, and scores and vectors that are asked for once."""
+"""What the nine stages share: their names, the texts they speak of, read once from the node table, and their trace."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kohaku_ray.index.arrays import F32, F64, I64, Hits
-from kohaku_ray.records import TraceRow
-from kohaku_ray.systems.hybrid.texts import Text
-from kohaku_ray.systems.tools import Tools
+from kohaku_ray.index.arrays import F64, I64, Hits
+from kohaku_ray.index.nodes import PARAGRAPH, SENTENCE, NodeTable
+from kohaku_ray.models.prompts import Prompt, Prompts, asked
+from kohaku_ray.records import Question, TraceRow
 
 STAGES = (
     "initial_context",
@@ -38,13 +41,11 @@ class Steps:
         """Start empty; ``texts`` says what each node row says."""
         self.texts = texts
         self.rows: list[TraceRow] = []
-        self.pools: dict[str, float] = {}
 
     def count(self, stage: str, n_in: int, n_out: int, note: str = "", error: str | None = None) -> None:
         """Begin a stage's rows with how many items came in and how many go on."""
         said = f"in {n_in}, out {n_out}" + (f"; {note}" if note else "")
         self.rows.append(TraceRow(stage, scores={"in": n_in, "out": n_out}, note=said, error=error))
-        self.pools[f"pool_{stage}"] = float(n_out)
 
     def skip(self, stage: str, n: int) -> None:
         """Say that a stage is switched off: its items pass."""
@@ -82,52 +83,6 @@ def _by_row(hits: Hits) -> Iterable[tuple[int, float]]:
     return zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)
 
 
-class Relevance:
-    """Scores of one question's pairs, and the vectors they were taken from; nothing is asked twice."""
-
-    def __init__(self, tools: Tools, has_cross_encoder: bool) -> None:
-        """Start with nothing known; without the run's cross-encoder the cosine of vectors scores pairs."""
-        self._tools, self._has_cross_encoder = tools, has_cross_encoder
-        self._scores: dict[tuple[str, str], float] = {}
-        self._queries: dict[str, F32] = {}
-        self._rows: dict[int, F32] = {}
-
-    async def embed(self, queries: Sequence[str]) -> F32:
-        """Encode queries: shape ``(len(queries), d)``."""
-        if missing := [query for query in dict.fromkeys(queries) if query not in self._queries]:
-            self._queries.update(zip(missing, await self._tools.embed(missing), strict=True))
-        return np.stack([self._queries[query] for query in queries])
-
-    async def vectors(self, rows: Sequence[int] | I64) -> F32:
-        """Fetch nodes' own vectors: shape ``(len(rows), d)``; at least one row."""
-        wanted = [int(row) for row in rows]
-        if missing := [row for row in dict.fromkeys(wanted) if row not in self._rows]:
-            self._rows.update(zip(missing, await self._tools.vectors(missing), strict=True))
-        return np.stack([self._rows[row] for row in wanted])
-
-    async def cosines(self, queries: Sequence[str], rows: Sequence[int] | I64) -> F64:
-        """Cosine of each query with its node: shape ``(len(rows),)``; the same whatever other rows there are."""
-        vectors = await self.vectors(rows)
-        cosines: F64 = np.einsum("ij,ij->i", await self.embed(queries), vectors, dtype=np.float64)
-        return cosines
-
-    async def scores(self, queries: Sequence[str], rows: Sequence[I64], texts: Mapping[int, str]) -> list[F64]:
-        """Score each query's rows, whose texts are given: shape ``(n_rows,)`` per query, higher is better."""
-        wanted = [[(query, texts[row]) for row in of.tolist()] for query, of in zip(queries, rows, strict=True)]
-        missing: dict[tuple[str, str], int] = {}
-        for pairs, of in zip(wanted, rows, strict=True):
-            for pair, row in zip(pairs, of.tolist(), strict=True):
-                if pair not in self._scores:
-                    missing.setdefault(pair, row)
-        if missing:
-            if self._has_cross_encoder:
-                found = await self._tools.rank_pairs(list(missing))
-            else:
-                found = await self.cosines([query for query, _ in missing], list(missing.values()))
-            self._scores.update(zip(missing, found.tolist(), strict=True))
-        return [np.array([self._scores[pair] for pair in pairs], np.float64) for pairs in wanted]
-
-
 def united(rankings: Sequence[Hits]) -> Hits:
     """Every row once, in order of first occurrence, with its score there."""
     rows = np.concatenate([hits.rows for hits in rankings])
@@ -138,3 +93,103 @@ def united(rankings: Sequence[Hits]) -> Hits:
 def take(found: Hits, places: I64, scores: F64 | None = None) -> Hits:
     """Keep hits by their places, with their own scores or, by the same places, other ones."""
     return Hits(found.rows[places], (found.scores if scores is None else scores)[places])
+
+
+_SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")
+_TEXT = {"ref_id": "1", "mark": "[1 / s / d]", "title": "t", "text": "t"}
+
+EXPAND_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
+    {**asked(_SAMPLE), "context": context, "n_queries": 2} for context in ((), ("t",))
+)
+ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = ({**asked(_SAMPLE), "texts": (_TEXT,)},)
+
+
+def answer_prompt(prompts: Prompts, question: Question, texts: Sequence[Text]) -> Prompt:
+    """Ask for the answer; a text holds no brackets, so that it cannot pose as another's heading."""
+    shown = tuple(
+        {"ref_id": text.ref_id, "mark": text.mark, "title": plain(text.title), "text": plain(text.text)}
+        for text in texts
+    )
+    return prompts.render("answer", {**asked(question), "texts": shown})
+
+
+@dataclass(frozen=True, slots=True)
+class HybridEvidence:
+    """Texts of the corpus on one question.
+
+    Attributes:
+        queries: The sub-queries, the question first.
+        texts: What is shown to the model, best first; none: the corpus holds no information on the question.
+        why_nothing: Why there is none.
+        measures: Named numbers: items after each stage, distinct sites and documents of the texts.
+        warning: What a reader should know of the texts; empty: nothing.
+    """
+
+    question: Question
+    queries: tuple[str, ...]
+    texts: tuple[Text, ...]
+    why_nothing: str = ""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    warning: str = ""
+    trace: tuple[TraceRow, ...] = ()
+
+
+_ROUND = str.maketrans("[];", "(),")
+"""What marks a citation goes out of ids and texts: no text may pose as another's heading."""
+
+_ATTRIBUTES = ("par_id", "document_netloc", "document_date", "document_url", "document_title")
+
+
+class Text(NamedTuple):
+    """A node that may be shown and cited.
+
+    Attributes:
+        ref_id: What it is cited by: its paragraph's ``par_id``, or the node's id where the corpus has none.
+        netloc: The site; None where it is not known.
+        date: The day; empty where it is not known, as are ``url`` and ``title``.
+    """
+
+    node_id: str
+    doc_id: str
+    kind: str
+    text: str
+    ref_id: str
+    netloc: str | None = None
+    date: str = ""
+    url: str = ""
+    title: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Its heading, and the form of its citations: ``[id / netloc / date]``."""
+        parts = (plain(self.ref_id), plain(self.netloc or "") or "?", plain(self.date) or "?")
+        return f"[{' / '.join(parts)}]"
+
+
+def plain(text: str) -> str:
+    """Write brackets round and white space single, so that the text holds no citation."""
+    return " ".join(text.translate(_ROUND).split())
+
+
+def read_texts(nodes: NodeTable, source_rows: Sequence[int]) -> dict[int, Text]:
+    """Read nodes by their rows of the whole index, whole columns at once."""
+    at = nodes.local(source_rows)
+    kind = nodes.kind[at]
+    paragraph = np.where(kind == PARAGRAPH, at, np.where(kind == SENTENCE, nodes.parent[at], -1))
+    columns = [nodes.column(name, at) for name in ("node_id", "doc_id", "kind", "text")]
+    texts = {}
+    cells = zip(source_rows, *columns, nodes.column("attributes", paragraph), strict=True)
+    for row, node_id, doc_id, kind_name, said, attributes in cells:
+        known = json.loads(attributes) if attributes else {}
+        ref_id, netloc, date, url, title = [str(known.get(name) or "") for name in _ATTRIBUTES]
+        texts[row] = Text(node_id, doc_id, kind_name, said, ref_id or node_id, netloc or None, date, url, title)
+    return texts
+
+
+def with_neighbours(nodes: NodeTable, source_row: int) -> str:
+    """A paragraph's text between those of the paragraphs that its article has directly before and after it."""
+    [at] = nodes.local([source_row]).tolist()
+    own = nodes.attributes_of(at)
+    siblings = {nodes.attributes_of(row).get("par_id"): row for row in nodes.children(int(nodes.parent[at]))}
+    around = [siblings.get(own[name]) if own.get(name) else None for name in ("prev_par_id", "next_par_id")]
+    return "\n".join(nodes.text_of(row) for row in (around[0], at, around[1]) if row is not None)

@@ -17,7 +17,7 @@ from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.retrieval.attribution import attribute
 from kohaku_ray.retrieval.context import Context, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
-from kohaku_ray.retrieval.fusion import Ranked, append_lexical, best_first
+from kohaku_ray.retrieval.fusion import Dedup, Ranked, append_lexical, best_first
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
@@ -58,13 +58,15 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
 class Shown(NamedTuple):
     """What the model is shown in one attempt, the same for all members with equal models.
 
-    Without a document to cite there is no prompt.
+    Without a document to cite there is no prompt. ``overflowed``: the model had refused the prompt's length, and was
+    shown less.
     """
 
     context: Context
     trace: tuple[TraceRow, ...] = ()
     prompt: Prompt | None = None
     schema: Mapping[str, Any] | None = None
+    overflowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,12 @@ class Try:
     Attributes:
         prediction: What was read; blank without a reply.
         shown: What the model was shown.
-        overflowed: The model had refused the prompt's length, and was shown less.
         reply: The reply; None if the model failed, or had nothing to be shown.
         failed: No further attempt is worth its tokens: the model failed, or needs more tokens than it may generate.
     """
 
     prediction: Prediction
     shown: Shown
-    overflowed: bool
     reply: Reply | None = None
     failed: bool = False
 
@@ -137,23 +137,22 @@ class Attempt:
         depth = AttemptDepth(
             settings.top_k * times, final and final * times, budget and budget * times, settings.image_top_k * times
         )
-        shown, overflowed, error = Shown(EMPTY), False, None
+        shown, error = Shown(EMPTY), None
         replies: list[Reply] = []
         try:
             try:
                 shown = await self._shown(depth)
                 await self._chat(shown, replies)
             except ContextOverflowError:
-                shown = await self._shown(depth.shallower(shown.context))
-                overflowed = True
+                shown = (await self._shown(depth.shallower(shown.context)))._replace(overflowed=True)
                 if shown.prompt is None:
                     raise
                 await self._chat(shown, replies)
         except ModelError as failed:
             error = f"{type(failed).__name__}: {failed}"
-        tries = [self._read(reply, shown, overflowed) for reply in replies]
+        tries = [self._read(reply, shown) for reply in replies]
         if error or not replies:
-            tries.append(self._unasked(shown, overflowed, error))
+            tries.append(self._unasked(shown, error))
         return tries
 
     async def _shown(self, depth: AttemptDepth) -> Shown:
@@ -194,7 +193,7 @@ class Attempt:
             longer = await self.tools.chat(shown.prompt, schema=shown.schema, attempt=self.attempt, max_tokens=room)
             replies.append(longer)
 
-    def _read(self, reply: Reply, shown: Shown, overflowed: bool) -> Try:
+    def _read(self, reply: Reply, shown: Shown) -> Try:
         unit = self.evidence.question.answer_unit
         read = parse_answer(reply, shown.context.doc_ids, self.attempt, unit, self.kind)
         if self.settings.instructions == "short":  # which ask for none
@@ -208,9 +207,9 @@ class Attempt:
         if self.settings.require_refs and "uncited" in read.flags:
             read = replace(read, is_blank=True, answer_value="")
         needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
-        return Try(read, shown, overflowed, reply, failed=needs_more)
+        return Try(read, shown, reply, failed=needs_more)
 
-    def _unasked(self, shown: Shown, overflowed: bool, error: str | None) -> Try:
+    def _unasked(self, shown: Shown, error: str | None) -> Try:
         """Say why there is no reply."""
         failed = error is not None
         if error is None and shown.context.is_cut:
@@ -221,7 +220,7 @@ class Attempt:
         explanation = "" if error else "No evidence was found."
         unit = self.evidence.question.answer_unit or ""
         read = Prediction(answer_unit=unit, explanation=explanation, attempt=self.attempt, error=error)
-        return Try(read, shown, overflowed, failed=failed)
+        return Try(read, shown, failed=failed)
 
     async def _context(self, depth: AttemptDepth) -> Context:
         """Rank the evidence at a depth and assemble what fits the budget and the model's window."""
@@ -251,24 +250,23 @@ class Attempt:
 
     async def _ranked(self, depth: AttemptDepth) -> Ranked:
         """Rank the evidence: by fusion over queries, then by the cross-encoder if set; BM25 matches follow."""
-        settings, evidence = self.settings, self.evidence
-        reorders = settings.cross_encoder is not None
+        settings, evidence, reranks = self.settings, self.evidence, self.settings.cross_encoder is not None
+        dedup: Dedup = settings.dedup if settings.context == "groups" else "node"
         ranked = rank(
             evidence,
             top_k=depth.top_k,
-            top_k_final=None if reorders else depth.top_k_final,
+            top_k_final=None if reranks else depth.top_k_final,
             strategy=settings.rerank,
             normalise=settings.normalise,
             alpha=settings.alpha,
-            dedup=settings.dedup if settings.context == "groups" else "node",
-            bm25_top_k=0 if reorders else settings.bm25_top_k,
+            dedup=dedup,
+            bm25_top_k=0,
         )
-        if not reorders:
-            return ranked
-        texts = [evidence.nodes.text_of(row) for row in ranked.rows.tolist()]
-        score = await self.tools.rank_pairs([(evidence.question.text, text) for text in texts])
-        best = replace(ranked, score=score).take(best_first(score, depth.top_k_final))
-        return append_lexical(best, evidence.lexical, settings.bm25_top_k, settings.dedup, evidence.nodes.parent)
+        if reranks:
+            texts = [evidence.nodes.text_of(row) for row in ranked.rows.tolist()]
+            score = await self.tools.rank_pairs([(evidence.question.text, text) for text in texts])
+            ranked = replace(ranked, score=score).take(best_first(score, depth.top_k_final))
+        return append_lexical(ranked, evidence.lexical, settings.bm25_top_k, dedup, evidence.nodes.parent)
 
     async def _window_room(self, doc_ids: Sequence[str]) -> int | None:
         """Return the tokens of the model's window left for the context after the reply and the rest of the prompt.
@@ -329,6 +327,6 @@ def _measures(asked: Try) -> dict[str, float]:
         "characters": float(context.n_chars),
         "context_tokens": float(context.n_tokens),
         "cut": float(context.is_cut),
-        "overflowed": float(asked.overflowed),
+        "overflowed": float(asked.shown.overflowed),
         **images,
     }

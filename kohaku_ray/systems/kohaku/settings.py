@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -86,15 +86,3 @@ class KohakuSettings(Section):
         if self.send_images and not self.image_top_k:
             raise ValueError("send_images is true but image_top_k is 0: set how many images are sent at most")
         return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_within_found(cls, values: Any) -> Any:
-        """Drop the default of top_k_final if fewer matches are found: it would cut nothing."""
-        if not isinstance(values, dict) or "top_k_final" in values:
-            return values
-        fields = cls.model_fields
-        found = [values.get(name, fields[name].default) for name in ("top_k", "queries")]
-        if all(isinstance(n, int) for n in found) and found[0] * found[1] < fields["top_k_final"].default:
-            return {**values, "top_k_final": None}
-        return values

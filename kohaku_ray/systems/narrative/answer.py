@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
@@ -66,13 +66,10 @@ def _examples() -> tuple[dict[str, Any], dict[str, Any]]:
 
 SEARCH_EXAMPLE, VERIFY_EXAMPLE = _examples()
 
-
 BOOK_SHARE = 0.75
 """Share of the model's window, less the reply, that a window of the book takes; the rest is for story and findings."""
 
 _SMALLER = 0.75  # of the excerpts, when the model refuses a prompt that was counted as short enough
-
-Render = Callable[[Sequence[Passage]], Prompt]
 
 
 class NoJudgementError(KohakuRayError):
@@ -83,37 +80,28 @@ class NoJudgementError(KohakuRayError):
         self.reply = reply
 
 
-class Stage(NamedTuple):
-    """What a stage came to, the text that it was read from, and the model calls it took."""
-
-    judgement: Judgement
-    reply: str
-    n_calls: int = 1
-
-
 async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Answer:
     """Judge a story; a model's failure, or a reply that holds no judgement, is a blank prediction with the error."""
-    stages: dict[str, Stage] = {}
+    stages: dict[str, Judgement] = {}
     error = unread = None
     try:
         if not evidence.passages:
             raise NoJudgementError(f"no chunk of {evidence.doc_id} was found: give the index a book with text")
         stages["search"] = await _search(evidence, tools, settings)
-        if settings.stages == 2 and stages["search"].judgement.label == CONTRADICT:
-            stages["verify"] = await _verify(evidence, stages["search"].judgement, tools, settings)
+        if settings.stages == 2 and stages["search"].label == CONTRADICT:
+            stages["verify"] = await _verify(evidence, stages["search"], tools, settings)
     except ModelError as failure:
         error = f"{type(failure).__name__}: {failure}"
     except NoJudgementError as failure:
         error, unread = str(failure), failure.reply
-    judgements = {name: stage.judgement for name, stage in stages.items()}
     rows = [
         TraceRow(name, 0, one.rationale, scores={"confidence": one.confidence}, note=one.label)
-        for name, one in judgements.items()
+        for name, one in stages.items()
     ]
     if error is not None:
         failed = TraceRow("verify" if stages else "search", error=error)
         return Answer(Prediction(error=error), (*rows, failed), reply=unread)
-    final = _above(judgements["verify"], settings.verify_bar) if "verify" in stages else judgements["search"]
+    final = _above(stages["verify"], settings.verify_bar) if "verify" in stages else stages["search"]
     verb = "is consistent with" if final.label == CONSISTENT else "contradicts"
     prediction = Prediction(
         answer=f"The backstory {verb} {evidence.title}.",
@@ -121,112 +109,35 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
         ref_ids=(evidence.doc_id,),
         explanation=final.rationale,
         is_blank=False,
-        n_foreign_refs=sum(one.n_foreign for one in judgements.values()),
+        n_foreign_refs=sum(one.n_foreign for one in stages.values()),
     )
     return Answer(
         prediction,
         trace=(*rows, *dossier_rows(final, evidence.doc_id)),
         measures=_measures(evidence, final, stages),
-        reply=list(stages.values())[-1].reply,
-        details=dossier(evidence, judgements, final),
+        reply=final.reply,
+        details=dossier(evidence, stages, final),
     )
 
 
-async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Stage:
+async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Judgement:
     """Stage 1: one call on the retrieved excerpts, or one per window of the book; the surest contradiction counts."""
-
-    def render(passages: Sequence[Passage]) -> Prompt:
-        return tools.prompts.render("search", _variables(evidence, passages))
-
     if not evidence.book:
-        return await _ask("search", render, evidence.passages, tools)
+        return await _judge("search", evidence, evidence.passages, tools)
     limits, longest = tools.limits("search"), math.inf
     if settings.window_tokens is not None:
         longest = settings.window_tokens
     elif limits.window_tokens is not None:
         longest = BOOK_SHARE * (limits.window_tokens - limits.max_tokens)
-    windows = [part for window in _windows(evidence.book, longest) for part in await _halved(window, render, tools)]
-    asked = (_ask("search", render, window, tools) for window in windows)
-    found: list[Stage] = []
-    for stage in await asyncio.gather(*asked, return_exceptions=True):  # all are over before one's error is raised
-        if isinstance(stage, BaseException):
-            raise stage
-        found.append(stage)
-    surest = max(found, key=lambda one: (one.judgement.label == CONTRADICT, one.judgement.contradiction))
-    return surest._replace(n_calls=len(found))
-
-
-async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Stage:
-    """Stage 2: the excerpts that stage 1 cites first, then the retrieved ones."""
-    cited = {one.node_id for one in claimed.cited}
-    first = [part for part in (*evidence.book, *evidence.passages) if part.node_id in cited]
-    passages = tuple({part.node_id: part for part in (*first, *evidence.passages)}.values())
-
-    accusation = {
-        "rationale": claimed.rationale,
-        "cited": tuple(
-            {"ref_id": one.node_id, "quote": one.evidence, "analysis": one.analysis} for one in claimed.cited
-        ),
-        "bar": f"{100 * settings.verify_bar:g} %",
-    }
-
-    def render(some: Sequence[Passage]) -> Prompt:
-        return tools.prompts.render("verify", {**_variables(evidence, some), **accusation})
-
-    return await _ask("verify", render, passages, tools)
-
-
-def _above(verified: Judgement, bar: float) -> Judgement:
-    """Keep a contradiction that reaches the bar; below it the story stands, at the probability that is left."""
-    if verified.label == CONTRADICT and verified.confidence < bar:
-        reason = f"{verified.rationale} (A contradiction at {verified.confidence:.2f}, below the bar of {bar:g}.)"
-        return replace(verified, label=CONSISTENT, confidence=1 - verified.confidence, rationale=reason)
-    return verified
-
-
-async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Stage:
-    """Ask about as many passages as fit; fewer, once, where the model still refuses the length."""
-    passages = await _fitting(passages, render, role, tools)
-
-    async def chat(passages: Sequence[Passage]) -> Reply:
-        schema = judgement_schema([part.node_id for part in passages])
-        return await tools.chat(render(passages), role=role, schema=schema)
-
-    try:
-        reply = await chat(passages)
-    except ContextOverflowError:
-        passages = passages[: math.ceil(len(passages) * _SMALLER)]
-        reply = await chat(passages)
-    found = read_judgement(reply, passages)
-    if isinstance(found, str):
-        raise NoJudgementError(f"{role}: {found}", reply.text)
-    return Stage(found, reply.text)
-
-
-async def _fitting(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> Sequence[Passage]:
-    """The first passages, as many as the model's window holds."""
-    while passages:
-        over = await _overrun(passages, render, role, tools)
-        if over <= 1:
-            return passages
-        passages = passages[: min(len(passages) - 1, int(len(passages) / over))]
-    limits = tools.limits(role)
-    raise NoJudgementError(
-        f"{role}: not one excerpt fits the model's window of {limits.window_tokens} tokens beside the story and "
-        f"roles.{role}.max_tokens, which is {limits.max_tokens}: lower that, or serve the model with a longer window"
-    )
-
-
-async def _overrun(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> float:
-    """How many times what the window leaves beside the reply a prompt is long; at most 1: it fits."""
-    limits = tools.limits(role)
-    if limits.window_tokens is None:
-        return 0.0
-    prompt = render(passages)
-    n_tokens = await tools.prompt_tokens(prompt, role)
-    if n_tokens is None:
-        n_tokens = math.ceil((len(prompt.system) + len(prompt.user)) / CHARS_PER_TOKEN)
-    return n_tokens / max(limits.window_tokens - limits.max_tokens, 1)
+    windows = [part for window in _windows(evidence.book, longest) for part in await _halved(window, evidence, tools)]
+    asked = (_judge("search", evidence, window, tools) for window in windows)
+    found: list[Judgement] = []
+    for one in await asyncio.gather(*asked, return_exceptions=True):  # all are over before one's error is raised
+        if isinstance(one, BaseException):
+            raise one
+        found.append(one)
+    surest = max(found, key=lambda one: (one.label == CONTRADICT, one.contradiction))
+    return replace(surest, n_calls=len(found))
 
 
 def _windows(book: Sequence[Passage], n_tokens: float) -> list[Sequence[Passage]]:
@@ -242,20 +153,92 @@ def _windows(book: Sequence[Passage], n_tokens: float) -> list[Sequence[Passage]
     return list(windows)
 
 
-async def _halved(window: Sequence[Passage], render: Render, tools: Tools) -> list[Sequence[Passage]]:
+async def _halved(window: Sequence[Passage], evidence: StoryEvidence, tools: Tools) -> list[Sequence[Passage]]:
     """Halve a window until its prompt fits: no part of the book goes unread."""
-    if len(window) == 1 or await _overrun(window, render, "search", tools) <= 1:
+    if len(window) == 1:
+        return [window]
+    if await _overrun(tools.prompts.render("search", _variables(evidence, window)), "search", tools) <= 1:
         return [window]
     middle = len(window) // 2
-    return [*await _halved(window[:middle], render, tools), *await _halved(window[middle:], render, tools)]
+    return [*await _halved(window[:middle], evidence, tools), *await _halved(window[middle:], evidence, tools)]
 
 
-def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Stage]) -> dict[str, float]:
+async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Judgement:
+    """Stage 2: the excerpts that stage 1 cites first, then the retrieved ones."""
+    cited = {one.node_id for one in claimed.cited}
+    first = [part for part in (*evidence.book, *evidence.passages) if part.node_id in cited]
+    passages = tuple({part.node_id: part for part in (*first, *evidence.passages)}.values())
+    accusation = {
+        "rationale": claimed.rationale,
+        "cited": tuple(
+            {"ref_id": one.node_id, "quote": one.evidence, "analysis": one.analysis} for one in claimed.cited
+        ),
+        "bar": f"{100 * settings.verify_bar:g} %",
+    }
+    return await _judge("verify", evidence, passages, tools, accusation)
+
+
+def _above(verified: Judgement, bar: float) -> Judgement:
+    """Keep a contradiction that reaches the bar; below it the story stands, at the probability that is left."""
+    if verified.label == CONTRADICT and verified.confidence < bar:
+        reason = f"{verified.rationale} (A contradiction at {verified.confidence:.2f}, below the bar of {bar:g}.)"
+        return replace(verified, label=CONSISTENT, confidence=1 - verified.confidence, rationale=reason)
+    return verified
+
+
+async def _judge(
+    role: str,
+    evidence: StoryEvidence,
+    passages: Sequence[Passage],
+    tools: Tools,
+    accusation: Mapping[str, Any] | None = None,
+) -> Judgement:
+    """Ask about the first passages, as many as fit; fewer, once, where the model still refuses the length."""
+
+    def render(passages: Sequence[Passage]) -> Prompt:
+        return tools.prompts.render(role, {**_variables(evidence, passages), **(accusation or {})})
+
+    async def chat(passages: Sequence[Passage]) -> Reply:
+        schema = judgement_schema([part.node_id for part in passages])
+        return await tools.chat(render(passages), role=role, schema=schema)
+
+    while (over := await _overrun(render(passages), role, tools)) > 1:
+        passages = passages[: min(len(passages) - 1, int(len(passages) / over))]
+        if not passages:
+            limits = tools.limits(role)
+            raise NoJudgementError(
+                f"{role}: not one excerpt fits the model's window of {limits.window_tokens} tokens beside the story "
+                f"and roles.{role}.max_tokens, which is {limits.max_tokens}: lower that, or serve the model with a "
+                "longer window"
+            )
+    try:
+        reply = await chat(passages)
+    except ContextOverflowError:
+        passages = passages[: math.ceil(len(passages) * _SMALLER)]
+        reply = await chat(passages)
+    found = read_judgement(reply, passages)
+    if isinstance(found, str):
+        raise NoJudgementError(f"{role}: {found}", reply.text)
+    return found
+
+
+async def _overrun(prompt: Prompt, role: str, tools: Tools) -> float:
+    """How many times what the window leaves beside the reply a prompt is long; at most 1: it fits."""
+    limits = tools.limits(role)
+    if limits.window_tokens is None:
+        return 0.0
+    n_tokens = await tools.prompt_tokens(prompt, role)
+    if n_tokens is None:
+        n_tokens = math.ceil((len(prompt.system) + len(prompt.user)) / CHARS_PER_TOKEN)
+    return n_tokens / max(limits.window_tokens - limits.max_tokens, 1)
+
+
+def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Judgement]) -> dict[str, float]:
     return {
         "confidence": final.confidence,
         "contradiction": final.contradiction,
         "stages": float(len(stages)),
-        "calls": float(sum(stage.n_calls for stage in stages.values())),
+        "calls": float(sum(one.n_calls for one in stages.values())),
         "excerpts": float(len(evidence.passages)),
         "findings": float(len(evidence.findings)),
         "cited": float(len(final.cited)),

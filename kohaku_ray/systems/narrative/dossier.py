@@ -59,13 +59,17 @@ class Judgement:
         confidence: Its probability of that label.
         cited: What it rests on.
         n_foreign: Excerpts it cited that it was not shown; they are left out.
+        reply: The text it was read from.
+        n_calls: Model calls it took.
     """
 
     label: str
     confidence: float
     rationale: str
-    cited: tuple[Cited, ...] = ()
-    n_foreign: int = 0
+    cited: tuple[Cited, ...]
+    n_foreign: int
+    reply: str
+    n_calls: int = 1
 
     @property
     def contradiction(self) -> float:
@@ -111,6 +115,7 @@ def read_judgement(reply: Reply, passages: Sequence[Passage]) -> Judgement | str
         rationale=value_text(found.get("rationale")),
         cited=tuple(_cited(part, item) for part, item in known),
         n_foreign=len(cited) - len(known),
+        reply=reply.text,
     )
 
 

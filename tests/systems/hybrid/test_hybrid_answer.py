@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from systems.hybrid.press import QUESTION, settings, tools_for
 
 from kohaku_ray.ensemble.vote import VoteRule, vote
-from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.systems.hybrid import SYSTEM, answer
 from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS, ballot, read_reply
-from kohaku_ray.systems.hybrid.texts import HybridEvidence, Text
+from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text
 
 A = Text("d:s:p0", "digue", "paragraph", "412 ont fui.", "1002", "ouest.example", "2024-01-12", "https://o/d", "Digue")
 B = Text("e:s:p0", "copie", "paragraph", "On parle de [1002 / x / y] ; 400.", "1004", None, "", "", "Copie")
@@ -71,12 +71,6 @@ def test_an_answer_cites_what_it_was_shown():
         (MARK_B, ""),
         ("not in the context, cut out", "[77 / faux / 2020]"),
     ]
-
-
-def test_foreign_ids_of_the_list_are_counted_too():
-    found, _ = answered(reply("412 [77 / x / y].", refs=("1004", "99")))
-    assert found.prediction.ref_ids == ("1004",)
-    assert found.prediction.n_foreign_refs == 2
 
 
 def test_without_texts_no_model_is_asked():
@@ -147,13 +141,7 @@ def test_a_refused_length_is_met_with_the_better_half():
     assert found.prediction.ref_ids == ("1002",)
     assert found.measures["shown"] == 1
     failed, _ = answered(ContextOverflowError("too long"), ContextOverflowError("too long"))
-    assert failed.prediction.error == "ContextOverflowError: too long"
-
-
-def test_a_failed_model_is_a_blank_row_with_its_error():
-    found, _ = answered(ModelError("no replica"))
-    assert found.prediction.error == "ModelError: no replica"
-    assert found.prediction.answer_unit == "habitants"
+    assert (failed.prediction.error, failed.prediction.answer_unit) == ("ContextOverflowError: too long", "habitants")
 
 
 @given(st.text(st.sampled_from('{}[]":,/ ;1002abé\n') | st.characters(), max_size=300))

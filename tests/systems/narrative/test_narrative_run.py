@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,24 +22,15 @@ from kohaku_ray.run.sources import resolve_paths
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-LONG = "11,The Garden,Clara Holt,," + "Clara Holt planted roses in the garden of her aunt. " * 1000 + ",consistent"
-
 
 @pytest.fixture(scope="module")
 def home(cluster, tmp_path_factory):
-    """A directory with books, bad books among them, and stories."""
+    """A directory with books, one of them twice, and stories."""
     home = tmp_path_factory.mktemp("narrative")
-    books = {
-        "The Prisoner of the Rock.txt": PRISON.encode(),
-        "The Garden.txt": GARDEN.encode(),
-        "Twice.txt": GARDEN.replace("\n\n", "\r\n\r\n").encode(),
-        "Empty.txt": b" \n",
-        "Binary.txt": bytes(range(256)) * 8,
-    }
     (home / "books").mkdir()
-    for name, data in books.items():
-        (home / "books" / name).write_bytes(data)
-    (home / "stories.csv").write_text(HEADER + "\n".join([*ROWS, LONG]) + "\n")
+    for name, text in {"The Prisoner of the Rock": PRISON, "The Garden": GARDEN, "Twice": f"{GARDEN}\n"}.items():
+        (home / "books" / f"{name}.txt").write_text(text)
+    (home / "stories.csv").write_text(HEADER + "\n".join(ROWS) + "\n")
     tiny_encoder.build(home / "encoder", [PRISON, GARDEN])
     return home
 
@@ -83,19 +73,26 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
     config = config_of(home)
     summary = answer(config)
     rejects = {Path(row["file"]).name: row["reason"] for row in Index.open(config.index.path).rejects.to_pylist()}
-    assert rejects.keys() == {"Empty.txt", "Binary.txt", "Twice.txt"}
+    assert rejects.keys() == {"Twice.txt"}
     assert re.fullmatch(r"the same book as .*/The Garden\.txt, word for word: .*", rejects["Twice.txt"])
-    assert (summary.n_questions, summary.n_member_errors) == (6, 1)
-    with open(f"{config.run}/results.csv", encoding="utf-8", newline="") as file:
-        results = {row["Story ID"]: row for row in csv.DictReader(file)}
-    assert list(results) == ["46", "137", "007", "9", "10", "11"]
-    assert {key: row["Prediction"] for key, row in results.items()} == {
-        "46": "1", "137": "0", "007": "1", "9": "1", "10": "", "11": "1",
+    assert (summary.n_questions, summary.n_member_errors) == (5, 1)
+    with open(f"{config.run}/submission.csv", encoding="utf-8", newline="") as file:
+        written = {row["id"]: row for row in csv.DictReader(file)}
+    assert {key: row["answer_value"] for key, row in written.items()} == {
+        **dict.fromkeys(("46", "007", "9"), "consistent"), "137": "contradict", "10": "is_blank",
     }  # fmt: skip
-    assert results["137"]["Confidence"] == "0.9500"
-    assert "act_after_death" in results["137"]["Rationale"]
-    assert "'The Kitchen', but the index has" in results["10"]["Rationale"]
-    assert "'The Garden'" in results["10"]["Rationale"]
+    assert list(written) == ["46", "137", "007", "9", "10"]
+    assert written["137"]["confidence"] == "0.9500"
+    assert "act_after_death" in written["137"]["explanation"]
+    with open(f"{config.run}/results.csv", encoding="utf-8", newline="") as file:
+        results = {
+            row["Story ID"]: (row["Prediction"], row["Rationale"], row["Confidence"]) for row in csv.DictReader(file)
+        }
+    assert {key: row[0] for key, row in results.items()} == {"46": "1", "137": "0", "007": "1", "9": "1", "10": ""}
+    assert results["137"][1:] == (written["137"]["explanation"], "0.9500")
+    assert "'The Kitchen', but the index has" in results["10"][1]
+    [error] = [row["error"] for row in rows_of(config, "answers") if row["error"]]
+    assert "'The Kitchen', but the index has" in error
     trace = rows_of(config, "trace")
     assert {row["question_id"] for row in trace if row["note"] == "character unknown"} == {"007"}
     quoted = [row for row in trace if row["step"] == "dossier" and row["node_id"]]
@@ -125,20 +122,15 @@ def test_seeded_members_vote_by_confidence_which_the_submission_shows(home, answ
         config = config_of(home, *fake(server), *own, run="two")
         with serving(config.used_deployments):
             answer(config)
-        assert len({received.body["seed"] for received in server.log}) == len(server.log) == 2 * 5
+        assert len({received.body["seed"] for received in server.log}) == len(server.log) == 2 * 4
         assert {received.body["temperature"] for received in server.log} == {0.7}
-    members: dict[str, list[dict]] = {}
+    members: dict[str, list[str]] = {}
     for row in rows_of(config, "answers"):
-        members.setdefault(row["question_id"], []).append(row)
+        members.setdefault(row["question_id"], []).append(row["answer_value"])
     with open(f"{config.run}/submission.csv", encoding="utf-8", newline="") as file:
-        written = {row["id"]: row for row in csv.DictReader(file)}
-    votes = {row["question_id"]: row for row in rows_of(config, "votes")}
-    for key, rows in members.items():
-        labels = Counter(row["answer_value"] for row in rows if not row["is_blank"])
-        expected = "is_blank" if not labels else "contradict" if labels["contradict"] else "consistent"
-        assert written[key]["answer_value"] == expected
-        assert (written[key]["confidence"] == "is_blank") == (key == "10")
-        if len(labels) == 2:
-            assert sorted(votes[key]["group_weights"]) == [0.6, 0.95]
-            assert written[key]["confidence"] == f"{(0.95 + 0.4) / 2:.4f}"
-    assert any(len({row["answer_value"] for row in rows}) == 2 for rows in members.values())
+        written = {row["id"]: (row["answer_value"], row["confidence"]) for row in csv.DictReader(file)}
+    assert written.pop("10") == ("is_blank", "is_blank")
+    split = [key for key in written if len(set(members[key])) == 2]
+    assert split
+    for key in split:
+        assert written[key] == ("contradict", f"{(0.95 + 0.4) / 2:.4f}")
