@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,6 +206,17 @@ async def answer_again(context: RunContext, index: LocalIndex, questions: Sequen
     return vote_block(config, len(prepared), *prepared, *answered)[1]
 
 
+def requests_of(config: Config, questions: Sequence[Question], keys: Set[str]) -> dict[str, ChatRequest]:
+    """Make the calls of a run's questions again from the recorded replies of these keys; returns them by key."""
+    requests: dict[str, ChatRequest] = {}
+    entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
+    # Learns: a call that has no reply any more may be asked for less.
+    replies = Replies(entries, learns=True, requests=requests)
+    context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
+    asyncio.run(answer_again(context, open_recorded(config, open_index(config), Recorded()), questions))
+    return requests
+
+
 def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
     """Make the calls of a question again from the recorded replies, and return their prompts.
 
@@ -220,13 +231,7 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
     question = next((one for one in questions_of(config) if one.question_id == question_id), None)
     if question is None:
         raise DataError(f"{config.questions.path} has no question {question_id} any more: its prompt is not known")
-    keys = {row["key"] for row in usage}
-    requests: dict[str, ChatRequest] = {}
-    entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
-    # Learns: a call that has no reply any more may be asked for less.
-    replies = Replies(entries, learns=True, requests=requests)
-    context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
-    asyncio.run(answer_again(context, open_recorded(config, open_index(config), Recorded()), [question]))
+    requests = requests_of(config, [question], {row["key"] for row in usage})
     found: dict[tuple[str, int, object], SentPrompt] = {}
     for row in usage:
         sent = requests.get(row["key"])
