@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
 
@@ -25,16 +23,13 @@ MERGED_ROWS = 65_536
 """A segment with at least half as many rows is not merged again."""
 
 MOST_SMALL = 64
-"""Small segments of one shard that are left as they are: more are merged, at most as many into one."""
+"""Small segments of one shard that are merged into one."""
 
 READERS = 8
 """Segments read at once."""
 
 REMOTE_KEPT = 8
 """Segments of an object store kept in memory; local ones are mapped."""
-
-MOST_STARTS = 3
-"""Starts of one shard in a row that its process does not survive, after which it refuses to read the segments."""
 
 _WAY_OUT = "run on that cluster, wait for it to end, or set ledger.path to another directory"
 
@@ -91,6 +86,7 @@ class Recorded(Mapping[str, Entry]):
     Attributes:
         damaged: As in ``Loaded``.
         unwritten: Entries that are in no segment yet.
+        small: Own segments after the last large one: what came first must stay first, so nothing passes that.
     """
 
     def __init__(self, table_of: Callable[[str], pa.Table]) -> None:
@@ -100,6 +96,7 @@ class Recorded(Mapping[str, Entry]):
         self._places: dict[str, int] = {}  # segment << 32 | row: one small object per key
         self._generations: dict[str, int] = {}  # where it is not 0
         self.unwritten: dict[str, Entry] = {}
+        self.small: list[str] = []
 
     def __getitem__(self, key: str) -> Entry:
         """Return an entry, or read it.
@@ -142,9 +139,14 @@ class Recorded(Mapping[str, Entry]):
     def written(self, name: str, entries: Sequence[tuple[str, Entry]]) -> None:
         """Give up entries that are now the rows of a segment, unless they were replaced meanwhile."""
         self.add_segment(name, [key for key, _ in entries], [entry.generation for _, entry in entries])
+        self.own(name, len(entries))
         for key, entry in entries:
             if self.unwritten.get(key) is entry:
                 del self.unwritten[key]
+
+    def own(self, name: str, n_rows: int) -> None:
+        """Take the newest of the own segments for small or large."""
+        self.small = [] if 2 * n_rows >= MERGED_ROWS else [*self.small, name]
 
     def merged(self, parts: Mapping[str, int], name: str, keys: Sequence[str]) -> None:
         """Take a segment in the place of its parts (names and numbers of rows), whose rows it holds in their order."""
@@ -155,6 +157,9 @@ class Recorded(Mapping[str, Entry]):
             for was, (place, key) in enumerate(islice(rows, n_rows), first):
                 if self._places.get(key) == was:
                     self._places[key] = place
+        rest, self.small = self.small[len(parts) :], []
+        self.own(name, len(keys))
+        self.small += rest
 
 
 class SegmentStore:
@@ -211,6 +216,8 @@ class SegmentStore:
                     continue
                 own = [key if mine(key) else None for key in table.column("key").to_pylist()]
                 recorded.add_segment(name, own, table.column("generation").to_pylist())
+                if _shard(name) == self._shard:
+                    recorded.own(name, len(table))
             if all(self._directory.size(name) is not None for name in damaged):
                 recorded.damaged = tuple(damaged)
                 return recorded
@@ -228,7 +235,8 @@ class SegmentStore:
     def merge(self, names: Sequence[str]) -> tuple[dict[str, int], str, list[str]]:
         """Write a segment that holds the rows of others, which stay (arguments of ``Recorded.merged``).
 
-        It is as old as the oldest: a reply that came first still does, also among segments that are not merged.
+        It is as old as the oldest: a reply that came first still does, also among segments that are not merged. A crash
+        before the parts go (``drop``) leaves repeats, which reading ignores.
         """
         tables = {name: self.table_of(name) for name in names}
         merged = pa.concat_tables(tables.values())
@@ -241,62 +249,11 @@ class SegmentStore:
             self._directory.remove(name)
         self.table_of.cache_clear()
 
-    def compact(self, more_than: int = MOST_SMALL) -> int:
-        """Merge each shard's small readable segments after its last large one, if many; returns how many were merged.
-
-        The merged ones are written before the old ones go: a crash in between leaves repeats, which loading ignores.
-        Files that a killed process had not finished go too: the caller holds the lease, so nobody else writes.
-        """
+    def remove_unfinished(self) -> None:
+        """Delete files that a killed process had not finished: the caller holds the lease, so nobody else writes."""
         for name in self._directory.names(FOLDER):
             if name.endswith(TEMPORARY):
                 self._directory.remove(name)
-        small: dict[str, list[str]] = {}
-        for name, table in self._tables(self._names()):
-            newest = small.setdefault(_shard(name), [])
-            if table is not None and 2 * len(table) >= MERGED_ROWS:
-                newest.clear()  # the first reply of a key must stay the first: nothing passes a segment that stays
-            elif table is not None:
-                newest.append(name)
-        many = [names for names in small.values() if len(names) > more_than]
-        for names in many:
-            for at in range(0, len(names), MOST_SMALL):
-                parts = names[at : at + MOST_SMALL]
-                _, merged, _ = self.merge(parts)
-                self.drop(part for part in parts if part != merged)  # the last one may be alone
-        return sum(map(len, many))
-
-    @contextmanager
-    def starting(self, shard: str, owner: str) -> Iterator[None]:
-        """Record that a shard starts while the block runs, so that a process that the block kills is counted.
-
-        Args:
-            shard: Name of the shard in this ledger.
-            owner: Name of its actor: Ray starts it again and again, whatever kills it.
-
-        Raises:
-            DataError: The same actor's processes died ``MOST_STARTS`` times in a row in this block.
-        """
-        name, n_died = f"starting-{shard}.json", 0
-        try:
-            before = json.loads(self._directory.read(name).to_pybytes())
-            n_died = int(before["n_died"]) if before["owner"] == owner else 0
-        except StorageError:
-            raise
-        except (DataError, ValueError, TypeError, LookupError):
-            pass  # there is none, or a torn one
-        if n_died >= MOST_STARTS:
-            raise DataError(
-                f"shard {shard} of ledger {self.path} died {n_died} times in a row while it read {FOLDER}/: Ray's logs "
-                "say why (out of memory is the usual reason); give its node more memory, or set ledger.path to another "
-                "directory"
-            )
-        self._directory.replace(name, json.dumps({"owner": owner, "n_died": n_died + 1}).encode())
-        try:
-            yield
-        except Exception:
-            self._directory.remove(name)
-            raise
-        self._directory.remove(name)
 
     def _write_table(self, table: pa.Table, age: str, shard: str) -> str:
         sink = pa.BufferOutputStream()

@@ -17,11 +17,9 @@ from typing import Any, Literal
 
 import ray
 
-from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
-from kohaku_ray.engine.ledger.segments import MERGED_ROWS, MOST_SMALL, Entry, Recorded, SegmentStore, segment_table
+from kohaku_ray.engine.ledger.segments import MOST_SMALL, Entry, Recorded, SegmentStore, segment_table
 from kohaku_ray.engine.serving.handles import Handles, Outcome, ask_together
-from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
 from kohaku_ray.records import Reply
@@ -79,7 +77,6 @@ class LedgerShard:
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._owner = str(ray.get_runtime_context().get_actor_id())
         self._entries = Recorded(self._store.table_of)
-        self._small: list[str] = []
         self._in_flight: dict[str, asyncio.Future[Asked | Refused]] = {}
         self._making: set[asyncio.Task[None]] = set()
         self._handles = Handles()
@@ -115,10 +112,6 @@ class LedgerShard:
             "n_entries": len(self._entries),
             "damaged": self._entries.damaged,
         }
-
-    async def placed(self, application: str) -> tuple[int, int]:
-        """Count the questions this shard sent to an application's replicas, and those moved off an overloaded one."""
-        return counts_of(application)
 
     async def progress(self) -> tuple[int, int, int]:
         """Count the calls in flight, those made since this shard started, and the tokens that these generated."""
@@ -178,23 +171,15 @@ class LedgerShard:
                 if entries:
                     segment = await asyncio.to_thread(self._store.write, entries)
                     self._entries.written(segment, entries)
-                    self._small.append(segment)
             except Exception as error:
                 self._write_failure = self._said("write", error)
                 raise DataError(self._write_failure) from error
             self._write_failure = None
-            if len(self._small) >= MOST_SMALL:
+            if len(some := self._entries.small[:MOST_SMALL]) == MOST_SMALL:
                 with suppress(DataError):  # tried again after the next write
-                    await self._merge()
+                    self._entries.merged(*await asyncio.to_thread(self._store.merge, some))
+                    await asyncio.to_thread(self._store.drop, some)
             return len(entries)
-
-    async def _merge(self) -> None:
-        """Merge this process's small segments: the next start reads few."""
-        small = self._small
-        parts, name, keys = await asyncio.to_thread(self._store.merge, small)
-        self._entries.merged(parts, name, keys)
-        self._small = [name] if len(keys) < MERGED_ROWS // 2 else []
-        await asyncio.to_thread(self._store.drop, small)
 
     def _hold(self) -> None:
         """Open the path, or renew its lease once open; a failure is kept as the lease failure."""
@@ -212,10 +197,9 @@ class LedgerShard:
 
     def _open(self) -> None:
         is_new = self._shard == 0 and self._store.lease.acquire(self._owner)
-        with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._owner):
-            if is_new:  # a restarted shard must not merge segments that its siblings are reading
-                self._store.compact()
-            self._entries = self._store.index(lambda key: shard_of(key, self._n_shards) == self._shard)
+        if is_new:  # nobody writes yet
+            self._store.remove_unfinished()
+        self._entries = self._store.index(lambda key: shard_of(key, self._n_shards) == self._shard)
         self._is_open = True
 
     def _said(self, verb: str, error: Exception) -> str:
@@ -275,7 +259,6 @@ class LedgerShard:
 
     async def _keep_flushing(self) -> None:
         while True:
-            metrics.add("kohaku_ray_calls_in_flight", len(self._in_flight), shard=str(self._shard))
             await asyncio.sleep(self._flush_s)
             with suppress(DataError):  # kept as the write failure; tried again
                 await self.flush()
