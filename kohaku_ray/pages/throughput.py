@@ -30,7 +30,7 @@ LEGEND = (
     "cached: share of prompt tokens from the prefix cache; bound: (m - 1) / m for m members, if one fills it for all",
     "cost: time of m members over the time of one",
     "scaling: questions per second of R replicas over R times those of one",
-    "of plain: questions per second and replica over plain vLLM's (LLM.generate, given one replica's calls)",
+    "of plain: questions per second and replica over plain vLLM's (LLM.generate, n = m, one replica's resources)",
     "CPU ms/call: CPU time of driver and replica, without vLLM's engine process; plain: the process calling generate",
 )
 """Meaning of the heads."""
@@ -48,6 +48,7 @@ RUN_COLUMNS = {
     "calls/s": "calls_per_s",
     "of plain": "of_plain",
     "scaling": "scaling",
+    "CPU ms/call": "cpu_ms",
     "generated/s/GPU": "generated_per_s_gpu",
     "prompt/s/GPU": "prompt_per_s_gpu",
     "MFU": "mfu",
@@ -62,6 +63,7 @@ RUN_LEGEND = (
     "answers/s: members' answers without an error per second; usable: their share of all answers",
     "of plain: calls per second and replica over plain vLLM's",
     "scaling: answers per second of R replicas over R times those of one",
+    "CPU ms/call: CPU time of driver, retrievers, members, ledger, voters and replicas, without vLLM's engine process",
     "MFU: 2 × parameters × tokens per second, those from the prefix cache left out, over the GPUs' dense bf16 FLOP/s",
     "J/1,000: energy of the replicas' GPUs per 1,000 usable answers",
     "$/1,000: price of the calls per 1,000 usable answers",

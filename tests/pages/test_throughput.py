@@ -167,12 +167,12 @@ def test_answer_runs_stand_beside_plain_vllm_given_their_calls():
     head, *rows = run_table(with_runs())
     assert head == (
         *("replicas", "members", "questions", "calls", "answers/s", "usable", "generated/s", "prompt/s", "cached"),
-        *("calls/s", "of plain", "scaling"),
+        *("calls/s", "of plain", "scaling", "CPU ms/call"),
     )
     assert rows == [
-        ("plain", "4", "10", "50", "-", "-", "125", "625", "0.900", "6.25", "-", "-"),
-        ("1", "4", "10", "50", "3.60", "0.900", "100", "500", "0.800", "5.00", "0.80", "1.00"),
-        ("2", "4", "20", "100", "5.76", "0.900", "160", "800", "0.800", "8.00", "0.64", "0.80"),
+        ("plain", "4", "10", "50", "-", "-", "125", "625", "0.900", "6.25", "-", "-", "4.0"),
+        ("1", "4", "10", "50", "3.60", "0.900", "100", "500", "0.800", "5.00", "0.80", "1.00", "10.0"),
+        ("2", "4", "20", "100", "5.76", "0.900", "160", "800", "0.800", "8.00", "0.64", "0.80", "10.0"),
     ]
     assert table(with_runs()) == table(whole()), "the grid's table is as without them"
     assert run_table(whole()) == []
