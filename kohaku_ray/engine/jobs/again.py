@@ -130,8 +130,8 @@ class _Encoder:
         return self._recorded.ask(self._of, texts, lambda new: self._load().encode_queries(new))
 
 
-def config_of(run: str, why_not: str) -> Config:
-    """Read the configuration of a run; ``why_not`` ends the refusal of one that ranks with a cross-encoder.
+def config_of(run: str) -> Config:
+    """Read the configuration of a run that can be made again.
 
     Raises:
         ConfigError: It cannot be used, or ranks with a cross-encoder.
@@ -139,7 +139,7 @@ def config_of(run: str, why_not: str) -> Config:
     path = below(run, "config.yaml")
     config = build_config(yaml.safe_load(read_file(path)), path)
     if config.uses.cross_encoder is not None:
-        raise ConfigError(f"{run} ranks with a cross-encoder, {why_not}")
+        raise ConfigError(f"{run} ranks with a cross-encoder, whose scores no ledger records: it cannot be made again")
     return config
 
 
@@ -227,7 +227,7 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
         DataError: The run, its questions, its index or its ledger cannot be used.
     """
     usage = question_rows(run, question_id)["usage"]
-    config = config_of(run, "which `show --prompt` does not start")
+    config = config_of(run)
     question = next((one for one in questions_of(config) if one.question_id == question_id), None)
     if question is None:
         raise DataError(f"{config.questions.path} has no question {question_id} any more: its prompt is not known")
