@@ -146,7 +146,7 @@ def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
         (config.index.path, row["text"]) for config in plan.finished.values() for row in steps_of(config.run, "plan")
     }
     encoded, searched = (summary.shared[f"queries {what}", "computed"] for what in ("encoded", "searched"))
-    assert encoded == searched == len(queries)
+    assert encoded == len(queries) <= searched < summary.shared["queries searched", "asked"]
     assert summary.shared["queries encoded", "asked"] > 4 * encoded
 
 
