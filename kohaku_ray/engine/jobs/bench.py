@@ -28,7 +28,7 @@ from kohaku_ray.engine.jobs.bench_answers import WAVES, answer_on, calls_of, pla
 from kohaku_ray.engine.jobs.bench_machine import cpu_seconds, device_of, gpus_of, replica_processes, run_apart, versions
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.handles import ask_together
-from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
+from kohaku_ray.engine.serving.vllm import IGNORE_EOS, engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.index.tokens import prompt_counter, token_counter
 from kohaku_ray.models.request import ChatRequest, seed_for
@@ -46,8 +46,6 @@ from kohaku_ray.run.deployments import check_deployment, vllm_identity
 from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory
 
-IGNORE_EOS_ENGINE = "kohaku_ray.engine.serving.vllm_ignore_eos.IgnoreEosEngine"
-"""Engine class of the replicas: every call of the grid generates the same number of tokens."""
 WARM_UP_ROUNDS = 20
 """Most rounds of calls until every replica has answered one."""
 WARM_UP_TOKENS = 8
@@ -366,6 +364,6 @@ def _check(config: Config, name: str, deployment: VllmConfig, grid: Grid, texts:
 
 
 def _of(deployment: VllmConfig, replicas: int) -> VllmConfig:
-    """Copy the deployment with this number of replicas and the engine that ignores EOS."""
-    env = {**deployment.env, "RAYLLM_VLLM_ENGINE_CLS": IGNORE_EOS_ENGINE}
+    """Copy the deployment with this number of replicas, which generate ``max_tokens`` where there is no schema."""
+    env = {**deployment.env, IGNORE_EOS: "1"}
     return deployment.model_copy(update={"replicas": replicas, "max_replicas": None, "env": env})

@@ -129,13 +129,16 @@ def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch
             def remote(user, names):
                 Registry.n_beats += 1
 
+        class release:
+            remote = staticmethod(str)
+
     asked = []
     monkeypatch.setattr(applications, "BEAT_S", 0.01)
-    monkeypatch.setattr(applications, "LATE_S", 0.01)
     monkeypatch.setattr(applications, "_start_serve", lambda: None)
     monkeypatch.setattr(applications, "_registry", lambda: Registry)
+    monkeypatch.setattr(applications, "ray_get", str)
     monkeypatch.setattr(applications.ray, "is_initialized", lambda: asked.append(1) or is_up)
-    with applications.serving({}, release=False):
+    with applications.serving({}):
         deadline = time.monotonic() + 10
         while len(asked) < 3:
             assert time.monotonic() < deadline
