@@ -21,7 +21,6 @@ from kohaku_ray.engine.cluster import idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
-from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
 from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.indexes import open_index
@@ -75,15 +74,6 @@ class ActorPool:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.voters = [voter.options(num_cpus=0, scheduling_strategy=here).remote()]
         self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
-
-    def check_serves(self, config: Config) -> None:
-        """Raise a ConfigError if these actors hold another index than a run's."""
-        held, asked = self._config.index, config.index
-        if held != asked:
-            raise ConfigError(
-                f"the actors hold the index at {held.path} but the run asks for {asked.path}, or with other settings: "
-                "start actors of its own"
-            )
 
     def wait_until_ready(self) -> None:
         """Wait until every retriever has opened its index; after ``SAY_EVERY_S``, report what the job waits for."""

@@ -96,7 +96,6 @@ def run_answer(
         ledger = open_ledger(config.ledger, n_ledger_shards(config))
         if pool is None:
             pool = _start_pool(config)
-        pool.check_serves(config)
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
             pool.wait_until_ready()

@@ -46,8 +46,8 @@ from kohaku_ray.run.deployments import check_deployment, vllm_identity
 from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory
 
-WARM_UP_ROUNDS = 20
-"""Most rounds of calls until every replica has answered one."""
+WARM_UPS = 4
+"""Calls per replica before those that are measured, all at once: its router leaves no replica without one."""
 WARM_UP_TOKENS = 8
 
 Messages = tuple[tuple[str, str], ...]
@@ -278,15 +278,10 @@ class _Bench:
         return replace(run, measured=measured, errors=errors)
 
     async def _warm_up(self, handle: Any, n_replicas: int) -> None:
-        """Call until every replica has answered; prompts are as long as the measured ones but different."""
-        answered: set[str] = set()
-        for _ in range(WARM_UP_ROUNDS):
-            first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + 2 * n_replicas
-            calls = [self._requests(0, at, 1, WARM_UP_TOKENS) for at in range(first, self._n_warm_ups)]
-            answered |= {reply.replica for reply in await _ask_all(handle, calls, len(calls))}
-            if len(answered) >= n_replicas:
-                return
-        raise ModelError(f"{len(answered)} of {n_replicas} replicas answered in {WARM_UP_ROUNDS} rounds of calls")
+        """Call until every replica should have answered; prompts are as long as the measured ones but different."""
+        first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + WARM_UPS * n_replicas
+        calls = [self._requests(0, at, 1, WARM_UP_TOKENS) for at in range(first, self._n_warm_ups)]
+        await _ask_all(handle, calls, len(calls))
 
     def _requests(self, cell: int, at: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
         """Build the requests of one question: one per member."""

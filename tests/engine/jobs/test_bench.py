@@ -97,11 +97,11 @@ def test_counts_are_whole_numbers(flag, capsys):
 
 
 class Application:
-    """Answers in Serve's place, by two replicas; notes the questions in flight, and fails where it is told to."""
+    """Answers in Serve's place; notes the questions in flight, and fails where it is told to."""
 
-    def __init__(self, failures: dict[str, BaseException], n_replicas: int = 2, n_tokens: int | None = None) -> None:
-        self.failures, self.n_replicas, self.n_tokens = failures, n_replicas, n_tokens
-        self.in_flight, self.calls = Counter(), Counter()
+    def __init__(self, failures: dict[str, BaseException], n_tokens: int | None = None) -> None:
+        self.failures, self.n_tokens = failures, n_tokens
+        self.in_flight = Counter()
         self.most_in_flight = 0
 
     def options(self, session_id: str):
@@ -119,15 +119,13 @@ class Application:
 
     async def ask(self, request) -> tuple[Reply, float]:
         cell = request.session_id.rsplit("-", 1)[0]
-        self.calls[cell] += 1
-        replica = f"replica {self.calls[cell] % self.n_replicas}"
         self.in_flight[request.session_id] += 1
         self.most_in_flight = max(self.most_in_flight, len(+self.in_flight) if cell != "bench-0" else 0)
         await asyncio.sleep(0.001)
         self.in_flight[request.session_id] -= 1
         if cell in self.failures:
             raise self.failures[cell]
-        return Reply("", 100, 50, self.n_tokens or request.max_tokens, replica=replica), 0.001
+        return Reply("", 100, 50, self.n_tokens or request.max_tokens), 0.001
 
 
 @pytest.fixture
@@ -194,15 +192,9 @@ def test_answer_runs_that_cannot_be_made_keep_the_cells_and_say_why(bench, tmp_p
     assert written(tmp_path)[2:] == [*[("serve", "measured")] * 2, ("answers", "failed")]
 
 
-@pytest.mark.parametrize(
-    ("odd", "said"),
-    [
-        ({"n_tokens": 100}, "10 calls generated 1000 tokens but were to generate 1280"),
-        ({"n_replicas": 1}, "1 of 2 replicas answered in 20 rounds of calls"),
-    ],
-)
-def test_replies_of_another_length_or_of_one_replica_alone_are_no_measurement(bench, odd, said):
-    assert said in bench(Application({}, **odd)).cells[0].reason
+def test_replies_of_another_length_are_no_measurement(bench):
+    said = bench(Application({}, n_tokens=100)).cells[0].reason
+    assert "10 calls generated 1000 tokens but were to generate 1280" in said
 
 
 @pytest.mark.ray
