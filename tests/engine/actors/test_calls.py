@@ -127,11 +127,6 @@ def test_the_longest_unused_goes_first():
     assert computed == [1, 2, 3, 2], "1 was used again before 3 came"
 
 
-@pytest.mark.parametrize("n", [3, 50])
-def test_more_items_than_are_kept_still_come_back(n):
-    assert asyncio.run(Cache(Computed(), 2)(range(n), range(n))) == list(range(n))
-
-
 def test_who_waits_is_not_cancelled_with_who_asked_first():
     async def ask():
         cache = Cache(Computed(), 2)

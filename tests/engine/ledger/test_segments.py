@@ -176,27 +176,6 @@ def test_segments_of_sibling_shards_are_not_read(tmp_path):
     assert read("0of4") == read("") == everything
 
 
-def test_entries_stay_what_they_are_when_their_segments_are_merged(tmp_path):
-    rng, store = random.Random(2), SegmentStore(str(tmp_path), "0of1")
-    recorded, expected = store.index(every), {}
-    for at in range(6):
-        keys = rng.sample("abcdefgh", 4)
-        some = [(key, replace(entry(f"{key}{at}"), generation=rng.randrange(3))) for key in keys]
-        before = {key: dict(recorded).get(key) for key in keys}
-        recorded.written(store.write(some), some)
-        for key, one in some:
-            known = before[key]
-            expected[key] = one if known is None or one.generation > known.generation else known
-        names = [name for name in recorded._segments if (tmp_path / name).exists()]
-        if at % 2:
-            parts, name, merged = store.merge(names)
-            recorded.merged(parts, name, merged)
-            assert dict(recorded) == expected
-            store.drop(names)
-        assert dict(recorded) == expected
-    assert store.load(every).entries == expected
-
-
 def test_a_reply_whose_segment_is_merged_while_it_is_looked_up_is_found(tmp_path):
     store = SegmentStore(str(tmp_path))
     some = [("a", entry("one"))]
@@ -213,20 +192,3 @@ def test_a_reply_whose_segment_is_merged_while_it_is_looked_up_is_found(tmp_path
     recorded._table_of = merged_meanwhile
     store.table_of.cache_clear()
     assert recorded["a"] == entry("one")
-
-
-def test_loading_begins_again_when_segments_were_merged_meanwhile(tmp_path, monkeypatch):
-    store, other = SegmentStore(str(tmp_path)), SegmentStore(str(tmp_path))
-    names = [store.write([(key, entry(key))]) for key in "ab"]
-    index = store.index
-
-    def merged_after(mine):
-        recorded = index(mine)
-        if (tmp_path / names[0]).exists():
-            other.merge(names)
-            other.drop(names)
-            store.table_of.cache_clear()
-        return recorded
-
-    monkeypatch.setattr(store, "index", merged_after)
-    assert store.load(every).entries == {key: entry(key) for key in "ab"}
