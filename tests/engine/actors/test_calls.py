@@ -66,17 +66,6 @@ def test_while_a_batch_runs_the_next_one_gathers():
     assert batches == [["a"], ["b", "c", "d"]]
 
 
-def test_an_error_reaches_its_caller_alone_and_the_batcher_lives_on():
-    async def run():
-        batcher = Batcher(Batches())
-        together = await asyncio.gather(batcher(["bad"]), batcher(["good"]), return_exceptions=True)
-        return together, await batcher(["good"])
-
-    (error, beside), after = asyncio.run(run())
-    assert str(error) == "no"
-    assert beside == after == ["good"]
-
-
 class Computed(list):
     """Notes what is computed, and gives it back a moment later; ``bad`` fails for the first ``n_bad`` times."""
 
@@ -88,17 +77,6 @@ class Computed(list):
         if "bad" in items and self.count("bad") <= self.n_bad:
             raise ValueError("no luck")
         return list(items)
-
-
-def test_an_item_is_computed_once_also_while_it_is_being_computed():
-    computed = Computed()
-
-    async def ask():
-        cache = Cache(computed, 10)
-        return await asyncio.gather(*(cache(items, items) for items in (["a", "b"], ["b", "c"], ["a", "a"])))
-
-    assert asyncio.run(ask()) == [["a", "b"], ["b", "c"], ["a", "a"]]
-    assert computed == ["a", "b", "c"]
 
 
 def test_a_failure_is_not_kept_reaches_all_who_wait_and_leaves_what_was_kept_before():
