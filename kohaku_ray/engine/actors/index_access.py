@@ -173,12 +173,6 @@ class LocalIndex(Calls):
         self, asked: Sequence[tuple[int, ...]], section_tokens: int, tokenizers: tuple[Tokenizer, ...]
     ) -> list[NodeTable]:
         """Cut out nodes with the text around them, one table per tuple of rows; see ``NodeTable.neighbourhood``."""
-        return self.neighbourhoods(asked, section_tokens, tokenizers)
-
-    def neighbourhoods(
-        self, asked: Sequence[tuple[int, ...]], section_tokens: int, tokenizers: tuple[Tokenizer, ...]
-    ) -> list[NodeTable]:
-        """See ``nodes``; of this shard."""
         around = [self.shard.nodes.neighbourhood(self._to_shard(rows), section_tokens) for rows in asked]
         if tokenizers:
             around = [nodes.with_tokens(self._count_nodes(nodes, tokenizers)) for nodes in around]
