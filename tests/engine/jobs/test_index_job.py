@@ -283,14 +283,6 @@ def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_u
 
 
 @pytest.mark.parametrize(
-    ("overrides", "kind", "said"),
-    [
-        (["index.path={}/file/index"], DataError, r"cannot write .*file/index"),
-        (["index.encoders=64"], ConfigError, r"the cluster has 6 CPUs but 64 encoder\(s\) need 64"),
-        (["index.encoder.model=package:no_such_encoder"], ConfigError, r"package:no_such_encoder"),
-    ],
-)
-@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("index.encoder.dim=128", r"encoder\.dim None but the configuration says 128"),
