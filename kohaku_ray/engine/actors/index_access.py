@@ -6,7 +6,8 @@ the trip from a member's process come with it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +25,7 @@ from kohaku_ray.index.store import Shard
 from kohaku_ray.index.tokens import Counter, token_counter
 from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
 from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
+from kohaku_ray.systems.base import Depth
 
 QUERIES_AT_ONCE = 1024
 """Most queries per batch: a larger batch fills the encoder's fixed shapes better."""
@@ -36,6 +38,11 @@ Kinds = tuple[str, ...]
 
 Within = tuple[str, ...] | None
 """Documents to search; None: all."""
+
+Depths = Mapping[Kinds, Depth]
+"""How deep the runs that share an index search it, by the kinds of a view."""
+
+Search = Callable[["LocalIndex", Sequence[Any], Kinds, int, Within], Coroutine[Any, Any, list[Hits]]]
 
 
 def _to_all(layout: ShardLayout, items: Sequence[Any]) -> Shares:
@@ -73,6 +80,25 @@ def _joined(found: list[NodeTable], *_: Any) -> NodeTable:
     return join_nodes(found)
 
 
+def _deepest(depth: str) -> Callable[[Search], Search]:
+    """Search as deep as the deepest of the runs that share the index, if a shorter search is the beginning of it."""
+
+    def decorate(method: Search) -> Search:
+        @functools.wraps(method)
+        async def search(
+            self: LocalIndex, queries: Sequence[Any], kinds: Kinds, top_k: int, within: Within
+        ) -> list[Hits]:
+            most = top_k
+            if self.depths is not None and (depth == "lexical" or within is not None or self.is_exact(kinds)):
+                most = max(top_k, getattr(self.depths.get(kinds, Depth()), depth))
+            found = await method(self, queries, kinds, most, within)
+            return found if most == top_k else [hits.prefix(top_k) for hits in found]
+
+        return search
+
+    return decorate
+
+
 class LocalIndex(Calls):
     """An index, or one of its shards, open in this process."""
 
@@ -82,7 +108,7 @@ class LocalIndex(Calls):
         encoder: SentenceEncoder,
         *,
         score: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]] = handles.rank_pairs,
-        keeps: bool = False,
+        depths: Depths | None = None,
         gpu: bool = False,
         float16: bool = False,
         nprobe: int = 16,
@@ -92,12 +118,12 @@ class LocalIndex(Calls):
     ) -> None:
         """Answer from an open shard.
 
-        With ``keeps``, for runs that share the index, results are kept. ``score`` ranks pairs by an application's
-        cross-encoder, ``peer`` returns the index that holds another shard, ``count`` makes a tokenizer's counter;
-        ``gpu`` and ``float16`` say where FAISS searches and what it holds there.
+        With ``depths`` of all runs that share the index, every search is as deep as the deepest and results are kept.
+        ``score`` ranks pairs by an application's cross-encoder, ``peer`` returns the index that holds another shard,
+        ``count`` makes a tokenizer's counter; ``gpu`` and ``float16`` say where FAISS searches and what it holds there.
         """
-        super().__init__(keeps=keeps)
-        self.shard, self.encoder = shard, encoder
+        super().__init__(keeps=depths is not None)
+        self.shard, self.encoder, self.depths = shard, encoder, depths
         self._score, self._gpu, self._float16, self._image_encoder = score, gpu, float16, image_encoder
         self._peer, self._count = peer, count
         self._nprobe, self._searched = nprobe, dict[Kinds, VectorIndex]()
@@ -108,7 +134,7 @@ class LocalIndex(Calls):
     def open(
         cls,
         config: Config,
-        keeps: bool = False,
+        depths: Depths | None = None,
         number: int = 0,
         peer: Callable[[int], LocalIndex] | None = None,
     ) -> LocalIndex:
@@ -118,7 +144,7 @@ class LocalIndex(Calls):
         return cls(
             shard,
             make_query_encoder(config),
-            keeps=keeps,
+            depths=depths,
             gpu=gpu,
             float16=config.index.search_float16,
             nprobe=config.index.nprobe,
@@ -136,6 +162,7 @@ class LocalIndex(Calls):
         return list(encoder.encode_queries(texts))
 
     @spread(_to_all, _best)
+    @_deepest("dense")
     @cached(20_000, key=lambda vector: vector.tobytes())
     @batched()
     def search(self, vectors: list[F32], kinds: Kinds, top_k: int, within: Within) -> list[Hits]:
@@ -144,6 +171,7 @@ class LocalIndex(Calls):
         return self._of_whole(found)
 
     @spread(_to_all, _best)
+    @_deepest("lexical")
     @cached(20_000)
     @batched()
     def lexical(self, queries: list[str], kinds: Kinds, top_k: int, within: Within) -> list[Hits]:
@@ -187,6 +215,10 @@ class LocalIndex(Calls):
     def number(self) -> int:
         """The shard's."""
         return self.shard.number
+
+    def is_exact(self, kinds: Kinds) -> bool:
+        """Whether a shorter search of a dense view is the beginning of a longer one."""
+        return self.shard.vectors(kinds).exact
 
     async def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> list[Any]:
         """Run a method on this shard alone."""
@@ -242,3 +274,14 @@ class _Remote:
 def remote(retriever: Any) -> LocalIndex:
     """Return the index that a retriever actor holds: its methods, each called in the actor."""
     return cast(LocalIndex, _Remote(retriever))
+
+
+def united_depths(many: Sequence[Config]) -> Depths:
+    """Return the greatest search depth per view over these runs."""
+    found: dict[Kinds, Depth] = {}
+    for config in many:
+        for name, depth in config.uses.views.items():
+            kinds = config.declaration.views[name].kinds
+            there = found.get(kinds, Depth())
+            found[kinds] = Depth(max(there.dense, depth.dense), max(there.lexical, depth.lexical))
+    return found

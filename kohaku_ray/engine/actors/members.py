@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.index_access import LocalIndex, remote
+from kohaku_ray.engine.actors.index_access import Depths, LocalIndex, remote
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext, Shared
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.records import Prediction, Question
@@ -32,9 +32,9 @@ class Retriever:
     Retrievers of an index's shards ask each other: each takes blocks, and searches the shards of all.
     """
 
-    def __init__(self, config: Config, keeps: bool = False, shard: int = 0, peers: Sequence[str] = ()) -> None:
+    def __init__(self, config: Config, depths: Depths | None = None, shard: int = 0, peers: Sequence[str] = ()) -> None:
         """Name an index, which is opened on first use; ``peers`` names a retriever per shard, among them this one."""
-        self._config, self._keeps, self._shard = config, keeps, shard
+        self._config, self._depths, self._shard = config, depths, shard
         self._peer = functools.cache(lambda other: remote(ray.get_actor(peers[other])))
 
     def ready(self) -> None:
@@ -56,7 +56,7 @@ class Retriever:
 
     @functools.cached_property
     def _index(self) -> LocalIndex:
-        return LocalIndex.open(self._config, self._keeps, self._shard, self._peer)
+        return LocalIndex.open(self._config, self._depths, self._shard, self._peer)
 
 
 class Member:

@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
+from kohaku_ray.engine.actors.index_access import Depths
 from kohaku_ray.engine.actors.members import Member, Retriever, Voter
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.cluster import idle_cpus, say
@@ -51,8 +52,8 @@ FILLS = 2
 class ActorPool:
     """Retrievers, which hold an index; processes in which members answer; voters."""
 
-    def __init__(self, config: Config, n_workers: int, *, keeps: bool = False) -> None:
-        """Start the actors: ``n_workers`` processes for members; retrievers ``keep`` what runs share."""
+    def __init__(self, config: Config, n_workers: int, depths: Depths | None = None) -> None:
+        """Start the actors: ``n_workers`` processes for members; ``depths`` is of all runs (see ``LocalIndex``)."""
         self._config = config
         always: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
         each = config.cluster.retriever
@@ -63,7 +64,7 @@ class ActorPool:
         for replica in range(n_retrievers(config, n_shards, ray.cluster_resources())):
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
             for shard, name in enumerate(names):
-                self.retrievers.append(retriever(name=name, **own).remote(config, keeps, shard, names))
+                self.retrievers.append(retriever(name=name, **own).remote(config, depths, shard, names))
         # Spread: actors that ask for next to no CPU would all go to one node.
         spread = {"num_cpus": idle_cpus(), "scheduling_strategy": "SPREAD", **always}
         member = ray.remote(max_concurrency=1000, **spread)(Member)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import ray
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.index_access import united_depths
 from kohaku_ray.engine.actors.pool import ActorPool, member_processes, n_ledger_shards
 from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.errors import message_of
@@ -231,7 +232,7 @@ def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary
     n_cpus = ray.cluster_resources().get("CPU", 1)
     n_busy = min(plan.loaded.sweep.concurrency, int(n_cpus))
     n_workers = max(n_busy, *(member_processes(one, n_cpus) for one in configs))
-    pool = ActorPool(configs[0], n_workers, keeps=True)
+    pool = ActorPool(configs[0], n_workers, united_depths(configs))
     try:
         with ledger.kept_alive():
             pool.wait_until_ready()

@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 from index.small_index import FakeEncoder, index_documents, make_documents
 
-from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.actors.index_access import LocalIndex, united_depths
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index, Shard
 from kohaku_ray.index.views import View
+from kohaku_ray.systems.base import Depth
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
 VIEWS = (View(NODES, dense=True), View(PARAGRAPHS, lexical=True))
 TEXTS = ["How much energy?", "kWh of a", "Page 3", "It rose.", "Chart of d"]
+DEPTHS = {NODES: Depth(dense=9), PARAGRAPHS: Depth(lexical=4)}
 WORDS = ("words", None)
 
 
@@ -36,13 +39,13 @@ def shard(request, paths) -> Shard:
     return Index.open(paths[request.param]).shards[0]
 
 
-@pytest.fixture(params=[False, True], ids=["alone", "kept"])
+@pytest.fixture(params=[None, DEPTHS], ids=["alone", "kept"])
 def local(request, shard) -> LocalIndex:
     return opened(shard, request.param)
 
 
-def opened(shard: Shard, keeps=False, **more) -> LocalIndex:
-    return LocalIndex(shard, FakeEncoder(), score=Pairs(), keeps=keeps, **more)
+def opened(shard: Shard, depths=None, **more) -> LocalIndex:
+    return LocalIndex(shard, FakeEncoder(), score=Pairs(), depths=depths, **more)
 
 
 def run(local: LocalIndex, name: str, items, params):
@@ -115,7 +118,7 @@ ASKED = {
 
 def test_every_operation_is_tested():
     public = {name for name in vars(LocalIndex) if not name.startswith("_")}
-    assert set(ASKED) == public - {"open", "layout", "number", "on_shard", "ask"}
+    assert set(ASKED) == public - {"open", "layout", "number", "is_exact", "on_shard", "ask"}
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -162,9 +165,42 @@ def test_a_search_is_held_to_documents(local, shard, name, within):
     assert any(map(len, found)) == bool(within)
 
 
+@pytest.mark.parametrize(("name", "deepest"), [("search", 9), ("lexical", 4)])
+def test_a_shorter_search_is_the_beginning_of_the_deepest(paths, ran, name, deepest):
+    local = opened(Index.open(paths["Flat"]).shards[0], DEPTHS)
+    items, (kinds, _, _) = ASKED[name]
+
+    async def ask():
+        return [await run(local, name, items, (kinds, k, None)) for k in (2, deepest, 3)]
+
+    short, deep, middle = asyncio.run(ask())
+    assert plain(short) == plain(hits.prefix(2) for hits in deep)
+    assert plain(middle) == plain(hits.prefix(3) for hits in deep)
+    assert max(map(len, deep)) > 3
+    assert ran[name] == len(items), "searched once, at the deepest"
+    deeper = asyncio.run(run(local, name, items, (kinds, deepest + 2, None)))
+    assert ran[name] == 2 * len(items)
+    assert plain(hits.prefix(deepest) for hits in deeper) == plain(deep)
+
+
+@pytest.mark.parametrize(("within", "is_shared"), [(None, False), (("b", "c"), True)])
+def test_depths_of_an_approximate_index_are_shared_within_documents_alone(paths, ran, within, is_shared):
+    """There it is exact."""
+    shard = Index.open(paths["IVF2,Flat"]).shards[0]
+    local, ranges = opened(shard, DEPTHS), shard.index.ranges(within) if within else None
+
+    async def ask():
+        return [await local.search(queries(), NODES, k, within) for k in (4, 9, 4)]
+
+    first, deep, again = asyncio.run(ask())
+    assert plain(first) == plain(again) == plain(shard.vectors(NODES).search(np.stack(queries()), 4, ranges))
+    assert plain(deep) == plain(shard.vectors(NODES).search(np.stack(queries()), 9, ranges))
+    assert ran["search"] == (1 if is_shared else 2) * len(TEXTS)
+
+
 @pytest.mark.parametrize("name", ["embed", "search", "lexical", "rank_pairs", "nodes"])
 def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, name):
-    local = opened(shard, True)
+    local = opened(shard, DEPTHS)
     items, params = ASKED[name]
 
     async def ask():
@@ -177,7 +213,7 @@ def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, n
 
 
 def test_a_run_alone_keeps_nothing_but_ranked_pairs(shard, ran):
-    local = opened(shard, False)
+    local = opened(shard, None)
 
     async def ask():
         for _ in range(2):
@@ -229,7 +265,7 @@ def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard):
 
         return count
 
-    local = opened(shard, False, count=counter)
+    local = opened(shard, None, count=counter)
     both = (WORDS, ("pages", "main"))
 
     async def ask():
@@ -244,3 +280,11 @@ def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard):
     assert [int(words.tokens[row]) for row in sentences] == [len(text.split()) for text in texts]
     assert not none.tokens.any()
     assert [name for name, _ in asked] == ["words", "pages", "words"], "a text is counted once by each tokenizer"
+
+
+def test_depths_are_those_of_the_deepest_run():
+    one = load_config("demo", ["kohaku.top_k=4", "kohaku.max_retries=1", "kohaku.bm25_top_k=7"])
+    two = load_config("demo", ["kohaku.top_k=5", "kohaku.max_retries=2", "kohaku.bm25_top_k=0"])
+    assert united_depths([one]) == {NODES: Depth(dense=8), PARAGRAPHS: Depth(lexical=7)}
+    assert united_depths([one, two]) == {NODES: Depth(dense=15), PARAGRAPHS: Depth(lexical=7)}
+    assert united_depths([two]) == {NODES: Depth(dense=15)}
