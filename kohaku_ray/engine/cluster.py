@@ -121,14 +121,24 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-    """Check in seconds that something listens at a host and port: Ray itself would wait for minutes."""
+    """Check in seconds that a host and port are a Ray cluster's: Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal():
+    if not port.isdecimal() or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
+    import grpc
+
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_S).close()
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, str(error)) from None
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=ANSWERS_S)
+        except grpc.FutureTimeoutError:
+            raise ConfigError(
+                f"cluster.address is {address!r} but another program than Ray has that port: give the port that "
+                "`ray start --head` printed (6379 by default), or leave cluster.address out to start a local one"
+            ) from None
 
 
 def _no_cluster(address: str, why: str) -> ConfigError:
