@@ -458,6 +458,7 @@ def test_a_bundle_whose_manifest_is_not_its_own_is_refused(bundled, tmp_path, ca
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (lambda files: with_text(files, "ledger/", b"explanation", b"explanatiom"), "is not what its name says"),
         (lambda files: {**files, "../out": b"out"}, "leads out of the bundle"),
         (lambda files: {**files, "/etc/out": b"out"}, "leads out of the bundle"),
         (lambda files: {**files, "a/../../out": b"out"}, "leads out of the bundle"),
@@ -469,3 +470,12 @@ def test_a_bundle_whose_manifest_is_not_its_own_is_refused(bundled, tmp_path, ca
 )
 def test_a_bundle_that_names_what_it_does_not_hold_is_refused(bundled, tmp_path, capsys, change, said):
     refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip"), said, capsys)
+
+
+def test_a_table_that_cannot_be_read_is_said(bundled, tmp_path, capsys):
+    files = {**files_in(bundled), "runs/run/votes.parquet": b"PAR1"}
+    assert main(["replay", zipped(files, tmp_path / "bad.zip")]) == 2
+    assert "a table of run cannot be read" in capsys.readouterr().err
+    files.pop("runs/run/votes.parquet")
+    assert main(["replay", zipped(files, tmp_path / "bad.zip")]) == 1
+    assert "votes.parquet: new" in capsys.readouterr().out

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import adapted
@@ -32,7 +33,7 @@ from kohaku_ray.engine.jobs.again import (
     open_recorded,
 )
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
@@ -250,35 +251,53 @@ def replay_bundle(path: str, index: str | None = None) -> Replay:
     """
     with tempfile.TemporaryDirectory() as home:
         manifest = unpack(path, home)
-        entries = SegmentStore(f"{home}/ledger").load(lambda _: True).entries
-        recorded = Recorded.read(f"{home}/{RECORDED}")
+        try:
+            replies = SegmentStore(f"{home}/ledger").load(lambda _: True)
+            recorded = Recorded.read(f"{home}/{RECORDED}")
+        except (OSError, pa.ArrowException, LookupError) as error:
+            raise ConfigError(f"{path}: its ledger cannot be read ({error}): make it again") from None
+        if replies.damaged:
+            raise ConfigError(f"{path}: {replies.damaged[0]} is not what its name says: make the bundle again")
         runs, configs = [], dict[str, Config]()
         for name, run in manifest.runs.items():
-            closed = Replies(entries, {*run.refused})
+            closed = Replies(replies.entries, {*run.refused})
             again, configs[name] = _replayed(path, home, manifest, name, closed, recorded, index)
             runs.append(again)
         if manifest.sweep is None:
             return Replay(tuple(runs))
-        tables = _tables(SweepFacts.model_validate(manifest.sweep), configs)
+        tables = _tables(_sweep_of(path, manifest.sweep), configs)
         was = {one: read_file(file) for one in tables if os.path.isfile(file := f"{home}/sweep/{one}")}
         found = compare_outputs(was, {name: text.encode() for name, text in tables.items()})
         return Replay(tuple(runs), tables, tuple(found.differences))
+
+
+def _sweep_of(path: str, values: dict[str, Any]) -> SweepFacts:
+    try:
+        return SweepFacts.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: its sweep cannot be read ({error.errors()[0]['msg']}): make it again") from None
 
 
 def _replayed(
     path: str, home: str, manifest: Manifest, name: str, replies: Replies, recorded: Recorded, given: str | None
 ) -> tuple[ReplayedRun, Config]:
     run, there, where = manifest.runs[name], f"{home}/runs/{name}", f"config.yaml of {name} in {path}"
-    values, own = dict(parse_file(Path(there, "config.yaml"))), f"{home}/indexes/{run.index}"
+    values, own = parse_file(Path(there, "config.yaml")), f"{home}/indexes/{run.index}"
     at = own if os.path.isdir(own) else given or str(expand(value_at(values, ("index", "path"), "")))
-    config = build_config(_closed(values, run, home, at), where)
+    config = build_config(_closed(values if isinstance(values, dict) else {}, run, home, at), where)
+    if len(run.models) != config.ensemble.members:
+        raise ConfigError(f"{where} has {config.ensemble.members} members, the bundle models of {len(run.models)}")
     opened = _open_same(at, manifest.indexes[run.index], path)
     again = RunDirectory(config.run)
     make_again(config, run.models, replies, recorded, open_recorded(config, opened, recorded, run.index))
     now = outputs_in(again, config, manifest.with_text)
     was = {one: read_file(f"{there}/{one}") for one in now if os.path.isfile(f"{there}/{one}")}
-    found = compare_outputs(was, now)
-    usage = pq.read_table(pa.BufferReader(was["usage.parquet"]), columns=list(_USED))
+    try:
+        found = compare_outputs(was, now)
+        usage = pq.read_table(pa.BufferReader(was["usage.parquet"]), columns=list(_USED))
+        used = {one: sum(usage[one].to_pylist()) for one in _USED}
+    except (pa.ArrowException, LookupError) as error:
+        raise ConfigError(f"{path}: a table of {name} cannot be read ({error}): make the bundle again") from None
     scored = _scored(again.path, config.questions.path, config)
     if not same(list(run.scores), list(plain(_records(scored)))):
         found.differences.append(f"scores: {_said(run.scores)} in the bundle, {_said(_records(scored))} here")
@@ -290,7 +309,7 @@ def _replayed(
         scores=_with_intervals(scored),
         n_questions=len(again.read_table("votes", ["question_id"])),
         n_members=config.ensemble.members,
-        used={one: sum(usage[one].to_pylist()) for one in _USED},
+        used=used,
     )
     for one in _FACTS:  # a sweep's tables are made of finished runs
         shutil.copy(f"{there}/{one}", again.file(one))
