@@ -61,18 +61,17 @@ def simulate(n_replicas: int, bound: float) -> tuple[float, float]:
     ring = sorted((position(f"{replica}:{at}"), replica) for replica in range(n_replicas) for at in range(N_VIRTUAL))
     replicas = range(n_replicas)
     running: list[tuple[float, str]] = []
-    now, evenness, n_moved = 0.0, [], 0
+    now, evenness = 0.0, []
     for number in range(N_QUESTIONS):
         question = f"question {number}"
         if len(running) >= IN_FLIGHT * n_replicas:
             now, ended = heapq.heappop(running)
             placement.ended(ended)
             evenness.append(placement.n_in_flight / n_replicas / max(map(placement.load, replicas)))
-        order = order_of(question, ring)
-        n_moved += placement.place(question, order, replicas) != order[0]
+        placement.place(question, order_of(question, ring), replicas)
         placement.began(question)
         heapq.heappush(running, (now + rng.lognormvariate(0, 0.5), question))
-    return mean(evenness), n_moved / N_QUESTIONS
+    return mean(evenness), placement.n_moved / placement.n_placed
 
 
 def order_of(question: str, ring: list[tuple[int, int]]) -> list[int]:

@@ -302,4 +302,7 @@ def _spending(summary: AnswerSummary) -> str:
         parts.append(f"{spent['joules'] / 1000:.1f} kJ")
     if spent["dollars"]:
         parts.append(f"${spent['dollars']:.4f}")
+    n_placed, n_moved = sum(summary.n_placed.values()), sum(summary.n_moved.values())
+    if n_placed:
+        parts.append(f"{n_placed} questions placed on replicas, {n_moved} of them moved off an overloaded one")
     return "used by the calls made: " + ", ".join(parts)

@@ -36,6 +36,8 @@ class AnswerSummary:
         flags: Number of answers with each of ``records.FLAGS``.
         stopped: Why no more calls were made after a while; empty: none was left out.
         spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
+        n_placed: Questions that the question router placed on replicas during this run, by deployment.
+        n_moved: How many of them went to another replica because theirs was overloaded.
         wall_s: Whole job, start-up included.
     """
 
@@ -50,6 +52,8 @@ class AnswerSummary:
     flags: dict[str, int] = field(default_factory=dict)
     stopped: str = ""
     spent: dict[str, float] = field(default_factory=dict)
+    n_placed: dict[str, int] = field(default_factory=dict)
+    n_moved: dict[str, int] = field(default_factory=dict)
     wall_s: float = 0.0
 
     def add(self, block: AnswerSummary) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import ray
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine import metrics
 from kohaku_ray.engine.actors.index_access import Depths, LocalIndex, remote
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext, Shared
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
@@ -82,7 +83,11 @@ class Voter:
 
     def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
         """See ``vote_block``."""
-        return vote_block(config, n_prepared, *parts[:n_prepared], *chain.from_iterable(parts[n_prepared:]))
+        result, tables = vote_block(config, n_prepared, *parts[:n_prepared], *chain.from_iterable(parts[n_prepared:]))
+        n_in_error = result.n_questions_in_error
+        metrics.add("kohaku_ray_questions_total", result.n_questions - n_in_error, outcome="answered")
+        metrics.add("kohaku_ray_questions_total", n_in_error, outcome="error")
+        return result, tables
 
     def settle(
         self, config: Config, questions: Sequence[Question], *answered: Sequence[Sequence[Answered | None]]

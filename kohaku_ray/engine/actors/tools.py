@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine import metrics
 from kohaku_ray.engine.actors.index_access import LocalIndex, Tokenizer
 from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
@@ -111,8 +112,10 @@ class EngineTools:
             asked = await self.context.ledger.ask(request, model.application, again=self.again)
         except ContextOverflowError:
             raise
-        except ModelError:
+        except ModelError as error:
             self.n_no_reply += 1
+            labels = {"deployment": model.deployment, "role": role, "error": type(error).__name__}
+            metrics.add("kohaku_ray_call_errors_total", 1, **labels)
             raise
         reply = asked.entry.reply
         self.calls.append(
@@ -134,6 +137,7 @@ class EngineTools:
                 dollars=dollars(reply, model.price),
             )
         )
+        metrics.count_call(self.calls[-1])
         return reply
 
     async def prompt_tokens(self, prompt: Prompt, role: str = "answer") -> int | None:

@@ -126,18 +126,23 @@ def make_run(
     """Make a run on running actors and replicas, from the first mark in its directory to the last.
 
     ``show`` is called after each block. The run ``began`` at a time of ``time.perf_counter``. If it ``is_alone`` on its
-    ledger, what that does is said when no question is finished for long.
+    replicas, what their router counts is its own.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used, or another job writes it.
     """
     config, directory = context.config, RunDirectory(context.config.run)
+    applications = context.applications if is_alone else {}
     with directory.owned():
         directory.begin(config)
+        before = {name: ledger.placed(application) for name, application in applications.items()}
         waits = None
         if is_alone:
-            waits = functools.partial(_say_state, ledger, tuple(context.applications.values()), ledger.progress())
+            waits = functools.partial(_say_state, ledger, tuple(applications.values()), ledger.progress())
         summary = answer_all(RunWork(pool, context), questions, directory, show, waits)
+        for name, application in applications.items():
+            counts = zip(ledger.placed(application), before[name], strict=True)
+            summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
         ledger.flush()
         summary.wall_s = time.perf_counter() - began
         directory.finish(config, summary, identity)

@@ -96,6 +96,11 @@ class Ledger:
         for shard in self._shards:
             ray.kill(shard)
 
+    def placed(self, application: str) -> tuple[int, int]:
+        """Count the questions placed on an application's replicas so far, and those moved off an overloaded one."""
+        counts = ray_get([shard.placed.remote(application) for shard in self._shards])
+        return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
+
     def progress(self) -> tuple[int, int, int]:
         """Sum ``LedgerShard.progress`` over all shards: calls in flight, calls made, tokens generated."""
         counts = ray_get([shard.progress.remote() for shard in self._shards])

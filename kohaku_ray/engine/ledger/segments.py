@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
 
@@ -30,6 +32,9 @@ READERS = 8
 
 REMOTE_KEPT = 8
 """Segments of an object store kept in memory; local ones are mapped."""
+
+MOST_STARTS = 3
+"""Starts of one shard in a row that its process does not survive, after which it refuses to read the segments."""
 
 _WAY_OUT = "run on that cluster, wait for it to end, or set ledger.path to another directory"
 
@@ -254,6 +259,39 @@ class SegmentStore:
         for name in self._directory.names(FOLDER):
             if name.endswith(TEMPORARY):
                 self._directory.remove(name)
+
+    @contextmanager
+    def starting(self, shard: str, owner: str) -> Iterator[None]:
+        """Record that a shard starts while the block runs, so that a process that the block kills is counted.
+
+        Args:
+            shard: Name of the shard in this ledger.
+            owner: Name of its actor: Ray starts it again and again, whatever kills it.
+
+        Raises:
+            DataError: The same actor's processes died ``MOST_STARTS`` times in a row in this block.
+        """
+        name, n_died = f"starting-{shard}.json", 0
+        try:
+            before = json.loads(self._directory.read(name).to_pybytes())
+            n_died = int(before["n_died"]) if before["owner"] == owner else 0
+        except StorageError:
+            raise
+        except (DataError, ValueError, TypeError, LookupError):
+            pass  # there is none, or a torn one
+        if n_died >= MOST_STARTS:
+            raise DataError(
+                f"shard {shard} of ledger {self.path} died {n_died} times in a row while it read {FOLDER}/: Ray's logs "
+                "say why (out of memory is the usual reason); give its node more memory, or set ledger.path to another "
+                "directory"
+            )
+        self._directory.replace(name, json.dumps({"owner": owner, "n_died": n_died + 1}).encode())
+        try:
+            yield
+        except Exception:
+            self._directory.remove(name)
+            raise
+        self._directory.remove(name)
 
     def _write_table(self, table: pa.Table, age: str, shard: str) -> str:
         sink = pa.BufferOutputStream()

@@ -17,9 +17,11 @@ from typing import Any, Literal
 
 import ray
 
+from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger.segments import MOST_SMALL, Entry, Recorded, SegmentStore, segment_table
 from kohaku_ray.engine.serving.handles import Handles, Outcome, ask_together
+from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
 from kohaku_ray.records import Reply
@@ -113,6 +115,10 @@ class LedgerShard:
             "damaged": self._entries.damaged,
         }
 
+    async def placed(self, application: str) -> tuple[int, int]:
+        """Count the questions this shard sent to an application's replicas, and those moved off an overloaded one."""
+        return counts_of(application)
+
     async def progress(self) -> tuple[int, int, int]:
         """Count the calls in flight, those made since this shard started, and the tokens that these generated."""
         return len(self._in_flight), self._n_made, self._n_tokens
@@ -199,7 +205,8 @@ class LedgerShard:
         is_new = self._shard == 0 and self._store.lease.acquire(self._owner)
         if is_new:  # nobody writes yet
             self._store.remove_unfinished()
-        self._entries = self._store.index(lambda key: shard_of(key, self._n_shards) == self._shard)
+        with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._owner):
+            self._entries = self._store.index(lambda key: shard_of(key, self._n_shards) == self._shard)
         self._is_open = True
 
     def _said(self, verb: str, error: Exception) -> str:
@@ -259,6 +266,7 @@ class LedgerShard:
 
     async def _keep_flushing(self) -> None:
         while True:
+            metrics.add("kohaku_ray_calls_in_flight", len(self._in_flight), shard=str(self._shard))
             await asyncio.sleep(self._flush_s)
             with suppress(DataError):  # kept as the write failure; tried again
                 await self.flush()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ray.exceptions import RayError, RayTaskError
 
+from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused, ReplicaLostError, message_of, root_cause
 from kohaku_ray.errors import ModelError, TransientModelError
 from kohaku_ray.models.request import ChatRequest
@@ -58,6 +59,7 @@ class Handles:
                 # The replica died during the call, or none is up yet: Serve starts another.
                 last = error
                 self._handles.pop(application, None)
+                metrics.add("kohaku_ray_call_retries_total", 1, application=application)
                 await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
         assert last is not None
         raise TransientModelError(f"{who}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 R = TypeVar("R", bound=Hashable)
 
@@ -21,6 +21,10 @@ class Placement(Generic[R]):
 
     A question goes to the first replica in its ring order that has at most ``bound`` times the mean number of
     questions in flight, and stays there while that replica lives: its context is prefilled once.
+
+    Attributes:
+        n_placed: Questions placed so far.
+        n_moved: How many of them did not go to the first replica of their order.
     """
 
     def __init__(self, bound: float = BOUND) -> None:
@@ -29,6 +33,7 @@ class Placement(Generic[R]):
         self._at: OrderedDict[str, R] = OrderedDict()
         self._calls: Counter[str] = Counter()
         self._loads: Counter[R] = Counter()
+        self.n_placed = self.n_moved = 0
 
     def place(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
         """Return the replica of a question's next call; ``order`` is the ring's of all live ``replicas``."""
@@ -40,6 +45,8 @@ class Placement(Generic[R]):
         # Counts this question too: every replica of an idle cluster takes one.
         most = math.ceil(self._bound * (self.n_in_flight + 1) / len(order))
         place = next((replica for replica in order if self._loads[replica] < most), order[0])
+        self.n_placed += 1
+        self.n_moved += place != order[0]
         if question in self._calls and there is not None:  # its replica died during its calls
             self._loads[there] -= 1
             self._loads[place] += 1
@@ -76,3 +83,17 @@ class Placement(Generic[R]):
         if question not in self._calls:
             self._calls[question] = 0
             self._loads[self._at[question]] += 1
+
+
+_PLACEMENTS: dict[str, Placement[Any]] = {}
+
+
+def placement_of(application: str, bound: float = BOUND) -> Placement[Any]:
+    """Return this process's placement for an application: Serve creates the router and gives no access to it."""
+    return _PLACEMENTS.setdefault(application, Placement(bound))
+
+
+def counts_of(application: str) -> tuple[int, int]:
+    """Count the questions this process placed for an application, and those it moved."""
+    placement = _PLACEMENTS.get(application)
+    return (placement.n_placed, placement.n_moved) if placement is not None else (0, 0)

@@ -20,11 +20,11 @@ class QuestionRouter(ConsistentHashRouter):
     def initialize_state(self, bound: float = BOUND, **kwargs: Any) -> None:
         """Read the deployment's ``request_router_kwargs``; ``bound`` is that of ``Placement``."""
         # Imported here: Serve ships this class by value, with module variables of its own.
-        from kohaku_ray.engine.serving.placement import Placement
+        from kohaku_ray.engine.serving.placement import placement_of
 
         # The placement needs the whole ring's order.
         super().initialize_state(num_fallback_replicas=sys.maxsize - 1, **kwargs)
-        self._placement = Placement[Any](bound)
+        self._placement = placement_of(self._deployment_id.app_name, bound)
         self._calls: dict[str, str] = {}
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:

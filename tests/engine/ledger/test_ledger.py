@@ -17,6 +17,7 @@ from ray import serve
 
 from kohaku_ray.config.deployments import OpenAIConfig
 from kohaku_ray.config.sections import LedgerConfig
+from kohaku_ray.engine.ledger import client
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.serving.applications import application_name, serving
@@ -130,6 +131,17 @@ def test_two_jobs_of_different_shard_counts_agree(application, tmp_path):
     assert len({shard_of(request_key(one), 3) for one in requests}) > 1
 
 
+def test_a_shard_that_dies_of_its_segments_again_and_again_ends_the_job(cluster, tmp_path, monkeypatch):
+    class Dying(client.LedgerShard):  # in here, so that it travels by value
+        def _open(self):
+            self._store.index = lambda _: os._exit(1)
+            super()._open()
+
+    monkeypatch.setattr(client, "LedgerShard", Dying)
+    with pytest.raises(DataError, match=r"shard 0-of-1 of ledger .* died 3 times in a row while it read segments/"):
+        open_ledger(LedgerConfig(path=str(tmp_path)))
+
+
 def test_damaged_segments_of_every_shard_are_named_and_their_replies_asked_again(application, tmp_path, capsys):
     entries = [(request_key(request("lost")), Entry(Reply("old"), "fake", 1.0))]
     names = [SegmentStore(str(tmp_path), shard).write(entries) for shard in ("", "0of2", "1of2")]
@@ -234,6 +246,9 @@ def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replic
     assert len(counts) == 3
     # Each shard keeps its own questions within the bound, rounded up.
     assert max(counts.values()) <= 24 / 3 * 1.25 + 3
+    n_placed, n_moved = ledger.placed(three_replicas)
+    assert n_placed == 24
+    assert 0 <= n_moved < 24
     overflow = [replace(request("overflow", seed), session_id=f"question {seed}") for seed in range(6)]
     for one in overflow:
         with pytest.raises(ContextOverflowError, match="longer than the model takes"):

@@ -79,6 +79,36 @@ def test_a_write_that_fails_leaves_no_file_and_what_a_kill_left_goes_with_the_ne
     assert not list((tmp_path / "segments").iterdir())
 
 
+def test_a_shard_that_dies_of_its_segments_three_times_says_so(tmp_path):
+    store = SegmentStore(str(tmp_path))
+
+    class Killed(BaseException):
+        pass
+
+    def start(owner="me", error=Killed):
+        with store.starting("0-of-2", owner):
+            raise error
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            start()
+    with pytest.raises(ZeroDivisionError):  # it lived to say so
+        start(error=ZeroDivisionError)
+    for owner in ("me", "me", "a later job", "me", "me", "me"):
+        with pytest.raises(Killed):
+            start(owner)
+    with pytest.raises(DataError, match=r"shard 0-of-2 of ledger .* died 3 times in a row while it read segments/"):
+        start()
+    (counted,) = tmp_path.glob("starting*")
+    for torn in ("", '{"owner": "me"}', '["me", 3]', '{"owner": "me", "n_died": "many"}'):
+        counted.write_text(torn)
+        with pytest.raises(Killed):
+            start()
+    with store.starting("0-of-2", "a later job"):
+        pass
+    assert not list(tmp_path.glob("starting*"))
+
+
 def test_a_crash_between_merge_and_removal_leaves_only_repeats(tmp_path):
     store = SegmentStore(str(tmp_path))
     names = [store.write([(f"k{number}", entry(f"{number}"))]) for number in range(4)]

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from kohaku_ray.engine.serving.placement import Placement
+from kohaku_ray.engine.serving.placement import Placement, counts_of, placement_of
 
 
 def ring_order(question: str, replicas: list[int]) -> list[int]:
@@ -26,16 +26,18 @@ def test_a_question_stays_where_it_was_placed():
         home = placement.place(question, order, replicas)
         placement.began(question)
         assert [placement.place(question, order, replicas) for _ in range(9)] == [home] * 9
+    assert placement.n_placed == 50
     assert placement.n_in_flight == 50
     assert max(placement.load(replica) for replica in replicas) <= math.ceil(1.25 * 50 / 4)
 
 
-def test_a_whole_question_moves_off_an_overfull_replica():
+def test_a_whole_question_moves_off_an_overfull_replica_and_is_counted():
     placement = Placement(bound=1.0)
     first = ["a", "b"]
     assert placement.place("one", first, first) == "a"
     placement.began("one")
     assert placement.place("two", first, first) == "b"
+    assert (placement.n_placed, placement.n_moved) == (2, 1)
     placement.began("two")
     placement.ended("one")
     placement.ended("two")
@@ -67,6 +69,7 @@ def test_a_call_that_ends_before_the_next_begins_leaves_no_load_and_moves_nobody
         assert placement.place(f"q{number}", ["a", "b"], ["a", "b"]) == "a"
         placement.began(f"q{number}")
         placement.ended(f"q{number}")
+    assert placement.n_moved == 0
     placement.place("one", ["a"], ["a"])
     placement.place("one", ["a"], ["a"])
     placement.began("one")
@@ -93,3 +96,10 @@ def test_simulated_loads_stay_within_the_bound(n_replicas):
         heapq.heappush(running, (now + rng.lognormvariate(0, 0.5), question))
         worst = max(worst, placement.load(home) - 1.25 * placement.n_in_flight / n_replicas)
     assert worst <= 1.0, "never more than the bound, rounded up"
+    assert 0 < placement.n_moved < 0.5 * placement.n_placed
+
+
+def test_counts_of_an_application_nobody_placed_for_are_zero_and_leave_its_bound_open():
+    assert counts_of("nobody") == (0, 0)
+    assert placement_of("nobody", 3.0)._bound == 3.0
+    assert placement_of("nobody") is placement_of("nobody", 2.0)

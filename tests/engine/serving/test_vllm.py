@@ -116,6 +116,7 @@ def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(confi
         counts = sorted(row["cached_tokens"] for row in asked if row["question_id"] == question)
         assert counts[1] > 0, "from the second member on the context comes from the prefix cache"
     assert all(row["service_s"] > 0 and row["queue_s"] >= 0 and row["gpu_s"] == 0 for row in usage)
+    assert summary.n_placed["tiny"] == 8
     assert sum(summary.spent[name] for name in ("prompt_tokens", "completion_tokens")) > 0
 
     check_replays(first, config(name="again"), run_answer)
@@ -187,7 +188,7 @@ def test_members_with_and_without_an_adapter_answer_on_one_engine(config, run_an
     own = ("ensemble.members=4", "questions.limit=4", "roles.answer.temperature=0")
     mixed = config(*own, "ensemble.models=[tiny, tiny + style]", name="mixed")
     summary = run_answer(mixed)
-    assert summary.n_questions == 4
+    assert (summary.n_questions, summary.n_placed) == (4, {"tiny": 4})
     texts: dict[str, list[str]] = {}
     for row in table(mixed, "answers"):
         texts.setdefault(row["question_id"], []).append(row["reply"])
