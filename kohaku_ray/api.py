@@ -41,7 +41,7 @@ from kohaku_ray.storage import below
 if TYPE_CHECKING:
     from kohaku_ray.engine.actors.pool import ActorPool
     from kohaku_ray.engine.jobs.bundle import Bundled, Replay
-    from kohaku_ray.engine.jobs.index import IndexSummary
+    from kohaku_ray.engine.jobs.index_stream import IndexSummary
 
 ASKED = "asked"
 """Directory, in a run's own, of single questions."""

@@ -126,7 +126,7 @@ def test_a_node_that_is_added_to_a_waiting_run_is_used(done):
         assert (home / "whole" / name).read_bytes() == (home / "added" / name).read_bytes(), name
 
 
-def test_nodes_die_at_three_moments_of_indexing(done):
+def test_nodes_die_at_four_moments_of_indexing(done):
     found, home = done
     assert found["index_killed"]["killed"] == [[victim] for victim in INDEX_VICTIMS]
     for number in range(len(INDEX_VICTIMS)):

@@ -35,7 +35,7 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 
 ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica", "Member")
 SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")
-INDEX_VICTIMS = ("MapWorker",) * 3
+INDEX_VICTIMS = ("MapWorker", "shard_reduced", "shard_reduced", "MapWorker")
 SEED = 20261123
 STORE = 150 * 2**20
 NODE = {"num_cpus": 3, "object_store_memory": STORE}

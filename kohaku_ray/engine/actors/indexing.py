@@ -13,7 +13,6 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
+from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.assemble import texts_to_encode
@@ -38,11 +38,10 @@ from kohaku_ray.index.build import (
     views_with_old,
 )
 from kohaku_ray.index.columns import column_keys
-from kohaku_ray.index.encoder import IMAGE_BATCH
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import KEY_BYTES, vector_keys
-from kohaku_ray.index.images import image_table, read_png, write_image
-from kohaku_ray.index.known import KnownVectors, known_image_vectors, known_vectors
+from kohaku_ray.index.images import image_table, write_image
+from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, without_vectors
@@ -70,12 +69,6 @@ SPECIAL_TOKENS = 2
 """Special tokens that the encoder adds to each text."""
 WINDOW_TEXTS = 65_536
 """Texts that are sorted by length together; encoding waits for no more than a window of them."""
-IMAGES_PER_FILE = 64
-"""Images whose vectors are written together; a multiple of ``IMAGE_BATCH``."""
-IMAGES_PER_BLOCK = 512
-"""Most images that an encoder takes at a time: its model waits for the first batch to be decoded."""
-IMAGE_BLOCKS_PER_ENCODER = 4
-"""Fewest blocks per encoder, unless a block would fall below ``IMAGES_PER_FILE``."""
 TEXT_SCHEMA = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("text", pa.large_string())])
 """A text to encode: its vector's key, and its tokens with the special ones."""
 
@@ -224,56 +217,6 @@ class Encode:
         return pa.table({"n_texts": [len(texts)], "n_tokens": [sum(n_tokens)], "encoder": [self._name]})
 
 
-def images_to_encode(tables: Sequence[pa.Table], config: Config) -> list[dict[str, Any]]:
-    """List the distinct images (``IMAGE_SCHEMA``) without a vector, as encoders take them: columns digest and key."""
-    identity = index_settings(config).image_plan.identity
-    if identity is None:
-        return []
-    distinct = sorted({digest for table in tables for digest in table["digest"].to_pylist()})
-    known, left = known_image_vectors(config.index.path), PendingVectors(config.index.path).keys(identity)
-    new = without_vectors(distinct, identity, known, left)
-    return [{"digest": digest, "key": key} for digest, key in new.items()]
-
-
-def n_image_blocks(n_images: int, n_encoders: int) -> int:
-    """Count the blocks in which new images are divided among their encoders."""
-    size = min(max(n_images // (IMAGE_BLOCKS_PER_ENCODER * n_encoders), IMAGES_PER_FILE), IMAGES_PER_BLOCK)
-    return -(-n_images // size)
-
-
-def check_reads_images(config: Config) -> None:
-    """Raise a ConfigError if the encoder of images cannot be loaded or reads text alone."""
-    make_encoder(config, config.index.image_encoder).images()
-
-
-class EncodeImages:
-    """Encodes blocks of images and writes their vectors to the index directory (an actor of Ray Data)."""
-
-    def __init__(self, config: Config) -> None:
-        self._encoder = make_encoder(config, config.index.image_encoder)
-        self._directory = Directory(config.index.path)
-        self._pending = PendingVectors(config.index.path)
-        identity = index_settings(config).image_plan.identity
-        assert identity is not None, "images are encoded"
-        self._identity = identity
-
-    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Encode one block: a row whose columns digest and key are lists, one item per image.
-
-        Yields:
-            A row per file of vectors, with the number of its images.
-        """
-        digests, keys = (batch[name][0].as_py() for name in ("digest", "key"))
-        # Not when the actor starts: there, Ray would try again, and lose the error's kind.
-        read = functools.partial(read_png, self._directory)
-        found = self._encoder.images().batches(digests, read)
-        for first in range(0, len(keys), IMAGES_PER_FILE):
-            own = keys[first : first + IMAGES_PER_FILE]
-            vectors = np.concatenate(list(islice(found, IMAGES_PER_FILE // IMAGE_BATCH)))
-            self._pending.write(self._identity, own, vectors)
-            yield pa.table({"n_images": [len(own)]})
-
-
 @functools.lru_cache(maxsize=1)
 def _held(config_json: str, job: str) -> tuple[dict[str, Any], KnownVectors, set[bytes]]:
     """The encoder's identity, and its vectors there are: read once per worker and job, and never an earlier job's."""
@@ -306,26 +249,33 @@ Part = tuple[Shard, bool]
 """A shard, and whether it was there before."""
 
 
-def shard_built(config: Config, job: str, number: int) -> Part | None:
-    """Build one shard, or find it unchanged (a task); it reads no other shard's documents. None: it has no document."""
+def shard_reduced(config: Config, job: str, number: int) -> Iterator[Part | None]:
+    """Build one shard, or find it unchanged (a generator task); it reads no other shard's documents.
+
+    Yields:
+        None when everything that needs no vectors is done; then the shard, or None: no document belongs to it. If Ray
+        holds the task back until the first value is taken, it can start before all vectors are written. If the job
+        fails before that, Ray lets the task go on; it then misses vectors and leaves the index as it is.
+    """
     parsed = ParsedParts(config.index.path, job)
     used, _ = sort_out(parsed.rows())
     own = [row for row in used if shard_number(row["doc_id"], config.index.shards) == number]
-    if not own:
-        return None
     path, settings = config.index.path, index_settings(config)
     views = views_with_old(path, settings, views_of(config))
     content = content_of({row["doc_id"]: row["digest"] for row in own}, settings, views)
-    if (there := unchanged_shard(path, number, content)) is not None:
-        return there, True
+    there = unchanged_shard(path, number, content) if own else None
+    if not own or there is not None:
+        yield None
+        yield None if there is None else (there, True)
+        return
     nodes = parsed.table(own, "nodes")
     tree = NodeTable(nodes)
     terms = build_terms(tree, settings, views)
     _, texts = texts_to_encode(tree, settings.paragraph_vectors, captions=settings.image_plan.encodes_captions)
     wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
     del tree, texts
+    yield None
     keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted)
-    identity = settings.image_plan.identity
     shard = build_shard(
         path,
         number,
@@ -337,10 +287,16 @@ def shard_built(config: Config, job: str, number: int) -> Part | None:
         settings=settings,
         views=views,
         terms=terms,
-        image_vectors=None if identity is None else PendingVectors(path).load(identity),
+        image_vectors=image_vectors(path, settings),
         train_on_gpu=config.index.build_gpus > 0,
     )
-    return shard, False
+    yield shard, False
+
+
+def shard_built(config: Config, job: str, number: int) -> Part | None:
+    """Do all of ``shard_reduced`` (a task): all vectors are written."""
+    *_, part = shard_reduced(config, job, number)
+    return part
 
 
 def shards_joined(config: Config, job: str, sources: pa.Table, *parts: Part | None) -> dict[str, Any]:

@@ -1,55 +1,28 @@
-"""The index job: files → document trees and texts → vectors → index.
+"""The index job: files → document trees → vectors → index.
 
-One pipeline of Ray Data. Files are parsed by CPU tasks: their trees go to parts beside the index, their new texts go
-on. Windows of texts are sorted by length, so that encoders get blocks of equal cost with little padding. A pool of
-actors encodes the blocks, on GPUs if there are any, while later files are parsed; only where encoders hold every CPU do
-they wait until parsing ends. Vectors are written to the index directory as they are computed: an interrupted job
-repeats none of them. Once all is encoded, a task per shard builds it.
+Everything that can be known before is checked here; the stream itself is ``index_stream``.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 import time
-import uuid
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.indexing import (
-    WINDOW_TEXTS,
-    Encode,
-    EncodeImages,
-    Work,
-    check_reads_images,
-    images_to_encode,
-    n_image_blocks,
-    parse,
-    shard_built,
-    shards_joined,
-    sorted_window,
-    survey,
-)
-from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, idle_cpus, say
-from kohaku_ray.engine.errors import ray_get, unwrapped
-from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
+from kohaku_ray.engine.actors.image_encoding import check_reads_images
+from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
+from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources, index_all
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
 from kohaku_ray.index.gpu import check_trains
-from kohaku_ray.index.pending import ParsedParts, PendingVectors, n_files_of
-from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.demand import Encoders, caption_demand, index_demand, plan_encoders
+from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.indexes import index_settings, sources_of
-from kohaku_ray.run.parsing import describe_left_out, sort_out
 from kohaku_ray.run.sources import (
     check_images,
     check_outlives_job,
@@ -58,60 +31,6 @@ from kohaku_ray.run.sources import (
     read_metadata,
     resolve_paths,
 )
-
-FILES_PER_BLOCK = 256
-"""Most files that one task parses."""
-LOOK_EVERY_S = 0.5
-"""Time between two looks at what is parsed."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexSummary:
-    """What an index job did."""
-
-    path: str  # directory of the index
-    counts: Mapping[str, Any]  # see ``publish_shards``
-    n_files: int  # found
-    n_rejects: int  # files, and parts of files, that could not be used, listed with their reasons in the index
-    n_rejected_files: int  # whole files among them
-    rejects: tuple[tuple[str, str], ...]  # the first of them, as (file or part, reason)
-    texts_by_encoder: tuple[int, ...]  # number of texts per encoder actor
-    parse_s: float  # wall time until all was parsed and described, start-up of the cluster excluded
-    encode_s: float  # wall time from then until all was encoded, the encoders' start-up included
-    reduce_s: float  # wall time of propagation and index building
-    wall_s: float  # whole job, start-up included
-    images_left_out: Mapping[str, int] = field(default_factory=dict)  # those that carry no content, by reason
-    captions: CaptionSummary | None = None  # None: no descriptions by a model were asked for
-    n_images_encoded: int = 0  # images that were new to their encoder
-
-    def text(self) -> str:
-        """Format the summary for a terminal."""
-        counts = self.counts
-        lines = [
-            f"{counts['n_documents']} documents of {self.n_files} files, {counts['n_sentences']} sentences, "
-            f"{counts['n_vectors']} vectors searched: {counts['n_encoded']} texts encoded, {counts['n_reused']} known",
-            f"parse {self.parse_s:.1f} s, encode {self.encode_s:.1f} s, reduce {self.reduce_s:.1f} s, "
-            f"all {self.wall_s:.1f} s",
-            f"index at {self.path}",
-        ]
-        if "n_images" in counts:
-            encoded = f" ({self.n_images_encoded} encoded)" if self.n_images_encoded else ""
-            images = [f"{counts['n_images']} images{encoded}", describe_left_out(self.images_left_out)]
-            lines.insert(1, ", ".join(filter(None, images)))
-        if self.captions is not None:
-            lines.insert(2, self.captions.text())
-        if self.n_rejects:
-            shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
-            more = self.n_rejects - len(self.rejects)
-            counted = {"files": self.n_rejected_files, "parts of files": self.n_rejects - self.n_rejected_files}
-            what = " and ".join(f"{n} {kind}" for kind, n in counted.items() if n)
-            lines.append(f"{what} rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
-        return "\n".join(lines)
-
-    @property
-    def n_caption_errors(self) -> int:
-        """Descriptions of images that failed."""
-        return 0 if self.captions is None else len(self.captions.errors)
 
 
 def run_index(config: Config) -> IndexSummary:
@@ -148,214 +67,5 @@ def run_index(config: Config) -> IndexSummary:
             ray_get(ray.remote(check_trains).options(num_gpus=config.index.build_gpus, num_cpus=0).remote())
         if settings.image_plan.identity is not None:
             ray_get(ray.remote(check_reads_images).options(**encoder_resources(config, of_images.gpu)).remote(config))
-        summary = _index(config, files, sources, of_texts, of_images)
+        summary = index_all(config, files, sources, of_texts, of_images)
     return replace(summary, wall_s=time.perf_counter() - began)
-
-
-def _index(
-    config: Config, files: Sequence[str], sources: pa.Table, of_texts: Encoders, of_images: Encoders
-) -> IndexSummary:
-    """Parse, encode and reduce files to an index, on the connected cluster.
-
-    ``sources`` is what the index records of the files (``SOURCES_SCHEMA``); ``of_images`` are encoders of images, where
-    these have vectors of their own.
-    """
-    _configure_data()
-    parsed = _Parsed(config, files, uuid.uuid4().hex)
-    began, n_busy, captions = time.perf_counter(), of_texts.n, None
-    try:
-        with unwrapped():
-            texts = _parse(config, files, parsed.job)
-            if config.index_roles:
-                texts.materialize()
-                texts, captions = _captioned(config, parsed)
-            blocks = _windows(texts, of_texts)
-            leave_cpus = of_texts.gpu or of_texts.n < ray.available_resources().get("CPU", 0)
-            if captions is not None or not leave_cpus:
-                blocks = blocks.materialize()
-                parsed.finish()
-                n_busy = min(of_texts.n, blocks.count())
-            by_encoder = _encode(config, blocks, parsed, n_busy, of_texts.gpu) if n_busy else ()
-        work = parsed.finish()
-        with unwrapped():
-            n_images = _encode_images(config, parsed.job, of_images) if config.index.images else 0
-        encoded = time.perf_counter()
-        counts = _reduce(config, parsed.job, sources)
-    finally:
-        parsed.parts.clear()
-    if (counts["n_documents"], counts["n_rejects"]) != (work.n_documents, len(work.rejects)):
-        raise DataError(
-            f"parsing gave {work.n_documents} documents and {len(work.rejects)} rejects but the index at "
-            f"{config.index.path} has {counts['n_documents']} and {counts['n_rejects']}: index again"
-        )
-    reduced = time.perf_counter()
-    return IndexSummary(
-        path=config.index.path,
-        counts=counts,
-        n_files=len(files),
-        n_rejects=len(work.rejects),
-        n_rejected_files=len({where for where, _ in work.rejects} & set(files)),
-        rejects=work.rejects[:10],
-        texts_by_encoder=by_encoder,
-        parse_s=parsed.ended - began,
-        encode_s=encoded - parsed.ended,
-        reduce_s=reduced - encoded,
-        wall_s=reduced - began,
-        images_left_out=work.images_left_out,
-        captions=captions,
-        n_images_encoded=n_images,
-    )
-
-
-class _Parsed:
-    """The files of a job: how far parsing is, and the work that it leaves."""
-
-    def __init__(self, config: Config, files: Sequence[str], job: str) -> None:
-        self.config, self.files, self.job = config, files, job
-        self.work: Work | None = None
-        self.n_files, self.ended = 0, 0.0
-        self.parts = ParsedParts(config.index.path, job)
-        self._looked = -LOOK_EVERY_S
-
-    def look(self) -> None:
-        """See how far parsing is; at its end, count the work."""
-        if self.work is None and time.perf_counter() - self._looked >= LOOK_EVERY_S:
-            self.n_files, self._looked = n_files_of(self.parts.names()), time.perf_counter()
-            if self.n_files >= len(self.files):
-                self.finish()
-
-    def finish(self) -> Work:
-        """Count the work: all is parsed."""
-        if self.work is not None:
-            return self.work
-        work: Work = ray_get(ray.remote(survey).options(num_cpus=idle_cpus()).remote(self.config, self.job))
-        n_files, rejects = len(self.files), work.rejects
-        if work.n_files != n_files:
-            raise DataError(f"{n_files} files were given to parse, {work.n_files} came back: index again")
-        say(f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode")
-        if not work.n_documents:
-            raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
-        self.work, self.ended = work, time.perf_counter()
-        return work
-
-
-def _reduce(config: Config, job: str, sources: pa.Table) -> Mapping[str, Any]:
-    """Build the index, every shard in a task of its own, as many at once as there are CPUs."""
-    build = ray.remote(shard_built).options(
-        num_cpus=1, num_gpus=config.index.build_gpus, scheduling_strategy="SPREAD", max_retries=1
-    )
-    parts = [build.remote(config, job, number) for number in range(config.index.shards)]
-    counts: Mapping[str, Any] = ray_get(ray.remote(num_cpus=1)(shards_joined).remote(config, job, sources, *parts))
-    if "n_shards" in counts:
-        say(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
-    return counts
-
-
-def _configure_data() -> None:
-    context = ray.data.DataContext.get_current()
-    # A stage's own error comes back as itself: otherwise its cause is lost.
-    context.raise_original_map_exception = True
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.execution_options.verbose_progress = False
-    # Windows hold the same texts in every job: batches, and so vectors, are identical to the bit.
-    context.execution_options.preserve_order = True
-    # Ray Data's own lines would mix with our progress lines.
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-
-
-def _parse(config: Config, files: Sequence[str], job: str) -> Any:
-    """A dataset of the files' new texts."""
-    parsers = config.index.parsers or int(ray.cluster_resources().get("CPU", 1))
-    n_blocks = min(len(files), max(4 * parsers, -(-len(files) // FILES_PER_BLOCK)))
-    rows = [{"at": at, "file": file} for at, file in enumerate(files)]
-    stage = functools.partial(parse, config=config, job=job)
-    concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}
-    dataset = ray.data.from_items(rows, override_num_blocks=n_blocks)
-    return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow", **concurrency)
-
-
-def _captioned(config: Config, parsed: _Parsed) -> tuple[Any, CaptionSummary]:
-    """A dataset of the new texts once a model has described the images, and what became of that."""
-    captions, summary = model_captions(config, parsed.job)
-    stage = functools.partial(captioned, captions=ray.put(captions), config=config, job=parsed.job)
-    parts = [{"part": part} for part in parsed.parts.names()]
-    dataset = ray.data.from_items(parts, override_num_blocks=len(parts))
-    return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow"), summary
-
-
-def _windows(texts: Any, encoders: Encoders) -> Any:
-    """A dataset of blocks to encode, one row each, a Ray Data block of its own."""
-    stage = functools.partial(sorted_window, n_encoders=encoders.n, gpu=encoders.gpu)
-    # Other resources than the parsers': Ray Data would make one task of both, and a window of one task's texts.
-    own = {"batch_size": _window_texts(encoders), "batch_format": "pyarrow", "num_cpus": idle_cpus()}
-    return texts.map_batches(stage, **own).repartition(target_num_rows_per_block=1)
-
-
-def _window_texts(encoders: Encoders) -> int:
-    """Texts of a window: for each encoder on a GPU as many as 4 × 262,144 tokens have, at 32 tokens per text."""
-    return encoders.n * WINDOW_TEXTS // 2 if encoders.gpu else WINDOW_TEXTS
-
-
-def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bool) -> tuple[int, ...]:
-    """Encode a dataset of blocks; returns the number of texts per encoder."""
-    batches = _by_actors(Encode, blocks, config, encoders, gpu)
-    by_encoder, n_tokens, began = Counter[str](), 0, time.perf_counter()
-    with ExitStack() as shown:
-        parsing, encoding = shown.enter_context(Progress("parse", len(parsed.files), "files")), None
-        for batch in batches:
-            for row in batch.to_pylist():
-                by_encoder[row["encoder"]] += row["n_texts"]
-                n_tokens += row["n_tokens"]
-            parsed.look()
-            if parsed.work is None:
-                parsing.show(parsed.n_files, f"{by_encoder.total()} texts encoded")
-                continue
-            if encoding is None:
-                shown.close()
-                encoding = shown.enter_context(Progress("encode", parsed.work.n_tokens, "tokens", began))
-            # A text that stands in two windows is encoded twice.
-            n_tokens, n_texts = min(n_tokens, parsed.work.n_tokens), min(by_encoder.total(), parsed.work.n_texts)
-            encoding.show(n_tokens, f"{n_texts} of {parsed.work.n_texts} texts")
-    return tuple(sorted(by_encoder.values()))
-
-
-def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool) -> Iterable[pa.Table]:
-    """Run a stage on a dataset of blocks, one row each, in a pool of actors."""
-    pool = ray.data.ActorPoolStrategy(size=n)
-    own = {"batch_size": 1, "batch_format": "pyarrow", **encoder_resources(config, gpu)}
-    done = blocks.map_batches(stage, fn_constructor_args=(config,), compute=pool, **own)
-    batches: Iterable[pa.Table] = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-    return batches
-
-
-def encoder_resources(config: Config, gpu: bool) -> dict[str, Any]:
-    """Return what an encoder asks of Ray, as keywords of ``map_batches`` and of a task's options."""
-    # Ray Data would give an encoder on a GPU a CPU too, and none would be left for the parsers.
-    share = {"num_gpus": config.index.encoder_gpus, "num_cpus": 0} if gpu else {"num_cpus": 1}
-    return {"resources": config.index.resources or None, **share}
-
-
-def _encode_images(config: Config, job: str, encoders: Encoders) -> int:
-    """Encode the images that are new to their encoder; returns their number."""
-    find = ray.remote(_new_images).options(num_cpus=idle_cpus())
-    new: list[dict[str, Any]] = ray_get(find.remote(config, job))
-    if not new:
-        return 0
-    size = -(-len(new) // n_image_blocks(len(new), encoders.n))
-    blocks = [new[first : first + size] for first in range(0, len(new), size)]
-    rows = [{name: [image[name] for image in block] for name in ("digest", "key")} for block in blocks]
-    dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
-    batches = _by_actors(EncodeImages, dataset, config, min(encoders.n, len(rows)), encoders.gpu)
-    n_done = 0
-    with Progress("encode", len(new), "images") as progress:
-        for batch in batches:
-            n_done += sum(batch["n_images"].to_pylist())
-            progress.show(n_done)
-    return n_done
-
-
-def _new_images(config: Config, job: str) -> list[dict[str, Any]]:
-    parts = ParsedParts(config.index.path, job)
-    used, _ = sort_out(parts.rows())
-    return images_to_encode([parts.table(used, "images")], config)

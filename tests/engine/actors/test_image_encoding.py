@@ -10,10 +10,9 @@ from kit import tiny_clip
 
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import read_image
-from kohaku_ray.engine.actors.indexing import EncodeImages, images_to_encode
+from kohaku_ray.engine.actors.image_encoding import EncodeImages, image_vectors, images_to_encode
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.images import write_image
-from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.run.indexes import index_settings
 from kohaku_ray.storage import Directory
 
@@ -47,7 +46,7 @@ def test_vectors_are_written_as_they_are_made_and_those_before_an_error_are_kept
 
     stage = EncodeImages(config)
     assert [row["n_images"].to_pylist() for row in stage(block_of(rest))] == [[6]]
-    keys, vectors = PendingVectors(config.index.path).load(settings.image_plan.identity)
+    keys, vectors = image_vectors(config.index.path, settings)
     files = {row["digest"]: directory.read(f"images/{row['digest']}.png").to_pybytes() for row in new}
     wanted = np.concatenate(list(stage._encoder.images().batches(list(files), files.__getitem__)))
     at = {row["key"]: vector for row, vector in zip(new, wanted, strict=True)}

@@ -20,7 +20,7 @@ SCRIPT = """
 import json, sys
 import ray
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.jobs import index as indexing
+from kohaku_ray.engine.jobs import index_stream
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
@@ -28,7 +28,7 @@ from kohaku_ray.errors import ConfigError
 folder, encoder, n_gpus = sys.argv[1], sys.argv[2], int(sys.argv[3])
 own = {"namespace": "kohaku_ray", "include_dashboard": False, "log_to_driver": False}
 ray.init(address="local", num_cpus=2, num_gpus=n_gpus, **own)
-indexing.WINDOW_TEXTS = 64
+index_stream.WINDOW_TEXTS = 64
 own = [f"documents.paths=[{folder}/in]", "documents.metadata=null", f"index.encoder.model={encoder}", "index.parsers=1"]
 own += [f"index.path={folder}/{n_gpus}", "index.encoder_gpus=0.5", "index.encoders=2"]
 refused = ""

@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from kit.answers import flags
+from kit.ray_processes import our_processes
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
-from kohaku_ray.engine.jobs.index import _window_texts, run_index
+from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.jobs.index_stream import _window_texts
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.identity import KEY_BYTES
 from kohaku_ray.index.nodes import KINDS
@@ -222,9 +224,10 @@ def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluste
         raise DataError("no encoder today")
 
     with monkeypatch.context() as patch:
-        patch.setattr("kohaku_ray.engine.jobs.index._encode", fail)
+        patch.setattr("kohaku_ray.engine.jobs.index_stream._encode", fail)
         with pytest.raises(DataError, match="no encoder today"):
             run_index(config)
+    wait_for_the_reducer()
     now = {path: path.read_bytes() for path in (tmp_path / "index").rglob("*") if path.is_file()}
     assert now == before, "a job that fails while it encodes leaves the index as it was"
     last = run_index(config)
@@ -280,6 +283,18 @@ def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_u
     assert "set documents.timeout_s above 1" in rejects["endless.txt"]
     assert "is no regular file" in rejects["pipe.md"]
     assert Index.open(str(tmp_path / "index")).documents["doc_id"].to_pylist() == ["good"]
+
+
+def wait_for_the_reducer(longest_s: float = 5.0) -> None:
+    """Wait until the reducer, which goes on without its job, has come and gone; it may be too fast to be seen."""
+    deadline, seen = time.monotonic() + longest_s, False
+    while time.monotonic() < deadline:
+        titles = [title for title, _ in our_processes()]
+        is_there = any(title.startswith("ray::shard_reduced") for title in titles)
+        if seen and not is_there:
+            return
+        seen |= is_there
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +378,7 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
 
 
 def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_path, monkeypatch, config_of):
-    from kohaku_ray.engine.jobs import index as job
+    from kohaku_ray.engine.jobs import index_stream as job
 
     config = config_of(write(tmp_path / "in", a__md="# A\n\nText.", b__md="# B\n\nMore."), tmp_path / "i")
 
