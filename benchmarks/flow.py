@@ -164,14 +164,13 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
 @contextmanager
 def each_block(note: Callable[[int], object]) -> Iterator[None]:
     """Call a function with the questions done, whenever the driver has taken a block."""
-    collect = answer._collect
+    add = answer.AnswerSummary.add
 
-    def noted(pending: list, summary: answer.AnswerSummary, *others: object) -> list:
-        rest = collect(pending, summary, *others)
+    def noted(summary: answer.AnswerSummary, block: answer.AnswerSummary) -> None:
+        add(summary, block)
         note(summary.n_questions)
-        return rest
 
-    with patch.object(answer, "_collect", noted):
+    with patch.object(answer.AnswerSummary, "add", noted):
         yield
 
 

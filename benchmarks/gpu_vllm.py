@@ -97,7 +97,7 @@ def add_new(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added:
         added.add(name)
         limit = plain[n].measured.questions_per_s
         wanted = 0.9 if n == 1 and grid.context_tokens >= 8000 else None
-        sheet.add(name, rates[n], f"LLM.generate, n = {n}", limit, "questions/s", at_least=wanted, note=note)
+        sheet.add(name, rates[n], "LLM.generate, the same calls", limit, "questions/s", at_least=wanted, note=note)
     if found.plain_run is not None and found.plain_run.measured is not None and "answers" not in added:
         added.add("answers")
         peer, run = found.plain_run.measured, found.runs[0].measured

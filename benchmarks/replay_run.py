@@ -56,7 +56,7 @@ PARTS = {
     "kohaku_ray.systems.kohaku.answer.assemble": "assemble context",
     "kohaku_ray.models.prompts.Prompts.render": "render prompts",
     "kohaku_ray.engine.actors.tools.chat_request": "build requests",
-    "kohaku_ray.engine.actors.index_access.LocalIndex.neighbourhoods": "fetch nodes",
+    "kohaku_ray.index.nodes.NodeTable.neighbourhood": "fetch nodes",
     "kohaku_ray.models.request.request_key": "hash",
     "kohaku_ray.systems.kohaku.answer.parse_answer": "parse",
     "kohaku_ray.run.block.vote_block": "vote and rows",

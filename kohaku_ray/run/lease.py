@@ -76,17 +76,12 @@ def start_of(pid: int) -> str | None:
 
 
 @contextmanager
-def repeated(call: Callable[[], object], every_s: float, name: str, first_s: float | None = None) -> Iterator[None]:
-    """Call what must not raise again and again in a thread while the block runs; it has ended when the block has.
-
-    The first call comes after ``first_s`` seconds, by default after ``every_s``.
-    """
+def repeated(call: Callable[[], object], every_s: float, name: str) -> Iterator[None]:
+    """Call what must not raise again and again in a thread while the block runs; it has ended when the block has."""
     stop = threading.Event()
 
     def run() -> None:
-        pause_s = every_s if first_s is None else first_s
-        while not stop.wait(pause_s):
-            pause_s = every_s
+        while not stop.wait(every_s):
             call()
 
     thread = threading.Thread(target=run, daemon=True, name=name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -22,7 +21,6 @@ from kohaku_ray.engine.cluster import idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
-from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
 from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.indexes import open_index
@@ -77,15 +75,6 @@ class ActorPool:
         self.voters = [voter.options(num_cpus=0, scheduling_strategy=here).remote()]
         self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
 
-    def check_serves(self, config: Config) -> None:
-        """Raise a ConfigError if these actors hold another index than a run's."""
-        held, asked = self._config.index, config.index
-        if held != asked:
-            raise ConfigError(
-                f"the actors hold the index at {held.path} but the run asks for {asked.path}, or with other settings: "
-                "start actors of its own"
-            )
-
     def wait_until_ready(self) -> None:
         """Wait until every retriever has opened its index; after ``SAY_EVERY_S``, report what the job waits for."""
         waiting = [retriever.ready.remote() for retriever in self.retrievers]
@@ -102,13 +91,6 @@ class ActorPool:
         """End the actors now: the next pool needs their CPUs."""
         for actor in (*self.retrievers, *self.members, *self.voters):
             ray.kill(actor)
-
-    def counts(self) -> Counter[tuple[str, str]]:
-        """Sum ``Retriever.counts`` over all retrievers."""
-        total: Counter[tuple[str, str]] = Counter()
-        for counts in ray_get([retriever.counts.remote() for retriever in self.retrievers]):
-            total.update(counts)
-        return total
 
 
 class RunWork:

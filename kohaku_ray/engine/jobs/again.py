@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,8 +130,8 @@ class _Encoder:
         return self._recorded.ask(self._of, texts, lambda new: self._load().encode_queries(new))
 
 
-def config_of(run: str, why_not: str) -> Config:
-    """Read the configuration of a run; ``why_not`` ends the refusal of one that ranks with a cross-encoder.
+def config_of(run: str) -> Config:
+    """Read the configuration of a run that can be made again.
 
     Raises:
         ConfigError: It cannot be used, or ranks with a cross-encoder.
@@ -139,7 +139,7 @@ def config_of(run: str, why_not: str) -> Config:
     path = below(run, "config.yaml")
     config = build_config(yaml.safe_load(read_file(path)), path)
     if config.uses.cross_encoder is not None:
-        raise ConfigError(f"{run} ranks with a cross-encoder, {why_not}")
+        raise ConfigError(f"{run} ranks with a cross-encoder, whose scores no ledger records: it cannot be made again")
     return config
 
 
@@ -206,6 +206,17 @@ async def answer_again(context: RunContext, index: LocalIndex, questions: Sequen
     return vote_block(config, len(prepared), *prepared, *answered)[1]
 
 
+def requests_of(config: Config, questions: Sequence[Question], keys: Set[str]) -> dict[str, ChatRequest]:
+    """Make the calls of a run's questions again from the recorded replies of these keys; returns them by key."""
+    requests: dict[str, ChatRequest] = {}
+    entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
+    # Learns: a call that has no reply any more may be asked for less.
+    replies = Replies(entries, learns=True, requests=requests)
+    context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
+    asyncio.run(answer_again(context, open_recorded(config, open_index(config), Recorded()), questions))
+    return requests
+
+
 def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
     """Make the calls of a question again from the recorded replies, and return their prompts.
 
@@ -216,17 +227,11 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
         DataError: The run, its questions, its index or its ledger cannot be used.
     """
     usage = question_rows(run, question_id)["usage"]
-    config = config_of(run, "which `show --prompt` does not start")
+    config = config_of(run)
     question = next((one for one in questions_of(config) if one.question_id == question_id), None)
     if question is None:
         raise DataError(f"{config.questions.path} has no question {question_id} any more: its prompt is not known")
-    keys = {row["key"] for row in usage}
-    requests: dict[str, ChatRequest] = {}
-    entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
-    # Learns: a call that has no reply any more may be asked for less.
-    replies = Replies(entries, learns=True, requests=requests)
-    context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
-    asyncio.run(answer_again(context, open_recorded(config, open_index(config), Recorded()), [question]))
+    requests = requests_of(config, [question], {row["key"] for row in usage})
     found: dict[tuple[str, int, object], SentPrompt] = {}
     for row in usage:
         sent = requests.get(row["key"])

@@ -96,7 +96,6 @@ def run_answer(
         ledger = open_ledger(config.ledger, n_ledger_shards(config))
         if pool is None:
             pool = _start_pool(config)
-        pool.check_serves(config)
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
             pool.wait_until_ready()
@@ -155,11 +154,11 @@ def standing(config: Config) -> Iterator[ActorPool]:
     """Keep a run's cluster, actors and model replicas up while the block runs; ``run_answer`` takes the actors."""
     n_shards = open_index(config).n_shards
     say(f"answer  {_waiting_for(config)}")
-    with connected(config.cluster) as is_ours:
+    with connected(config.cluster):
         check_cluster(answer_demand(config, n_shards), config.cluster)
         pool = _start_pool(config)
         try:
-            with serving(config.used_deployments, release=not is_ours):
+            with serving(config.used_deployments):  # which ``run_answer`` uses and leaves
                 pool.wait_until_ready()
                 yield pool
         finally:
@@ -204,9 +203,30 @@ def answer_all(
         KohakuRayError: Rows were lost on the way.
     """
     config, summary = work.config, AnswerSummary(directory.path)
-    failures = _Failures(work, summary)
     tables: list[Any] = []
     pending: list[Any] = []
+    n_failed = 0  # answers in a row that got no reply
+
+    def collect() -> None:
+        nonlocal pending, n_failed
+        began, done = time.perf_counter(), list[Any]()
+        while not done:
+            done, pending = ray.wait(pending, num_returns=1, timeout=None if waits is None else SAY_EVERY_S)
+            if waits is not None and not done:
+                waits(time.perf_counter() - began)
+        for result in ray_get(done):
+            summary.add(result)
+            failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers
+            n_failed = n_failed + result.n_answers if failed else 0
+            if config.fail_after is not None and n_failed >= config.fail_after and not summary.stopped:
+                in_a_row, why = f"{n_failed} answers in a row", next(iter(result.errors), "no reason given")
+                summary.stopped = (
+                    f"{in_a_row} got no reply (fail_after is {config.fail_after}), the last because: {why}"
+                )
+                say(f"answer  stopped asking: {summary.stopped}")
+                work.stop_asking(f"not asked: {in_a_row} had got no reply")
+        show(summary)
+
     size = block_size(config, len(questions))
     most = blocks_in_flight(config, size)
     for number, first in enumerate(range(0, len(questions), size)):
@@ -214,51 +234,13 @@ def answer_all(
         pending.append(result)
         tables.append(table)
         while len(pending) >= most:
-            pending = _collect(pending, summary, failures, show, waits)
+            collect()
     while pending:
-        pending = _collect(pending, summary, failures, show, waits)
+        collect()
     if summary.n_questions != len(questions):
         raise KohakuRayError(f"{len(questions)} questions went in and {summary.n_questions} came out: this is a bug")
     work.finish(directory.path, tables)
     return summary
-
-
-class _Failures:
-    """Counts answers in a row that got no reply, and stops asking when they are too many."""
-
-    def __init__(self, work: RunWork, summary: AnswerSummary) -> None:
-        self._work, self._summary, self._n = work, summary, 0
-
-    def add(self, result: AnswerSummary) -> None:
-        most = self._work.config.fail_after
-        failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers
-        self._n = self._n + result.n_answers if failed else 0
-        if most is not None and self._n >= most and not self._summary.stopped:
-            first = next(iter(result.errors), "no reason given")
-            self._summary.stopped = (
-                f"{self._n} answers in a row got no reply (fail_after is {most}), the last because: {first}"
-            )
-            say(f"answer  stopped asking: {self._summary.stopped}")
-            self._work.stop_asking(f"not asked: {self._n} answers in a row had got no reply")
-
-
-def _collect(
-    pending: list[Any],
-    summary: AnswerSummary,
-    failures: _Failures,
-    show: Callable[[AnswerSummary], None],
-    waits: Callable[[float], None] | None,
-) -> list[Any]:
-    began, done = time.perf_counter(), list[Any]()
-    while not done:
-        done, rest = ray.wait(pending, num_returns=1, timeout=None if waits is None else SAY_EVERY_S)
-        if waits is not None and not done:
-            waits(time.perf_counter() - began)
-    for result in ray_get(done):
-        summary.add(result)
-        failures.add(result)
-    show(summary)
-    return list(rest)
 
 
 def _say_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float) -> None:

@@ -1,11 +1,13 @@
-"""What a benchmark says of its machine: devices, what they compute, versions, CPU time of processes."""
+"""A benchmark's machine: devices, what they compute, versions, CPU time of processes; plain vLLM in a process there."""
 
 from __future__ import annotations
 
+import json
 import os
-import platform
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import ray
 
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.errors import ModelError
 from kohaku_ray.pages.throughput import Gpus
 
 FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "L40S": 362e12}
@@ -29,17 +32,6 @@ def replica_processes(application: str) -> list[psutil.Process]:
         for process in psutil.process_iter(["name"])
         if (name := process.info["name"] or "").startswith("ray::ServeReplica") and application in name
     ]
-
-
-def processes_here(actors: Sequence[Any]) -> list[psutil.Process]:
-    """Find the processes of actors, those on this node."""
-    here = ray.get_runtime_context().get_node_id()
-    places = ray_get([actor.__ray_call__.remote(_place) for actor in actors])
-    return [psutil.Process(pid) for node, pid in places if node == here]
-
-
-def _place(_: Any) -> tuple[str, int]:
-    return ray.get_runtime_context().get_node_id(), os.getpid()
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
@@ -66,7 +58,7 @@ def _version(package: str) -> str | None:
 def device_of(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
     """Say what a replica runs on, given the cluster's resources."""
     if deployment.cpus is not None:
-        return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine ({_cpu_model()})"
+        return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine"
     n_gpus = deployment.gpus_per_engine * deployment.data_parallel
     return f"{n_gpus:g} GPU(s) per replica ({', '.join(_gpu_kinds(resources)) or 'of unknown type'})"
 
@@ -105,9 +97,38 @@ def n_parameters(deployment: VllmConfig) -> int | None:
     return n
 
 
-def _cpu_model() -> str:
+def run_apart(job: Mapping[str, Any], env: Mapping[str, str], demand: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Run plain vLLM on a node with a replica's resources; raises a ModelError if it failed."""
+    custom = {kind: amount for kind, amount in demand.items() if kind not in {"CPU", "GPU"}}
+    task = ray.remote(_run_plain).options(
+        num_cpus=demand["CPU"], num_gpus=demand["GPU"], resources=custom, max_retries=0
+    )
+    ref = task.remote(job, env)
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1] if found else platform.machine()
+        results: list[dict[str, Any]] = ray_get(ref)
+    except BaseException:
+        ray.cancel(ref, force=True)
+        raise
+    return results
+
+
+def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Run ``vllm_offline`` in a process of its own (a Ray task)."""
+    with tempfile.TemporaryDirectory() as folder:
+        job_file, result_file, log_file = (Path(folder, name) for name in ("job.json", "result.json", "log"))
+        job_file.write_text(json.dumps(job))
+        with log_file.open("wb") as log:
+            done = subprocess.run(  # noqa: S603
+                [sys.executable, "-m", "kohaku_ray.engine.serving.vllm_offline", str(job_file), str(result_file)],
+                # As many threads as Ray gives a replica's actor, unless the deployment says otherwise.
+                env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                check=False,
+            )
+        if done.returncode != 0:
+            said = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
+            raise ModelError(f"plain vLLM ended with code {done.returncode}: {' '.join(said[-2:])[-500:]}")
+        results: list[dict[str, Any]] = json.loads(result_file.read_text())
+    return results

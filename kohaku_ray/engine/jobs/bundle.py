@@ -187,7 +187,7 @@ def _config_of(run: str) -> Config:
         raise DataError(f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`")
     for error in RunDirectory(run).damage():
         raise error
-    return config_of(run, "whose scores no ledger records: it cannot be bundled")
+    return config_of(run)
 
 
 def _checked(

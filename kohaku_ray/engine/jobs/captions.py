@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -30,21 +30,17 @@ ERRORS_SHOWN = 3
 """Most reasons named in the summary."""
 
 
-@dataclass(slots=True)
-class _Call:
-    request: ChatRequest
-    printed: str | None
-    n_images: int = 0  # image paragraphs that share it
+_Call = tuple[ChatRequest, str | None]
+"""A call, and the printed caption of its image."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CaptionSummary:
     """What became of the images' descriptions."""
 
-    n_images: int = 0  # of all documents; an image in two documents counts twice
     n_known: int = 0  # calls whose description the index had
     n_asked: int = 0  # calls that were made or found in the ledger
-    errors: list[str] = field(default_factory=list)  # per failed call, the reason
+    errors: Sequence[str] = ()  # per failed call, the reason
 
     def text(self) -> str:
         """Format it for a terminal."""
@@ -71,18 +67,18 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], Captio
     used, _ = sort_out(parsed.rows())
     for document, images in zip(parsed.tables(used, "documents"), parsed.tables(used, "images"), strict=True):
         for image, (key, request) in _of_row(requests, document, images):
-            calls.setdefault(key, _Call(request, image["printed"])).n_images += 1
+            calls.setdefault(key, (request, image["printed"]))
     known = known_captions(config.index.path)
     captions = {key: Caption(known[key]) for key in calls if key in known}
     wanted = {key: call for key, call in calls.items() if key not in captions}
-    summary = CaptionSummary(sum(call.n_images for call in calls.values()), len(captions), len(wanted))
+    n_known = len(captions)
     if wanted:
-        say(f"caption {len(wanted)} images, {summary.n_known} known: waiting for {name}")
+        say(f"caption {len(wanted)} images, {n_known} known: waiting for {name}")
         ledger = open_ledger(config.ledger, n_ledger_shards(config, deployments))
         with ledger.kept_alive(), serving(deployments) as applications:
             captions |= asyncio.run(_ask_all(config, ledger, applications[name], wanted))
-    summary.errors = [captions[key].error or "" for key in wanted if captions[key].error]
-    return captions, summary
+    errors = [error for key in wanted if (error := captions[key].error)]
+    return captions, CaptionSummary(n_known, len(wanted), errors)
 
 
 def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Table:
@@ -128,12 +124,13 @@ async def _ask_all(config: Config, ledger: Ledger, application: str, wanted: Map
 
     async def one(call: _Call) -> Caption:
         nonlocal n_failed, n_done
+        request, printed = call
         async with slots:
             if config.fail_after is not None and n_failed >= config.fail_after:
                 return Caption(error=f"not asked: {n_failed} calls in a row had failed")
             try:
-                asked = await ledger.ask(call.request, application)
-                caption = Caption(joined_caption(call.printed, description_of(asked.entry.reply)))
+                asked = await ledger.ask(request, application)
+                caption = Caption(joined_caption(printed, description_of(asked.entry.reply)))
             except ModelError as error:
                 caption = Caption(error=" ".join(str(error).split())[:500])
         n_failed = n_failed + 1 if caption.error else 0

@@ -91,11 +91,6 @@ class Ledger:
         """
         ray_get([shard.flush.remote() for shard in self._shards])
 
-    @property
-    def shards(self) -> list[Any]:
-        """The shards' actors."""
-        return self._shards
-
     def close(self) -> None:
         """End the shards of a ledger that nobody else uses now."""
         for shard in self._shards:

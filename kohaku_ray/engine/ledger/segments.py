@@ -25,7 +25,7 @@ MERGED_ROWS = 65_536
 """A segment with at least half as many rows is not merged again."""
 
 MOST_SMALL = 64
-"""Small segments of one shard that are left as they are: more are merged, at most as many into one."""
+"""Small segments of one shard that are merged into one."""
 
 READERS = 8
 """Segments read at once."""
@@ -91,6 +91,7 @@ class Recorded(Mapping[str, Entry]):
     Attributes:
         damaged: As in ``Loaded``.
         unwritten: Entries that are in no segment yet.
+        small: Own segments after the last large one: what came first must stay first, so nothing passes that.
     """
 
     def __init__(self, table_of: Callable[[str], pa.Table]) -> None:
@@ -100,6 +101,7 @@ class Recorded(Mapping[str, Entry]):
         self._places: dict[str, int] = {}  # segment << 32 | row: one small object per key
         self._generations: dict[str, int] = {}  # where it is not 0
         self.unwritten: dict[str, Entry] = {}
+        self.small: list[str] = []
 
     def __getitem__(self, key: str) -> Entry:
         """Return an entry, or read it.
@@ -142,9 +144,14 @@ class Recorded(Mapping[str, Entry]):
     def written(self, name: str, entries: Sequence[tuple[str, Entry]]) -> None:
         """Give up entries that are now the rows of a segment, unless they were replaced meanwhile."""
         self.add_segment(name, [key for key, _ in entries], [entry.generation for _, entry in entries])
+        self.own(name, len(entries))
         for key, entry in entries:
             if self.unwritten.get(key) is entry:
                 del self.unwritten[key]
+
+    def own(self, name: str, n_rows: int) -> None:
+        """Take the newest of the own segments for small or large."""
+        self.small = [] if 2 * n_rows >= MERGED_ROWS else [*self.small, name]
 
     def merged(self, parts: Mapping[str, int], name: str, keys: Sequence[str]) -> None:
         """Take a segment in the place of its parts (names and numbers of rows), whose rows it holds in their order."""
@@ -155,6 +162,9 @@ class Recorded(Mapping[str, Entry]):
             for was, (place, key) in enumerate(islice(rows, n_rows), first):
                 if self._places.get(key) == was:
                     self._places[key] = place
+        rest, self.small = self.small[len(parts) :], []
+        self.own(name, len(keys))
+        self.small += rest
 
 
 class SegmentStore:
@@ -211,6 +221,8 @@ class SegmentStore:
                     continue
                 own = [key if mine(key) else None for key in table.column("key").to_pylist()]
                 recorded.add_segment(name, own, table.column("generation").to_pylist())
+                if _shard(name) == self._shard:
+                    recorded.own(name, len(table))
             if all(self._directory.size(name) is not None for name in damaged):
                 recorded.damaged = tuple(damaged)
                 return recorded
@@ -228,7 +240,8 @@ class SegmentStore:
     def merge(self, names: Sequence[str]) -> tuple[dict[str, int], str, list[str]]:
         """Write a segment that holds the rows of others, which stay (arguments of ``Recorded.merged``).
 
-        It is as old as the oldest: a reply that came first still does, also among segments that are not merged.
+        It is as old as the oldest: a reply that came first still does, also among segments that are not merged. A crash
+        before the parts go (``drop``) leaves repeats, which reading ignores.
         """
         tables = {name: self.table_of(name) for name in names}
         merged = pa.concat_tables(tables.values())
@@ -241,29 +254,11 @@ class SegmentStore:
             self._directory.remove(name)
         self.table_of.cache_clear()
 
-    def compact(self, more_than: int = MOST_SMALL) -> int:
-        """Merge each shard's small readable segments after its last large one, if many; returns how many were merged.
-
-        The merged ones are written before the old ones go: a crash in between leaves repeats, which loading ignores.
-        Files that a killed process had not finished go too: the caller holds the lease, so nobody else writes.
-        """
+    def remove_unfinished(self) -> None:
+        """Delete files that a killed process had not finished: the caller holds the lease, so nobody else writes."""
         for name in self._directory.names(FOLDER):
             if name.endswith(TEMPORARY):
                 self._directory.remove(name)
-        small: dict[str, list[str]] = {}
-        for name, table in self._tables(self._names()):
-            newest = small.setdefault(_shard(name), [])
-            if table is not None and 2 * len(table) >= MERGED_ROWS:
-                newest.clear()  # the first reply of a key must stay the first: nothing passes a segment that stays
-            elif table is not None:
-                newest.append(name)
-        many = [names for names in small.values() if len(names) > more_than]
-        for names in many:
-            for at in range(0, len(names), MOST_SMALL):
-                parts = names[at : at + MOST_SMALL]
-                _, merged, _ = self.merge(parts)
-                self.drop(part for part in parts if part != merged)  # the last one may be alone
-        return sum(map(len, many))
 
     @contextmanager
     def starting(self, shard: str, owner: str) -> Iterator[None]:

@@ -19,7 +19,7 @@ import ray
 
 from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
-from kohaku_ray.engine.ledger.segments import MERGED_ROWS, MOST_SMALL, Entry, Recorded, SegmentStore, segment_table
+from kohaku_ray.engine.ledger.segments import MOST_SMALL, Entry, Recorded, SegmentStore, segment_table
 from kohaku_ray.engine.serving.handles import Handles, Outcome, ask_together
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
@@ -79,7 +79,6 @@ class LedgerShard:
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._owner = str(ray.get_runtime_context().get_actor_id())
         self._entries = Recorded(self._store.table_of)
-        self._small: list[str] = []
         self._in_flight: dict[str, asyncio.Future[Asked | Refused]] = {}
         self._making: set[asyncio.Task[None]] = set()
         self._handles = Handles()
@@ -178,23 +177,15 @@ class LedgerShard:
                 if entries:
                     segment = await asyncio.to_thread(self._store.write, entries)
                     self._entries.written(segment, entries)
-                    self._small.append(segment)
             except Exception as error:
                 self._write_failure = self._said("write", error)
                 raise DataError(self._write_failure) from error
             self._write_failure = None
-            if len(self._small) >= MOST_SMALL:
+            if len(some := self._entries.small[:MOST_SMALL]) == MOST_SMALL:
                 with suppress(DataError):  # tried again after the next write
-                    await self._merge()
+                    self._entries.merged(*await asyncio.to_thread(self._store.merge, some))
+                    await asyncio.to_thread(self._store.drop, some)
             return len(entries)
-
-    async def _merge(self) -> None:
-        """Merge this process's small segments: the next start reads few."""
-        small = self._small
-        parts, name, keys = await asyncio.to_thread(self._store.merge, small)
-        self._entries.merged(parts, name, keys)
-        self._small = [name] if len(keys) < MERGED_ROWS // 2 else []
-        await asyncio.to_thread(self._store.drop, small)
 
     def _hold(self) -> None:
         """Open the path, or renew its lease once open; a failure is kept as the lease failure."""
@@ -212,9 +203,9 @@ class LedgerShard:
 
     def _open(self) -> None:
         is_new = self._shard == 0 and self._store.lease.acquire(self._owner)
+        if is_new:  # nobody writes yet
+            self._store.remove_unfinished()
         with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._owner):
-            if is_new:  # a restarted shard must not merge segments that its siblings are reading
-                self._store.compact()
             self._entries = self._store.index(lambda key: shard_of(key, self._n_shards) == self._shard)
         self._is_open = True
 

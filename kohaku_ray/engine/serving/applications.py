@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -41,9 +41,6 @@ from kohaku_ray.run.lease import repeated
 
 SAY_EVERY_S = 15.0
 """Interval between progress lines of a job that waits for replicas."""
-
-LATE_S = 30.0
-"""Seconds until a job registers its applications on a cluster of its own, which nobody else may ever join."""
 
 BEAT_S = 5.0
 """Seconds between a job's heartbeats for its applications."""
@@ -102,8 +99,8 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
 
     Args:
         deployments: By name.
-        release: End afterwards those that no other job uses; needless on a cluster that this job started and will
-            end. There the registry is started late, for jobs that join: its process would delay the first answer.
+        release: Share them with other jobs, and end afterwards those that none uses; needless on a cluster that this
+            job started and will end.
 
     Yields:
         Application name by deployment name.
@@ -131,7 +128,7 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
             _registry().beat.remote(user, list(ours.values()))
 
     try:
-        with repeated(beat, BEAT_S, "beat", first_s=BEAT_S if release else LATE_S):
+        with repeated(beat, BEAT_S, "beat") if release else nullcontext():
             for name, application in ours.items():
                 claim: Claim = "start"
                 while release and (claim := ray_get(_registry().claim.remote(user, application))) == "wait":

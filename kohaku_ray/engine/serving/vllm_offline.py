@@ -20,18 +20,17 @@ from typing import Any
 
 
 def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Generate all replies of a job, one run after another in one engine.
+    """Generate all replies of a job, one run after another in one engine, all calls of a run at once.
 
     Args:
         job: ``model``; ``engine``, the deployment's engine kwargs; ``template``, those of its chat template;
-            ``temperature``, ``top_p`` and ``max_tokens``; ``warm_up``, messages for a run that is not measured;
-            ``runs``, each with ``members``, the messages of its ``prompts``, and their ``seeds``; and ``calls``, the
-            run after these, each with ``messages``, ``schema``, ``seeds`` and sampling of its own.
+            ``warm_up``, messages for a call before each run that is not measured; and ``runs``, lists of calls, each
+            with its ``messages``, ``schema``, ``seed``, ``temperature``, ``top_p`` and ``max_tokens``: a request of its
+            own, as members ask. A reply without a schema has ``max_tokens``.
 
     Returns:
-        Per run ``n_questions``, ``n_calls``, ``wall_s``, ``cpu_s`` (this process, without the engine's process),
-        ``prompt_tokens`` (once per member, as separate calls count them) and ``completion_tokens``; last, the same of
-        the calls, if there are any, with ``cached_tokens``; their questions are not known here.
+        Per run ``n_calls``, ``wall_s``, ``cpu_s`` (this process, without the engine's process), and the sums of
+        ``prompt_tokens``, ``cached_tokens`` and ``completion_tokens``.
     """
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
@@ -39,63 +38,33 @@ def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
     llm: Any = LLM(job["model"], **_known_to_plain(job["engine"]))
     tokenizer: Any = llm.get_tokenizer()
 
-    def token_ids(messages: Any) -> list[int]:
+    def prompt(messages: Any) -> dict[str, list[int]]:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **job["template"])
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-        return ids
+        return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
-    def timed(prompts: Sequence[list[int]], sampling: Sequence[SamplingParams]) -> tuple[Any, dict[str, float]]:
+    def sampling(call: Mapping[str, Any]) -> SamplingParams:
+        given = {name: call[name] for name in ("seed", "temperature", "top_p", "max_tokens")}
+        if call["schema"] is None:
+            return SamplingParams(ignore_eos=True, **given)
+        return SamplingParams(structured_outputs=StructuredOutputsParams(json=call["schema"]), **given)
+
+    def generate(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        prompts, how = [prompt(call["messages"]) for call in calls], [sampling(call) for call in calls]
         began, cpu = time.perf_counter(), time.process_time()
-        outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], sampling, use_tqdm=False)
-        return outputs, {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
-
-    def generate(run: Mapping[str, Any]) -> dict[str, Any]:
-        members: int = run["members"]
-        prompts = [token_ids(messages) for messages in run["prompts"]]
-        sampling = [
-            SamplingParams(
-                n=members,
-                seed=seed,
-                temperature=job["temperature"],
-                top_p=job["top_p"],
-                max_tokens=job["max_tokens"],
-                ignore_eos=True,
-            )
-            for seed in run["seeds"]
-        ]
-        outputs, times = timed(prompts, sampling)
+        outputs = llm.generate(prompts, how, use_tqdm=False)
         return {
-            "n_questions": len(prompts),
-            "n_calls": len(prompts) * members,
-            "prompt_tokens": members * sum(map(len, prompts)),
-            "completion_tokens": sum(len(reply.token_ids) for output in outputs for reply in output.outputs),
-            **times,
-        }
-
-    def make(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Generate a reply per seed, each a request of its own, as the members of a question ask."""
-        prompts: list[list[int]] = []
-        sampling: list[SamplingParams] = []
-        for call in calls:
-            given = {name: call[name] for name in ("temperature", "top_p", "max_tokens")}
-            prompts += [token_ids(call["messages"])] * len(call["seeds"])
-            for seed in call["seeds"]:
-                grammar = StructuredOutputsParams(json=call["schema"])
-                sampling.append(SamplingParams(seed=seed, structured_outputs=grammar, **given))
-        outputs, times = timed(prompts, sampling)
-        return {
-            "n_calls": len(prompts),
-            "prompt_tokens": sum(map(len, prompts)),
+            "n_calls": len(calls),
+            "wall_s": time.perf_counter() - began,
+            "cpu_s": time.process_time() - cpu,
+            "prompt_tokens": sum(len(one["prompt_token_ids"]) for one in prompts),
             "cached_tokens": sum(output.num_cached_tokens or 0 for output in outputs),
             "completion_tokens": sum(len(reply.token_ids) for output in outputs for reply in output.outputs),
-            **times,
         }
 
-    generate({"members": 1, "prompts": [job["warm_up"]], "seeds": [0]})
-    results = [generate(run) for run in job["runs"]]
-    if calls := job["calls"]:
-        make([{**calls[0], "messages": job["warm_up"], "seeds": [0]}])  # which loads what grammars need
-        results.append(make(calls))
+    results = []
+    for calls in job["runs"]:
+        generate([{**calls[0], "messages": job["warm_up"]}])  # which loads what its grammar needs
+        results.append(generate(calls))
     return results
 
 

@@ -16,6 +16,7 @@ from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.engine.errors import ReplicaLostError
 from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.engine.serving.meter import Meter, watch_power
+from kohaku_ray.engine.serving.vllm import IGNORE_EOS
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.openai import completion_body, read_completion, refuses_length
 from kohaku_ray.models.request import ChatRequest
@@ -66,6 +67,8 @@ class VllmReplica(Together, LLMServer):
             body["chat_template_kwargs"] = self._deployment.chat_template_kwargs
         if self._deployment.reasoning_effort is not None:
             body["reasoning_effort"] = self._deployment.reasoning_effort
+        if IGNORE_EOS in os.environ and request.schema is None:
+            body["ignore_eos"] = True
         try:
             async for response in await self.chat(ChatCompletionRequest(**body)):
                 return response

@@ -10,19 +10,11 @@ from kit import tiny_clip
 
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import read_image
-from kohaku_ray.engine.actors.image_encoding import EncodeImages, image_vectors, images_to_encode, n_image_blocks
+from kohaku_ray.engine.actors.image_encoding import EncodeImages, image_vectors, images_to_encode
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.images import write_image
 from kohaku_ray.run.indexes import index_settings
 from kohaku_ray.storage import Directory
-
-
-@pytest.mark.parametrize(
-    ("n_images", "n_encoders", "n_blocks"),
-    [(1, 1, 1), (64, 4, 1), (65, 4, 2), (400, 1, 4), (400, 4, 7), (100_000, 2, 196)],
-)
-def test_every_encoder_has_several_blocks_and_no_block_is_small_or_huge(n_images, n_encoders, n_blocks):
-    assert n_image_blocks(n_images, n_encoders) == n_blocks
 
 
 def block_of(rows):

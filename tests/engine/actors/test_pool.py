@@ -12,6 +12,7 @@ from kohaku_ray.engine.actors.pool import (
     n_ledger_shards,
     n_retrievers,
     n_voters,
+    waves_of,
 )
 
 LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
@@ -65,6 +66,12 @@ def test_retrievers_by_default_are_no_more_than_there_is_room_for(own, n_shards,
 def test_no_more_processes_answer_than_the_cluster_has_cpus():
     assert [member_processes(asked(64), n_cpus) for n_cpus in (0, 2, 6.5, 640)] == [1, 2, 6, 12]
     assert member_processes(asked(64, "cluster.autoscaling=true"), 2) == 12
+
+
+def test_members_answer_in_waves_unless_votes_weigh_their_agreement():
+    stops = ["ensemble.members=5", "ensemble.waves=[3, 2]", "ensemble.early_stop=row"]
+    assert waves_of(load_config("demo", stops)) == [range(3), range(3, 5)]
+    assert waves_of(load_config("demo", [*stops, "ensemble.vote.weights=agreement"])) == [range(5)]
 
 
 def test_blocks_follow_the_replicas():

@@ -12,7 +12,7 @@ from kit.tiny_job import SAMPLE_TEXTS
 from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.jobs.bench import Grid
-from kohaku_ray.engine.jobs.bench_answers import WARM_UP_QUESTIONS, numbered, run_on, with_index
+from kohaku_ray.engine.jobs.bench_answers import numbered, run_on, with_index
 from kohaku_ray.engine.jobs.bench_machine import gpus_of, n_parameters
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.sources import questions_of
@@ -42,7 +42,7 @@ def test_a_run_asks_one_deployment_for_every_role_and_member_and_leaves_the_rest
         "demo", [f"deployments.mine={mine}", f"deployments.other={other}", "kohaku.top_k=5", *mixed, *roles]
     )
     two = VllmConfig(model="some/model", replicas=2)
-    run = run_on(config, "mine", two, 9, 100, str(tmp_path))
+    run = run_on(config, "mine", two, 9, range(100), str(tmp_path))
     assert run.used_deployments == {"mine": two}
     assert (run.ensemble.members, run.ensemble.early_stop, run.settings.top_k) == (9, "row", 5)
     assert run.role("answer").temperature == 0.3
@@ -53,8 +53,7 @@ def test_a_run_asks_one_deployment_for_every_role_and_member_and_leaves_the_rest
     assert [(one.text, one.answer_unit, one.answer_type) for one in questions[:41]] == [
         (one.text, one.answer_unit, one.answer_type) for one in sample
     ]
-    every = questions_of(run.model_copy(update={"questions": run.questions.model_copy(update={"limit": None})}))
-    assert len({one.text for one in every}) == len(every) == 100 + 2 * WARM_UP_QUESTIONS
+    assert len({one.text for one in questions}) == 100
 
 
 def test_the_sample_does_not_stand_in_for_another_systems_index(tmp_path):

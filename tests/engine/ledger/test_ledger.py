@@ -215,13 +215,6 @@ def test_a_path_on_no_filesystem_is_a_line(cluster):
         open_ledger(LedgerConfig(path="foo://ledger"))
 
 
-def test_application_names_follow_the_settings():
-    one = OpenAIConfig(base_url="http://127.0.0.1:1/v1", model="a", api_key_env=None)
-    other = one.model_copy(update={"model": "b"})
-    assert application_name("x", one) == application_name("x", one.model_copy())
-    assert application_name("x", one) != application_name("x", other)
-
-
 @pytest.fixture
 def three_replicas(cluster):
     class Named(Together):  # in here, so that it travels by value: replicas cannot import a test

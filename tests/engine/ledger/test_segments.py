@@ -75,7 +75,7 @@ def test_a_write_that_fails_leaves_no_file_and_what_a_kill_left_goes_with_the_ne
             store.write([("a", entry("one"))])
     assert not list((tmp_path / "segments").iterdir())
     (tmp_path / "segments" / "0-ab.arrow.0123abcd.tmp").write_bytes(b"half")
-    assert store.compact() == 0
+    store.remove_unfinished()
     assert not list((tmp_path / "segments").iterdir())
 
 
@@ -109,30 +109,11 @@ def test_a_shard_that_dies_of_its_segments_three_times_says_so(tmp_path):
     assert not list(tmp_path.glob("starting*"))
 
 
-def test_compaction_merges_each_shards_segments_alone_and_keeps_the_first_of_each_reply(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "MOST_SMALL", 3)
-    for at in range(10):
-        for shard in ("0of2", "1of2"):
-            SegmentStore(str(tmp_path), shard).write([(f"{shard} {at}", entry(shard)), ("shared", entry(f"{at}"))])
-    SegmentStore(str(tmp_path), "0of3").write([("alone", entry("other"))])
+def test_a_crash_between_merge_and_removal_leaves_only_repeats(tmp_path):
     store = SegmentStore(str(tmp_path))
+    names = [store.write([(f"k{number}", entry(f"{number}"))]) for number in range(4)]
     before = store.load(every).entries
-    assert store.compact(more_than=10) == 0
-    assert SegmentStore(str(tmp_path), "0of2").compact(more_than=9) == 20
-    shards = sorted(path.name.split("-")[1] for path in (tmp_path / "segments").iterdir())
-    assert shards == ["0of2"] * 4 + ["0of3"] + ["1of2"] * 4, "of ten segments three times three, and one"
-    assert store.load(every).entries == before
-    assert before["shared"].reply.text == "0"
-
-
-def test_a_crash_between_merge_and_removal_leaves_only_repeats(tmp_path, monkeypatch):
-    store = SegmentStore(str(tmp_path))
-    for number in range(4):
-        store.write([(f"k{number}", entry(f"{number}"))])
-    before = store.load(every).entries
-    monkeypatch.setattr(type(store._directory), "remove", lambda self, name: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        store.compact(more_than=2)
+    store.merge(names)
     assert SegmentStore(str(tmp_path)).load(every).entries == before
 
 
@@ -171,25 +152,32 @@ def test_keys_in_memory_with_replies_on_disk_are_a_dictionary_of_replies(tmp_pat
     recorded.written(store.write(unwritten), unwritten)
     other = SegmentStore(str(tmp_path))
     assert dict(other.index(every)) == expected == dict(recorded)
-    assert other.compact(more_than=2)
+    small = other.index(every).small
+    other.merge(small)
+    other.drop(small)
     assert dict(other.index(every)) == expected == dict(recorded)  # whose files are gone
 
 
 def test_a_large_segment_is_not_merged_again_and_what_came_first_stays_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "MERGED_ROWS", 8)
-    store = SegmentStore(str(tmp_path))
+    monkeypatch.setattr(segments, "MERGED_ROWS", 14)
+    store = SegmentStore(str(tmp_path), "0of1")
     store.write([("early", entry("first")), ("late", entry("first"))])
-    large = store.write([(f"k{at}", entry(str(at))) for at in range(6)] + [("early", entry("second"))])
-    for at in range(12):
-        store.write([(f"s{at}", entry(str(at))), ("k1", entry("second")), ("early", entry("third"))])
+    store.write([(f"k{at}", entry(str(at))) for at in range(6)] + [("early", entry("second"))])
+    SegmentStore(str(tmp_path), "0of2").write([("other", entry("other"))])
+    later = [
+        store.write([(f"s{at}", entry(str(at))), ("k1", entry("second")), ("early", entry("third"))]) for at in range(4)
+    ]
     before = store.load(every).entries
     assert (before["early"].reply.text, before["k1"].reply.text) == ("first", "1")
-    assert store.compact(more_than=2) == 12
-    assert store.load(every).entries == before
-    sizes = sorted(pa.ipc.open_file(file).read_all().num_rows for file in (tmp_path / "segments").iterdir())
-    assert sizes == [2, 7, 36]  # the large one and what is older as they were
-    assert (tmp_path / large).exists()
-    assert store.compact(more_than=2) == 0
+    recorded = store.index(every)
+    assert recorded.small == later, "after the large one, and own ones alone"
+    merged = store.merge(later[:2])
+    recorded.merged(*merged)
+    store.drop(later[:2])
+    assert recorded.small == [merged[1], *later[2:]] == store.index(every).small
+    recorded.merged(*store.merge(recorded.small))
+    assert recorded.small == [], "now large"
+    assert dict(recorded) == store.load(every).entries == before
 
 
 def test_a_segment_that_is_damaged_after_its_keys_were_read_says_so(tmp_path):
@@ -218,27 +206,6 @@ def test_segments_of_sibling_shards_are_not_read(tmp_path):
     assert read("0of4") == read("") == everything
 
 
-def test_entries_stay_what_they_are_when_their_segments_are_merged(tmp_path):
-    rng, store = random.Random(2), SegmentStore(str(tmp_path), "0of1")
-    recorded, expected = store.index(every), {}
-    for at in range(6):
-        keys = rng.sample("abcdefgh", 4)
-        some = [(key, replace(entry(f"{key}{at}"), generation=rng.randrange(3))) for key in keys]
-        before = {key: dict(recorded).get(key) for key in keys}
-        recorded.written(store.write(some), some)
-        for key, one in some:
-            known = before[key]
-            expected[key] = one if known is None or one.generation > known.generation else known
-        names = [name for name in recorded._segments if (tmp_path / name).exists()]
-        if at % 2:
-            parts, name, merged = store.merge(names)
-            recorded.merged(parts, name, merged)
-            assert dict(recorded) == expected
-            store.drop(names)
-        assert dict(recorded) == expected
-    assert store.load(every).entries == expected
-
-
 def test_a_reply_whose_segment_is_merged_while_it_is_looked_up_is_found(tmp_path):
     store = SegmentStore(str(tmp_path))
     some = [("a", entry("one"))]
@@ -255,20 +222,3 @@ def test_a_reply_whose_segment_is_merged_while_it_is_looked_up_is_found(tmp_path
     recorded._table_of = merged_meanwhile
     store.table_of.cache_clear()
     assert recorded["a"] == entry("one")
-
-
-def test_loading_begins_again_when_segments_were_merged_meanwhile(tmp_path, monkeypatch):
-    store, other = SegmentStore(str(tmp_path)), SegmentStore(str(tmp_path))
-    names = [store.write([(key, entry(key))]) for key in "ab"]
-    index = store.index
-
-    def merged_after(mine):
-        recorded = index(mine)
-        if (tmp_path / names[0]).exists():
-            other.merge(names)
-            other.drop(names)
-            store.table_of.cache_clear()
-        return recorded
-
-    monkeypatch.setattr(store, "index", merged_after)
-    assert store.load(every).entries == {key: entry(key) for key in "ab"}

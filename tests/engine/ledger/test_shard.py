@@ -15,7 +15,7 @@ from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger import shard as shards
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Wanted
-from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
+from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 
@@ -137,21 +137,6 @@ def test_a_flush_that_fails_whatever_the_reason_loses_nothing_and_is_tried_again
     assert refused.kind == "DataError"
     assert str(error) in refused.message
     assert recorded(tmp_path) == {GOOD: "precious"}
-
-
-def test_background_tasks_that_end_are_started_again(make, tmp_path):
-    async def run():
-        shard = make(Reply("one"), flush_s=0.01)
-        await shard.ready()
-        assert len(shard._background) == 2
-        for task in shard._background.values():
-            task.cancel()
-        await asyncio.sleep(0.01)
-        await ask(shard, GOOD)
-        await until(lambda: recorded(tmp_path))
-        assert not any(task.done() for task in shard._background.values())
-
-    asyncio.run(run())
 
 
 def renewed(path) -> float:
@@ -299,52 +284,6 @@ def test_asking_again_in_vain_leaves_the_old_reply_and_may_be_tried_once_more(ma
     assert (again.entry.reply.text, again.source) == ("two", "made")
 
 
-def test_a_backends_error_is_text_that_a_table_can_hold(make):
-    async def run():
-        return await ask(make(ContextOverflowError("too \ud800long\x1b[0m")), GOOD)
-
-    with pytest.raises(ContextOverflowError, match=r"^too long\[0m$"):
-        asyncio.run(run()).raise_()
-
-
-def test_a_path_that_cannot_be_read_is_not_kept_from_others(make, tmp_path, monkeypatch):
-    def fails(store, mine):
-        raise PermissionError("segments")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SegmentStore, "index", fails)
-        shard = make()
-    assert shard._failure == f"cannot open ledger {tmp_path}: PermissionError: segments"
-    SegmentStore(str(tmp_path)).lease.acquire("another cluster")
-
-
-def test_a_shard_is_ready_and_flushed_only_when_a_write_under_way_has_ended(make, monkeypatch):
-    async def go():
-        shard, is_writing, may_fail = make(Reply("kept")), threading.Event(), threading.Event()
-        await ask(shard, GOOD)
-
-        def fail_late(entries):
-            is_writing.set()
-            may_fail.wait(10)
-            raise OSError("no room")
-
-        monkeypatch.setattr(shard._store, "write", fail_late)
-        writing = asyncio.create_task(shard.flush())
-        await asyncio.to_thread(is_writing.wait, 10)
-        state, flushed = asyncio.create_task(shard.ready()), asyncio.create_task(shard.flush())
-        await asyncio.sleep(0.05)
-        assert not state.done()
-        assert not flushed.done()
-        may_fail.set()
-        with pytest.raises(DataError, match="no room"):
-            await writing
-        assert "no room" in (await state)["failure"]
-        with pytest.raises(DataError, match="no room"):
-            await flushed
-
-    asyncio.run(go())
-
-
 def test_a_shard_merges_its_segments_while_it_runs(make, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "MOST_SMALL", 4)
     keys = [f"{at:032x}" for at in range(10)]
@@ -360,26 +299,6 @@ def test_a_shard_merges_its_segments_while_it_runs(make, tmp_path, monkeypatch):
     assert [one.reply.text for one in found] == keys
     assert len(list((tmp_path / "segments").iterdir())) < 4
     assert recorded(tmp_path) == {key: key for key in keys}
-
-
-def test_a_merge_that_fails_loses_nothing_and_is_tried_again(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "MOST_SMALL", 2)
-
-    async def run():
-        shard = make(Reply("one"), Reply("two"), Reply("three"))
-        with monkeypatch.context() as patched:
-            patched.setattr(shard._store, "merge", lambda names: (_ for _ in ()).throw(DataError("disk full")))
-            for key in (GOOD, BAD):
-                await ask(shard, key)
-                assert await shard.flush() == 1
-        assert len(list((tmp_path / "segments").iterdir())) == 2
-        await ask(shard, OTHER)
-        assert await shard.flush() == 1
-        assert (await shard.ready())["failure"] is None
-
-    asyncio.run(run())
-    assert len(list((tmp_path / "segments").iterdir())) == 1
-    assert recorded(tmp_path) == {GOOD: "one", BAD: "two", OTHER: "three"}
 
 
 def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(make, tmp_path, monkeypatch):
@@ -409,22 +328,6 @@ def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(make, 
     assert [one.source for one in (known, made, joined, elsewhere)] == ["ledger", "made", "joined", "made"]
     assert joined.entry is made.entry
     assert refused == Refused("ContextOverflowError", "too long")
-
-
-def test_the_seconds_of_a_call_are_its_own_and_not_those_of_the_slowest(make, monkeypatch):
-    async def run():
-        shard = make()
-
-        async def call(requests, application):
-            await asyncio.sleep(0.3)
-            return [(Reply("fast"), 0.05), (Reply("slow"), 0.25)]
-
-        monkeypatch.setattr(shard, "_call_replica", call)
-        return await shard.ask([Wanted(key, request(), "app") for key in (GOOD, OTHER)])
-
-    fast, slow = asyncio.run(run())
-    assert slow.entry.call_s - fast.entry.call_s == pytest.approx(0.2)
-    assert slow.entry.call_s == pytest.approx(0.3, abs=0.1)
 
 
 def test_a_call_that_fails_unexpectedly_reaches_who_waits_and_may_be_made_again(make, monkeypatch):

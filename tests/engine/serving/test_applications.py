@@ -90,35 +90,6 @@ def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve,
     assert "application app could not be ended, next try in 0.01 s: the controller is busy" in caplog.text
 
 
-def test_who_claims_what_could_not_be_ended_finds_it_ready(serve):
-    async def run():
-        applications = Applications()
-        await applications.claim("one", "app")
-        serve.running.add("app")
-        serve.n_refused = 1
-        await applications.release("one")
-        assert await applications.claim("two", "app") == "ready"
-        await asyncio.sleep(0.1)
-        assert serve.running == {"app"}
-
-    asyncio.run(run())
-
-
-def test_a_watcher_that_ended_is_started_again(serve, monkeypatch):
-    monkeypatch.setattr(applications, "LOST_AFTER_S", 0.05)
-
-    async def run():
-        applications = Applications()
-        await applications.claim("one", "app")
-        applications._watch.cancel()
-        await asyncio.sleep(0.01)
-        await applications.beat("one", ["app"])
-        serve.running.add("app")
-        await until(lambda: not serve.running)
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("is_up", [True, False])
 def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch, is_up):
     class Registry:
@@ -129,13 +100,16 @@ def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch
             def remote(user, names):
                 Registry.n_beats += 1
 
+        class release:
+            remote = staticmethod(str)
+
     asked = []
     monkeypatch.setattr(applications, "BEAT_S", 0.01)
-    monkeypatch.setattr(applications, "LATE_S", 0.01)
     monkeypatch.setattr(applications, "_start_serve", lambda: None)
     monkeypatch.setattr(applications, "_registry", lambda: Registry)
+    monkeypatch.setattr(applications, "ray_get", str)
     monkeypatch.setattr(applications.ray, "is_initialized", lambda: asked.append(1) or is_up)
-    with applications.serving({}, release=False):
+    with applications.serving({}):
         deadline = time.monotonic() + 10
         while len(asked) < 3:
             assert time.monotonic() < deadline

@@ -138,25 +138,6 @@ def test_demand_counts_gpus_cpus_and_every_model_of_a_mixed_ensemble():
     assert {model["plan"].application for model in models} == {"app-p"}
 
 
-def test_a_member_names_a_model_that_is_not_deployed():
-    with pytest.raises(ConfigError, match=r"ensemble\.models is 'big' but deployments has 'extractive'"):
-        load_config(None, ["ensemble.models=[extractive, big]"])
-
-
-def test_without_further_queries_no_planner_is_started():
-    planned = ["deployments={p: {kind: vllm, model: p}}", "roles.plan.model=p", "kohaku.queries=1"]
-    config = load_config(None, planned)
-    assert list(config.used_deployments) == ["extractive"]
-
-
-def test_waves_must_add_up_and_agreement_waits_for_all():
-    with pytest.raises(ConfigError, match=r"ensemble.waves adds up to 6 but ensemble.members is 5"):
-        load_config(None, ["ensemble.waves=[3, 3]"])
-    weighed = load_config(None, ["ensemble.early_stop=row", "ensemble.vote.weights=agreement"])
-    assert weighed.ensemble.stops == "never"
-    assert load_config(None, ["ensemble.early_stop=row"]).ensemble.stops == "row"
-
-
 def test_a_call_is_priced_by_new_cached_and_generated_tokens_and_gpu_hours():
     price = PriceConfig(prompt=1.0, cached=0.1, completion=4.0, gpu_hour=3.6)
     reply = Reply("", prompt_tokens=1_000_000, cached_tokens=800_000, completion_tokens=50_000, gpu_s=100.0)
