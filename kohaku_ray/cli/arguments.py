@@ -9,7 +9,6 @@ from typing import Any, get_args, get_type_hints
 from kohaku_ray import __version__
 from kohaku_ray.cli import commands as run
 from kohaku_ray.cli.commands import MANY_CELLS, SHELLS
-from kohaku_ray.run.outcomes import Outcome
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -190,8 +189,7 @@ def make_parser() -> argparse.ArgumentParser:
         # Before or after the command: without it here, what was said before it holds.
         flag: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
         command.add_argument("-q", "--quiet", help="print errors and one line of result", **flag)
-        shape = ", ".join(outcome_of(command.get_default("command")).shape())
-        command.add_argument("--json", help=f"print one JSON object ({shape}); the rest to stderr", **flag)
+        command.add_argument("--json", help="print one JSON object; the rest to stderr", **flag)
     return parser
 
 
@@ -203,13 +201,6 @@ def _add(commands: Any, function: Callable[..., Any], name: str = "") -> argpars
     )
     parser.set_defaults(command=function)
     return parser
-
-
-def outcome_of(function: Callable[..., Any]) -> type[Outcome]:
-    """Return the class of outcome that a command's annotation names."""
-    returned = get_type_hints(function)["return"]  # one outcome, or an iterator of them
-    outcome: type[Outcome] = next(iter(get_args(returned)), returned)
-    return outcome
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
