@@ -82,18 +82,15 @@ def test_an_actor_that_calls_no_application_starts_without_serve(actor):
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-def write(folder: Path, name: str, rows: list[tuple[str, str, str]]) -> str:
-    lines = ["id,answer_value,ref_id", *(f'{key},"{value}","{refs}"' for key, value, refs in rows)]
-    (folder / name).write_text("\n".join(lines))
-    return str(folder / name)
-
-
 def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
-    files = [
-        write(tmp_path, "a.csv", [("q1", "5", "['x']"), ("q2", "is_blank", "is_blank")]),
-        write(tmp_path, "b.csv", [("q1", "7", "['y']"), ("q2", "is_blank", "is_blank")]),
-        write(tmp_path, "c.csv", [("q1", "5.001", "['x']")]),
-    ]
+    lines = {
+        "a.csv": "q1,5,['x']\nq2,is_blank,is_blank\n",
+        "b.csv": "q1,7,['y']\nq2,is_blank,is_blank\n",
+        "c.csv": "q1,5.001,['x']\n",
+    }
+    files = [str(tmp_path / name) for name in lines]
+    for file, text in zip(files, lines.values(), strict=True):
+        Path(file).write_text(f"id,answer_value,ref_id\n{text}")
     out = str(tmp_path / "out.csv")
     assert main(["vote", *files, "--strategy", "answer_priority", "--ignore-blank", "-o", out]) == 0
     rows = read_submission(out).rows
@@ -204,7 +201,7 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     assert "documents: 3 files (2 .md, 1 .txt)" in said.out
     left_out = f"2 files there are no document: {tmp_path}/docs/notes.docx, {tmp_path}/docs/rows.jsonl (name files of"
     assert left_out in said.out
-    assert "metadata: 2 rows, 1 of them for no document (zebra)" in said.out
+    assert "metadata: 2 rows" in said.out
     assert "not scored: has no gold answers: it has no column answer_value, ref_id; " in said.out
     assert "valid" not in said.out.splitlines()
     assert "top_k_final" not in said.out
@@ -243,12 +240,6 @@ def test_a_runs_configuration_is_no_sweep(capsys, tmp_path, text):
     assert "is a run's configuration (it has " in capsys.readouterr().err
 
 
-def test_questions_without_their_column_say_which_there_are(capsys, tmp_path):
-    (tmp_path / "q.csv").write_text("id,text_of\nq1,a\n")
-    assert main(["validate", "demo", "--set", f"questions.path={tmp_path}/q.csv"]) == 2
-    assert "no column question or text; it has id, text_of: rename one of them" in capsys.readouterr().err
-
-
 def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(capsys, tmp_path):
     flags = [
         *("--set", "deployments.big={kind: vllm, model: m}"),
@@ -278,22 +269,6 @@ def test_paths_of_the_home_directory_are_validated_as_they_are_run(capsys, tmp_p
     assert f"the model takes 8192 tokens ({tmp_path}/model/config.json)" in printed.err
 
 
-@pytest.mark.parametrize("value", ["0", "1.5", "x"])
-def test_a_share_is_a_share(value, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["vote", "a.csv", "-o", "o.csv", "--blank-quorum", value])
-    assert stop.value.code == 2
-
-
-def test_a_model_that_may_not_be_downloaded_is_said_not_to_be_there(capsys, monkeypatch):
-    pytest.importorskip("vllm")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    big = "deployments.big={kind: vllm, model: nobody/nothing, cpus: 1}"
-    assert main(["validate", "demo", "--set", big, "--set", "roles.answer.model=big"]) == 2
-    assert "model is nobody/nothing and HF_HUB_OFFLINE is set, but no downloaded model" in capsys.readouterr().err
-
-
 def test_what_the_environment_gave_is_in_no_message(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HIDDEN", "hunter2secret")
     (tmp_path / "own.yaml").write_text(f"base: demo\nindex: {{path: '{tmp_path}/${{HIDDEN}}'}}\n")
@@ -320,13 +295,6 @@ def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
     assert "1 of 4 questions have no id, first at row 4" in said
     assert "1 id is used more than once (first 'q1', rows 1, 2)" in said
     assert "1 of 2 questions have no gold answer (q2)" in said
-    (tmp_path / "q.csv").write_text(rows.replace("q1,Which", "q3,Which").replace("\n,Why", "\nq4,Why"))
-    assert main(["validate", "default", *given]) == 2
-    assert "the gold answers cite 1 document not there (zebra): correct ref_id" in capsys.readouterr().err
-    (tmp_path / "docs" / "b.md").write_text("---\nid: zebra\n---\ntext")  # a file that names its document itself
-    (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq3,Which?,5,[zebra]\n")
-    assert main(["validate", "default", *given]) == 0
-    assert "warning: the gold answers cite 1 document" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("preset", ["demo", "demo_narrative", "hybrid"])

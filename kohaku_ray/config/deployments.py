@@ -261,23 +261,19 @@ class VllmConfig(ModelConfig):
                 )
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas is {self.max_replicas} but replicas is {self.replicas}: raise max_replicas")
-        own = {name: name.removesuffix("_size") for name in _SET_HERE} | {"max_model_len": "window_tokens"}
-        own |= dict.fromkeys(("enable_lora", "lora_modules"), "adapters")
-        if taken := sorted(own.keys() & self.engine_kwargs.keys()):
-            instead = ", ".join(own[name] for name in taken)
+        if taken := sorted(_SET_HERE.keys() & self.engine_kwargs.keys()):
+            instead = ", ".join(_SET_HERE[name] for name in taken)
             raise ValueError(f"engine_kwargs has {', '.join(taken)}: set {instead} of the deployment instead")
-        if "distributed_executor_backend" in self.engine_kwargs:
-            raise ValueError(
-                "engine_kwargs has distributed_executor_backend, which Ray Serve sets (ray on GPUs, mp on CPUs): leave "
-                "it out"
-            )
         return self
 
 
-_SET_HERE = (
-    *("model", "revision", "trust_remote_code"),
-    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
-)
+_SET_HERE = {
+    **{name: name for name in ("model", "revision", "trust_remote_code")},
+    **{f"{name}_size": name for name in ("tensor_parallel", "pipeline_parallel", "data_parallel")},
+    **{"max_model_len": "window_tokens", "enable_lora": "adapters", "lora_modules": "adapters"},
+    "distributed_executor_backend": "gpus or cpus",
+}
+"""Arguments of the engine that other settings decide, which are these."""
 
 
 class TransformersConfig(ModelConfig):
