@@ -169,7 +169,6 @@ def make_parser() -> argparse.ArgumentParser:
 
     validate = _add(commands, run.validate)
     _add_config(validate)
-    validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
     validate.add_argument("--settings", action="store_true", help="print every setting first, defaults included")
 
     show = _add(commands, run.show)
@@ -283,4 +282,4 @@ def _sweeps(prefix: str, **_: Any) -> list[str]:
 def _files(prefix: str) -> list[str]:
     from argcomplete.completers import FilesCompleter
 
-    return list(FilesCompleter(("yaml", "yml", "json", "toml"))(prefix))
+    return list(FilesCompleter(("yaml", "yml", "json"))(prefix))

@@ -370,22 +370,13 @@ def validate(arguments: argparse.Namespace) -> Outcome:
         tell(as_yaml(config))
     found = validate(config)
     tell(config.hide("\n".join(found.lines)))
-    problems, probes = [str(problem) for problem in found.problems], []
-    if arguments.probe and not problems:
-        from kohaku_ray.engine.jobs.probe import run_probe
-
-        probes = run_probe(config)
-    for one in probes:
-        if one.is_usable:
-            tell(config.hide(one.text))
-    unusable = [one.text for one in probes if not one.is_usable]
-    if not problems and not unusable:
+    problems = [str(problem) for problem in found.problems]
+    if not problems:
         tell("valid")
-    for problem in (*problems, *unusable):
+    for problem in problems:
         complain(f"kohaku-ray: {config.hide(problem)}")
-    line = "not valid" if problems else "valid, not usable" if unusable else "valid"
-    told = {"valid": not problems, "findings": found.lines, "problems": problems, "probes": probes}
-    return Outcome(line, told, BAD_CONFIG if problems or unusable else OK)
+    told = {"valid": not problems, "findings": found.lines, "problems": problems}
+    return Outcome("not valid" if problems else "valid", told, BAD_CONFIG if problems else OK)
 
 
 def show(arguments: argparse.Namespace) -> Outcome:

@@ -63,7 +63,7 @@ class Converted:
 
 
 def convert(file: str) -> Converted:
-    """Read another program's configuration: ``.py``, ``.env``, YAML, JSON or TOML.
+    """Read another program's configuration: ``.py``, ``.env``, YAML or JSON.
 
     Raises:
         ConfigError: It cannot be read, would have to be run, holds no name that is known, or a value of another kind.
