@@ -15,23 +15,11 @@ EYES = [
 MODEL = ["index.images=true", "index.captions=model"]
 
 
-def test_captions_by_a_model_need_images():
-    with pytest.raises(ConfigError, match=r"index\.captions is model but index\.images is false"):
-        load_config("demo", ["index.captions=model"])
-
-
 def test_captions_need_a_model_that_sees():
     with pytest.raises(ConfigError, match=r"roles\.caption\.model is 'extractive', which sees no images: name a"):
         load_config("demo", MODEL)
     with pytest.raises(ConfigError, match=r"roles\.caption\.model is 'nobody' but deployments has"):
         load_config("demo", [*MODEL, "roles.caption.model=nobody"])
-
-
-def test_the_role_has_its_own_sampling():
-    config = load_config("demo", [*EYES, *MODEL, "roles.caption.model=eyes", "roles.answer.temperature=0.9"])
-    played = config.role("caption")
-    assert (played.model, played.temperature, played.max_tokens) == ("eyes", 0.0, 400)
-    assert load_config("demo", [*EYES, *MODEL, "model=eyes"]).role("caption").model == "eyes"
 
 
 def test_images_join_the_identity_of_an_index_only_when_they_are_on(tmp_path):

@@ -95,8 +95,6 @@ def test_the_engine_has_room_for_every_adapter(base, style, tmp_path):
     ("overrides", "message"),
     [
         ("ensemble.models=[tiny + stile]", r"'tiny \+ stile' but deployments has .*did you mean tiny \+ style\?"),
-        ("roles.plan.model=tiny+tone", r"roles\.plan\.model is 'tiny\+tone' but .*did you mean tiny \+ tone\?"),
-        ("roles.plan.model=extractive + style", r"roles\.plan\.model is 'extractive \+ style' but deployments has"),
         ("deployments.tiny.engine_kwargs={enable_lora: true}", "engine_kwargs has enable_lora: set adapters of"),
         ("deployments.tiny.adapters={a b: /x}", r"deployments\.tiny.*adapters"),
     ],

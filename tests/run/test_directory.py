@@ -108,15 +108,6 @@ def test_the_same_configuration_keeps_the_outputs_and_another_takes_them_away(tm
     assert (tmp_path / "outside.txt").exists()
 
 
-@pytest.mark.parametrize("text", ["{", '{"outputs": 3}'])
-def test_a_damaged_run_json_stops_no_new_run(tmp_path, text):
-    run = small_run(tmp_path / "run")
-    (run / "run.json").write_text(text)
-    RunDirectory(str(run)).begin(config_of(run))
-    assert json.loads((run / "run.json").read_text())["status"] == "running"
-    assert not (run / "answers.parquet").exists()
-
-
 def test_rows_in_error_are_those_of_answers_and_steps(tmp_path):
     trace = [
         *plan("q1", "fine"),
@@ -158,14 +149,6 @@ def test_a_runs_own_questions_are_its_truth_whatever_answered_them(tmp_path, mon
     assert own_truth(str(run)) is None
 
 
-@pytest.mark.parametrize("config", ["system: kohaku\n", "questions: 3\n", "questions: {path: a.jsonl}\n", ""])
-def test_without_a_configuration_that_names_questions_there_is_no_truth(tmp_path, config):
-    assert own_truth(str(small_run(tmp_path / "run", config=config))) is None
-    assert own_truth(str(tmp_path)) is None
-    with pytest.raises(DataError, match=r"no run's directory among them names its questions: give --truth CSV"):
-        truth_of([str(tmp_path)])
-
-
 def said_of(config, summary):
     return describe_run(summary, facts_of(config), config.ensemble.members, *scores_of(config, summary))
 
@@ -198,15 +181,6 @@ def test_page_and_terminal_score_the_same_questions(tmp_path, limit, n, missing)
         assert f'<td class="n">{n}</td></tr>' in page
     assert ("questions of the truth are not in the run and score 0" in page) == (missing > 0)
     assert render(scored.report).splitlines()[2].split()[-1] == str(missing)
-
-
-def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
-    run, _ = limited_run(tmp_path, 4)
-    truth = tmp_path / "truth.csv"
-    head, *rows = truth.read_text().splitlines()
-    truth.write_text("\n".join([head, *reversed(rows)]) + "\n")
-    scored, _ = score_run(str(run), str(truth), ["exact"], 4)
-    assert (len(scored.truth.rows), scored.report.records[0]["n"]) == (7, 7)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.sections import IndexConfig
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.store import check_settings
 from kohaku_ray.index.views import View
-from kohaku_ray.run.indexes import chunks_of, difference, document_format, index_settings, sources_of
+from kohaku_ray.run.indexes import chunks_of, difference, index_settings, sources_of
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.validate import validate
 
@@ -23,11 +22,6 @@ def system(monkeypatch):
     """Give the demo's system other fields."""
     own = load_config("demo").declaration
     return lambda **fields: monkeypatch.setattr(Config, "declaration", replace(own, **fields))
-
-
-def test_without_chunks_the_settings_of_an_index_are_what_they_were():
-    expected = {"encoder", "weights", "paragraph_vectors", "factory", "bm25"}
-    assert set(index_settings(load_config("demo")).as_mapping()) == expected
 
 
 def test_the_configuration_comes_before_the_system(system):
@@ -51,13 +45,6 @@ def test_a_system_that_searches_chunks_needs_some(system):
     assert index_settings(load_config("demo")).chunks == Chunks()
 
 
-def test_the_format_is_the_systems_unless_configured(system):
-    assert document_format(load_config("demo")) == "auto"
-    system(document_format="news")
-    assert document_format(load_config("demo")) == "news"
-    assert document_format(load_config("demo", ["documents.format=auto"])) == "auto"
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -71,13 +58,6 @@ def test_the_format_is_the_systems_unless_configured(system):
 def test_what_does_not_fit_is_refused_by_its_key(override, message):
     with pytest.raises(ConfigError, match=message):
         load_config("demo", [override])
-
-
-def test_chunks_travel_as_json():
-    index = IndexConfig.model_validate_json(
-        load_config("demo", ["index.chunks={size: 9, overlap: 1}"]).index.model_dump_json()
-    )
-    assert index.chunks.plain() == Chunks(size=9, overlap=1)
 
 
 def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_before_documents_are_parsed(tmp_path):
@@ -142,11 +122,3 @@ def test_new_lost_and_changed_files_are_named(docs):
     assert "1 of its files are not there now (a.md)" in said
     assert "1 have changed since (b.md)" in said
     assert "kohaku-ray index" in said
-
-
-def test_what_cannot_be_compared_is_no_difference(docs):
-    config = configured(docs)
-    assert difference(Recorded(None), config) == ""  # an index of an earlier version
-    recorded = Recorded(sources_of(config, find_sources(config)))
-    shutil.rmtree(docs)
-    assert difference(recorded, config) == ""  # an index may be used without its documents

@@ -13,11 +13,10 @@ from run_files import small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
-from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run import tracking
 from kohaku_ray.run.scoring import scores_of
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tracking import check_tracking, is_tracked, settings_of, track
+from kohaku_ray.run.tracking import is_tracked, settings_of, track
 from kohaku_ray.sweep.collect import track_sweep
 
 
@@ -37,34 +36,6 @@ def test_a_missing_package_is_said_before_anything_starts(tracker, tmp_path, cap
     assert main(["answer", "demo", "--set", f"tracking.to={tracker}", "--set", f"run={tmp_path}/new"]) == 2
     assert f"the package {tracker} is missing: pip install 'kohaku-ray[{tracker}]'" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
-
-
-def test_nothing_is_exported_by_default(tmp_path):
-    config, summary = run_of(tmp_path)
-    check_tracking(config)
-    assert track(config, summary, None) is None
-
-
-def test_an_unknown_tracker_and_an_axis_of_a_sweep_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"tracking\.to"):
-        load_config("default", ["tracking.to=comet"])
-    sweep = tmp_path / "s.yaml"
-    sweep.write_text("base: demo\naxes: {tracking.project: [a, b]}\n")
-    assert main(["sweep", str(sweep), "--dry-run"]) == 2
-
-
-def test_a_tracker_that_refuses_loses_no_run(tmp_path, monkeypatch):
-    def refuse(settings, exported):
-        raise RuntimeError("HTTP 503 " + "x" * 1000)
-
-    monkeypatch.setattr(tracking, "check_tracking", lambda config: None)
-    monkeypatch.setitem(tracking._TRACKERS, "mlflow", refuse)
-    config, summary = run_of(tmp_path, "tracking.to=mlflow")
-    with pytest.raises(
-        DataError, match=r"the results are whole and in .*/run, but mlflow did not take them \(Runtime"
-    ) as found:
-        track(config, summary, None)
-    assert len(str(found.value)) < 800
 
 
 def test_mlflow_has_settings_figures_and_files(tmp_path, monkeypatch):
