@@ -64,18 +64,6 @@ assert tokenise("les énergies", "fr") == ["énerg"]
     assert "sklearn" in loaded_after(code + later)
 
 
-def test_an_encoder_loads_without_scikit_learn(tiny_encoder):
-    code = f"""
-import sys
-from kohaku_ray.index.encoder import SentenceEncoder
-assert SentenceEncoder({tiny_encoder!r}).encode_queries(["one text"]).shape[0] == 1
-assert not [name for name in sys.modules if name.startswith("sklearn")]
-import sklearn.metrics
-assert sklearn.metrics.pairwise_distances([[0.0], [3.0]])[0, 1] == 3
-"""
-    assert "sklearn" in loaded_after(code)
-
-
 @pytest.mark.parametrize("actor", ["members", "indexing"])
 def test_an_actor_that_calls_no_application_starts_without_serve(actor):
     check = f"import kohaku_ray.engine.actors.{actor}, sys; assert 'ray.serve' not in sys.modules"
@@ -158,23 +146,6 @@ def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, ca
     assert "Traceback" not in said
 
 
-def test_compare_takes_the_truth_from_a_runs_own_questions(tmp_path, capsys):
-    run = tmp_path / "run"
-    run.mkdir()
-    gold = sample_path("questions.csv")
-    (run / "config.yaml").write_text("questions: {path: 'sample:questions.csv'}\n")
-    (run / "submission.csv").write_bytes(Path(gold).read_bytes())
-    assert main(["compare", str(run), gold]) == 0
-    assert "1.0000" in capsys.readouterr().out
-    assert main(["compare", gold, gold, "--truth", "sample:questions.csv"]) == 0
-    assert main(["score", gold, "--truth", "sample:questions.csv"]) == 0
-    capsys.readouterr()
-    assert main(["compare", gold, gold]) == 1
-    assert "give --truth CSV" in capsys.readouterr().err
-    assert main(["compare", str(tmp_path), gold, "--truth", gold]) == 1
-    assert "holds no submission.csv: the run has not finished" in capsys.readouterr().err
-
-
 def test_validate_prints_the_whole_configuration_and_starts_nothing(capsys, tmp_path):
     assert main(["validate", "demo", "--settings", "--set", f"index.path={tmp_path}/index"]) == 0
     out = capsys.readouterr().out
@@ -252,21 +223,6 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
     assert "deployments.big: vllm" in printed
     assert "demand: 2 CPUs and 1 GPUs" in printed
     assert not (tmp_path / "run").exists()
-
-
-def test_paths_of_the_home_directory_are_validated_as_they_are_run(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 8192}')
-    (tmp_path / "questions.csv").write_text("id,question\nq1,How much water?\n")
-    flags = ["roles.answer.model=big", "cluster.address=auto", "questions.path=~/questions.csv", "index.path=~/index"]
-    for tokens, status in ((8192, 0), (8193, 2)):
-        big = f"deployments.big={{kind: vllm, model: ~/model, window_tokens: {tokens}}}"
-        assert main(["validate", "demo", *(part for flag in [big, *flags] for part in ("--set", flag))]) == status
-    printed = capsys.readouterr()
-    assert f"questions: 1 in {tmp_path}/questions.csv" in printed.out
-    assert f"{tmp_path}/index" in printed.out
-    assert f"the model takes 8192 tokens ({tmp_path}/model/config.json)" in printed.err
 
 
 def test_what_the_environment_gave_is_in_no_message(tmp_path, monkeypatch, capsys):

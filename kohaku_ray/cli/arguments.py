@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=True,
         help="blanks do not vote if any run answers, as in `answer` (default: on)",
     )
-    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain if at least this share is blank")
+    vote.add_argument("--blank-quorum", type=float, metavar="SHARE", help="abstain if at least this share is blank")
     vote.add_argument("--refs", default="set", choices=_choices("refs"), help="how references are chosen")
     vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="weights of members")
     vote.add_argument("--tiebreak", default="first", choices=_choices("tiebreak"))
@@ -161,7 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
     bench.add_argument(
         "--answer-questions",
-        type=_count_or_zero,
+        type=int,
         metavar="N",
         help="per replica, of an answer run after the grid; 0: none (default 10 × the largest concurrency; on CPUs 0)",
     )
@@ -244,17 +244,6 @@ def _metrics() -> str:
     from kohaku_ray.evaluation.builtin import METRICS
 
     return f"{', '.join(METRICS)}, or your own as module:NAME"
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
-    return value
-
-
-def _count_or_zero(text: str) -> int:
-    return 0 if text.strip() == "0" else _count(text)
 
 
 def _count(text: str) -> int:

@@ -194,15 +194,10 @@ def check_vision(config: Config) -> None:
     for name in config.uses.images:
         for model in _models_asked(config, name):
             deployment, key = config.models[model], config.deployment_of(model)
-            if isinstance(deployment, ExtractiveConfig):
-                raise ConfigError(
-                    f"role {name} sends images but deployments.{key}, which is no model, reads none: name a model "
-                    "that reads images, such as by --with models/openrouter_vision, or send none"
-                )
             if not getattr(deployment, "vision", False):
                 raise ConfigError(
                     f"role {name} sends images but deployments.{key}.vision is false: set it to true if the model "
-                    "reads images, name another model, or send none"
+                    "reads images, name another, such as by --with models/openrouter_vision, or send none"
                 )
 
 

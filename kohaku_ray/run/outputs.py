@@ -27,36 +27,22 @@ Line = dict[str, Any]
 QuestionScores = Mapping[str, Mapping[str, Mapping[str, float]]]
 """By question and metric: ``score``, and every part of the metric."""
 
-COLUMNS: Mapping[str, str] = {
-    "id": "the question's id",
-    "question": "its text",
-    "answer": "the answer as text",
-    "answer_value": "the bare value; null: the ensemble abstains",
-    "unit": "the value's unit, or null",
-    "refs": "ids of the cited documents",
-    "urls": "their addresses, where known",
-    "votes": "{members, blank, groups: [{value, weight}]}: what the members answered; value null: no answer",
-    "score": "{metric: {score, …}}; missing where there is no gold answer",
-}
-"""Keys of a line, in their order."""
-
 
 def answer_line(
     row: SubmissionRow, votes: Mapping[str, Any], score: Mapping[str, Mapping[str, float]] | None = None
 ) -> Line:
-    """Build one line; see ``COLUMNS``."""
+    """Build one line, as docs/outputs.md describes it."""
     blank = is_abstention(row.answer_value)
-    values = (
-        row.question_id,
-        row.question,
-        row.answer or row.answer_value,
-        None if blank else row.answer_value,
-        None if is_abstention(row.answer_unit) else row.answer_unit,
-        () if blank else row.ref_ids,
-        () if blank else row.ref_urls,
-        votes,
-    )
-    line = dict(zip(COLUMNS, values, strict=False))
+    line = {
+        "id": row.question_id,
+        "question": row.question,
+        "answer": row.answer or row.answer_value,
+        "answer_value": None if blank else row.answer_value,
+        "unit": None if is_abstention(row.answer_unit) else row.answer_unit,
+        "refs": () if blank else row.ref_ids,
+        "urls": () if blank else row.ref_urls,
+        "votes": votes,
+    }
     return line if score is None else {**line, "score": score}
 
 

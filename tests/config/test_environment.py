@@ -159,12 +159,6 @@ def test_errors_name_the_reference(what, secret, monkeypatch):
     assert "${SECRET}" in str(caught.value)
 
 
-def test_a_short_value_is_hidden_where_it_stands_alone_only(monkeypatch):
-    monkeypatch.setenv("N", "5")
-    with pytest.raises(ConfigError, match=r"ensemble\.waves adds up to 55 but ensemble\.members is \$\{N\}"):
-        load_config(None, ["ensemble.members=${N}", "ensemble.waves=[55]"])
-
-
 def test_a_configuration_hides_what_the_environment_gave_it_in_any_text():
     config = resolve_paths(load_config(None, ["questions.path=q/${SECRET}.csv", "run=/r/${TINY}"]))
     said = config.hide(f"{config.questions.path} cannot be read; {SECRET!r}; zq; a prezqfix; {config.run}")

@@ -91,21 +91,6 @@ def test_later_bases_win_and_the_file_wins_over_all(tmp_path):
     assert (config.seed, config.settings.top_k, config.run) == (9, 5, f"{tmp_path}/one")
 
 
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        ("{a: 1}", r"base is .*: name a file or a preset, or a list such as \[demo, models/ollama\]"),
-        ("[demo, 3]", "base is .*name a file or a preset"),
-        ("[demo, models/olama]", r"did you mean models/ollama\?"),
-        ("[demo, me.yaml]", "is its own base"),
-    ],
-)
-def test_bases_that_cannot_be_used_say_why(tmp_path, base, message):
-    (tmp_path / "me.yaml").write_text(f"base: {base}\n")
-    with pytest.raises(ConfigError, match=message):
-        load_config(str(tmp_path / "me.yaml"))
-
-
 def test_a_roles_own_model_wins_over_the_models_of_all():
     config = load_config(["demo", "models/ollama"], ["roles.plan.model=extractive"])
     assert (config.role("plan").model, config.role("answer").model) == ("extractive", "ollama")

@@ -8,10 +8,7 @@ import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, build_config, load_config
-from kohaku_ray.config.deployments import ExtractiveConfig
-from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.registry import find_system, system_names
 
 OTHER = '''
@@ -143,26 +140,3 @@ RANKER = "deployments.ranker={kind: cross_encoder, model: m}"
 )
 def test_a_role_or_a_deployment_that_does_not_fit_is_said(overrides, message):
     assert message in refused(*overrides)
-
-
-def test_every_stand_in_has_the_configurations_system(install):
-    install("other")
-    stand_ins = "deployments={a: {kind: extractive}, b: {kind: extractive, system: kohaku}, c: {kind: vllm, model: m}}"
-    config = load_config(None, ["system=other", stand_ins])
-    systems = {name: one.system for name, one in config.deployments.items() if isinstance(one, ExtractiveConfig)}
-    assert systems == {"extractive": "other", "a": "other", "b": "kohaku"}
-    made = Config(
-        system="other", deployments={"a": ExtractiveConfig(abstain_below=0.5), "extractive": ExtractiveConfig()}
-    )
-    assert [made.deployments[name].system for name in ("a", "extractive")] == ["other", "other"]
-    assert made.deployments["a"].abstain_below == 0.5
-
-
-def test_a_label_of_a_sweep_may_choose_a_system_and_its_settings(install, tmp_path):
-    install("other")
-    axes = {"system": {"ours": {"kohaku.top_k": 8}, "theirs": {"system": "other", "other.depth": 5}}}
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"axes": axes}))
-    loaded = load_sweep(str(tmp_path / "s.yaml"))
-    [table] = loaded.sweep.tables
-    ours, theirs = (loaded.config(table, setting, 0) for setting in table.settings())
-    assert (ours.system, ours.settings.top_k, theirs.system, theirs.settings.depth) == ("kohaku", 8, "other", 5)

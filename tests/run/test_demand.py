@@ -5,7 +5,7 @@ import pytest
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
-from kohaku_ray.run import indexes, validate
+from kohaku_ray.run import indexes
 from kohaku_ray.run.demand import Encoders, answer_demand, caption_demand, check_demand, index_demand, plan_encoders
 
 
@@ -93,15 +93,6 @@ def test_faiss_searches_where_the_retriever_has_a_gpu(monkeypatch):
         indexes.searches_on_gpu(asked)
     with pytest.raises(ConfigError, match=r"search_device is cuda but cluster\.retriever\.gpus is 0"):
         config("index.search_device=cuda")
-
-
-def test_a_gpu_of_this_machine_counts_before_a_job_starts(monkeypatch):
-    big = load_config(None, ["deployments.big={kind: vllm, model: m}", "roles.answer.model=big"])
-    monkeypatch.setattr(validate, "local_gpus", lambda: 1)
-    assert validate._cluster_state(big, answer_demand(big)).endswith("CPUs and 1 GPUs has them")
-    monkeypatch.setattr(validate, "local_gpus", lambda: 0)
-    with pytest.raises(ConfigError, match="has 0 GPUs but"):
-        validate._cluster_state(big, answer_demand(big))
 
 
 def test_replicas_that_describe_images_are_asked_for():

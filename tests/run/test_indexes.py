@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.errors import ConfigError, IndexMismatchError
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.index.store import check_settings
 from kohaku_ray.index.views import View
 from kohaku_ray.run.indexes import chunks_of, difference, index_settings, sources_of
 from kohaku_ray.run.sources import find_sources
@@ -69,16 +68,6 @@ def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_befor
     assert [problem for problem in problems if re.search(said, problem)]
     assert index_settings(load_config("demo", [*own, "index.images=true"])).images == {"captions": "printed"}
     assert index_settings(load_config("demo", own[:1])).images is None
-
-
-def test_an_index_built_without_images_says_so_when_images_are_asked_for():
-    built = index_settings(load_config("demo")).as_mapping()
-    asked = index_settings(load_config("demo", ["index.images=true", "kohaku.image_top_k=2"])).as_mapping()
-    with pytest.raises(
-        IndexMismatchError, match=r"at PATH was built without images but .* says images\.captions 'printed': re-index"
-    ):
-        check_settings("PATH", built, asked)
-    check_settings("PATH", asked, asked)
 
 
 @dataclass

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
 from kohaku_ray.config import load_config
-from kohaku_ray.documents import parse
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.parsing import parse_source
 from kohaku_ray.run.sources import (
     check_outlives_job,
     describe_passed_over,
@@ -86,12 +83,3 @@ def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
     followed = load_config("demo", [f"documents.paths=[{docs}]", "documents.follow_links=true"])
     assert find_sources(followed) == [f"{docs}/a.md", f"{docs}/link.md"]
     assert describe_passed_over(followed) == ""
-
-
-def test_a_file_that_is_never_read_whole_is_a_reject_in_time(tmp_path, monkeypatch):
-    (tmp_path / "a.md").write_text("Some text.")
-    monkeypatch.setattr(parse, "read_bytes", lambda name: time.sleep(20))
-    start = time.monotonic()
-    ((_, reason),) = parse_source(f"{tmp_path}/a.md", load_config("demo", ["documents.timeout_s=0.3"])).rejects
-    assert time.monotonic() - start < 5
-    assert reason == f"{tmp_path}/a.md is not read after 0.3 s: copy it to a local disk, or leave it out."

@@ -47,25 +47,6 @@ def test_init_overwrites_nothing(tmp_path, capsys):
     assert "cannot be written" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-def test_from_init_to_a_score(tmp_path):
-    home = tmp_path / "new"
-    assert main(["init", str(home), "--gold"]) == 0
-    (home / "documents" / "water_report.md").write_text(PAGE)
-    for command in (["index"], ["answer", "--quiet"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "kohaku_ray", command[0], str(home / "my.yaml"), *command[1:]],
-            capture_output=True,
-            text=True,
-            env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
-        )
-        assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("wattbot ")
-    assert done.stdout.endswith(f"2 questions: {home}/runs/my\n")
-    assert done.stderr == ""
-
-
 def completed(line: str, folder: Path) -> list[str]:
     """Ask as a shell does: completions come over file descriptor 8."""
     code = """
