@@ -280,8 +280,7 @@ def vote(arguments: argparse.Namespace) -> Outcome:
     write_submission(arguments.output, result.rows)
     if arguments.jsonl:
         voted = zip(result.rows, result.verdicts, strict=True)
-        lines = as_lines(answer_line(row, counted_verdict(one)) for row, one in voted)
-        publish(arguments.jsonl, "".join(lines).encode())
+        publish(arguments.jsonl, as_lines(answer_line(row, counted_verdict(one)) for row, one in voted).encode())
     n_blank = sum(verdict.is_blank for verdict in result.verdicts)
     line = f"{len(result.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}"
     tell(line)
@@ -316,7 +315,7 @@ def score(arguments: argparse.Namespace) -> Outcome:
         gold = read_truth(truth, found)
         scored = ((file, question_scores(gold, found, read_submission(file))) for file in files)
         rows = ({"file": file, "id": key, "score": score} for file, scores in scored for key, score in scores.items())
-        publish(arguments.jsonl, "".join(as_lines(rows)).encode())
+        publish(arguments.jsonl, as_lines(rows).encode())
     lines = [
         "  ".join(str(part) for part in (one["file"], one["metric"], one.get("label"), f"{one['score']:.4f}") if part)
         for one in report.records

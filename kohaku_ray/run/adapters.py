@@ -52,14 +52,8 @@ def check_adapters(deployment: VllmConfig, base: Path | None) -> None:
         base: The model's config.json; None: it is not here, and sizes are not compared.
 
     Raises:
-        ConfigError: An adapter is missing, cannot be served or is one of another model; too few places on a CPU.
+        ConfigError: An adapter is missing, cannot be served or is one of another model.
     """
-    places, least = deployment.engine_kwargs.get("max_loras"), least_max_loras(deployment)
-    if deployment.cpus is not None and places is not None and places < least:
-        raise ConfigError(
-            f"engine_kwargs.max_loras is {places} but {len(deployment.adapters)} adapters on CPUs need {least}, one of "
-            "them empty, as vLLM's CPU engine would else mix up replies: leave it out"
-        )
     for name, source in deployment.adapters.items():
         try:
             path = _directory(source)

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -113,15 +113,6 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> None:
         """Write a small file in one step."""
         self._publish(name, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
-
-    def write_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Write a text file in one step, line by line."""
-
-        def write(temporary: str) -> None:
-            with Path(temporary).open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-
-        self._publish(name, write)
 
     def write_tables(self, parts: Parts) -> None:
         """Write each table in one step, without anything that differs between repeats of a run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,11 +73,10 @@ def question_scores(truth: Submission, metrics: Sequence[Metric], given: Submiss
     return scores
 
 
-def as_lines(lines: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Write lines as JSON lines, one by one."""
-    for line in lines:
-        text = json.dumps(line, ensure_ascii=False) + "\n"
-        yield text.encode("utf-8", "replace").decode()  # a model's reply may hold a lone surrogate
+def as_lines(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Write lines as JSON lines."""
+    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+    return text.encode("utf-8", "replace").decode()  # a model's reply may hold a lone surrogate
 
 
 Row = Mapping[str, Any]
@@ -112,7 +111,7 @@ def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None
     scores = _question_scores(config, directory)
     lines = zip(rows, votes, strict=True)
     said = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
-    directory.write_lines("answers.jsonl", as_lines(said))
+    directory.write_text("answers.jsonl", as_lines(said))
 
 
 _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, build_config, load_config
-from kohaku_ray.config.plain import expand
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.sources import resolve_paths
@@ -131,18 +130,10 @@ def test_a_models_name_is_shown_and_written_as_a_reference(monkeypatch):
     assert "model: ${KOHAKU_MODEL}" in as_yaml(config)
 
 
-def test_a_default_holds_plain_text(monkeypatch):
-    assert expand(["${NOT_THERE:-a b}", {"k": "${NOT_THERE:-}"}, 3, None]) == ["a b", {"k": ""}, 3, None]
-    for name in ("NOT_THERE", "SECRET"):
-        with pytest.raises(ConfigError, match=f"the default of {name} holds another variable"):
-            load_config(None, [f"run=${{{name}:-${{HOME}}}}/x"])
-
-
 ERRORS = {
     "of a number": ["kohaku.top_k=${SECRET}"],
     "of a word": ["ensemble.vote.strategy=x${SECRET}"],
     "of a kind": ["deployments.a={kind: '${SECRET}', model: m}"],
-    "of a section": ["deployments.a={kind: vllm, model: m, engine_kwargs: '${SECRET}'}"],
     "of a model": ["roles.answer.model=${SECRET}"],
     "of a system": ["system=${SECRET}"],
 }

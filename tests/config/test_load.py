@@ -53,14 +53,6 @@ def test_override_beats_file_beats_base(tmp_path):
     assert config.index.encoder.dim == 64
 
 
-def test_another_kind_of_backend_replaces_the_one_below(tmp_path):
-    (tmp_path / "below.yaml").write_text("deployments: {extractive: {kind: extractive, abstain_below: 0.1}}\n")
-    (tmp_path / "top.yaml").write_text(
-        "base: below.yaml\ndeployments: {extractive: {kind: openai, base_url: 'http://h/v1', model: m}}\n"
-    )
-    assert load_config(str(tmp_path / "top.yaml")).deployments["extractive"].kind == "openai"
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -81,11 +81,7 @@ def test_the_engine_has_room_for_every_adapter(base, style, tmp_path):
     own = both.model_copy(update={"engine_kwargs": {"max_loras": 1, "max_lora_rank": 128}})
     assert [engine_kwargs(own)[name] for name in ("max_loras", "max_lora_rank")] == [1, 128]
     assert model_identity(own) == model_identity(both)
-    on_cpus = both.model_copy(update={"cpus": 1})
-    tight = on_cpus.model_copy(update={"engine_kwargs": {"max_loras": 2}})
-    assert engine_kwargs(on_cpus)["max_loras"] == 3, "one place stays empty"
-    with pytest.raises(ConfigError, match=r"tiny: engine_kwargs\.max_loras is 2 but 2 adapters on CPUs need 3"):
-        check_deployment("tiny", tight, here=False)
+    assert engine_kwargs(both.model_copy(update={"cpus": 1}))["max_loras"] == 3, "one place stays empty"
     assert "enable_lora" not in engine_kwargs(VllmConfig(model=base))
     elsewhere = VllmConfig(model=base, adapters={"far": "org/not-downloaded"})
     assert engine_kwargs(elsewhere)["max_lora_rank"] == 16

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +13,6 @@ from kohaku_ray.pages.score_text import describe_run
 from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, truth_of
 from kohaku_ray.run.scoring import score_run, scores_of
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.systems.registry import find_system
 
 
 def contents(path):
@@ -171,18 +168,3 @@ def test_what_cannot_be_scored_says_why_on_the_terminal_too(tmp_path, text, metr
     if metric == "exact":
         config = config_of(run, f"questions.path={truth}")
         assert said in said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
-
-
-def test_the_terminal_names_every_output_the_systems_own_too(tmp_path, monkeypatch):
-    own = replace(find_system("kohaku"), outputs={"dossier.md": lambda votes, answers, trace: ""})
-    monkeypatch.setitem(sys.modules, "own_outputs", SimpleNamespace(SYSTEM=own))
-    run = small_run(tmp_path / "run")
-    config = config_of(run, "system=own_outputs:SYSTEM")
-    said = said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
-    tables = "submission.csv, answers.jsonl, answers.parquet, votes.parquet, trace.parquet, usage.parquet"
-    assert f"outputs in {run}: {tables}, dossier.md\n" in said
-    assert "Answered by the extractive backend: no language model" in said
-    (run / "dossier.md").write_text("of an earlier run")
-    RunDirectory(str(run)).begin(config)
-    assert not (run / "dossier.md").exists()
-    assert json.loads((run / "run.json").read_text())["outputs"] == ["dossier.md"]

@@ -10,7 +10,6 @@ from PIL import Image
 
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.errors import DataError
 from kohaku_ray.pages.run_text import describe_collection, describe_tree
 from kohaku_ray.run.documents import parse_collection, write_trees
 from kohaku_ray.sample import path as sample_path
@@ -80,13 +79,6 @@ def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
     assert "doc_id 'a' is already that of" in lines[5]
     assert lines[6].startswith("2 documents of 4 files, ")
     assert lines[6].endswith("2 rejected, 2 documents with something odd")
-
-
-def test_a_tree_is_written_sentence_by_sentence(collection):
-    text = describe_tree(collection.only("a").documents[0])
-    assert "\nsec0  <script>alert(1)</script>\n  sec0:p0\n    s0  One.\n    s1  Two.\n" in text
-    with pytest.raises(DataError, match="there is no document 'od' among 2: such as odd"):
-        collection.only("od")
 
 
 def test_trees_are_indexed_again_as_they_were(tmp_path):

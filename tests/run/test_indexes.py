@@ -44,21 +44,6 @@ def test_a_system_that_searches_chunks_needs_some(system):
     assert index_settings(load_config("demo")).chunks == Chunks()
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("index.chunks={overlap: 500}", r"index\.chunks\.overlap is 500 but chunks\.size 500 characters"),
-        ("index.chunks={unit: tokens, size: 100}", r"index\.chunks\.min_size is 200 but chunks\.size 100 tokens"),
-        ("index.chunks={unit: words}", r"index\.chunks\.unit"),
-        ("index.chunks={sise: 100}", r"index\.chunks\.sise.*did you mean index\.chunks\.size"),
-        ("documents.format=pdf", r"documents\.format"),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_its_key(override, message):
-    with pytest.raises(ConfigError, match=message):
-        load_config("demo", [override])
-
-
 def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_before_documents_are_parsed(tmp_path):
     own = [f"index.path={tmp_path}/index", "kohaku.image_top_k=2"]
     said = r"searches images \(view images\) but index\.images is false: set it to true, and index again"
