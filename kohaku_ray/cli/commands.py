@@ -228,15 +228,9 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(grid)):
         raise ConfigError(f"{arguments.sweep} has {grid} and nobody confirmed them: narrow its axes, or give --yes")
     plan = plan_sweep(loaded)
-    told: dict[str, Any] = {
-        "plan": None,
-        "n_cells": n_cells,
-        "n_runs": len(plan.runs),
-        "n_made": 0,
-        "n_errors": 0,
-        "failed": {},
-    }
-    told |= {"skipped": {}, "page": None, "files": (), "tracked": (), "selection": {}, "seconds": 0.0}
+    told: dict[str, Any] = {"plan": None, "n_cells": n_cells, "n_runs": len(plan.runs)}
+    told |= {"n_made": 0, "n_errors": 0, "failed": {}, "skipped": {}}
+    told |= {"page": None, "files": (), "tracked": (), "selection": {}, "seconds": 0.0}
     if arguments.dry_run:
         told["plan"] = dry_run(plan)
         tell(told["plan"])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
-from kohaku_ray.config import Config, as_yaml, build_config, deployments, keys_of, load_config
+from kohaku_ray.config import Config, deployments, keys_of, load_config
 from kohaku_ray.config import sections as sections_module
 from kohaku_ray.config.paths import preset_names
 from kohaku_ray.errors import ConfigError
@@ -37,11 +36,6 @@ def test_presets_hold_the_papers_numbers():
     assert local.settings.retrieval_threshold == 0.25
     [(name, backend)] = local.used_deployments.items()
     assert (name, backend.kind, backend.max_ongoing) == ("local", "transformers", 5)
-
-
-def test_what_is_printed_loads_again():
-    config = load_config("paper", ["deployments.x={kind: openai, base_url: 'http://h/v1', model: m}"])
-    assert build_config(yaml.safe_load(as_yaml(config)), "printed") == config
 
 
 def test_override_beats_file_beats_base(tmp_path):

@@ -89,8 +89,3 @@ def test_later_bases_win_and_the_file_wins_over_all(tmp_path):
     assert (config.seed, config.settings.top_k, config.settings.queries, config.run) == (2, 6, 2, f"{tmp_path}/top")
     config = load_config([str(tmp_path / "two.yaml"), str(tmp_path / "one.yaml")], ["seed=9"])
     assert (config.seed, config.settings.top_k, config.run) == (9, 5, f"{tmp_path}/one")
-
-
-def test_a_roles_own_model_wins_over_the_models_of_all():
-    config = load_config(["demo", "models/ollama"], ["roles.plan.model=extractive"])
-    assert (config.role("plan").model, config.role("answer").model) == ("extractive", "ollama")

@@ -60,12 +60,6 @@ def test_a_models_name_in_the_ledger_tells_its_adapter_and_the_base_keeps_its_ow
     assert names["tiny"] == model_identity(bare) == f'vllm:{base} {{"engine":{{}},"revision":null,"template":{{}}}}'
     assert names["tiny + style"] != names["tiny"]
     assert names["tiny + tone"] == names["tiny + style"], "the adapter's files count, not what it is called"
-    moved = [
-        VllmConfig(model=base, identity="mine", adapters={"style": path}).with_adapter("style") for path in ("/a", "/b")
-    ]
-    assert model_identity(moved[0]) == model_identity(moved[1])
-    assert model_identity(moved[0]) != model_identity(VllmConfig(model=base, identity="mine"))
-
     runs = [
         what_decides(resolve_paths(mixed(base, style, f"ensemble.models={models}")), "index")
         for models in ("[tiny]", "[tiny, tiny + style]", "[tiny, tiny + tone]")
