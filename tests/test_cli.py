@@ -12,7 +12,6 @@ from run_files import small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.sample import path as sample_path
 
 HEAVY = (
     "ray",
@@ -89,22 +88,6 @@ def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
     assert "c.csv: 1 questions missing, counted as blank: q2" in printed
 
 
-def test_score_prints_a_list_of_records(tmp_path, capsys):
-    truth = sample_path("questions.csv")
-    assert main(["score", "--truth", truth, truth, "--metric", "wattbot", "--metric", "kaggle", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["command"], printed["exit_code"], printed["truth"]) == ("score", 0, truth)
-    records = printed["records"]
-    assert [set(record) for record in records] == [
-        {"file", "metric", "score", "value", "ref", "abstain", "n", "missing"}
-    ] * 2
-    assert [(record["metric"], record["score"]) for record in records] == [("wattbot", 1.0), ("kaggle", 1.0)]
-    assert main(["score", "--truth", truth, truth, "--by", "split", "--errors"]) == 0
-    table = capsys.readouterr().out
-    assert "private" in table
-    assert "rounding" in table
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -144,17 +127,6 @@ def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, ca
     assert said.startswith("kohaku-ray: ")
     assert message in said
     assert "Traceback" not in said
-
-
-def test_validate_prints_the_whole_configuration_and_starts_nothing(capsys, tmp_path):
-    assert main(["validate", "demo", "--settings", "--set", f"index.path={tmp_path}/index"]) == 0
-    out = capsys.readouterr().out
-    assert "top_k_final: 32" in out
-    assert "documents: 13 files (" in out
-    assert "scored by wattbot, kaggle" in out
-    assert "there is no index" in out
-    assert out.rstrip().endswith("valid")
-    assert not (tmp_path / "index").exists()
 
 
 def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):

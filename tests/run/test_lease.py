@@ -77,14 +77,6 @@ def test_a_claim_of_a_live_process_keeps_others_out_and_is_named_and_a_dead_ones
     assert not list(tmp_path.glob("claim-*"))
 
 
-@pytest.mark.parametrize("name", ["lease.json", "claim-other.json"])
-@pytest.mark.parametrize("garbage", ["", "[]"])
-def test_a_lease_that_cannot_be_read_is_refused_in_words(tmp_path, name, garbage):
-    (tmp_path / name).write_bytes(garbage.encode("latin-1"))
-    with pytest.raises(DataError, match=rf"{name} says who writes this ledger and cannot be read: .*delete the file"):
-        lease_of(tmp_path).acquire("me")
-
-
 def test_a_lease_is_held_while_a_block_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "RENEWAL_S", 0.01)
     first = lease_of(tmp_path)

@@ -52,14 +52,6 @@ def test_rows_come_out_ready_to_write(files, tmp_path):
     assert blank["explanation"] == "B says no"
 
 
-def test_metadata_gives_addresses_and_titles(files):
-    metadata = {"a": {"url": "https://meta/a", "title": "On a"}}
-    by_id = {row.question_id: row for row in run_vote(files, VoteRule(), metadata).rows}
-    assert by_id["q2"].ref_urls == ("https://meta/a",)
-    assert by_id["q2"].supporting_materials == "On a"
-    assert by_id["q1"].ref_urls == ()
-
-
 def test_agreement_weighs_files_over_all_questions(tmp_path):
     def file(name: str, values: str) -> Path:
         rows = "".join(f"q{i},{value},a\n" for i, value in enumerate(values))
