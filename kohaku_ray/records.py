@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +22,8 @@ def canonical_json(value: Any, where: str = "the value", *, ascii_only: bool = T
     Raises:
         UnstableError: ``where``, named in the message, holds something without a stable form: a set, an object, NaN.
     """
-    try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=ascii_only, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UnstableError(f"{where} has no stable form: {error}") from None
+    _check_stable(value, where)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=ascii_only, allow_nan=False)
 
 
 def digest(value: Any, n_bytes: int = 8, where: str = "the value") -> str:
@@ -48,7 +47,32 @@ def plain(value: Any) -> Any:
     Raises:
         UnstableError: See ``canonical_json``.
     """
-    return json.loads(canonical_json(value))
+    return json.loads(canonical_json(value, ""))
+
+
+def _check_stable(value: Any, where: str) -> None:
+    """Refuse a value that JSON would change, or would write differently in another run."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UnstableError(f"{where or 'the value'} is {value!r}, which has no stable form: give a finite number")
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise UnstableError(
+                    f"{where} is keyed by {name!r} of type {type(name).__name__}, which has no stable form: "
+                    "keys must be text"
+                )
+            _check_stable(item, f"{where}.{name}".lstrip("."))
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            _check_stable(item, f"{where}[{at}]")
+    else:
+        raise UnstableError(
+            f"{where or 'the value'} is of type {type(value).__name__}, which has no stable form: "
+            "use text, finite numbers, true, false, null, lists and mappings with text keys"
+        )
 
 
 BLANK = "is_blank"

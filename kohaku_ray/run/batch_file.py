@@ -322,19 +322,28 @@ def writing(output: str) -> Iterator[BatchOutput]:
     Without errors there is no error file, and an old one is deleted.
 
     Raises:
-        DataError: They cannot be written.
+        DataError: They cannot be written, or another job writes them.
     """
+    import fcntl
+
     paths = (output, errors_path(output))
     parts = [f"{path}{PART}" for path in paths]
     with ExitStack() as files:
         with _said(output):
             os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
-            opened = [files.enter_context(open(part, "wb")) for part in parts]
+            opened = [files.enter_context(open(part, "ab")) for part in parts]
+            try:
+                fcntl.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(f"another job writes {output}: wait for it to end, or name another output") from None
+            for file in opened:
+                file.truncate(0)
         try:
             yield BatchOutput(*opened)
             with _said(output):
                 for file in opened:
                     file.flush()
+                    os.fsync(file.fileno())
                 os.replace(parts[1], paths[1])
                 if not opened[1].tell():
                     os.remove(paths[1])

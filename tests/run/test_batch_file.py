@@ -74,16 +74,22 @@ def test_what_a_line_leaves_open_is_the_apis_default_or_the_configurations(tmp_p
     [
         ({"tools": [{"type": "function"}]}, "body.tools", "unsupported_parameter"),
         ({"n": 2}, "body.n", "unsupported_parameter"),
+        ({"stream": True}, "body.stream", "unsupported_parameter"),
         ({"temprature": 0.5}, "body.temprature", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "body.response_format", "invalid_value"),
         ({"temperature": "0.5"}, "body.temperature", "invalid_value"),
+        ({"max_tokens": 0}, "body.max_tokens", "invalid_value"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "body.max_tokens", "unsupported_parameter"),
+        ({"seed": 2**31}, "body.seed", "invalid_value"),
+        ({"messages": []}, "body.messages", "invalid_value"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "body.messages.0.role", "invalid_value"),
         ({"messages": [{"role": "user"}]}, "body.messages.0.content", "missing_required_parameter"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "body.messages.0.content",
             "invalid_value",
         ),
+        ({"model": None}, "body.model", "missing_required_parameter"),
         ({"model": "gpt-4o-mimi"}, "body.model", "model_not_found"),
         ({"model": "extractive"}, "body.model", "model_not_found"),
     ],
@@ -111,10 +117,13 @@ def test_a_schema_that_would_not_hold_is_refused(tmp_path, schema, said):
     assert said in line.error.message
 
 
-def test_a_schema_is_refused_where_its_deployment_would_drop_it(tmp_path):
+def test_a_schema_is_refused_where_its_deployment_would_drop_it_and_where_it_has_no_stable_form(tmp_path):
     asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     [line] = read(tmp_path, a_line(response_format=asked), using=models("deployments.big.schema_mode=none"))
     assert "deployments.big.schema_mode is none" in line.error.message
+    infinite = json.dumps(a_line(response_format=asked)).replace('"object"', '"object", "minimum": 1e999')
+    [line] = read(tmp_path, infinite)
+    assert line.error.param.startswith("body.response_format.json_schema.schema")
 
 
 def test_bad_lines_say_what_they_are_and_stop_nothing(tmp_path):
@@ -233,7 +242,14 @@ def test_outputs_have_their_names_when_they_are_whole(tmp_path):
     assert Path(out).read_bytes() == answer_line(line, "k", Reply("two"))
 
 
-def test_an_output_that_cannot_be_written_is_said(tmp_path):
+def test_two_jobs_do_not_write_one_output(tmp_path):
+    out = str(tmp_path / "out.jsonl")
+    [line] = read(tmp_path, a_line("a"))
+    with writing(out) as files:
+        with pytest.raises(DataError, match="another job writes"), writing(out):
+            pass
+        files.write(line, ("k", Reply("one")))
+    assert Path(out).read_bytes() == answer_line(line, "k", Reply("one"))
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"), writing(str(tmp_path / "file" / "out.jsonl")):
         pass
