@@ -363,13 +363,22 @@ def validate(arguments: argparse.Namespace) -> Outcome:
         tell(as_yaml(config))
     found = validate(config)
     tell(config.hide("\n".join(found.lines)))
-    problems = [str(problem) for problem in found.problems]
-    if not problems:
+    problems, probes = [str(problem) for problem in found.problems], []
+    if arguments.probe and not problems:
+        from kohaku_ray.engine.jobs.probe import run_probe
+
+        probes = run_probe(config)
+    for one in probes:
+        if one.is_usable:
+            tell(config.hide(one.text))
+    unusable = [one.text for one in probes if not one.is_usable]
+    if not problems and not unusable:
         tell("valid")
-    for problem in problems:
+    for problem in (*problems, *unusable):
         complain(f"kohaku-ray: {config.hide(problem)}")
-    told = {"valid": not problems, "findings": found.lines, "problems": problems}
-    return Outcome("not valid" if problems else "valid", told, BAD_CONFIG if problems else OK)
+    line = "not valid" if problems else "valid, not usable" if unusable else "valid"
+    told = {"valid": not problems, "findings": found.lines, "problems": problems, "probes": probes}
+    return Outcome(line, told, BAD_CONFIG if problems or unusable else OK)
 
 
 def show(arguments: argparse.Namespace) -> Outcome:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import jsonschema
+
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import OpenAIConfig, VllmConfig
+from kohaku_ray.config.deployments import ChatDeployment, ExtractiveConfig, OpenAIConfig, VllmConfig
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import (
     DataError,
@@ -25,9 +29,11 @@ from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold, scored_rows
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.openai import OpenAIBackend
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import Reply
 from kohaku_ray.run.adapters import describe_adapters
 from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus, local_gpus
-from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend
+from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.sources import (
     check_images,
@@ -44,7 +50,6 @@ from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.values.read import is_blank
 
 T = TypeVar("T")
-
 
 @dataclass(slots=True)
 class Findings:
@@ -182,6 +187,50 @@ REACH_S = 5.0
 """Longest wait for a server's list of models."""
 MODELS_NAMED = 5
 """Most models named of such a list."""
+REPLY_TOKENS = 128
+"""Longest reply to a probe, reasoning left out."""
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"capital": {"type": "string", "maxLength": 40}},
+    "required": ["capital"],
+    "additionalProperties": False,
+}
+"""The schema that a probe asks for; the question itself does not mention its key."""
+
+Ask = Callable[[ChatRequest], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The outcome of one probe: in one line what the deployment can do, or what is wrong with it."""
+
+    text: str
+    is_usable: bool = True
+
+
+async def probe_chat(name: str, deployment: ChatDeployment, ask: Ask) -> Probed:
+    """Ask two short questions, the second with a schema."""
+    where, refused = f"deployments.{name}", f"deployments.{name}"
+    try:
+        began = time.perf_counter()
+        plain = await ask(_request(deployment, "Count from one to thirty in English words.", None))
+        seconds = time.perf_counter() - began
+        refused += " answers, but refuses a JSON schema"
+        shaped = await ask(_request(deployment, "What is the capital of France? Reply in JSON.", SCHEMA))
+    except ModelError as error:
+        return Probed(f"{refused}: {str(error).replace('deployments.*', where)}", is_usable=False)
+    if not plain.text.strip() and not shaped.text.strip():
+        return Probed(
+            f"{where} answers with empty text ({plain.completion_tokens} tokens, {plain.finish_reason}): if the model "
+            f"reasons, raise {where}.reasoning_tokens above {deployment.reasoning_tokens}, or switch reasoning off",
+            is_usable=False,
+        )
+    n_tokens, speed = plain.completion_tokens, "tokens not counted"
+    if n_tokens:
+        speed = f"{n_tokens / seconds:.1f} tokens/s alone ({n_tokens} in {seconds:.1f} s)"
+    window = f"window {window_of(deployment):,} tokens"
+    return Probed(f"{where}: {deployment.kind}, {window}, {_schema_support(shaped)}, {speed}")
 
 
 def reach(name: str, deployment: OpenAIConfig) -> str:
@@ -220,3 +269,39 @@ def reach(name: str, deployment: OpenAIConfig) -> str:
             f"{deployment.model}, prompt and reply together: set window_tokens to {longest}"
         )
     return "it answers"
+
+
+async def probe_here(name: str, deployment: ChatDeployment) -> Probed:
+    """Probe a deployment whose backend runs in this process: a server's client, or a model that is loaded here."""
+    if isinstance(deployment, ExtractiveConfig):
+        return Probed(f"deployments.{name}: extractive, no model: nothing to ask")
+    if isinstance(deployment, OpenAIConfig):
+        deployment = deployment.model_copy(update={"max_tries": 1})
+    backend = make_backend(deployment)
+
+    try:
+        return await probe_chat(name, deployment, backend.chat)
+    finally:
+        await backend.close()
+
+
+def _request(deployment: ChatDeployment, user: str, schema: dict[str, Any] | None) -> ChatRequest:
+    return ChatRequest(
+        model="probe",
+        messages=(("system", "You answer briefly."), ("user", user)),
+        temperature=0.0,
+        top_p=1.0,
+        max_tokens=REPLY_TOKENS + deployment.reasoning_tokens,
+        seed=0,
+        schema=schema,
+        session_id="probe",
+    )
+
+
+def _schema_support(reply: Reply) -> str:
+    try:
+        jsonschema.validate(json.loads(reply.text), SCHEMA)
+    except (ValueError, jsonschema.ValidationError):
+        begin = " ".join(reply.text.split())[:60]
+        return f"JSON schema not kept (replied {begin!r}), so replies are read as they come"
+    return "JSON schema kept"

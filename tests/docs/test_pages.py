@@ -28,7 +28,7 @@ COMMANDS = [command for page in PAGES for command in commands(page)]
 OURS = [command for command in COMMANDS if command.words[0] == "kohaku-ray"]
 OTHERS = [command for command in COMMANDS if command.words[0] != "kohaku-ray"]
 CHEAP = ("validate", "show", "score", "vote", "compare", "report", "documents", "--help")
-ABSENT = ("models/", "encoders/", "wattbot", "narrative")
+ABSENT = ("models/", "encoders/", "--probe", "wattbot", "narrative")
 """Words of commands that need a model, an encoder or data that no test has."""
 YAML = {name: text for page in PAGES for name, text in yaml_files(page).items()}
 

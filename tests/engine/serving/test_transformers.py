@@ -105,6 +105,17 @@ def test_a_replica_gives_the_same_text_alone_and_in_company_and_refuses_by_name(
         handle.ask.remote(request(0, "word " * 3 * WINDOW)).result()
 
 
+def test_a_probe_asks_what_runs_behind_serve(config, application):
+    from kohaku_ray.engine.jobs.probe import run_probe
+
+    [probed] = run_probe(config(f"deployments.tiny.application={application}"))
+    assert probed.is_usable
+    assert probed.text.startswith(f"deployments.tiny: transformers, window {WINDOW:,} tokens, JSON schema kept, ")
+    [gone] = run_probe(config("deployments.tiny.application=gone"))
+    assert not gone.is_usable
+    assert gone.text.startswith("deployments.tiny.application is 'gone' but Serve runs ")
+
+
 def test_a_model_that_cannot_be_loaded_says_so_when_it_starts(cluster, tmp_path):
     from kohaku_ray.engine.serving.applications import serving
 

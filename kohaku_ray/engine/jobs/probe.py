@@ -1,0 +1,70 @@
+"""Probe every deployment of a configuration: servers from here, others behind Ray Serve with one replica each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.deployments import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
+from kohaku_ray.engine.cluster import check_cluster, connected, say
+from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.engine.serving.handles import Handles, rank_pairs
+from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import Reply
+from kohaku_ray.run.demand import cluster_address, replicas_demand
+from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.run.validate import Probed, probe_chat, probe_here
+
+PAIR = ("capital of France", "Paris is the capital of France.")
+"""The pair that a cross-encoder scores."""
+
+
+def run_probe(config: Config) -> list[Probed]:
+    """Probe each deployment that a run would call; an unusable one does not keep the others from being probed."""
+    config = resolve_paths(config)
+    probed = []
+    for name, deployment in config.used_deployments.items():
+        try:
+            probed.append(_probe(name, deployment, config))
+        except (ConfigError, ModelError) as error:
+            text = str(error)
+            probed.append(Probed(text if name in text else f"deployments.{name}: {text}", is_usable=False))
+    return probed
+
+
+def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
+    if not _is_served(deployment, config):
+        if deployment.kind == "transformers":
+            say(f"probe   {name}: loads {deployment.model} in this process")
+        return asyncio.run(probe_here(name, deployment))  # type: ignore[arg-type]
+    is_vllm = isinstance(deployment, VllmConfig)
+    one = deployment.model_copy(update={"replicas": 1} | ({"max_replicas": None} if is_vllm else {}))
+    with connected(config.cluster):
+        if one.application is None:
+            say(f"probe   {name}: starts one replica by Ray Serve")
+            check_cluster(replicas_demand({name: one}), config.cluster)
+        with serving({name: one}) as names:
+            return asyncio.run(_probe_served(name, one, names))
+
+
+async def _probe_served(name: str, deployment: Deployment, names: Mapping[str, str]) -> Probed:
+    if isinstance(deployment, CrossEncoderConfig):
+        [score] = await rank_pairs(names[name], [PAIR])
+        return Probed(f"deployments.{name}: cross_encoder, pairs of {deployment.max_tokens} tokens, scores {score:.3f}")
+    handles = Handles()
+
+    async def ask(request: ChatRequest) -> Reply:
+        reply: Reply = await handles.call(names[name], lambda handle: handle.ask.remote(request), f"deployments.{name}")
+        return reply
+
+    return await probe_chat(name, deployment, ask)
+
+
+def _is_served(deployment: Deployment, config: Config) -> bool:
+    """Return whether a deployment is probed behind Serve: it runs there, needs it, or the cluster has its devices."""
+    if deployment.application is not None or isinstance(deployment, (VllmConfig, CrossEncoderConfig)):
+        return True
+    elsewhere = cluster_address(config.cluster) is not None
+    return elsewhere and not isinstance(deployment, OpenAIConfig) and deployment.kind != "extractive"

@@ -1,0 +1,166 @@
+"""`validate --probe` against a real HTTP server that answers, refuses, or is not there."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+from kit import tiny_llama
+from kit.fake_openai import Action, FakeOpenAI, completion, error_body
+
+from kohaku_ray.cli import main
+from kohaku_ray.models.openai import MAX_LISTED
+
+
+@pytest.fixture
+def probe(tmp_path, monkeypatch, capsys):
+    """Run the command on a configuration with this deployment; returns exit code, output and errors."""
+    monkeypatch.setenv("MY_KEY", "open-sesame")
+
+    def probe(*overrides: str, ask: bool = True, **deployment) -> tuple[int, str, str]:
+        deployment = {"kind": "openai", "model": "small", "api_key_env": "MY_KEY", **deployment}
+        own = [f"run={tmp_path}/run", f"index.path={tmp_path}/index", f"deployments.mine={json.dumps(deployment)}"]
+        settings = [part for one in (*own, "model=mine", *overrides) for part in ("--set", one)]
+        code = main(["validate", "demo", *(["--probe"] if ask else []), *settings])
+        out, err = capsys.readouterr()
+        return code, out.partition(" has them\n")[2].removesuffix("valid\n") if ask else out, err
+
+    return probe
+
+
+def reply(text: str):
+    return Action(body=completion(text))
+
+
+def capital(index, body):
+    return reply('{"capital":"Paris"}' if "response_format" in body else "one two three")
+
+
+def test_a_server_that_keeps_the_schema_is_described_in_one_line(probe):
+    with FakeOpenAI(capital) as server:
+        code, out, err = probe(base_url=server.base_url, window_tokens=9000)
+    assert (code, err) == (0, "")
+    [line] = out.splitlines()
+    assert line.startswith("deployments.mine: openai, window 9,000 tokens, JSON schema kept, ")
+    assert "tokens/s alone (3 in " in line
+    assert [one.headers["authorization"] for one in server.log] == ["Bearer open-sesame"] * 2
+    assert server.log[1].body["response_format"]["json_schema"]["schema"]["required"] == ["capital"]
+
+
+@pytest.mark.parametrize("text", ["Paris.", '{"answer": "Paris"}'])
+def test_a_schema_that_is_ignored_is_said_and_no_error(probe, text):
+    with FakeOpenAI(lambda index, body: reply(text)) as server:
+        code, out, _ = probe(base_url=server.base_url)
+    assert code == 0
+    assert f"JSON schema not kept (replied {text!r}), so replies are read as they come" in out
+
+
+def test_a_refused_schema_names_the_setting(probe):
+    def script(index, body):
+        return Action(400, error_body("response_format is not supported")) if "response_format" in body else None
+
+    with FakeOpenAI(script) as server:
+        code, out, err = probe(base_url=server.base_url)
+        assert code == 2
+        assert "deployments.mine answers, but refuses a JSON schema: " in err
+        assert "check deployments.mine.schema_mode" in err
+        code, out, _ = probe(base_url=server.base_url, schema_mode="none")
+    assert (code, "JSON schema not kept" in out) == (0, True)
+
+
+def test_a_refused_key_names_its_variable_and_not_its_value(probe):
+    with FakeOpenAI(lambda index, body: Action(401, error_body("Incorrect API key provided: open-sesame"))) as server:
+        code, out, err = probe(base_url=server.base_url)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"kohaku-ray: deployments.mine: small at {server.base_url}/chat/completions: HTTP 401")
+        assert err.endswith(": check the key in MY_KEY\n")
+        assert "open-sesame" not in err
+        _, _, err = probe(base_url=server.base_url, api_key_env=None)
+    assert err.endswith(": set deployments.mine.api_key_env to the key's variable\n")
+
+
+def test_a_model_that_is_not_on_the_server_lists_those_that_are(probe):
+    missing = Action(404, error_body("The model `small` does not exist", "model_not_found"))
+    with FakeOpenAI(lambda index, body: missing, models=["smal:7b", "large"]) as server:
+        code, _, err = probe(base_url=server.base_url)
+    assert code == 2
+    assert "model 'small' is not on the server, which has large, smal:7b, did you mean smal:7b?" in err
+    many = [f"m{number:02d}" for number in range(MAX_LISTED + 5)]
+    with FakeOpenAI(lambda index, body: missing, models=many) as server:
+        _, _, err = probe(base_url=server.base_url)
+    assert f"m{MAX_LISTED - 1:02d} and 5 more" in err
+    broken = Action(400, error_body("temperature is not supported"))
+    for models in (["small"], None):  # it is there, or there is no list: the server's own words
+        with FakeOpenAI(lambda index, body: broken, models=models) as server:
+            code, _, err = probe(base_url=server.base_url)
+        assert code == 2
+        assert "temperature is not supported" in err
+        assert "not on the server" not in err
+
+
+def test_a_server_that_is_not_there_is_asked_once_and_named(probe):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    for ask in (True, False):
+        code, out, err = probe(ask=ask, base_url=url)
+        assert (code, "valid\n" in out) == (2, False)
+        assert f"deployments.mine cannot be reached ({url}: ConnectError: All connection attempts failed)" in err
+        assert "start the server, or correct deployments.mine.base_url" in err
+
+
+def test_a_model_that_only_reasons_is_told_to_have_more_room(probe):
+    with FakeOpenAI(lambda index, body: Action(body=completion("", finish_reason="length"))) as server:
+        code, _, err = probe(base_url=server.base_url, reasoning_tokens=50)
+    assert code == 2
+    assert "raise deployments.mine.reasoning_tokens above 50, or switch reasoning off" in err
+    assert server.log[0].body["max_tokens"] == 128 + 50
+
+
+def test_every_deployment_is_probed_whatever_is_wrong_with_another(probe):
+    with FakeOpenAI(lambda index, body: Action(401, error_body("no"))) as bad, FakeOpenAI(capital) as good:
+        other = f"deployments.other={{kind: openai, model: m, api_key_env: null, base_url: '{good.base_url}'}}"
+        code, out, err = probe(other, "roles.plan.model=other", base_url=bad.base_url)
+        assert code == 2
+        assert "deployments.other: openai" in out
+        assert err.count("kohaku-ray: deployments.") == 1
+        both = other.replace(good.base_url, bad.base_url)
+        code, out, err = probe(both, "roles.plan.model=other", base_url=bad.base_url)
+    assert (code, out, err.count("kohaku-ray: deployments.")) == (2, "", 2)
+
+
+def test_without_a_model_there_is_nothing_to_ask(probe):
+    code, out, _ = probe("model=extractive", base_url="http://127.0.0.1:9/v1")
+    assert (code, out) == (0, "deployments.extractive: extractive, no model: nothing to ask\n")
+
+
+def test_a_local_model_is_loaded_here_and_asked(probe, tmp_path, capsys):
+    model = tiny_llama.build(tmp_path / "tiny", ["The capital of France is Paris."], window=512)
+    mine = f"deployments.mine={{kind: transformers, model: {model}}}"
+    code, _, err = probe(mine)
+    assert code == 2
+    assert "max_tokens is " in err
+    assert "but the window of mine is 512 tokens" in err
+    code, out, err = probe(mine, "roles.plan.max_tokens=64", "roles.answer.max_tokens=64")
+    assert code == 0
+    assert f"probe   mine: loads {model} in this process" in err
+    assert "deployments.mine: transformers, window 512 tokens, JSON schema kept, " in out
+
+
+def test_without_a_probe_the_server_is_asked_for_its_list_alone(probe):
+    with FakeOpenAI(models=["small", "large"]) as server:
+        code, out, _ = probe(ask=False, base_url=server.base_url)
+        assert (code, server.n_requests) == (0, 0)
+        assert "deployments.mine: openai, small, it answers\n" in out
+        _, out, _ = probe(ask=False, base_url=server.base_url, model="smal")
+    assert "warning: not among the server's 2 models (large, small), did you mean small?" in out
+
+
+def test_a_window_beyond_the_servers_is_refused_with_both(probe):
+    with FakeOpenAI(models={"small": 4096}) as server:
+        code, out, err = probe(ask=False, base_url=server.base_url, window_tokens=8192)
+        assert (code, "valid\n" in out) == (2, False)
+        assert "window_tokens is 8,192 but the server takes 4,096 tokens of small" in err
+        assert "set window_tokens to 4096" in err
+        assert probe(ask=False, base_url=server.base_url, window_tokens=4096)[0] == 0
