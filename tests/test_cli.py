@@ -144,7 +144,7 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     assert "documents: 3 files (2 .md, 1 .txt)" in said.out
     left_out = f"2 files there are no document: {tmp_path}/docs/notes.docx, {tmp_path}/docs/rows.jsonl (name files of"
     assert left_out in said.out
-    assert "metadata: 2 rows" in said.out
+    assert "metadata: 2 rows, 1 of them for no document (zebra)" in said.out
     assert "not scored: has no gold answers: it has no column answer_value, ref_id; " in said.out
     assert "valid" not in said.out.splitlines()
     assert "top_k_final" not in said.out
@@ -232,6 +232,13 @@ def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
     assert "1 of 4 questions have no id, first at row 4" in said
     assert "1 id is used more than once (first 'q1', rows 1, 2)" in said
     assert "1 of 2 questions have no gold answer (q2)" in said
+    (tmp_path / "q.csv").write_text(rows.replace("q1,Which", "q3,Which").replace("\n,Why", "\nq4,Why"))
+    assert main(["validate", "default", *given]) == 2
+    assert "the gold answers cite 1 document not there (zebra): correct ref_id" in capsys.readouterr().err
+    (tmp_path / "docs" / "b.md").write_text("---\nid: zebra\n---\ntext")  # a file that names its document itself
+    (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq3,Which?,5,[zebra]\n")
+    assert main(["validate", "default", *given]) == 0
+    assert "warning: the gold answers cite 1 document" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("preset", ["demo", "demo_narrative", "hybrid"])

@@ -169,6 +169,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     validate = _add(commands, run.validate)
     _add_config(validate)
+    validate.add_argument("--deep", action="store_true", help="compare each file of index and run with its checksum")
     validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
     validate.add_argument("--settings", action="store_true", help="print every setting first, defaults included")
 

@@ -361,7 +361,7 @@ def validate(arguments: argparse.Namespace) -> Outcome:
     config = _load(arguments)
     if arguments.settings:
         tell(as_yaml(config))
-    found = validate(config)
+    found = validate(config, deep=arguments.deep)
     tell(config.hide("\n".join(found.lines)))
     problems, probes = [str(problem) for problem in found.problems], []
     if arguments.probe and not problems:

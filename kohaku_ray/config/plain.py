@@ -108,7 +108,8 @@ class Environment:
         text = _VARIABLE.sub(lambda match: found.get(match[1], _default(match, value)), value)
         if found:
             self.variables |= {} if _is_shown(path) else found
-            self.references[path] = _VARIABLE.sub(lambda m: m[0] if m[1] in found else _default(m, value), value)
+            reference = _VARIABLE.sub(lambda m: m[0] if m[1] in found else _default(m, value), value)
+            self.references[path] = value.like(reference) if isinstance(value, Placed) else reference
             self.texts[path] = text
         return value.like(text) if isinstance(value, Placed) else text
 
@@ -128,17 +129,27 @@ class Environment:
     def restore(self, values: Any) -> None:
         """Put the references back into plain values after validation, perhaps changed since.
 
-        Of a text that is not what validation made of it as written, such as a path that is absolute now, only the
-        environment's part is replaced.
+        A path made absolute is restored with its directory; of another value, only the environment's part is replaced.
         """
         for path, reference in self.references.items():
-            there, now = value_at(values, path[:-1]), value_at(values, path)
+            there = value_at(values, path[:-1])
+            now = value_at(values, path)
             if now is None or not isinstance(there, (dict, list)):
                 continue
-            made = self.made.get(path)
-            is_as_written = now == made and (not isinstance(made, str) or made == self.texts[path])
             key: Any = int(path[-1]) if isinstance(there, list) else path[-1]
-            there[key] = reference if is_as_written else self.hide(now) if isinstance(now, str) else now
+            there[key] = self._restored(now, path, reference)
+
+    def _restored(self, now: Any, path: Place, reference: str) -> Any:
+        made = self.made.get(path)
+        if isinstance(reference, Placed):  # a path was joined to its file's directory
+            reference = os.path.join(reference.directory, reference) if made != self.texts[path] else str(reference)
+        if now == made:
+            return reference
+        if not isinstance(now, str) or not isinstance(made, str):
+            return now
+        if now != os.path.abspath(os.path.expanduser(made)):
+            return self.hide(now)
+        return reference if made.startswith(("/", "~")) else os.path.join(os.getcwd(), reference)
 
 
 def expand(value: Any) -> Any:

@@ -100,6 +100,18 @@ class Manifest(Section):
     sweep: dict[str, Any] | None = None
     files: dict[str, Listed] = Field(default_factory=dict)
 
+    def missing(self) -> list[str]:
+        """List what the runs name and the bundle does not hold: no name may lead out of it."""
+        wanted = ["recorded.parquet"]
+        for name, run in self.runs.items():
+            inputs = [run.questions, run.metadata, *(f"runs/{name}/{one}" for one in ("config.yaml", "run.json"))]
+            wanted += [one for one in inputs if one is not None]
+            if run.prompts not in (None, f"runs/{name}/prompts"):
+                wanted.append(str(run.prompts))
+            if run.index not in self.indexes or self.indexes[run.index].key != run.index:
+                wanted.append(f"index {run.index}")
+        return [one for one in wanted if one not in self.files]
+
 
 def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int:
     """Write a bundle to a local disk in one step; returns its size in bytes.
@@ -166,11 +178,14 @@ def _manifest_of(path: str, archive: zipfile.ZipFile) -> Manifest:
             "version that wrote it"
         )
     try:
-        return Manifest.model_validate(values)
+        manifest = Manifest.model_validate(values)
     except ValidationError as error:
         [first, *_] = error.errors()
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{path}: {MANIFEST} is damaged ({where}: {first['msg']}): {_AGAIN}") from None
+    if missing := manifest.missing():
+        raise ConfigError(f"{path}: {MANIFEST} names {missing[0][:200]!r}, which the bundle does not hold: {_AGAIN}")
+    return manifest
 
 
 def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:

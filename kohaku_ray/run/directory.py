@@ -27,6 +27,8 @@ from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Parts, write_parquet
 from kohaku_ray.storage import (
     Directory,
     below,
+    checksum,
+    checksum_of,
     is_directory,
     is_file,
     is_uri,
@@ -83,18 +85,44 @@ class RunDirectory:
         self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
 
     def finish(self, config: Config, summary: Any, identity: str) -> None:
-        """Record that the run is finished: its counts (a dataclass) and its system's facts.
+        """Record that the run is finished: its counts (a dataclass), its system's facts, and its files' checksums.
 
         ``identity`` is the digest of all that decides its outputs (``identity_of``).
         """
+        names = ["config.yaml", *(f"{name}.parquet" for name in SCHEMAS), *ANSWER_FILES, *config.declaration.outputs]
         facts = {
             "status": "finished",
             **asdict(summary),
             **facts_of(config),
             "identity": identity,
             "versions": {"kohaku_ray": __version__, "ray": version("ray"), "python": platform.python_version()},
+            "checksums": {name: checksum_of(file) for name in names if is_file(file := self.file(name))},
         }
-        self.write_text("run.json", json.dumps(facts, indent=2))
+        self.write_text("run.json", json.dumps({**facts, "checksum": _checksum_of(facts)}, indent=2))
+
+    def damage(self) -> list[DataError]:
+        """Compare the files of a finished run with their checksums: an error per file that is missing or another."""
+        if not is_file(self.file("run.json")):
+            return []
+        try:
+            facts = json.loads(self._read("run.json") or "")
+            if facts["status"] == "running":
+                return []
+            is_whole = facts.pop("checksum") == _checksum_of(facts)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            is_whole = False
+        if not is_whole:
+            return [self._damaged("run.json")]
+        found = ((name, self.file(name), expected) for name, expected in facts["checksums"].items())
+        return [
+            self._damaged(name) for name, file, expected in found if not is_file(file) or checksum_of(file) != expected
+        ]
+
+    def _damaged(self, name: str) -> DataError:
+        return DataError(
+            f"{self.file(name)} is not what the run wrote: repeat `kohaku-ray answer --again`, which takes the replies "
+            "from the ledger"
+        )
 
     def _own_outputs(self) -> list[str]:
         """Return the files that the previous run's system wrote, as listed in its ``run.json``."""
@@ -160,6 +188,10 @@ class RunDirectory:
 
     def _publish(self, name: str, write: Callable[[str], object]) -> None:
         publish_with(self.file(name), write, _WAY_OUT)
+
+
+def _checksum_of(facts: Mapping[str, Any]) -> str:
+    return checksum(json.dumps(json.loads(json.dumps(facts)), sort_keys=True).encode())
 
 
 _WAY_OUT = "free the disk or its rights, or set run to another directory; model replies are safe in the ledger"

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jsonschema
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import ChatDeployment, ExtractiveConfig, OpenAIConfig, VllmConfig
-from kohaku_ray.documents.rows import HUB
+from kohaku_ray.documents.content import default_doc_id
+from kohaku_ray.documents.rows import HUB, ROW_SUFFIXES, suffix_of
 from kohaku_ray.errors import (
     DataError,
     IndexMismatchError,
@@ -27,13 +28,14 @@ from kohaku_ray.errors import (
 )
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold, scored_rows
-from kohaku_ray.index.store import Index
+from kohaku_ray.index.store import MANIFEST, Index
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.run.adapters import describe_adapters
 from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
+from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.sources import (
     check_images,
@@ -47,9 +49,14 @@ from kohaku_ray.run.sources import (
 )
 from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import check_tracking
+from kohaku_ray.storage import below, is_file
 from kohaku_ray.values.read import is_blank
 
 T = TypeVar("T")
+
+_NAMED_INSIDE = {"json", "html", "htm", "md"}
+"""Suffixes of files that may name their documents themselves."""
+
 
 @dataclass(slots=True)
 class Findings:
@@ -67,8 +74,11 @@ class Findings:
             return None
 
 
-def validate(config: Config) -> Findings:
-    """Check everything that can be checked in seconds, also after a check has failed."""
+def validate(config: Config, *, deep: bool = False) -> Findings:
+    """Check everything that can be checked in seconds, also after a check has failed.
+
+    ``deep``: also read every file of the index and of a finished run, and compare it with its checksum.
+    """
     found = Findings()
     resolved = found.of(resolve_paths, config)
     if resolved is None:
@@ -81,16 +91,24 @@ def validate(config: Config) -> Findings:
             f"documents: {counted(len(files), 'file')} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
         )
         found.lines += filter(None, [found.of(describe_passed_over, config)])
-    index = _index(config, found)
-    documents = [] if index is None else found.of(lambda: index.documents["doc_id"].to_pylist())
-    known = set(documents or [])  # empty: only parsing would tell
+    index = _index(config, found, deep)
+    if deep:
+        wrong = [] if index is None else found.of(index.damage) or []
+        wrong += found.of(RunDirectory(config.run).damage) or []
+        found.problems += wrong
+        found.lines += [] if wrong else ["files: index and finished run, where there are any, are as they were written"]
+    documents = None if index is None else found.of(lambda: index.documents["doc_id"].to_pylist())
+    known = set(map(default_doc_id, files or []) if documents is None else documents)
     metadata = found.of(read_metadata, config.documents.metadata)
     if metadata:
-        lacking = [name for name in metadata if known and name not in known]
+        lacking = [name for name in metadata if name not in known]
         said = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
         found.lines.append(f"metadata: {counted(len(metadata), 'row')}{said}")
     questions = found.of(questions_of, config)
-    gold = found.of(_gold, config, known, found)
+    surely = index is not None or not any(suffix_of(one) in _NAMED_INSIDE for one in files or [])
+    if index is None and any(one.startswith(HUB) or suffix_of(one) in ROW_SUFFIXES for one in files or []):
+        known = set()  # rows are documents: only parsing would tell
+    gold = found.of(_gold, config, known, surely, found)
     if questions is not None:
         found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{gold or ''}")
     found.of(config.declaration.prompts, config.prompts)
@@ -121,11 +139,12 @@ def _kind(file: str) -> str:
     return os.path.splitext(file)[1].lower() or "without a suffix"
 
 
-def _index(config: Config, found: Findings) -> Index | None:
+def _index(config: Config, found: Findings, deep: bool) -> Index | None:
     try:
         index = open_index(config)
     except KohakuRayError as error:
-        if isinstance(error, DataError) and not isinstance(error, IndexMismatchError):
+        may_be_absent = isinstance(error, DataError) and not isinstance(error, IndexMismatchError)
+        if may_be_absent and not (deep and is_file(below(config.index.path, MANIFEST))):
             found.lines.append(f"index: {error}")
         else:
             found.problems.append(error)
@@ -141,10 +160,10 @@ def _index(config: Config, found: Findings) -> Index | None:
     return index
 
 
-def _gold(config: Config, known: set[str], found: Findings) -> str:
+def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str:
     """Say whether the question file has gold answers, so that the run is scored; add what is wrong with them.
 
-    ``known`` are the indexed documents' ids; empty: there is no index.
+    ``known`` are the documents' ids (empty: not known); ``surely`` no document can have another.
     """
     metrics = [find_metric(name) for name in config.declaration.metrics]
     path = resolve(config.questions.path)
@@ -165,12 +184,14 @@ def _gold(config: Config, known: set[str], found: Findings) -> str:
     folded = {name.lower() for name in known}
     lacking = [ref for ref in cited if folded and ref.lower() not in folded]
     if lacking:
-        found.problems.append(
-            DataError(
-                f"{path}: the gold answers cite {counted(len(lacking), 'document')} not there ({first_of(lacking)}): "
-                "correct ref_id, or add them to documents.paths"
-            )
+        said = (
+            f"the gold answers cite {counted(len(lacking), 'document')} not there ({first_of(lacking)}): correct "
+            "ref_id, or add them to documents.paths"
         )
+        if surely:
+            found.problems.append(DataError(f"{path}: {said}"))
+        else:
+            found.lines.append(f"warning: {said}, unless files name their documents themselves")
     return f", scored by {', '.join(metric.name for metric in fitting)}{f'; {note}' if note else ''}"
 
 
@@ -211,15 +232,17 @@ class Probed:
 
 async def probe_chat(name: str, deployment: ChatDeployment, ask: Ask) -> Probed:
     """Ask two short questions, the second with a schema."""
-    where, refused = f"deployments.{name}", f"deployments.{name}"
+    where = f"deployments.{name}"
     try:
         began = time.perf_counter()
         plain = await ask(_request(deployment, "Count from one to thirty in English words.", None))
         seconds = time.perf_counter() - began
-        refused += " answers, but refuses a JSON schema"
+    except ModelError as error:
+        return Probed(f"{where}: {error}", is_usable=False)
+    try:
         shaped = await ask(_request(deployment, "What is the capital of France? Reply in JSON.", SCHEMA))
     except ModelError as error:
-        return Probed(f"{refused}: {str(error).replace('deployments.*', where)}", is_usable=False)
+        return Probed(f"{where} answers, but refuses a JSON schema: {error}", is_usable=False)
     if not plain.text.strip() and not shaped.text.strip():
         return Probed(
             f"{where} answers with empty text ({plain.completion_tokens} tokens, {plain.finish_reason}): if the model "
@@ -279,10 +302,32 @@ async def probe_here(name: str, deployment: ChatDeployment) -> Probed:
         deployment = deployment.model_copy(update={"max_tries": 1})
     backend = make_backend(deployment)
 
+    async def ask(request: ChatRequest) -> Reply:
+        try:
+            return cast(Reply, await backend.chat(request))
+        except ModelError as error:
+            if not isinstance(deployment, OpenAIConfig):
+                raise
+            raise ModelError(await _explained(name, backend, error)) from error
+
     try:
-        return await probe_chat(name, deployment, backend.chat)
+        return await probe_chat(name, deployment, ask)
     finally:
         await backend.close()
+
+
+async def _explained(name: str, backend: OpenAIBackend, error: ModelError) -> str:
+    """Add to a server's refusal what mends it: its models, the key's variable, or its address."""
+    said = str(error).replace("deployments.*", f"deployments.{name}")
+    if not isinstance(error, TransientModelError):
+        return await backend.with_models(said)
+    try:
+        await backend.models()
+    except TransientModelError as unreachable:
+        return f"{said}: start the server, or correct deployments.{name}.base_url ({unreachable})"
+    except ModelError:  # it answers, without a list
+        pass
+    return said
 
 
 def _request(deployment: ChatDeployment, user: str, schema: dict[str, Any] | None) -> ChatRequest:

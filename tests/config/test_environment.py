@@ -44,8 +44,8 @@ PLACES = {
     ),
     "a path": ({"run": "/runs/${SECRET}/x"}, "run: /runs/${SECRET}/x"),
     "a relative path": ({"index": {"path": "idx/${SECRET}"}}, "/idx/${SECRET}"),
-    "a path of the home directory": ({"ledger": {"path": "~/${SECRET}"}}, "/${SECRET}"),
-    "a model's directory": ({"index": {"encoder": {"model": "./${SECRET}"}}}, "/${SECRET}"),
+    "a path of the home directory": ({"ledger": {"path": "~/${SECRET}"}}, "path: ~/${SECRET}"),
+    "a model's directory": ({"index": {"encoder": {"model": "./${SECRET}"}}}, "/./${SECRET}"),
     "the system's section": ({"kohaku": {"cross_encoder": "${X}"}}, "cross_encoder: ${X}"),
 }
 
@@ -140,7 +140,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("what", ERRORS)
-@pytest.mark.parametrize("secret", [SECRET, "zq"], ids=["quotes", "short"])
+@pytest.mark.parametrize("secret", [SECRET, "zq\nhunter2", "zq"], ids=["quotes", "lines", "short"])
 def test_errors_name_the_reference(what, secret, monkeypatch):
     monkeypatch.setenv("SECRET", secret)
     with pytest.raises(ConfigError) as caught:

@@ -75,7 +75,16 @@ def test_the_engine_has_room_for_every_adapter(base, style, tmp_path):
     own = both.model_copy(update={"engine_kwargs": {"max_loras": 1, "max_lora_rank": 128}})
     assert [engine_kwargs(own)[name] for name in ("max_loras", "max_lora_rank")] == [1, 128]
     assert model_identity(own) == model_identity(both)
-    assert engine_kwargs(both.model_copy(update={"cpus": 1}))["max_loras"] == 3, "one place stays empty"
+    on_cpus = both.model_copy(update={"cpus": 1})
+    assert engine_kwargs(on_cpus)["max_loras"] == 3, "one place stays empty"
+    tight = on_cpus.model_copy(update={"engine_kwargs": {"max_loras": 2}})
+    with pytest.raises(ConfigError, match=r"tiny: engine_kwargs\.max_loras is 2 but 2 adapters on CPUs need 3"):
+        check_deployment("tiny", tight, here=False)
+    low = both.model_copy(update={"engine_kwargs": {"max_lora_rank": 8}})
+    with pytest.raises(
+        ConfigError, match=r"the rank of \S+ is \d+ but engine_kwargs\.max_lora_rank is 8: leave it out"
+    ):
+        check_deployment("tiny", low, here=False)
     assert "enable_lora" not in engine_kwargs(VllmConfig(model=base))
     elsewhere = VllmConfig(model=base, adapters={"far": "org/not-downloaded"})
     assert engine_kwargs(elsewhere)["max_lora_rank"] == 16
@@ -105,31 +114,58 @@ def test_what_is_no_adapter_that_vllm_serves_is_refused(base, style, tmp_path):
     assert f"{tmp_path}/none is not there" in refused(base, f"{tmp_path}/none")
     assert f"{base} has no adapter_config.json" in refused(base, base)
     for settings, message in (
-        ({"r": 1024}, "of type LORA with rank 1024, but vLLM serves LoRA of at most rank 512"),
+        ({"r": 1024}, "is 1024 but vLLM takes 512 at most"),
+        ({"r": None}, "of type LORA with rank None"),
         ({"peft_type": "IA3"}, "of type IA3"),
+        ({"use_dora": True, "bias": "all"}, "has use_dora, bias, which vLLM does not serve"),
     ):
         assert message in refused(base, tiny_lora.build(tmp_path / "bad", base, **settings))
     weights = Path(tiny_lora.build(tmp_path / "bad", base), "adapter_model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-100])
     assert f"{weights} cannot be read" in refused(base, str(weights.parent))
+    weights.unlink()
+    assert "has no adapter_model.safetensors" in refused(base, str(weights.parent))
+    (weights.parent / "adapter_config.json").write_text("{")
+    assert "adapter_config.json cannot be read" in refused(base, str(weights.parent))
 
 
-@pytest.mark.parametrize("hidden_size", [128, 32])
-def test_an_adapter_of_a_model_of_another_size_is_refused_with_both_names(base, tmp_path, hidden_size):
+@pytest.mark.parametrize("sizes", [{"hidden_size": 128}, {"hidden_size": 32}, {"num_hidden_layers": 3}])
+def test_an_adapter_of_a_model_of_another_size_is_refused_with_both_names(base, tmp_path, sizes):
     other = tmp_path / "other"
     other.mkdir()
-    (other / "config.json").write_text(json.dumps({**SIZES, "hidden_size": hidden_size}))
+    (other / "config.json").write_text(json.dumps({**SIZES, **sizes}))
     said = refused(base, tiny_lora.build(tmp_path / "style", str(other), name="org/other"))
-    assert f"is an adapter of org/other (hidden size {hidden_size})" in said
-    assert f"but model is {base} (hidden size 64)" in said
+    assert "is an adapter of org/other (hidden size" in said
+    assert f"but model is {base} (hidden size 64, 2 layers)" in said
 
 
-def test_validate_names_the_adapters_with_their_rank(base, style, tmp_path):
+def test_where_sizes_are_not_known_the_models_names_are_compared(style, base, tmp_path):
+    named = tiny_lora.build(tmp_path / "named", base, name="org/Base")
+    check_deployment("tiny", VllmConfig(model="mirror/base", cpus=1, adapters={"style": named}), here=False)
+    assert f"{named} is an adapter of org/Base but model is org/other" in refused("org/other", named)
+    renamed = tiny_lora.build(tmp_path / "renamed", base, name="org/base-bnb-4bit")
+    check_deployment("tiny", VllmConfig(model=base, cpus=1, adapters={"style": renamed}), here=False)
+
+
+def test_an_adapter_that_is_not_downloaded_is_refused_offline(base, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "it is org/adapter and HF_HUB_OFFLINE is set" in refused(base, "org/adapter")
+
+
+def test_validate_names_the_adapters_and_the_model_they_were_trained_on(base, style, tmp_path):
     pytest.importorskip("vllm")
     file = tmp_path / "mine.yaml"
     tiny = {"kind": "vllm", "model": "./base", "cpus": 1, "adapters": {"style": "./style"}}
     file.write_text(json.dumps({"base": "demo", "model": "tiny + style", "deployments": {"tiny": tiny}}))
-    assert f"deployments.tiny: vllm, {base}, adapters style (rank 4)" in validate(load_config(str(file))).lines
+    lines = validate(load_config(str(file))).lines
+    assert f"deployments.tiny: vllm, {base}, adapters style (rank 4, of {base})" in lines
+    Path(style, "adapter_config.json").unlink()
+    found = validate(load_config(str(file)))
+    assert f"deployments.tiny: vllm, {base}" in found.lines
+    assert [one for one in map(str, found.problems) if "has no adapter_config.json" in one] == [
+        f"deployments.tiny: adapters.style: {style} has no adapter_config.json: name a directory that PEFT has saved a "
+        "LoRA adapter in"
+    ]
 
 
 def test_a_line_of_a_batch_file_may_name_an_adapter(base, style, tmp_path):

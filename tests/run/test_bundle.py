@@ -24,7 +24,7 @@ from kohaku_ray.engine.ledger.segments import Loaded, SegmentStore
 from kohaku_ray.errors import ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts
-from kohaku_ray.records import Reply
+from kohaku_ray.records import Reply, digest
 from kohaku_ray.run import bundle
 from kohaku_ray.run.bundle import MANIFEST, compare_outputs
 from kohaku_ray.run.sources import questions_of
@@ -272,6 +272,13 @@ def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
     index_here(load_config("demo", own))
     with pytest.raises(DataError, match=r"is not that of .* made from other documents .*--index DIR"):
         replay_bundle(bundled, f"{tmp_path}/index")
+    manifest = json.loads((tmp_path / "moved" / "manifest.json").read_text())
+    del manifest["checksum"]
+    manifest["settings"]["weights"] = "uniform"
+    whole = {**manifest, "checksum": digest(manifest, 16, "")}
+    (tmp_path / "moved" / "manifest.json").write_text(json.dumps(whole))
+    with pytest.raises(DataError, match="made with other settings"):
+        replay_bundle(bundled, f"{tmp_path}/moved")
 
 
 def test_what_cannot_be_replayed_is_not_bundled(home, tmp_path, monkeypatch):
@@ -280,7 +287,7 @@ def test_what_cannot_be_replayed_is_not_bundled(home, tmp_path, monkeypatch):
         make_bundle(Source({"run": f"{home}/index"}), out)
     shutil.copytree(f"{home}/run", tmp_path / "run")
     (tmp_path / "run" / "votes.parquet").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"votes.parquet cannot be read"):
+    with pytest.raises(DataError, match=r"votes.parquet is not what the run wrote"):
         make_bundle(Source({"run": f"{tmp_path}/run"}), out)
     monkeypatch.setattr(again, "questions_of", lambda config: questions_of(config)[:2])
     with pytest.raises(DataError, match=r"is not the same when it is made again .*votes: 1 of 3 rows"):
@@ -320,6 +327,11 @@ def test_a_sweep_gives_its_tables_again(swept, tmp_path, capsys):
     assert "depth.csv: 1 of " in capsys.readouterr().out
 
 
+def test_a_missing_run_is_said_as_a_sweep_is(capsys):
+    assert main(["bundle", "runs/none", "out.zip"]) == 2
+    assert "no such file and no such sweep" in capsys.readouterr().err
+
+
 # Bad input: one plain line each, exit 2.
 
 
@@ -345,6 +357,7 @@ def test_a_file_that_is_no_whole_bundle_is_refused_in_one_line(bundled, tmp_path
     (tmp_path / "bad.zip").write_bytes(damage(Path(bundled).read_bytes()))
     refused(tmp_path / "bad.zip", said, capsys)
     refused(tmp_path / "none.zip", "no such file", capsys)
+    refused(tmp_path, "is no bundle", capsys)
 
 
 def test_a_bundle_that_is_too_large_is_not_unpacked(bundled, capsys, monkeypatch):
@@ -352,23 +365,53 @@ def test_a_bundle_that_is_too_large_is_not_unpacked(bundled, capsys, monkeypatch
     refused(bundled, r"unpacks to .* bytes, at most 1,000 bytes are read: bundle fewer runs", capsys)
 
 
+def with_text(files: dict[str, bytes], start: str, old: bytes, new: bytes) -> dict[str, bytes]:
+    """Change the text of the file whose name begins so."""
+    [name] = [name for name in files if name.startswith(start)]
+    assert old in files[name]
+    return {**files, name: files[name].replace(old, new, 1)}
+
+
+def with_manifest(files: dict[str, bytes], **values) -> dict[str, bytes]:
+    return {**files, MANIFEST: json.dumps({**json.loads(files[MANIFEST]), **values}).encode()}
+
+
+def with_run(files: dict[str, bytes], name: str = "run", **values) -> dict[str, bytes]:
+    """A manifest whose run names something else."""
+    [run] = json.loads(files[MANIFEST])["runs"].values()
+    return with_manifest(files, runs={name: {**run, **values}})
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (lambda files: {**files, "more.txt": b"x"}, "in its manifest, not in both"),
+        (lambda files: with_text(files, "runs/run/config.yaml", b"seed: 0", b"seed: 1"), "its checksum is another"),
         (
-            {"format": 2, "version": "9.9"},
-            r"has bundle format 2 \(written by kohaku_ray 9.9\), and this version, .*, re",
+            lambda files: with_manifest(files, format=2, version="9.9"),
+            r"has bundle format 2 \(written by kohaku_ray 9.9\), and this version, .*, reads 1",
         ),
-        ({"runs": {"run": {"index": 3}}}, r"bundle.json is damaged \(runs.run.index"),
-        ({"files": {}}, "in its manifest, not in both"),
+        (lambda files: {"a.txt": b"x", MANIFEST: b"{}"}, "has bundle format None"),
+        (lambda files: with_manifest(files, runs={"run": {"index": 3}}), r"bundle.json is damaged \(runs.run.index"),
+        (lambda files: with_run(files, seed=0), r"bundle.json is damaged \(runs.run.seed"),
     ],
 )
 def test_a_bundle_whose_manifest_is_not_its_own_is_refused(bundled, tmp_path, capsys, change, said):
-    files = files_in(bundled)
-    files[MANIFEST] = json.dumps({**json.loads(files[MANIFEST]), **change}).encode()
-    refused(zipped(files, tmp_path / "bad.zip", fixed=False), said, capsys)
+    refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip", fixed=False), said, capsys)
 
 
-@pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out"])
-def test_a_bundle_whose_names_lead_out_of_it_is_refused(bundled, tmp_path, capsys, name):
-    refused(zipped({**files_in(bundled), name: b"out"}, tmp_path / "bad.zip"), "leads out of the bundle", capsys)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda files: with_text(files, "ledger/", b"explanation", b"explanatiom"), "is not what its name says"),
+        (lambda files: {**files, "../out": b"out"}, "leads out of the bundle"),
+        (lambda files: {**files, "/etc/out": b"out"}, "leads out of the bundle"),
+        (lambda files: {**files, "a/../../out": b"out"}, "leads out of the bundle"),
+        (lambda files: with_run(files, questions="../../etc/passwd"), r"names '\.\./\.\./etc/passwd', which the"),
+        (lambda files: with_run(files, prompts="/tmp"), "names '/tmp', which the bundle does not hold"),
+        (lambda files: with_run(files, index="../.."), r"names 'index \.\./\.\.', which the bundle does not hold"),
+        (lambda files: with_run(files, "../x"), r"names 'runs/\.\./x/config.yaml', which the bundle does not hold"),
+    ],
+)
+def test_a_bundle_that_names_what_it_does_not_hold_is_refused(bundled, tmp_path, capsys, change, said):
+    refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip"), said, capsys)

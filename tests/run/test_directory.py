@@ -5,14 +5,17 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from kit.damage import damaged
 from run_files import FACTS, item, plan, small_run, small_truth
 
+from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.pages.score_text import describe_run
 from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, truth_of
 from kohaku_ray.run.scoring import score_run, scores_of
 from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.storage import checksum_of
 
 
 def contents(path):
@@ -168,3 +171,48 @@ def test_what_cannot_be_scored_says_why_on_the_terminal_too(tmp_path, text, metr
     if metric == "exact":
         config = config_of(run, f"questions.path={truth}")
         assert said in said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+
+
+@pytest.fixture
+def finished(tmp_path):
+    run = small_run(tmp_path / "run")
+    config = config_of(run)
+    (run / "answers.jsonl").write_text('{"id": "q1"}\n')
+    RunDirectory(str(run)).finish(config, AnswerSummary(str(run), n_questions=4, wall_s=0.1), "identity")
+    return run, config
+
+
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(2000), marks=pytest.mark.chaos)], ids=len)
+def test_no_damage_to_a_finished_run_is_silent(finished, seeds):
+    run, _ = finished
+    directory, whole = RunDirectory(str(run)), json.loads((run / "run.json").read_text())
+    assert directory.damage() == []
+    assert {"answers.parquet", "answers.jsonl", "config.yaml"} <= set(whole["checksums"])
+    silent = [said for said in damaged(run, seeds) if not directory.damage() and not same(run, whole)]
+    assert silent == []
+    assert directory.damage() == []
+
+
+def same(run, whole):
+    """Whether the run reads as before: damage to a space of run.json, or to a page, which is no part of the result."""
+    listed = {name: checksum_of(str(run / name)) for name in whole["checksums"]}
+    try:
+        return json.loads((run / "run.json").read_text()) == whole and listed == whole["checksums"]
+    except ValueError:
+        return False
+
+
+def test_validate_deep_names_every_damaged_file(finished, capsys):
+    run, config = finished
+    asked = ["validate", "demo", "--set", f"run={run}", "--set", f"index.path={run}/index", "--deep"]
+    assert main(asked) == 0
+    assert "files: index and finished run, where there are any, are as they were written" in capsys.readouterr().out
+    for name in ("answers.jsonl", "votes.parquet"):
+        (run / name).write_bytes((run / name).read_bytes()[:-1] + b"?")
+    assert main(asked) == 2
+    said = capsys.readouterr().err
+    assert f"{run}/answers.jsonl is not what the run wrote: repeat `kohaku-ray answer --again`" in said
+    assert f"{run}/votes.parquet is not what the run wrote" in said
+    assert main(asked[:-1]) == 0
+    RunDirectory(str(run)).begin(config)
+    assert RunDirectory(str(run)).damage() == [], "a run under way has no checksums yet"

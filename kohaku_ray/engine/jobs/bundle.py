@@ -185,6 +185,8 @@ def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
 def _config_of(run: str) -> Config:
     if not is_directory(run) or not is_finished(run):
         raise DataError(f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`")
+    for error in RunDirectory(run).damage():
+        raise error
     return config_of(run, "whose scores no ledger records: it cannot be bundled")
 
 
