@@ -219,7 +219,7 @@ def run_peer(texts: Path, model: str, size: int) -> dict:
 
 def run_job(config: str, overrides: Sequence[str]) -> dict:
     flags = [part for override in overrides for part in ("--set", override)]
-    return measure([sys.executable, "-m", "kohaku_ray.cli", "index", config, *flags])
+    return measure([sys.executable, "-m", "kohaku_ray", "index", config, *flags])
 
 
 def measure(command: list[str]) -> dict:

@@ -218,24 +218,19 @@ class Directory:
             DataError: There is no such file, or it has another checksum.
             StorageError: It cannot be read.
         """
-        data = self._read(name)
-        if expected is not None and checksum(data) != expected:
-            raise self.damaged(name, "its checksum is not the one it was written with")
-        return data
-
-    def _read(self, name: str) -> pa.Buffer:
         import pyarrow as pa
 
         try:
             with self._asking("cannot read", name):
-                if self.is_local:
-                    return pa.memory_map(self.full(name)).read_buffer()
-                with self._filesystem.open_input_file(self.full(name)) as file:
-                    return file.read_buffer()
-        except FileNotFoundError as error:
-            raise DataError(f"cannot read {self.full(name)}: {error}") from error
+                opened = pa.memory_map if self.is_local else self._filesystem.open_input_file
+                with opened(self.full(name)) as file:
+                    data = file.read_buffer()
         except OSError as error:
-            raise StorageError(f"cannot read {self.full(name)}: {error}") from error
+            kind = DataError if isinstance(error, FileNotFoundError) else StorageError
+            raise kind(f"cannot read {self.full(name)}: {error}") from error
+        if expected is not None and checksum(data) != expected:
+            raise self.damaged(name, "its checksum is not the one it was written with")
+        return data
 
     def write(self, name: str, data: Any) -> str:
         """Write bytes, or anything with a buffer; returns the file's checksum.

@@ -12,7 +12,6 @@ from run_files import small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.sample import path as sample_path
 
 HEAVY = (
     "ray",
@@ -64,36 +63,21 @@ assert tokenise("les énergies", "fr") == ["énerg"]
     assert "sklearn" in loaded_after(code + later)
 
 
-def test_an_encoder_loads_without_scikit_learn(tiny_encoder):
-    code = f"""
-import sys
-from kohaku_ray.index.encoder import SentenceEncoder
-assert SentenceEncoder({tiny_encoder!r}).encode_queries(["one text"]).shape[0] == 1
-assert not [name for name in sys.modules if name.startswith("sklearn")]
-import sklearn.metrics
-assert sklearn.metrics.pairwise_distances([[0.0], [3.0]])[0, 1] == 3
-"""
-    assert "sklearn" in loaded_after(code)
-
-
 @pytest.mark.parametrize("actor", ["members", "indexing"])
 def test_an_actor_that_calls_no_application_starts_without_serve(actor):
     check = f"import kohaku_ray.engine.actors.{actor}, sys; assert 'ray.serve' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-def write(folder: Path, name: str, rows: list[tuple[str, str, str]]) -> str:
-    lines = ["id,answer_value,ref_id", *(f'{key},"{value}","{refs}"' for key, value, refs in rows)]
-    (folder / name).write_text("\n".join(lines))
-    return str(folder / name)
-
-
 def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
-    files = [
-        write(tmp_path, "a.csv", [("q1", "5", "['x']"), ("q2", "is_blank", "is_blank")]),
-        write(tmp_path, "b.csv", [("q1", "7", "['y']"), ("q2", "is_blank", "is_blank")]),
-        write(tmp_path, "c.csv", [("q1", "5.001", "['x']")]),
-    ]
+    lines = {
+        "a.csv": "q1,5,['x']\nq2,is_blank,is_blank\n",
+        "b.csv": "q1,7,['y']\nq2,is_blank,is_blank\n",
+        "c.csv": "q1,5.001,['x']\n",
+    }
+    files = [str(tmp_path / name) for name in lines]
+    for file, text in zip(files, lines.values(), strict=True):
+        Path(file).write_text(f"id,answer_value,ref_id\n{text}")
     out = str(tmp_path / "out.csv")
     assert main(["vote", *files, "--strategy", "answer_priority", "--ignore-blank", "-o", out]) == 0
     rows = read_submission(out).rows
@@ -102,22 +86,6 @@ def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "2 questions, 3 members, 1 abstained" in printed
     assert "c.csv: 1 questions missing, counted as blank: q2" in printed
-
-
-def test_score_prints_a_list_of_records(tmp_path, capsys):
-    truth = sample_path("questions.csv")
-    assert main(["score", "--truth", truth, truth, "--metric", "wattbot", "--metric", "kaggle", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["command"], printed["exit_code"], printed["truth"]) == ("score", 0, truth)
-    records = printed["records"]
-    assert [set(record) for record in records] == [
-        {"file", "metric", "score", "value", "ref", "abstain", "n", "missing"}
-    ] * 2
-    assert [(record["metric"], record["score"]) for record in records] == [("wattbot", 1.0), ("kaggle", 1.0)]
-    assert main(["score", "--truth", truth, truth, "--by", "split", "--errors"]) == 0
-    table = capsys.readouterr().out
-    assert "private" in table
-    assert "rounding" in table
 
 
 @pytest.mark.parametrize(
@@ -159,34 +127,6 @@ def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, ca
     assert said.startswith("kohaku-ray: ")
     assert message in said
     assert "Traceback" not in said
-
-
-def test_compare_takes_the_truth_from_a_runs_own_questions(tmp_path, capsys):
-    run = tmp_path / "run"
-    run.mkdir()
-    gold = sample_path("questions.csv")
-    (run / "config.yaml").write_text("questions: {path: 'sample:questions.csv'}\n")
-    (run / "submission.csv").write_bytes(Path(gold).read_bytes())
-    assert main(["compare", str(run), gold]) == 0
-    assert "1.0000" in capsys.readouterr().out
-    assert main(["compare", gold, gold, "--truth", "sample:questions.csv"]) == 0
-    assert main(["score", gold, "--truth", "sample:questions.csv"]) == 0
-    capsys.readouterr()
-    assert main(["compare", gold, gold]) == 1
-    assert "give --truth CSV" in capsys.readouterr().err
-    assert main(["compare", str(tmp_path), gold, "--truth", gold]) == 1
-    assert "holds no submission.csv: the run has not finished" in capsys.readouterr().err
-
-
-def test_validate_prints_the_whole_configuration_and_starts_nothing(capsys, tmp_path):
-    assert main(["validate", "demo", "--settings", "--set", f"index.path={tmp_path}/index"]) == 0
-    out = capsys.readouterr().out
-    assert "top_k_final: 32" in out
-    assert "documents: 13 files (" in out
-    assert "scored by wattbot, kaggle" in out
-    assert "there is no index" in out
-    assert out.rstrip().endswith("valid")
-    assert not (tmp_path / "index").exists()
 
 
 def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
@@ -243,12 +183,6 @@ def test_a_runs_configuration_is_no_sweep(capsys, tmp_path, text):
     assert "is a run's configuration (it has " in capsys.readouterr().err
 
 
-def test_questions_without_their_column_say_which_there_are(capsys, tmp_path):
-    (tmp_path / "q.csv").write_text("id,text_of\nq1,a\n")
-    assert main(["validate", "demo", "--set", f"questions.path={tmp_path}/q.csv"]) == 2
-    assert "no column question or text; it has id, text_of: rename one of them" in capsys.readouterr().err
-
-
 def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(capsys, tmp_path):
     flags = [
         *("--set", "deployments.big={kind: vllm, model: m}"),
@@ -261,28 +195,6 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
     assert "deployments.big: vllm" in printed
     assert "demand: 2 CPUs and 1 GPUs" in printed
     assert not (tmp_path / "run").exists()
-
-
-def test_paths_of_the_home_directory_are_validated_as_they_are_run(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 8192}')
-    (tmp_path / "questions.csv").write_text("id,question\nq1,How much water?\n")
-    flags = ["roles.answer.model=big", "cluster.address=auto", "questions.path=~/questions.csv", "index.path=~/index"]
-    for tokens, status in ((8192, 0), (8193, 2)):
-        big = f"deployments.big={{kind: vllm, model: ~/model, window_tokens: {tokens}}}"
-        assert main(["validate", "demo", *(part for flag in [big, *flags] for part in ("--set", flag))]) == status
-    printed = capsys.readouterr()
-    assert f"questions: 1 in {tmp_path}/questions.csv" in printed.out
-    assert f"{tmp_path}/index" in printed.out
-    assert f"the model takes 8192 tokens ({tmp_path}/model/config.json)" in printed.err
-
-
-@pytest.mark.parametrize("value", ["0", "1.5", "x"])
-def test_a_share_is_a_share(value, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["vote", "a.csv", "-o", "o.csv", "--blank-quorum", value])
-    assert stop.value.code == 2
 
 
 def test_a_model_that_may_not_be_downloaded_is_said_not_to_be_there(capsys, monkeypatch):

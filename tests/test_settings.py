@@ -32,11 +32,6 @@ def test_a_name_is_built_in_an_entry_point_or_a_place(mine):
     assert find("theirs") is find("my_things:Mine")
 
 
-def test_what_is_built_in_is_not_looked_up_among_packages(monkeypatch):
-    monkeypatch.setattr(settings, "entry_points", None)
-    assert find("pair").__name__ == "Fraction"
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from kohaku_ray import storage
 from kohaku_ray.errors import ConfigError, StorageError
-from kohaku_ray.storage import below, is_directory, is_file, publish, read_file, remove, without_options
+from kohaku_ray.storage import below, is_directory, is_file, publish, read_file, remove
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,6 @@ def test_a_file_below_a_uri_keeps_its_options(path, name, file):
     assert below(path, name) == file
 
 
-def test_options_belong_to_uris_alone():
-    assert without_options("s3://bucket/a.csv?scheme=http") == "s3://bucket/a.csv"
-    assert without_options("/data/what?.csv") == "/data/what?.csv"
-
-
 def test_files_are_written_read_looked_at_and_removed(s3):
     file = s3.uri("files/deep/a b.txt".replace(" ", "%20"))
     assert not is_file(file)
@@ -42,12 +37,6 @@ def test_files_are_written_read_looked_at_and_removed(s3):
     assert not is_file(file)
     with pytest.raises(FileNotFoundError):
         read_file(file)
-
-
-def test_the_end_point_may_come_from_the_environment(s3, monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
-    publish("s3://kohaku/environment/x", b"1")
-    assert read_file(s3.uri("environment/x")) == b"1"
 
 
 @pytest.mark.parametrize("kind", ["busy", "drop", "cut"])
@@ -82,16 +71,6 @@ def test_a_torn_upload_leaves_the_old_file(s3, monkeypatch):
         publish(file, b"new" * 1000)
     s3.faults.clear()
     assert read_file(file) == b"old"
-    storage._patient.cache_clear()
-
-
-def test_a_busy_server_is_named_when_it_stays_busy(s3, monkeypatch):
-    monkeypatch.setattr(storage, "ATTEMPTS", 3)
-    storage._patient.cache_clear()
-    s3.fail("busy", "GET|HEAD", "busy/x", times=100)
-    with pytest.raises(StorageError, match=r"did not answer.*AWS_ENDPOINT_URL.*repeat the command"):
-        read_file(s3.uri("busy/x"))
-    assert len(s3.met) == 3, "asked as often as ATTEMPTS says"
     storage._patient.cache_clear()
 
 

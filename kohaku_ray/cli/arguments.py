@@ -9,7 +9,6 @@ from typing import Any, get_args, get_type_hints
 from kohaku_ray import __version__
 from kohaku_ray.cli import commands as run
 from kohaku_ray.cli.commands import MANY_CELLS, SHELLS
-from kohaku_ray.run.outcomes import Outcome
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -96,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=True,
         help="blanks do not vote if any run answers, as in `answer` (default: on)",
     )
-    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain if at least this share is blank")
+    vote.add_argument("--blank-quorum", type=float, metavar="SHARE", help="abstain if at least this share is blank")
     vote.add_argument("--refs", default="set", choices=_choices("refs"), help="how references are chosen")
     vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="weights of members")
     vote.add_argument("--tiebreak", default="first", choices=_choices("tiebreak"))
@@ -162,7 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
     bench.add_argument(
         "--answer-questions",
-        type=_count_or_zero,
+        type=int,
         metavar="N",
         help="per replica, of an answer run after the grid; 0: none (default 10 × the largest concurrency; on CPUs 0)",
     )
@@ -190,8 +189,7 @@ def make_parser() -> argparse.ArgumentParser:
         # Before or after the command: without it here, what was said before it holds.
         flag: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
         command.add_argument("-q", "--quiet", help="print errors and one line of result", **flag)
-        shape = ", ".join(outcome_of(command.get_default("command")).shape())
-        command.add_argument("--json", help=f"print one JSON object ({shape}); the rest to stderr", **flag)
+        command.add_argument("--json", help="print one JSON object; the rest to stderr", **flag)
     return parser
 
 
@@ -203,13 +201,6 @@ def _add(commands: Any, function: Callable[..., Any], name: str = "") -> argpars
     )
     parser.set_defaults(command=function)
     return parser
-
-
-def outcome_of(function: Callable[..., Any]) -> type[Outcome]:
-    """Return the class of outcome that a command's annotation names."""
-    returned = get_type_hints(function)["return"]  # one outcome, or an iterator of them
-    outcome: type[Outcome] = next(iter(get_args(returned)), returned)
-    return outcome
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -257,17 +248,6 @@ def _metrics() -> str:
     return f"{', '.join(METRICS)}, or your own as module:NAME"
 
 
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
-    return value
-
-
-def _count_or_zero(text: str) -> int:
-    return 0 if text.strip() == "0" else _count(text)
-
-
 def _count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
@@ -293,4 +273,4 @@ def _sweeps(prefix: str, **_: Any) -> list[str]:
 def _files(prefix: str) -> list[str]:
     from argcomplete.completers import FilesCompleter
 
-    return list(FilesCompleter(("yaml", "yml", "json", "toml"))(prefix))
+    return list(FilesCompleter(("yaml", "yml", "json"))(prefix))

@@ -11,17 +11,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.pages.terminal import complain, say, tell
-from kohaku_ray.run import outcomes
-from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR
+from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
 
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
     from kohaku_ray.config import Config
-    from kohaku_ray.run.files import SentPrompt
 
 
 MANY_CELLS = 1000
@@ -38,7 +36,7 @@ def _load(arguments: argparse.Namespace) -> Config:
     return config
 
 
-def init(arguments: argparse.Namespace) -> outcomes.Initialised:
+def init(arguments: argparse.Namespace) -> Outcome:
     """Write a commented my.yaml and templates to start from."""
     from kohaku_ray.run.starter import CONFIG, next_steps, write_converted, write_starter
 
@@ -50,39 +48,39 @@ def init(arguments: argparse.Namespace) -> outcomes.Initialised:
             say(f"kohaku-ray: not taken over as written: {name} ({reason})")
     tell(next_steps(arguments.directory, written))
     line = os.path.join(arguments.directory, CONFIG)
-    return outcomes.Initialised(line=line, directory=arguments.directory, files=written)
+    return Outcome(line, {"directory": arguments.directory, "files": written})
 
 
-def completion(arguments: argparse.Namespace) -> outcomes.Completion:
+def completion(arguments: argparse.Namespace) -> Outcome:
     """Print a shell's completion script."""
     from argcomplete.shell_integration import shellcode
 
     script = str(shellcode(["kohaku-ray"], shell=arguments.shell)).strip()
     tell(script)
-    return outcomes.Completion(line=script, shell=arguments.shell, script=script)
+    return Outcome(script, {"shell": arguments.shell, "script": script})
 
 
-def index(arguments: argparse.Namespace) -> outcomes.Indexed:
+def index(arguments: argparse.Namespace) -> Outcome:
     """Parse and encode documents, build the index."""
     from kohaku_ray.engine.jobs.index import run_index
 
     summary = run_index(_load(arguments))
     tell(summary.text())
     rejects = f", {summary.n_rejects} rejected" if summary.n_rejects else ""
-    return outcomes.Indexed(
-        line=f"{summary.counts['n_documents']} documents{rejects}: {summary.path}",
-        code=ROWS_IN_ERROR if summary.n_rejects or summary.n_caption_errors else OK,
-        path=summary.path,
-        n_files=summary.n_files,
-        counts=summary.counts,
-        n_rejects=summary.n_rejects,
-        rejects=[{"file": file, "reason": reason} for file, reason in summary.rejects],
-        seconds={name: getattr(summary, f"{name}_s") for name in ("parse", "encode", "reduce")}
-        | {"all": summary.wall_s},
-    )
+    seconds = {name: getattr(summary, f"{name}_s") for name in ("parse", "encode", "reduce")}
+    told = {
+        "path": summary.path,
+        "n_files": summary.n_files,
+        "counts": summary.counts,
+        "n_rejects": summary.n_rejects,
+        "rejects": [{"file": file, "reason": reason} for file, reason in summary.rejects],
+        "seconds": {**seconds, "all": summary.wall_s},
+    }
+    code = ROWS_IN_ERROR if summary.n_rejects or summary.n_caption_errors else OK
+    return Outcome(f"{summary.counts['n_documents']} documents{rejects}: {summary.path}", told, code)
 
 
-def documents(arguments: argparse.Namespace) -> outcomes.Parsed:
+def documents(arguments: argparse.Namespace) -> Outcome:
     """Show what the parser makes of each file: trees, rejects, odd pages."""
     from kohaku_ray.pages.run_text import describe_collection, describe_tree
     from kohaku_ray.run.documents import parse_collection, write_trees
@@ -96,21 +94,21 @@ def documents(arguments: argparse.Namespace) -> outcomes.Parsed:
         tell(describe_collection(found))
     if arguments.trees is not None:
         tell(f"{len(write_trees(found.documents, arguments.trees))} trees in {arguments.trees}")
-    return outcomes.Parsed(
-        line=f"{len(found.documents)} documents of {found.n_files} files, {len(found.rejects)} rejected",
-        code=ROWS_IN_ERROR if found.rejects else OK,
-        n_files=found.n_files,
-        documents=[
+    told = {
+        "n_files": found.n_files,
+        "documents": [
             {"doc_id": one.document.doc_id, "title": one.document.title, "file": one.file}
             | {"counts": one.counts, "odd": one.odd}
             for one in found.documents
         ],
-        rejects=[{"file": file, "reason": reason} for file, reason in found.rejects],
-        trees=arguments.trees,
-    )
+        "rejects": [{"file": file, "reason": reason} for file, reason in found.rejects],
+        "trees": arguments.trees,
+    }
+    line = f"{len(found.documents)} documents of {found.n_files} files, {len(found.rejects)} rejected"
+    return Outcome(line, told, ROWS_IN_ERROR if found.rejects else OK)
 
 
-def answer(arguments: argparse.Namespace) -> outcomes.Answered:
+def answer(arguments: argparse.Namespace) -> Outcome:
     """Answer questions in an ensemble, vote, and score against gold answers."""
     from kohaku_ray.api import Run
     from kohaku_ray.pages.score_text import describe_run
@@ -138,29 +136,29 @@ def answer(arguments: argparse.Namespace) -> outcomes.Answered:
         tell(f"page: {write_report(summary.run)}")
     if (tracked := run.export(scored)) is not None:
         tell(f"tracked: {tracked}")
-    return outcomes.Answered(
-        line=headline(scored, why_not, summary),
-        code=ROWS_IN_ERROR if summary.n_member_errors or summary.n_unanswered else OK,
-        run=summary.run,
-        finished_before=found,
-        n_questions=summary.n_questions,
-        n_answers=summary.n_answers,
-        n_errors=summary.n_member_errors,
-        n_unanswered=summary.n_unanswered,
-        stopped=summary.stopped,
-        errors=summary.errors,
-        calls=summary.n_calls,
-        used=summary.spent,
-        seconds=summary.wall_s,
-        scores=scored.report.records if scored is not None else [],
-        why_unscored=why_not,
-        outputs=outputs_of(run.config),
-        page=page,
-        tracked=tracked,
-    )
+    told = {
+        "run": summary.run,
+        "finished_before": found,
+        "n_questions": summary.n_questions,
+        "n_answers": summary.n_answers,
+        "n_errors": summary.n_member_errors,
+        "n_unanswered": summary.n_unanswered,
+        "stopped": summary.stopped,
+        "errors": summary.errors,
+        "calls": summary.n_calls,
+        "used": summary.spent,
+        "seconds": summary.wall_s,
+        "scores": scored.report.records if scored is not None else [],
+        "why_unscored": why_not,
+        "outputs": outputs_of(run.config),
+        "page": page,
+        "tracked": tracked,
+    }
+    code = ROWS_IN_ERROR if summary.n_member_errors or summary.n_unanswered else OK
+    return Outcome(headline(scored, why_not, summary), told, code)
 
 
-def ask(arguments: argparse.Namespace) -> Iterator[outcomes.Asked]:
+def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
     """Answer one question and print its evidence."""
     columns = dict(_column(text) for text in arguments.column)
     if arguments.question is None and not arguments.watch:
@@ -179,20 +177,15 @@ def ask(arguments: argparse.Namespace) -> Iterator[outcomes.Asked]:
                 yield _asked(run.ask(question.strip(), **columns), arguments.items)
 
 
-def _asked(asked: Run, n_items: int) -> outcomes.Asked:
+def _asked(asked: Run, n_items: int) -> Outcome:
     from kohaku_ray.storage import below, read_file
 
     tell(f"{asked.show(n_items=n_items or None)}\n")
     line = json.loads(read_file(below(asked.path, "answers.jsonl")).splitlines()[0])
     value = "no answer" if line["answer_value"] is None else f"{line['answer_value']} {line['unit'] or ''}".rstrip()
-    return outcomes.Asked(
-        line=f"{value}  [{', '.join(line['refs'])}]",
-        code=ROWS_IN_ERROR if asked.made.n_member_errors else OK,
-        run=asked.path,
-        answer=line,
-        n_errors=asked.made.n_member_errors,
-        seconds=asked.made.wall_s,
-    )
+    n_errors = asked.made.n_member_errors
+    told = {"run": asked.path, "answer": line, "n_errors": n_errors, "seconds": asked.made.wall_s}
+    return Outcome(f"{value}  [{', '.join(line['refs'])}]", told, ROWS_IN_ERROR if n_errors else OK)
 
 
 def _column(text: str) -> tuple[str, str]:
@@ -202,26 +195,25 @@ def _column(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def batch(arguments: argparse.Namespace) -> outcomes.Batched:
+def batch(arguments: argparse.Namespace) -> Outcome:
     """Answer the requests of a batch file in OpenAI's format, each distinct one once."""
     from kohaku_ray.engine.jobs.batch import run_batch
 
     summary = run_batch(_load(arguments), arguments.input, arguments.output)
     tell(summary.text())
-    return outcomes.Batched(
-        line=summary.text().splitlines()[0],
-        code=ROWS_IN_ERROR if summary.n_errors else OK,
-        output=summary.output,
-        errors=summary.errors,
-        n_lines=summary.n_lines,
-        n_errors=summary.n_errors,
-        calls=summary.n_calls,
-        used=summary.spent,
-        seconds=summary.wall_s,
-    )
+    told = {
+        "output": summary.output,
+        "errors": summary.errors,
+        "n_lines": summary.n_lines,
+        "n_errors": summary.n_errors,
+        "calls": summary.n_calls,
+        "used": summary.spent,
+        "seconds": summary.wall_s,
+    }
+    return Outcome(summary.text().splitlines()[0], told, ROWS_IN_ERROR if summary.n_errors else OK)
 
 
-def sweep(arguments: argparse.Namespace) -> outcomes.Swept:
+def sweep(arguments: argparse.Namespace) -> Outcome:
     """Run a grid of configurations, compare the cells, write tables and a page."""
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
     from kohaku_ray.run.summary import counted
@@ -236,12 +228,13 @@ def sweep(arguments: argparse.Namespace) -> outcomes.Swept:
     if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(grid)):
         raise ConfigError(f"{arguments.sweep} has {grid} and nobody confirmed them: narrow its axes, or give --yes")
     plan = plan_sweep(loaded)
+    told: dict[str, Any] = {"plan": None, "n_cells": n_cells, "n_runs": len(plan.runs)}
+    told |= {"n_made": 0, "n_errors": 0, "failed": {}, "skipped": {}}
+    told |= {"page": None, "files": (), "tracked": (), "selection": {}, "seconds": 0.0}
     if arguments.dry_run:
-        described, n_runs = dry_run(plan), len(plan.runs)
-        tell(described)
-        return outcomes.Swept(
-            line=f"{counted(n_cells, 'cell')}, {counted(n_runs, 'run')}", plan=described, n_cells=n_cells, n_runs=n_runs
-        )
+        told["plan"] = dry_run(plan)
+        tell(told["plan"])
+        return Outcome(f"{counted(n_cells, 'cell')}, {counted(len(plan.runs), 'run')}", told)
     for config in plan.runs.values():
         check_tracking(config)
     summary = run_sweep(plan)
@@ -252,21 +245,10 @@ def sweep(arguments: argparse.Namespace) -> outcomes.Swept:
         tell(f"tracked: {len(tracked) - 1} runs and {tracked[-1]}")
     for run_id, reason in list(summary.failed.items())[:10]:
         complain(f"kohaku-ray: run {run_id}: {reason}")
-    return outcomes.Swept(
-        line=f"{counted(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}",
-        code=ROWS_IN_ERROR if summary.failed or summary.n_errors else OK,
-        n_cells=n_cells,
-        n_runs=len(plan.runs),
-        n_made=summary.n_made,
-        n_errors=summary.n_errors,
-        failed=summary.failed,
-        skipped=summary.skipped,
-        page=files[0],
-        files=files,
-        tracked=tracked,
-        selection=selection,
-        seconds=summary.wall_s,
-    )
+    told |= {name: getattr(summary, name) for name in ("n_made", "n_errors", "failed", "skipped")}
+    told |= {"page": files[0], "files": files, "tracked": tracked, "selection": selection, "seconds": summary.wall_s}
+    line = f"{counted(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}"
+    return Outcome(line, told, ROWS_IN_ERROR if summary.failed or summary.n_errors else OK)
 
 
 def _confirmed(what: str) -> bool:
@@ -276,7 +258,7 @@ def _confirmed(what: str) -> bool:
     return input().strip().lower() in {"y", "yes"}
 
 
-def vote(arguments: argparse.Namespace) -> outcomes.Voted:
+def vote(arguments: argparse.Namespace) -> Outcome:
     """Vote over submission files."""
     from kohaku_ray.ensemble.rule import VoteRule
     from kohaku_ray.evaluation.submissions import write_submission
@@ -292,25 +274,18 @@ def vote(arguments: argparse.Namespace) -> outcomes.Voted:
     write_submission(arguments.output, result.rows)
     if arguments.jsonl:
         voted = zip(result.rows, result.verdicts, strict=True)
-        lines = as_lines(answer_line(row, counted_verdict(one)) for row, one in voted)
-        publish(arguments.jsonl, "".join(lines).encode())
+        publish(arguments.jsonl, as_lines(answer_line(row, counted_verdict(one)) for row, one in voted).encode())
     n_blank = sum(verdict.is_blank for verdict in result.verdicts)
     line = f"{len(result.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}"
     tell(line)
     missing = {file: lacking for file, lacking in result.missing.items() if lacking}
     for file, lacking in missing.items():
         tell(f"{file}: {len(lacking)} questions missing, counted as blank: {', '.join(lacking[:10])}")
-    return outcomes.Voted(
-        line=line,
-        output=arguments.output,
-        n_questions=len(result.rows),
-        n_members=len(arguments.files),
-        n_abstained=n_blank,
-        missing=missing,
-    )
+    told = {"output": arguments.output, "n_questions": len(result.rows), "n_members": len(arguments.files)}
+    return Outcome(line, {**told, "n_abstained": n_blank, "missing": missing})
 
 
-def score(arguments: argparse.Namespace) -> outcomes.Scored:
+def score(arguments: argparse.Namespace) -> Outcome:
     """Score submission files against gold answers."""
     from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import run_score
@@ -334,15 +309,15 @@ def score(arguments: argparse.Namespace) -> outcomes.Scored:
         gold = read_truth(truth, found)
         scored = ((file, question_scores(gold, found, read_submission(file))) for file in files)
         rows = ({"file": file, "id": key, "score": score} for file, scores in scored for key, score in scores.items())
-        publish(arguments.jsonl, "".join(as_lines(rows)).encode())
+        publish(arguments.jsonl, as_lines(rows).encode())
     lines = [
         "  ".join(str(part) for part in (one["file"], one["metric"], one.get("label"), f"{one['score']:.4f}") if part)
         for one in report.records
     ]
-    return outcomes.Scored(line="\n".join(lines), truth=truth, metrics=metrics, records=report.records, note=note)
+    return Outcome("\n".join(lines), {"truth": truth, "metrics": metrics, "records": report.records, "note": note})
 
 
-def compare(arguments: argparse.Namespace) -> outcomes.Compared:
+def compare(arguments: argparse.Namespace) -> Outcome:
     """List the questions that flipped between runs, with the paired test."""
     from kohaku_ray.evaluation.compare import compare_files
     from kohaku_ray.pages.score_text import describe_comparison
@@ -362,29 +337,23 @@ def compare(arguments: argparse.Namespace) -> outcomes.Compared:
     pair = compared.pair
     scored = list(zip(compared.files, compared.scores, strict=True))
     flips = "" if pair is None else f"; {pair.n_won} values won, {pair.n_lost} lost"
-    return outcomes.Compared(
-        line=f"{compared.metric}: {', '.join(f'{file} {one.score:.4f}' for file, one in scored)}{flips}",
-        truth=compared.truth,
-        metric=compared.metric,
-        n_questions=len(compared.question_ids),
-        scores=[{"file": file, "score": one.score, "parts": one.parts, "n": one.n} for file, one in scored],
-        pair=None
-        if pair is None
-        else {
-            "difference": pair.interval.mean,
-            "low": pair.interval.low,
-            "high": pair.interval.high,
-            "p": pair.permutation.p,
-            "n_lost": pair.n_lost,
-            "n_won": pair.n_won,
-            "flips": pair.flips,
-        },
-        notes=compared.notes,
-        page=page,
-    )
+    told: dict[str, Any] = {
+        "truth": compared.truth,
+        "metric": compared.metric,
+        "n_questions": len(compared.question_ids),
+        "scores": [{"file": file, "score": one.score, "parts": one.parts, "n": one.n} for file, one in scored],
+        "pair": None,
+        "notes": compared.notes,
+        "page": page,
+    }
+    if pair is not None:
+        interval = {"difference": pair.interval.mean, "low": pair.interval.low, "high": pair.interval.high}
+        told["pair"] = {**interval, "p": pair.permutation.p, "n_lost": pair.n_lost, "n_won": pair.n_won}
+        told["pair"]["flips"] = pair.flips
+    return Outcome(f"{compared.metric}: {', '.join(f'{file} {one.score:.4f}' for file, one in scored)}{flips}", told)
 
 
-def validate(arguments: argparse.Namespace) -> outcomes.Validated:
+def validate(arguments: argparse.Namespace) -> Outcome:
     """Check configuration, files and cluster demand; start nothing."""
     from kohaku_ray.config import as_yaml
     from kohaku_ray.run.validate import validate
@@ -407,52 +376,37 @@ def validate(arguments: argparse.Namespace) -> outcomes.Validated:
         tell("valid")
     for problem in (*problems, *unusable):
         complain(f"kohaku-ray: {config.hide(problem)}")
-    return outcomes.Validated(
-        line="not valid" if problems else "valid, not usable" if unusable else "valid",
-        code=BAD_CONFIG if problems or unusable else OK,
-        valid=not problems,
-        findings=found.lines,
-        problems=problems,
-        probes=[{"text": one.text, "is_usable": one.is_usable} for one in probes],
-    )
+    line = "not valid" if problems else "valid, not usable" if unusable else "valid"
+    told = {"valid": not problems, "findings": found.lines, "problems": problems, "probes": probes}
+    return Outcome(line, told, BAD_CONFIG if problems or unusable else OK)
 
 
-def show(arguments: argparse.Namespace) -> outcomes.Shown:
+def show(arguments: argparse.Namespace) -> Outcome:
     """Print how one question was answered, or list a run's questions."""
     from kohaku_ray.pages.run_text import describe_prompts, describe_question, describe_questions, describe_vote
     from kohaku_ray.run.files import question_rows, voted_questions
     from kohaku_ray.run.summary import counted
 
+    told: dict[str, Any] = {"run": arguments.run, "vote": None}
+    told |= {name: [] for name in ("answers", "trace", "usage", "prompts", "questions")}
     if arguments.question_id is None:
         votes = voted_questions(arguments.run)
         tell(describe_questions(votes))
-        return outcomes.Shown(
-            line=f"{counted(len(votes), 'question')}: {arguments.run}",
-            run=arguments.run,
-            questions=[{"question_id": vote["question_id"], "question": vote["question"]} for vote in votes],
-        )
-    prompts: list[SentPrompt] = []
+        told["questions"] = [{"question_id": vote["question_id"], "question": vote["question"]} for vote in votes]
+        return Outcome(f"{counted(len(votes), 'question')}: {arguments.run}", told)
     rows = question_rows(arguments.run, arguments.question_id)
-    [vote] = rows["votes"]
+    [told["vote"]] = rows.pop("votes")
     if arguments.prompt:
         from kohaku_ray.engine.jobs.again import sent_prompts
 
-        prompts = sent_prompts(arguments.run, arguments.question_id)
-        tell(describe_prompts(prompts))
+        told["prompts"] = sent_prompts(arguments.run, arguments.question_id)
+        tell(describe_prompts(told["prompts"]))
     else:
-        tell(describe_question(rows, arguments.items or None))
-    return outcomes.Shown(
-        line=describe_vote(vote),
-        run=arguments.run,
-        vote=vote,
-        answers=rows["answers"],
-        trace=rows["trace"],
-        usage=rows["usage"],
-        prompts=prompts,
-    )
+        tell(describe_question({**rows, "votes": [told["vote"]]}, arguments.items or None))
+    return Outcome(describe_vote(told["vote"]), {**told, **rows})
 
 
-def bundle(arguments: argparse.Namespace) -> outcomes.Bundled:
+def bundle(arguments: argparse.Namespace) -> Outcome:
     """Pack a finished run or sweep into one zip that re-derives its tables."""
     from kohaku_ray.engine.jobs.bundle import find_source, make_bundle
     from kohaku_ray.run.summary import counted
@@ -461,54 +415,49 @@ def bundle(arguments: argparse.Namespace) -> outcomes.Bundled:
     made = make_bundle(source, arguments.output, with_index=arguments.with_index)
     line = f"{counted(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
     tell(line)
-    return outcomes.Bundled(
-        line=line, bundle=arguments.output, runs=made.runs, n_replies=made.n_replies, n_bytes=made.n_bytes
-    )
+    told = {"bundle": arguments.output, "runs": made.runs, "n_replies": made.n_replies, "n_bytes": made.n_bytes}
+    return Outcome(line, told)
 
 
-def replay(arguments: argparse.Namespace) -> outcomes.Replayed:
+def replay(arguments: argparse.Namespace) -> Outcome:
     """Make a bundle's runs again from its replies, without model, key or network, and compare every table."""
     from kohaku_ray.engine.jobs.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
     from kohaku_ray.run.summary import counted
 
     found = {bundle: replay_bundle(bundle, arguments.index) for bundle in arguments.bundles}
-    runs = [{"bundle": bundle, **outcomes.plain(run)} for bundle, one in found.items() for run in one.runs]
+    runs = [{"bundle": bundle, **plain(run)} for bundle, one in found.items() for run in one.runs]
     for one in found.values():
         for text in (*(text for name, text in one.tables.items() if name.endswith(".md")), *one.differences):
             tell(f"{text}\n")
     tell(describe_replays(runs))
     n_other = sum(not one.same for one in found.values())
-    of = f"{counted(len(found), 'bundle')}, {counted(len(runs), 'run')}"
-    return outcomes.Replayed(
-        line=f"{of}: {n_other} of the bundles differ" if n_other else f"{of}: every table is the same",
-        code=FAILED if n_other else OK,
-        same=not n_other,
-        runs=runs,
-        tables=[line for one in found.values() for line in one.differences],
-    )
+    line = f"{counted(len(found), 'bundle')}, {counted(len(runs), 'run')}: "
+    line += f"{n_other} of the bundles differ" if n_other else "every table is the same"
+    tables = [line for one in found.values() for line in one.differences]
+    return Outcome(line, {"same": not n_other, "runs": runs, "tables": tables}, FAILED if n_other else OK)
 
 
-def report(arguments: argparse.Namespace) -> outcomes.Reported:
+def report(arguments: argparse.Namespace) -> Outcome:
     """Write a run's page, report.html."""
     from kohaku_ray.pages.report import write_report
     from kohaku_ray.run.sources import resolve
 
     page = write_report(arguments.run, arguments.truth and resolve(arguments.truth), arguments.output)
     tell(page)
-    return outcomes.Reported(line=page, page=page)
+    return Outcome(page, {"page": page})
 
 
-def index_map(arguments: argparse.Namespace) -> outcomes.Mapped:
+def index_map(arguments: argparse.Namespace) -> Outcome:
     """Plot an index's node vectors in two dimensions."""
     from kohaku_ray.pages.index_map import write_index_map
 
     plot = write_index_map(arguments.index, arguments.output)
     tell(plot)
-    return outcomes.Mapped(line=plot, plot=plot)
+    return Outcome(plot, {"plot": plot})
 
 
-def bench(arguments: argparse.Namespace) -> outcomes.Benched:
+def bench(arguments: argparse.Namespace) -> Outcome:
     """Measure vLLM replicas against plain vLLM."""
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.pages.throughput import FILES, describe
@@ -521,11 +470,6 @@ def bench(arguments: argparse.Namespace) -> outcomes.Benched:
         complain(f"what was measured is in {arguments.output}")
         raise
     tell(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
-    return outcomes.Benched(
-        line=f"{len(bench.cells)} cells, {bench.n_failed} failed: {arguments.output}",
-        code=ROWS_IN_ERROR if bench.n_failed else OK,
-        output=arguments.output,
-        files=FILES,
-        n_cells=len(bench.cells),
-        n_failed=bench.n_failed,
-    )
+    told = {"output": arguments.output, "files": FILES, "n_cells": len(bench.cells), "n_failed": bench.n_failed}
+    line = f"{len(bench.cells)} cells, {bench.n_failed} failed: {arguments.output}"
+    return Outcome(line, told, ROWS_IN_ERROR if bench.n_failed else OK)

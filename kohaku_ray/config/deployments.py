@@ -69,6 +69,26 @@ class ModelConfig(BackendConfig):
     """What readers of its answers should know, such as that it is weak: stands wherever a run's scores do."""
 
 
+class WeightsConfig(ModelConfig):
+    """Settings of a language model whose weights are loaded by this package."""
+
+    model: ModelPath
+    """Name or path of the model; for transformers also a GGUF file, or `package:NAME/FILE`, one in a Python package."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    identity: str | None = None
+    """Model's name in the ledger's keys, for a path that may change; None: the name or path itself."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the model's chat template, such as {enable_thinking: false}."""
+
+    @property
+    def tokenizer(self) -> str:
+        """Tokenizer that counts its prompts: the model's own."""
+        return self.model
+
+
 class ExtractiveConfig(BackendConfig):
     """A baseline to compare models with, which the system provides: no weights, no GPU."""
 
@@ -156,16 +176,10 @@ def adapted(name: str, adapter: str) -> str:
     return f"{name} + {adapter}"
 
 
-class VllmConfig(ModelConfig):
+class VllmConfig(WeightsConfig):
     """vLLM behind `ray.serve.llm`."""
 
     kind: Literal["vllm"] = "vllm"
-    model: ModelPath
-    """Name or path of the model."""
-    revision: str | None = None
-    """Revision on the hub; None: the default branch."""
-    identity: str | None = None
-    """Model's name in the ledger's keys, for a path that may change; None: the name or path itself."""
     adapters: dict[AdapterName, ModelPath] = Field(default_factory=dict)
     """LoRA adapters by a name of yours: path, or name on the hub; `model: NAME + ADAPTER` asks with one of them."""
     max_replicas: PositiveInt | None = None
@@ -190,25 +204,16 @@ class VllmConfig(ModelConfig):
     """Ray accelerator type, such as H100; None: any."""
     window_tokens: PositiveInt = 16384
     """max_model_len of the engine: longest prompt plus answer, in tokens."""
-    trust_remote_code: bool = False
-    """Whether the model's own Python code may run."""
     engine_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments passed to the engine unchanged."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the replicas, such as VLLM_CPU_KVCACHE_SPACE (GiB)."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Variables of the model's chat template, such as {enable_thinking: false}."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
     """How long a model such as gpt-oss reasons before it replies; None: the model's default."""
     router: Literal["question", "power_of_two"] = "question"
     """All calls of a question go to one replica, or each call to the less loaded of two."""
     load_bound: Annotated[float, Field(ge=1)] = 1.25
     """Most questions in flight on a replica, as a multiple of the mean; beyond it, a question goes to another."""
-
-    @property
-    def tokenizer(self) -> str:
-        """Tokenizer that counts its prompts: the model's own."""
-        return self.model
 
     @property
     def n_engines(self) -> int:
@@ -262,35 +267,25 @@ class VllmConfig(ModelConfig):
                 )
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas is {self.max_replicas} but replicas is {self.replicas}: raise max_replicas")
-        own = {name: name.removesuffix("_size") for name in _SET_HERE} | {"max_model_len": "window_tokens"}
-        own |= dict.fromkeys(("enable_lora", "lora_modules"), "adapters")
-        if taken := sorted(own.keys() & self.engine_kwargs.keys()):
-            instead = ", ".join(own[name] for name in taken)
+        if taken := sorted(_SET_HERE.keys() & self.engine_kwargs.keys()):
+            instead = ", ".join(_SET_HERE[name] for name in taken)
             raise ValueError(f"engine_kwargs has {', '.join(taken)}: set {instead} of the deployment instead")
-        if "distributed_executor_backend" in self.engine_kwargs:
-            raise ValueError(
-                "engine_kwargs has distributed_executor_backend, which Ray Serve sets (ray on GPUs, mp on CPUs): leave "
-                "it out"
-            )
         return self
 
 
-_SET_HERE = (
-    *("model", "revision", "trust_remote_code"),
-    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
-)
+_SET_HERE = {
+    **{name: name for name in ("model", "revision", "trust_remote_code")},
+    **{f"{name}_size": name for name in ("tensor_parallel", "pipeline_parallel", "data_parallel")},
+    **{"max_model_len": "window_tokens", "enable_lora": "adapters", "lora_modules": "adapters"},
+    "distributed_executor_backend": "gpus or cpus",
+}
+"""Arguments of the engine that other settings decide, which are these."""
 
 
-class TransformersConfig(ModelConfig):
+class TransformersConfig(WeightsConfig):
     """A causal language model of Hugging Face transformers, where vLLM is not."""
 
     kind: Literal["transformers"] = "transformers"
-    model: ModelPath
-    """Name or path of the model, a GGUF file, or `package:NAME/FILE`, one in a Python package."""
-    revision: str | None = None
-    """Revision on the hub; None: the default branch."""
-    identity: str | None = None
-    """Model's name in the ledger's keys, for a path that may change; None: the name or path itself."""
     max_ongoing: PositiveInt = 32
     """Requests in flight per replica."""
     batch_size: PositiveInt = 8
@@ -305,17 +300,8 @@ class TransformersConfig(ModelConfig):
     """Quantise the weights to 4 bits (NF4) by bitsandbytes, which is installed separately."""
     window_tokens: PositiveInt | None = None
     """Longest prompt plus answer, in tokens; None: what the model's config.json says."""
-    trust_remote_code: bool = False
-    """Whether the model's own Python code may run."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Variables of the model's chat template, such as {enable_thinking: false}."""
     reasoning_end: str | None = None
     """Text that ends the model's reasoning, such as </think>: the reply and its schema begin after it."""
-
-    @property
-    def tokenizer(self) -> str:
-        """Tokenizer that counts its prompts: the model's own."""
-        return self.model
 
     @model_validator(mode="after")
     def _settings_agree(self) -> TransformersConfig:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os.path
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -22,11 +20,6 @@ from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_name
 
 M = TypeVar("M", bound=BaseModel)
 
-_FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    ".json": ("JSON", json.loads),
-    ".toml": ("TOML", tomllib.loads),
-}
-
 
 def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file and apply the overrides.
@@ -37,7 +30,7 @@ def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str
     ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables.
 
     Args:
-        path: YAML, JSON or TOML file, or the name of a preset; of several, later ones win. Default: the defaults.
+        path: YAML or JSON file, or the name of a preset; of several, later ones win. Default: the defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
@@ -189,18 +182,17 @@ def _bases(base: Any, file: Path) -> list[str]:
 
 
 def parse_file(file: Path, directory: str = "") -> Any:
-    """Read a YAML, JSON or TOML file as plain values; its paths are relative to ``directory``, or the working one.
+    """Read a YAML or JSON file as plain values; its paths are relative to ``directory``, or the working directory.
 
     Raises:
         ConfigError: It cannot be read.
     """
-    name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
     try:
-        values = parse(file.read_text(encoding="utf-8"))
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
-        raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     return placed(values, directory)
 
 

@@ -151,16 +151,12 @@ class IndexConfig(Section):
 
     @model_validator(mode="after")
     def _images_agree(self) -> IndexConfig:
-        if self.captions == "model" and not self.images:
-            raise ValueError(
-                "index.captions is model but index.images is false, so that there is nothing to describe: set "
-                "index.images to true, or index.captions to printed"
-            )
-        if self.image_vectors != "caption" and not self.images:
-            raise ValueError(
-                f"index.image_vectors is {self.image_vectors} but index.images is false, so that there are no images: "
-                "set index.images to true, or index.image_vectors to caption"
-            )
+        for key, usual in (("captions", "printed"), ("image_vectors", "caption")):
+            if (value := getattr(self, key)) not in (usual, "none") and not self.images:
+                raise ValueError(
+                    f"index.{key} is {value} but index.images is false: set index.images to true, or index.{key} to "
+                    f"{usual}"
+                )
         if self.image_encoder is not None and self.image_vectors not in ("image", "both"):
             raise ValueError(
                 f"index.image_encoder is set but index.image_vectors is {self.image_vectors}, so that no image is "

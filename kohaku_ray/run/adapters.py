@@ -61,7 +61,7 @@ def check_adapters(deployment: VllmConfig, base: Path | None) -> None:
         base: The model's config.json; None: it is not here, and only names are compared.
 
     Raises:
-        ConfigError: An adapter is missing, cannot be served or is one of another model; too few places on a CPU.
+        ConfigError: An adapter is missing, cannot be served or is one of another model; too little room for them.
     """
     places, least = deployment.engine_kwargs.get("max_loras"), least_max_loras(deployment)
     if deployment.cpus is not None and places is not None and places < least:
@@ -73,7 +73,11 @@ def check_adapters(deployment: VllmConfig, base: Path | None) -> None:
         try:
             path = _directory(source)
             if path is not None:
-                _rank(path)
+                rank, room = _rank(path), deployment.engine_kwargs.get("max_lora_rank")
+                if room is not None and rank > room:
+                    raise ConfigError(
+                        f"the rank of {path} is {rank} but engine_kwargs.max_lora_rank is {room}: leave it out"
+                    )
                 _check_base(path, deployment.model, base)
             elif os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
                 raise ConfigError(

@@ -11,7 +11,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -241,13 +241,7 @@ _BY_KEY: Mapping[str, tuple[str, ...]] = {
     "answers": ("question_id", "member"),
     "votes": ("question_id",),
 }
-_MEANING = {
-    "usage": "prompts: {n} of {of} calls are not those of the run ({rows}): a template, the retrieval or the reading "
-    "of an earlier reply has changed",
-    "trace": "steps: {n} of {of} rows of trace.parquet differ ({rows})",
-    "answers": "replies as read: {n} of {of} rows of answers.parquet differ ({rows})",
-    "votes": "votes: {n} of {of} rows of votes.parquet differ ({rows})",
-}
+_MEANING = {"usage": "prompts", "trace": "steps", "answers": "replies as read", "votes": "votes"}
 
 
 def compare_outputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> Compared:
@@ -275,21 +269,16 @@ def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
         pair = then.get(key, []), there.get(key, [])
         if same(*pair):
             found.n_rounded += pair[0] != pair[1]
-            continue
-        both = zip(*pair, strict=False)
-        odd = dict.fromkeys(column for a, b in both for column in columns if not same(a[column], b[column]))
-        differing.append((key[:4], ", ".join(odd) or ("not there any more" if pair[0] else "new")))
+        else:
+            both = zip(*pair, strict=False)
+            odd = dict.fromkeys(column for a, b in both for column in columns if not same(a[column], b[column]))
+            place = " ".join(f"{column} {value}" for column, value in zip(by, key, strict=True) if column != "key")
+            differing.append(f"{place}: {', '.join(odd) or ('not there any more' if pair[0] else 'new')}")
     if differing:
-        rows = "; ".join(f"{_named(by, key)}: {what}" for key, what in differing[:_NAMED])
-        more = "; …" if len(differing) > _NAMED else ""
-        line = _MEANING[name].format(n=len(differing), of=len(then), rows=rows + more)
-        found.differences.append(line)
-
-
-def _named(by: Sequence[str], key: Sequence[Any]) -> str:
-    question, *rest = key
-    said = [f"{name} {value}" for name, value in zip(by[1:], rest, strict=False) if (name, value) != ("member", -1)]
-    return " ".join([str(question), *said])
+        rows = "; ".join([*differing[:_NAMED], *(["…"] if len(differing) > _NAMED else [])])
+        found.differences.append(
+            f"{_MEANING[name]}: {len(differing)} of {len(then)} rows of {name}.parquet differ ({rows})"
+        )
 
 
 def same(a: Any, b: Any) -> bool:

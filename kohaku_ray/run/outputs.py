@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,36 +27,22 @@ Line = dict[str, Any]
 QuestionScores = Mapping[str, Mapping[str, Mapping[str, float]]]
 """By question and metric: ``score``, and every part of the metric."""
 
-COLUMNS: Mapping[str, str] = {
-    "id": "the question's id",
-    "question": "its text",
-    "answer": "the answer as text",
-    "answer_value": "the bare value; null: the ensemble abstains",
-    "unit": "the value's unit, or null",
-    "refs": "ids of the cited documents",
-    "urls": "their addresses, where known",
-    "votes": "{members, blank, groups: [{value, weight}]}: what the members answered; value null: no answer",
-    "score": "{metric: {score, …}}; missing where there is no gold answer",
-}
-"""Keys of a line, in their order."""
-
 
 def answer_line(
     row: SubmissionRow, votes: Mapping[str, Any], score: Mapping[str, Mapping[str, float]] | None = None
 ) -> Line:
-    """Build one line; see ``COLUMNS``."""
+    """Build one line, as docs/outputs.md describes it."""
     blank = is_abstention(row.answer_value)
-    values = (
-        row.question_id,
-        row.question,
-        row.answer or row.answer_value,
-        None if blank else row.answer_value,
-        None if is_abstention(row.answer_unit) else row.answer_unit,
-        () if blank else row.ref_ids,
-        () if blank else row.ref_urls,
-        votes,
-    )
-    line = dict(zip(COLUMNS, values, strict=False))
+    line = {
+        "id": row.question_id,
+        "question": row.question,
+        "answer": row.answer or row.answer_value,
+        "answer_value": None if blank else row.answer_value,
+        "unit": None if is_abstention(row.answer_unit) else row.answer_unit,
+        "refs": () if blank else row.ref_ids,
+        "urls": () if blank else row.ref_urls,
+        "votes": votes,
+    }
     return line if score is None else {**line, "score": score}
 
 
@@ -87,11 +73,10 @@ def question_scores(truth: Submission, metrics: Sequence[Metric], given: Submiss
     return scores
 
 
-def as_lines(lines: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Write lines as JSON lines, one by one."""
-    for line in lines:
-        text = json.dumps(line, ensure_ascii=False) + "\n"
-        yield text.encode("utf-8", "replace").decode()  # a model's reply may hold a lone surrogate
+def as_lines(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Write lines as JSON lines."""
+    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+    return text.encode("utf-8", "replace").decode()  # a model's reply may hold a lone surrogate
 
 
 Row = Mapping[str, Any]
@@ -126,7 +111,7 @@ def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None
     scores = _question_scores(config, directory)
     lines = zip(rows, votes, strict=True)
     said = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
-    directory.write_lines("answers.jsonl", as_lines(said))
+    directory.write_text("answers.jsonl", as_lines(said))
 
 
 _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]

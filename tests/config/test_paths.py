@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kohaku_ray.config import as_yaml, load_config
+from kohaku_ray.config import load_config
 from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.sweep.load import load_sweep
 
@@ -62,19 +62,6 @@ def test_each_file_of_a_chain_has_its_own_directory_and_an_override_the_working_
     assert config.questions.path == "../project/configs/own.csv"
     assert config.documents.metadata == "meta.csv"
     assert (config.run, config.index.path) == ("runs/demo", "runs/demo/index")  # of a preset
-
-
-def test_environment_variables_stay_references(project, monkeypatch):
-    values = {"documents": {"paths": ["${DOCS}/a", "${NOT_SET:-near}"]}, "questions": {"path": "${DOCS}.csv"}}
-    path = project("mine.yaml", **values)
-    monkeypatch.setenv("DOCS", "/very/far")
-    config = load_config(path)
-    assert config.documents.paths == ("/very/far/a", "../project/near")
-    monkeypatch.setenv("DOCS", "not_far")
-    config = load_config(path)
-    assert config.documents.paths[0] == "../project/not_far/a"
-    assert config.questions.path == "../project/not_far.csv"
-    assert "../project/${DOCS}.csv" in as_yaml(config)
 
 
 def test_the_index_is_in_the_runs_directory_unless_it_has_a_path(project):

@@ -52,16 +52,6 @@ def test_a_model_preset_serves_every_role_of_every_system(preset, system):
         assert deployment.window_tokens is None or deployment.window_tokens >= 8000 + longest
 
 
-def test_a_gateways_model_is_the_users_to_name(monkeypatch, tmp_path):
-    monkeypatch.delenv("KOHAKU_MODEL")
-    with pytest.raises(ConfigError, match="KOHAKU_MODEL"):
-        load_config(["demo", "models/openai"])
-    own = tmp_path / "my.yaml"
-    own.write_text("base: [demo, models/openai]\ndeployments: {gateway: {model: mine, price: {prompt: 2}}}\n")
-    gateway = load_config(str(own)).deployments["gateway"]
-    assert (gateway.model, gateway.price.prompt, gateway.api_key_env) == ("mine", 2, "OPENAI_API_KEY")
-
-
 def test_the_figures_of_the_sample_say_which_model_they_need():
     with pytest.raises(ConfigError, match="--with models/openrouter_vision, or send none"):
         check_vision(load_config("demo_figures"))
@@ -83,16 +73,6 @@ def test_reasoning_has_room_beside_the_answer_and_none_in_the_context():
     assert chat_request(model, prompt, 0, None, max_tokens=2000).max_tokens == 2000 + 4096
 
 
-def test_reasoning_effort_is_part_of_a_models_identity_and_leaves_others_as_they_were():
-    low, high = (
-        load_config(None, [f"deployments.m={{kind: vllm, model: m, {text}}}"]).deployments["m"]
-        for text in ("reasoning_effort: low", "reasoning_effort: high")
-    )
-    plain = load_config(None, ["deployments.m={kind: vllm, model: m}"]).deployments["m"]
-    assert len({model_identity(one) for one in (low, high, plain)}) == 3
-    assert model_identity(plain) == 'vllm:m {"engine":{},"revision":null,"template":{}}'
-
-
 @pytest.mark.parametrize("preset", ENCODERS)
 def test_an_encoders_prompts_and_tasks_are_its_models(preset):
     encoder = load_config(["demo", preset]).index.encoder
@@ -109,23 +89,3 @@ def test_later_bases_win_and_the_file_wins_over_all(tmp_path):
     assert (config.seed, config.settings.top_k, config.settings.queries, config.run) == (2, 6, 2, f"{tmp_path}/top")
     config = load_config([str(tmp_path / "two.yaml"), str(tmp_path / "one.yaml")], ["seed=9"])
     assert (config.seed, config.settings.top_k, config.run) == (9, 5, f"{tmp_path}/one")
-
-
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        ("{a: 1}", r"base is .*: name a file or a preset, or a list such as \[demo, models/ollama\]"),
-        ("[demo, 3]", "base is .*name a file or a preset"),
-        ("[demo, models/olama]", r"did you mean models/ollama\?"),
-        ("[demo, me.yaml]", "is its own base"),
-    ],
-)
-def test_bases_that_cannot_be_used_say_why(tmp_path, base, message):
-    (tmp_path / "me.yaml").write_text(f"base: {base}\n")
-    with pytest.raises(ConfigError, match=message):
-        load_config(str(tmp_path / "me.yaml"))
-
-
-def test_a_roles_own_model_wins_over_the_models_of_all():
-    config = load_config(["demo", "models/ollama"], ["roles.plan.model=extractive"])
-    assert (config.role("plan").model, config.role("answer").model) == ("extractive", "ollama")

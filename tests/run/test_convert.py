@@ -6,9 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
@@ -145,7 +142,7 @@ def test_a_published_answer_config(made):
     )
     assert (config.questions.path, config.documents.metadata) == ("data/test_Q.csv", "data/metadata.csv")
     assert config.ensemble.members == 1
-    assert left_out.keys() == {"max_concurrent", "embedding_model", "embedding_task", "site_url", "app_name"}
+    assert left_out.keys() == {"embedding_model", "embedding_task", "site_url", "app_name"}
     assert "only you can allow: index.encoder.trust_remote_code" in left_out["embedding_model"]
 
 
@@ -181,65 +178,37 @@ def test_a_hybrid_env_file(made):
     assert "sk-123" not in Path("my.yaml").read_text() + str(left_out)
 
 
-FLAT = {"top_k": 8, "rerank_strategy": "combined", "questions": "q.csv"}
-ASSIGNED = "".join(f"{name} = {value!r}\n" for name, value in FLAT.items())
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("a.yaml", yaml.safe_dump(FLAT)), ("a.json", json.dumps(FLAT)), ("a.toml", ASSIGNED), ("a.py", ASSIGNED)],
-)
-def test_files_of_every_format_say_the_same(made, name, text):
-    config, left_out = made(text, name)
-    assert (config.settings.top_k, config.settings.rerank, config.questions.path) == (8, "combined", "q.csv")
-    assert left_out == {}
-
-
 def test_what_a_file_leaves_out_is_kohakurags_default(made):
     config, _ = made("top_k = 16\n")
     r = config.settings
     assert (r.queries, r.dedup, r.rerank, r.top_k_final, r.bm25_top_k) == (3, "none", "none", None, 0)
     assert (config.role("answer").model, config.index.encoder) == ("extractive", load_config().index.encoder)
-    assert made("max_retries = None\nplanner_max_queries = 3")[0].settings.top_k == 5
 
 
 @pytest.mark.parametrize(
     ("text", "ours", "value"),
     [
         ("top_k: int = 7", "settings.top_k", 7),
-        ("top_k = 3\ntop_k = 7", "settings.top_k", 7),
         ("planner_max_queries = 0", "settings.queries", 1),
         ("tree_dedup = True", "settings.dedup", "tree"),
-        ("deduplicate_retrieval = True\ntree_dedup = False", "settings.dedup", "node"),
-        ("no_overlap = True", "settings.dedup", "node"),
         ("rerank_strategy = 'Combined'", "settings.rerank", "combined"),
-        ("top_k_final = 0", "settings.top_k_final", None),
-        ("bm25_top_k = -1", "settings.bm25_top_k", 0),
         ("retrieval_threshold = -0.5", "settings.retrieval_threshold", -0.5),
-        ("max_retries = -1", "settings.max_retries", 0),
         ("with_images = True\ntop_k_images = 4", "settings.image_top_k", 4),
-        ("with_images = True\ntop_k_images = 4", "index.images", True),
         ("with_images = True\ntop_k_images = 4\nsend_images_to_llm = True", "settings.send_images", True),
         ("with_images=True\ntop_k_images=4\nsend_images_to_llm=True\nmodel='m'", "deployments.openai.vision", True),
         ("model = 'openai/gpt-4o'", "deployments.openrouter.model", "openai/gpt-4o"),
         ("model = 'gpt-4o-mini'", "deployments.openai.base_url", "https://api.openai.com/v1"),
-        ("model = 'gpt-4o-mini'", "deployments.openai.api_key_env", "OPENAI_API_KEY"),
-        ("model = 'gpt-4o-mini'", "deployments.openai.max_ongoing", 10),
-        ("llm_provider = 'openai'\nmodel = 'a/b'", "deployments.openai.model", "a/b"),
         ("llm_provider = 'openai'", "deployments.openai.model", "gpt-4o-mini"),
         ("model = 'm'\nbase_url = 'http://h:1/v1'", "deployments.openai.base_url", "http://h:1/v1"),
         ("model = 'm'\nplanner_model = 'p'", "roles.plan.model", "planner"),
-        ("model = 'm'\nplanner_model = 'p'\nmax_concurrent = 3", "deployments.planner.max_ongoing", 3),
         ("model = 'm'\nplanner_model = 'm'", "roles.plan", None),
         ("llm_provider = 'hf_local'\nhf_dtype = '4bit'", "deployments.hf_local.load_in_4bit", True),
         ("llm_provider = 'hf_local'\nhf_temperature = 0", "roles.answer.temperature", 0),
         ("embedding_model = 'hf_local'\nembedding_model_id = 'o/e5'", "index.encoder.model", "o/e5"),
-        ("embedding_model = 'org/encoder'", "index.encoder.model", "org/encoder"),
         ("paragraph_search_mode = 'full'", "index.paragraph_vectors", "full"),
         ("paragraph_embedding_mode = 'both'", "index.paragraph_vectors", "averaged"),
         ("docs_dir = 'artifacts/docs'", "documents.paths", ("artifacts/docs",)),
         ("output = 'outputs/run.1/answers.csv'", "run", "outputs/run.1/answers"),
-        ("output = 's3://bucket/answers'", "run", "s3://bucket/answers"),
         ("db = 'artifacts/w.db'\ntable_prefix = 'p'", "index.path", "artifacts/w/p"),
     ],
 )
@@ -257,15 +226,9 @@ def test_every_key_goes_where_it_belongs(made, monkeypatch, text, ours, value):
     [
         ("topk = 4", "topk", "no such name, did you mean top_k?"),
         ("top_k_final = 99", "top_k_final", "it cuts nothing: top_k × planner_max_queries is 27"),
-        ("question_id = 'q054'", "question_id", "explains one question"),
-        ("max_concurrent = 5", "max_concurrent", "nothing else in the file uses it"),
-        ("max_concurrent = 0\nmodel = 'm'", "max_concurrent", "always bounded"),
+        ("max_concurrent = 5", "max_concurrent", "no part of a run here"),
         ("llm_provider = 'bedrock'", "llm_provider", "no such backend here: add one to deployments"),
-        ("hf_dtype = 'bf16'\nmodel = 'm'", "hf_dtype", "nothing else in the file uses it"),
-        ("llm_provider = 'hf_local'\nhf_dtype = '3bit'", "hf_dtype", "none of bf16, fp16, auto, 4bit"),
         ("embedding_model = 'bedrock'", "embedding_model", "name a sentence-transformers model"),
-        ("embedding_dim = 512", "embedding_dim", "nothing else in the file uses it"),
-        ("with_images = True\nsend_images_to_llm = True", "send_images_to_llm", "set kohaku.image_top_k"),
         ("openrouter_api_key = 'sk-or-v1-secret'", "openrouter_api_key", "a key stands in the environment variable"),
     ],
 )
@@ -280,22 +243,17 @@ def test_what_is_not_taken_over_is_named(made, text, name, reason):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("top_k = '16'", r"answer\.py: top_k is of type str, expected a whole number"),
-        ("top_k = True", r"top_k is of type bool, expected a whole number"),
-        ("deduplicate_retrieval = 'yes'", r"deduplicate_retrieval is of type str, expected true or false"),
+        ("max_retries = 'x'", r"answer\.py holds a value of another kind than KohakuRAG takes"),
+        ("llm_provider = 'hf_local'\nhf_dtype = '3bit'", r"a value of another kind than KohakuRAG takes \('3bit'\)"),
         ("rerank_strategy = 'combind'", r"kohaku\.rerank is 'combind'"),
         ("top_k = 0", r"answer\.py: kohaku\.top_k is 0: input should be greater than or equal to 1"),
         ("MODELS = ['a']", r"answer\.py holds no name of a configuration of KohakuRAG"),
         ("top_k = 16\nmodel = MODEL", r"answer\.py:2: `model = MODEL` would have to be run"),
         ("import os\nos.system('touch RAN')", r":2: `os\.system\('touch RAN'\)` would have to be run"),
-        ("top_k = 3\ntop_k += 1", r":2: `top_k \+= 1` would have"),
         ("if True:\n    top_k = 3", r"would have to be run"),
         ("from base import *", r"would have to be run"),
-        ("from base import K as top_k", r"would have to be run"),
         ("def config_gen():\n    for m in MODELS:\n        yield Config(m)", r"would have to be run"),
-        ("def config_gen():\n    print()\n    return Config.from_globals(top_k=3)", r"would have to be run"),
         ("top_k = \n", r"answer\.py is no Python that can be read: invalid syntax"),
-        ("top_k = " + "-" * 100_000 + "1", r"no Python that can be read|would have to be run"),
     ],
 )
 def test_what_cannot_be_read_is_refused_and_nothing_is_run(made, text, message):
@@ -303,22 +261,6 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_run(made, text, message):
         made(text)
     assert len(str(caught.value)) < 500
     assert not Path("RAN").exists()
-
-
-def test_a_bad_line_is_named_by_its_number_alone(made):
-    with pytest.raises(ConfigError, match=r"^a\.env: line 2 is no NAME=value") as caught:
-        made("A=1\nsecret value\n", "a.env")
-    assert "secret" not in str(caught.value)
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_read_or_refused(tmp_path_factory, text):
-    file = tmp_path_factory.getbasetemp() / "any.py"
-    file.write_bytes(b"top_k = 3\n" + text.encode("utf-8", "surrogatepass"))
-    try:
-        assert convert(str(file)).values["kohaku.top_k"] == 3
-    except ConfigError:
-        return  # any other exception is a failure
 
 
 def test_the_command_writes_it_once_relative_to_its_directory(tmp_path, monkeypatch, capsys):
@@ -329,7 +271,7 @@ def test_the_command_writes_it_once_relative_to_its_directory(tmp_path, monkeypa
     assert main(["init", "new", "--from", "answer.py", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["files"] == ["my.yaml"]
-    assert "not taken over as written: site_url (no such headers are sent)" in err
+    assert "not taken over as written: site_url (no part of a run here)" in err
     config = load_config("new/my.yaml")
     assert (config.questions.path, config.run) == ("data/test_Q.csv", "artifacts/text_only_answers")
     assert main(["init", "new", "--from", "answer.py"]) == 1

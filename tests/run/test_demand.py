@@ -5,7 +5,7 @@ import pytest
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
-from kohaku_ray.run import indexes, validate
+from kohaku_ray.run import indexes
 from kohaku_ray.run.demand import Encoders, answer_demand, caption_demand, check_demand, index_demand, plan_encoders
 
 
@@ -52,13 +52,6 @@ def test_as_many_encoders_as_fit_the_gpus(overrides, gpus, expected):
         check_demand(demand, {"CPU": 16, "GPU": gpus})
 
 
-def test_without_gpus_there_is_an_encoder_per_cpu_and_the_builder_is_named_where_it_lacks_one():
-    encoders, _ = plan_encoders(config(), {"CPU": 3})
-    assert encoders == Encoders(3, gpu=False)
-    with pytest.raises(ConfigError, match=r"has 0 GPUs but 3 encoder\(s\) and the builder need 1"):
-        check_demand(index_demand(config("index.build_gpus=1"), encoders), {"CPU": 3})
-
-
 def test_an_encoder_fits_a_node_with_all_that_it_asks_for():
     it = config("index.encoder_gpus=2", "index.encoders=1", "index.resources={encoder_node: 0.001}")
     demand = index_demand(it, Encoders(1, gpu=True))
@@ -87,13 +80,6 @@ def test_each_encoder_gets_what_its_own_settings_ask_for(overrides, of_texts, of
     assert plan_encoders(config(*overrides), {"CPU": 16, "GPU": 2}) == (of_texts, of_images)
 
 
-def test_an_encoder_of_images_that_lacks_its_gpu_is_refused_though_texts_need_none():
-    it = config(*IMAGES, "index.encoder.device=cpu", "index.image_encoder.device=cuda")
-    _, of_images = plan_encoders(it, {"CPU": 4})
-    with pytest.raises(ConfigError, match=r"has 0 GPUs but 1 encoder\(s\) need 1"):
-        check_demand(index_demand(it, of_images), {"CPU": 4})
-
-
 def test_faiss_searches_where_the_retriever_has_a_gpu(monkeypatch):
     without, with_gpu = config(), config("cluster.retriever.gpus=0.5")
     monkeypatch.setattr(gpu, "missing", lambda: "")
@@ -107,23 +93,6 @@ def test_faiss_searches_where_the_retriever_has_a_gpu(monkeypatch):
         indexes.searches_on_gpu(asked)
     with pytest.raises(ConfigError, match=r"search_device is cuda but cluster\.retriever\.gpus is 0"):
         config("index.search_device=cuda")
-
-
-def test_queries_are_encoded_on_the_retrievers_gpu_if_it_has_one(monkeypatch):
-    made = []
-    monkeypatch.setattr(indexes, "SentenceEncoder", lambda **given: made.append(given["device"]))
-    indexes.make_query_encoder(config())
-    indexes.make_query_encoder(config("cluster.retriever.gpus=0.25"))
-    assert made == ["cpu", "auto"]
-
-
-def test_a_gpu_of_this_machine_counts_before_a_job_starts(monkeypatch):
-    big = load_config(None, ["deployments.big={kind: vllm, model: m}", "roles.answer.model=big"])
-    monkeypatch.setattr(validate, "local_gpus", lambda: 1)
-    assert validate._cluster_state(big, answer_demand(big)).endswith("CPUs and 1 GPUs has them")
-    monkeypatch.setattr(validate, "local_gpus", lambda: 0)
-    with pytest.raises(ConfigError, match="has 0 GPUs but"):
-        validate._cluster_state(big, answer_demand(big))
 
 
 def test_replicas_that_describe_images_are_asked_for():

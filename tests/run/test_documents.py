@@ -8,10 +8,8 @@ import pymupdf
 import pytest
 from PIL import Image
 
-from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.errors import DataError
 from kohaku_ray.pages.run_text import describe_collection, describe_tree
 from kohaku_ray.run.documents import parse_collection, write_trees
 from kohaku_ray.sample import path as sample_path
@@ -83,21 +81,6 @@ def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
     assert lines[6].endswith("2 rejected, 2 documents with something odd")
 
 
-def test_characters_of_a_font_without_meaning_are_odd():
-    file = pymupdf.open()
-    file.new_page().insert_htmlbox(pymupdf.Rect(72, 72, 500, 200), f"<p>{PROSE} {chr(0xE001) * 30}</p>")
-    odd = parse_file("x.pdf", file.tobytes()).odd
-    assert odd[0] == f"page 1: unreadable characters (30 of {len(PROSE) + 30})"
-    assert odd[1:] == (f"1 sentence without a letter or digit, such as {chr(0xFFFD) * 20!r}, not indexed",)
-
-
-def test_a_tree_is_written_sentence_by_sentence(collection):
-    text = describe_tree(collection.only("a").documents[0])
-    assert "\nsec0  <script>alert(1)</script>\n  sec0:p0\n    s0  One.\n    s1  Two.\n" in text
-    with pytest.raises(DataError, match="there is no document 'od' among 2: such as odd"):
-        collection.only("od")
-
-
 def test_trees_are_indexed_again_as_they_were(tmp_path):
     config = config_of(sample_path("documents"))
     views = parse_collection(config).documents
@@ -108,16 +91,6 @@ def test_trees_are_indexed_again_as_they_were(tmp_path):
             assert parse_file(path, file.read()) == view.document
     again = parse_collection(config_of(str(tmp_path / "trees"))).documents
     assert [one.document for one in again] == [one.document for one in views]
-
-
-def test_the_command(tmp_path, capsys):
-    assert main(["documents", "demo", "--trees", str(tmp_path / "trees")]) == 0
-    out = capsys.readouterr().out
-    assert "13 documents of 13 files, 118 sections" in out
-    assert f"13 trees in {tmp_path}/trees\n" in out
-    assert main(["documents", "demo", "--document", "ferro2025"]) == 0
-    assert "\nsec2  1 Introduction, page 1\n" in capsys.readouterr().out
-    assert main(["documents", "demo", "--document", "ferro"]) == 1
 
 
 def test_images_are_shown_counted_and_written(tmp_path, capsys):

@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.sections import IndexConfig
-from kohaku_ray.errors import ConfigError, IndexMismatchError
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.index.store import check_settings
 from kohaku_ray.index.views import View
-from kohaku_ray.run.indexes import chunks_of, difference, document_format, index_settings, sources_of
+from kohaku_ray.run.indexes import chunks_of, difference, index_settings, sources_of
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.validate import validate
 
@@ -23,11 +22,6 @@ def system(monkeypatch):
     """Give the demo's system other fields."""
     own = load_config("demo").declaration
     return lambda **fields: monkeypatch.setattr(Config, "declaration", replace(own, **fields))
-
-
-def test_without_chunks_the_settings_of_an_index_are_what_they_were():
-    expected = {"encoder", "weights", "paragraph_vectors", "factory", "bm25"}
-    assert set(index_settings(load_config("demo")).as_mapping()) == expected
 
 
 def test_the_configuration_comes_before_the_system(system):
@@ -51,35 +45,6 @@ def test_a_system_that_searches_chunks_needs_some(system):
     assert index_settings(load_config("demo")).chunks == Chunks()
 
 
-def test_the_format_is_the_systems_unless_configured(system):
-    assert document_format(load_config("demo")) == "auto"
-    system(document_format="news")
-    assert document_format(load_config("demo")) == "news"
-    assert document_format(load_config("demo", ["documents.format=auto"])) == "auto"
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("index.chunks={overlap: 500}", r"index\.chunks\.overlap is 500 but chunks\.size 500 characters"),
-        ("index.chunks={unit: tokens, size: 100}", r"index\.chunks\.min_size is 200 but chunks\.size 100 tokens"),
-        ("index.chunks={unit: words}", r"index\.chunks\.unit"),
-        ("index.chunks={sise: 100}", r"index\.chunks\.sise.*did you mean index\.chunks\.size"),
-        ("documents.format=pdf", r"documents\.format"),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_its_key(override, message):
-    with pytest.raises(ConfigError, match=message):
-        load_config("demo", [override])
-
-
-def test_chunks_travel_as_json():
-    index = IndexConfig.model_validate_json(
-        load_config("demo", ["index.chunks={size: 9, overlap: 1}"]).index.model_dump_json()
-    )
-    assert index.chunks.plain() == Chunks(size=9, overlap=1)
-
-
 def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_before_documents_are_parsed(tmp_path):
     own = [f"index.path={tmp_path}/index", "kohaku.image_top_k=2"]
     said = r"searches images \(view images\) but index\.images is false: set it to true, and index again"
@@ -89,15 +54,6 @@ def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_befor
     assert [problem for problem in problems if re.search(said, problem)]
     assert index_settings(load_config("demo", [*own, "index.images=true"])).images == {"captions": "printed"}
     assert index_settings(load_config("demo", own[:1])).images is None
-
-
-def test_an_index_without_images_says_so_when_images_are_asked_for():
-    built = index_settings(load_config("demo")).as_mapping()
-    asked = index_settings(load_config("demo", ["index.images=true", "kohaku.image_top_k=2"])).as_mapping()
-    said = r"at PATH was built with images\.captions None but .* says 'printed': re-index"
-    with pytest.raises(IndexMismatchError, match=said):
-        check_settings("PATH", built, asked)
-    check_settings("PATH", asked, asked)
 
 
 @dataclass
@@ -143,9 +99,41 @@ def test_new_lost_and_changed_files_are_named(docs):
     assert "kohaku-ray index" in said
 
 
-def test_what_cannot_be_compared_is_no_difference(docs):
-    config = configured(docs)
-    assert difference(Recorded(None), config) == ""  # an index of an earlier version
-    recorded = Recorded(sources_of(config, find_sources(config)))
-    shutil.rmtree(docs)
-    assert difference(recorded, config) == ""  # an index may be used without its documents
+EYES = [
+    "deployments.eyes.kind=openai",
+    "deployments.eyes.base_url=http://127.0.0.1:1/v1",
+    "deployments.eyes.model=eyes",
+    "deployments.eyes.vision=true",
+]
+MODEL = ["index.images=true", "index.captions=model"]
+
+
+def test_captions_need_a_model_that_sees():
+    with pytest.raises(ConfigError, match=r"roles\.caption\.model is 'extractive', which sees no images: name a"):
+        load_config("demo", MODEL)
+    with pytest.raises(ConfigError, match=r"roles\.caption\.model is 'nobody' but deployments has"):
+        load_config("demo", [*MODEL, "roles.caption.model=nobody"])
+
+
+def test_images_join_the_identity_of_an_index_only_when_they_are_on(tmp_path):
+    plain = index_settings(load_config("demo")).as_mapping()
+    assert set(plain) == set(IndexSettings(encoder={}).as_mapping())
+    assert index_settings(load_config("demo", ["index.images=true"])).as_mapping()["images"] == {"captions": "printed"}
+    own = [*EYES, *MODEL, "roles.caption.model=eyes"]
+    described = index_settings(load_config("demo", own)).as_mapping()["images"]
+    assert described["captions"] == "model"
+    assert described["caption"]["model"].startswith("openai:eyes")
+    (tmp_path / "caption.j2").write_text(
+        "{% block system %}{% endblock %}{% block user %}See {{ printed }}{% endblock %}"
+    )
+    other = index_settings(load_config("demo", [*own, f"prompts={tmp_path}"])).as_mapping()["images"]
+    assert other["caption"]["prompt"] != described["caption"]["prompt"]
+
+
+def test_validate_checks_what_captions_need(tmp_path):
+    own = [*EYES, *MODEL, "roles.caption.model=eyes", f"documents.images={tmp_path}/none"]
+    found = validate(load_config("demo", own))
+    problems = " ".join(map(str, found.problems))
+    assert "deployments.eyes: openai, eyes" in found.lines
+    assert "OPENAI_API_KEY" in problems
+    assert f"documents.images is {tmp_path}/none, where there is no directory" in problems

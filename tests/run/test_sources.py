@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
 from kohaku_ray.config import load_config
-from kohaku_ray.documents import parse
-from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.run.parsing import parse_source
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.sources import (
     check_outlives_job,
     describe_passed_over,
     find_sources,
     read_metadata,
-    resolve,
     resolve_paths,
 )
 
@@ -50,25 +46,12 @@ def test_metadata_is_read_as_it_is_published(tmp_path, encoding):
     assert read_metadata(str(file)) == {"griggs2024": {"title": "Mélange", "url": "https://example.org"}}
 
 
-def test_metadata_without_ids_is_refused(tmp_path):
-    (tmp_path / "m.csv").write_text("name,url\na,b\n")
-    with pytest.raises(DataError, match="no column id; it has name, url"):
-        read_metadata(str(tmp_path / "m.csv"))
-    assert read_metadata(None) == {}
-
-
 def test_metadata_and_questions_among_the_documents_are_no_documents(tmp_path):
     for name in ("a.md", "metadata.csv", "questions.csv", "notes.csv"):
         (tmp_path / name).write_text("x")
     flags = [f"documents.paths=[{tmp_path}]", f"documents.metadata={tmp_path}/metadata.csv"]
     config = load_config("demo", [*flags, f"questions.path={tmp_path}/questions.csv"])
     assert find_sources(config) == [f"{tmp_path}/a.md", f"{tmp_path}/notes.csv"]
-
-
-def test_a_sample_that_is_not_there_names_those_that_are():
-    assert os.path.isdir(resolve("sample:documents"))
-    with pytest.raises(ConfigError, match=r"questions\.csv"):
-        resolve("sample:nothing")
 
 
 def test_models_that_are_directories_are_anchored_and_names_are_not(monkeypatch, tmp_path):
@@ -100,12 +83,3 @@ def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
     followed = load_config("demo", [f"documents.paths=[{docs}]", "documents.follow_links=true"])
     assert find_sources(followed) == [f"{docs}/a.md", f"{docs}/link.md"]
     assert describe_passed_over(followed) == ""
-
-
-def test_a_file_that_is_never_read_whole_is_a_reject_in_time(tmp_path, monkeypatch):
-    (tmp_path / "a.md").write_text("Some text.")
-    monkeypatch.setattr(parse, "read_bytes", lambda name: time.sleep(20))
-    start = time.monotonic()
-    ((_, reason),) = parse_source(f"{tmp_path}/a.md", load_config("demo", ["documents.timeout_s=0.3"])).rejects
-    assert time.monotonic() - start < 5
-    assert reason == f"{tmp_path}/a.md is not read after 0.3 s: copy it to a local disk, or leave it out."

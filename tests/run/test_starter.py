@@ -73,12 +73,7 @@ def test_a_shell_completes_commands_presets_sweeps_and_files(tmp_path):
     assert "--strategy" in completed("kohaku-ray vote --st", tmp_path)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_names_the_command(shell, capsys):
+def test_a_script_for_the_shell_is_printed(capsys):
     pytest.importorskip("argcomplete")
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert "kohaku-ray" in script
-    assert "_ARGCOMPLETE" in script
-    if shell == "bash":
-        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert main(["completion", "bash"]) == 0
+    subprocess.run(["bash", "-n"], input=capsys.readouterr().out, text=True, check=True)

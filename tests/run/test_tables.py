@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ from kohaku_ray.run import tables as tables_module
 from kohaku_ray.run.block import vote_again
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.outputs import write_outputs
-from kohaku_ray.run.tables import SCHEMAS, Parts, Tables, write_parquet
+from kohaku_ray.run.tables import SCHEMAS, Parts, Tables
 from kohaku_ray.systems.registry import find_system
 
 SYSTEM = find_system("kohaku")
@@ -64,13 +63,6 @@ def one_by_one():
 
     parts = Counted(range(N_BLOCKS), lambda block: parts.fetch(block))
     return parts
-
-
-def test_a_small_run_has_the_bytes_of_one_table(tmp_path, blocks):
-    for name, schema in SCHEMAS.items():
-        write_parquet(f"{tmp_path}/parts", schema, (block[name] for block in blocks))
-        pq.write_table(pa.concat_tables(block[name] for block in blocks), f"{tmp_path}/whole", compression="zstd")
-        assert Path(tmp_path, "parts").read_bytes() == Path(tmp_path, "whole").read_bytes(), name
 
 
 def test_a_large_run_is_written_in_row_groups_and_holds_few_blocks(tmp_path, monkeypatch, blocks, one_by_one):

@@ -13,11 +13,10 @@ from run_files import small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
-from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run import tracking
 from kohaku_ray.run.scoring import scores_of
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tracking import check_tracking, is_tracked, settings_of, track
+from kohaku_ray.run.tracking import is_tracked, track
 from kohaku_ray.sweep.collect import track_sweep
 
 
@@ -37,34 +36,6 @@ def test_a_missing_package_is_said_before_anything_starts(tracker, tmp_path, cap
     assert main(["answer", "demo", "--set", f"tracking.to={tracker}", "--set", f"run={tmp_path}/new"]) == 2
     assert f"the package {tracker} is missing: pip install 'kohaku-ray[{tracker}]'" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
-
-
-def test_nothing_is_exported_by_default(tmp_path):
-    config, summary = run_of(tmp_path)
-    check_tracking(config)
-    assert track(config, summary, None) is None
-
-
-def test_an_unknown_tracker_and_an_axis_of_a_sweep_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"tracking\.to"):
-        load_config("default", ["tracking.to=comet"])
-    sweep = tmp_path / "s.yaml"
-    sweep.write_text("base: demo\naxes: {tracking.project: [a, b]}\n")
-    assert main(["sweep", str(sweep), "--dry-run"]) == 2
-
-
-def test_a_tracker_that_refuses_loses_no_run(tmp_path, monkeypatch):
-    def refuse(settings, exported):
-        raise RuntimeError("HTTP 503 " + "x" * 1000)
-
-    monkeypatch.setattr(tracking, "check_tracking", lambda config: None)
-    monkeypatch.setitem(tracking._TRACKERS, "mlflow", refuse)
-    config, summary = run_of(tmp_path, "tracking.to=mlflow")
-    with pytest.raises(
-        DataError, match=r"the results are whole and in .*/run, but mlflow did not take them \(Runtime"
-    ) as found:
-        track(config, summary, None)
-    assert len(str(found.value)) < 800
 
 
 def test_mlflow_has_settings_figures_and_files(tmp_path, monkeypatch):
@@ -126,22 +97,6 @@ def test_mlflow_has_a_sweep_whose_runs_are_exported_once(tmp_path, monkeypatch):
     assert "wattbot.value" in scored.data.metrics
 
 
-def test_a_run_is_exported_anew_to_another_tracker(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(tracking, "check_tracking", lambda config: None)
-    for name in ("mlflow", "wandb"):
-        monkeypatch.setitem(tracking._TRACKERS, name, lambda settings, exported: asked.append(settings.to) or "there")
-    config, summary = run_of(tmp_path, "tracking.to=mlflow")
-    assert not is_tracked(config)
-    assert track(config, summary, None) == "there"
-    assert is_tracked(config)
-    assert is_tracked(load_config("default", [f"run={summary.run}"]))
-    other = load_config("default", [f"run={summary.run}", "tracking.to=wandb"])
-    assert not is_tracked(other)
-    track(other, summary, None)
-    assert asked == ["mlflow", "wandb"]
-
-
 def test_wandb_offline_has_settings_figures_and_files(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
@@ -153,12 +108,3 @@ def test_wandb_offline_has_settings_figures_and_files(tmp_path, monkeypatch):
     recorded = log.read_bytes()
     for text in (b"top_k", b"wattbot.value", b"used.dollars"):
         assert text in recorded
-
-
-def test_secrets_of_the_environment_are_references(tmp_path, monkeypatch):
-    monkeypatch.setenv("KEY_OF_MINE", "hunter2secret")
-    file = tmp_path / "own.yaml"
-    file.write_text(f"base: default\nrun: '{tmp_path}/${{KEY_OF_MINE}}'\n")
-    params = settings_of(load_config(str(file)))
-    assert params["run"] == f"{tmp_path}/${{KEY_OF_MINE}}"
-    assert "hunter2secret" not in json.dumps(params)
