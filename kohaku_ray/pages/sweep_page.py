@@ -36,9 +36,7 @@ from kohaku_ray.pages.sweep_stats import (
     score_of,
     shown,
     sweep_verdict,
-    table_verdict,
     write_measure,
-    write_rank,
 )
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv, order_of
 from kohaku_ray.pages.text import write_number
@@ -128,12 +126,10 @@ def _table_block(stats: TableStats, at: int) -> dict[str, Any]:
         "n_finished": sum(cell.state == "finished" for cell in grid.cells.values()),
         "head": head(stats),
         "rows": [
-            (row, [shown(stats, (row, column)) for column in grid.columns], write_rank(stats.average.get(row)))
-            for row in grid.rows
+            (row, [shown(stats, (row, column)) for column in grid.columns]) for row in grid.rows
         ],
         "measures": measures,
         "footnotes": [*footnotes(stats), *stats.table.notes],
-        "verdict": table_verdict(stats),
         "legend": legend(stats),
         "charts": table_charts(grid, stats.comparisons),
         "details": [(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
@@ -155,18 +151,17 @@ def _statistics(stats: TableStats, column: str) -> Iterator[tuple[Row, list[str]
         if one is not None:
             reasons = (one.welch.reason, one.interval.reason, one.permutation.reason)
             remark = "the best" if one.is_best else "; ".join(dict.fromkeys(filter(None, reasons)))
-            between = stats.selection.rank_intervals.get(one.cell_id) if stats.selection else None
-            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column], between), remark
+            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column]), remark
 
 
 def _statistics_head(metric: Metric) -> tuple[str, ...]:
     return (
-        *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "rank in the table, 95 %", "common"),
+        *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "common"),
         *("difference", "95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
     )
 
 
-def _figures(one: Comparison, cell: TableCell, rank: float, between: tuple[float, float] | None) -> list[str]:
+def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
     low, high = one.interval.low, one.interval.high
     return [
         score_of(cell).write(),
@@ -174,7 +169,6 @@ def _figures(one: Comparison, cell: TableCell, rank: float, between: tuple[float
         f"{one.n_questions:,}",
         *(f"{part.mean():.3f}" for part in cell.parts.values()),
         f"{rank:g}",
-        f"{between[0]:g} … {between[1]:g}" if between else "",
         f"{one.n_common:,}",
         "" if one.is_best else _signed(one.interval.mean),
         "" if low is None or high is None else f"{_signed(low)} … {_signed(high)}",

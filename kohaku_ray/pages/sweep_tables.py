@@ -22,16 +22,14 @@ from kohaku_ray.pages.sweep_stats import (
     measured,
     shown,
     sweep_verdict,
-    table_verdict,
     write_measure,
-    write_rank,
 )
 from kohaku_ray.pages.text import one_line, visible
 from kohaku_ray.sweep.compare import Sweep, SweepGroups, TableCell
 
 _STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")
 _STATISTICS = (
-    *("rank", "rank_low", "rank_high", "is_best", "n_common", "difference", "ci_low", "ci_high"),
+    *("rank", "is_best", "n_common", "difference", "ci_low", "ci_high"),
     *("welch_p", "welch_p_holm", "stars", "permutation_p", "permutation_p_holm", "hedges_g", "d_z", "runs"),
 )
 
@@ -56,7 +54,7 @@ def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> s
     if sweep.groups is not None:
         names = [one_line(name) for name in sweep.groups.names]
         parts.append("\n\n".join(split_tables(names, order_of(sweep.groups), sweep.groups.split)))
-    about = sweep_verdict(sweep)
+    about = [line for line in (sweep_verdict(sweep),) if line]
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
     return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in (about, sweep.notes, spent) if lines])
 
@@ -148,11 +146,7 @@ def _record(stats: TableStats, place: Place, cell: TableCell) -> dict[str, str]:
     one = stats.comparisons.get(place)
     if one is None:
         return record
-    between = stats.selection.rank_intervals.get(cell.cell_id) if stats.selection else None
-    low, high = (f"{end:g}" for end in between) if between else ("", "")
     return record | {
-        "rank_low": low,
-        "rank_high": high,
         "is_thin": str(cell.is_thin).lower(),
         "mean": _decimal(one.mean),
         "sd": _decimal(one.sd),
@@ -182,18 +176,13 @@ def _decimal(number: float | None) -> str:
 
 
 def _below(stats: TableStats, explained: Sequence[str]) -> list[str]:
-    return [*footnotes(stats), *explained, *table_verdict(stats), *stats.table.notes]
+    return [*footnotes(stats), *explained, *filter(None, [stats.verdict]), *stats.table.notes]
 
 
 def _scores(stats: TableStats, escape: Callable[[str], str], field: Callable[[Shown], str]) -> Lines:
     grid = stats.grid
-    first = [*map(escape, head(stats)), *(["average rank"] if stats.average else [])]
-    rows = [
-        [*map(escape, row), *(field(shown(stats, (row, column))) for column in grid.columns)]
-        + ([write_rank(stats.average.get(row))] if stats.average else [])
-        for row in grid.rows
-    ]
-    return [first, *rows]
+    rows = [[*map(escape, row), *(field(shown(stats, (row, column))) for column in grid.columns)] for row in grid.rows]
+    return [[*map(escape, head(stats))], *rows]
 
 
 def _measures(stats: TableStats, name: str, escape: Callable[[str], str]) -> Lines:

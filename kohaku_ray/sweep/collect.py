@@ -33,7 +33,7 @@ from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, Sweep
 from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
-from kohaku_ray.sweep.study import ensembles, outlook, pool_of
+from kohaku_ray.sweep.study import ceiling, ensembles, pool_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +224,9 @@ def _models(config: Config) -> str:
 
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
     table = planned.table
-    cells = [_cell(cell, read, why, metric) for cell in planned.cells]
-    axes = _axes(table)
-    if table.combine != "grid":
-        # Settings that are not crossed make one axis, whatever keys they have.
-        name = " · ".join(axis.name for axis in axes)
-        cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
-        axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
-    return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show), spread=table.spread)
+    cells = tuple(_cell(cell, read, why, metric) for cell in planned.cells)
+    title = table.title or table.name
+    return Table(table.name, title, _axes(table), cells, show=tuple(table.show), spread=table.spread)
 
 
 def _axes(table: TableConfig) -> tuple[Axis, ...]:
@@ -290,9 +285,9 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
         members = pool_of(pool_config, [plan.runs[run_id] for run_id in runs], truth, reader.metric)
         for place, scored in ensembles(configs, table.subsamples, members, reader.metric).items():
             cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
-        drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
-        what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
-        notes = (what, *outlook(members, reader.metric), *members.notes)
+        n_members, n_drawn = members.pool.n_members, table.subsamples
+        what = f"Ensembles of {n_members} recorded members: up to {n_drawn} drawn subsamples of each size, no new call."
+        notes = (what, ceiling(members, reader.metric), *members.notes)
     title = table.title or table.name
     return Table(table.name, title, _axes(table), tuple(cells), repeats="subsamples", notes=notes)
 

@@ -19,13 +19,14 @@ from kohaku_ray.evaluation.metrics import Metric, Score
 from kohaku_ray.evaluation.paired import (
     Interval,
     Permutation,
+    Power,
     paired_bootstrap,
     paired_differences,
     paired_effect,
     paired_permutation,
+    power_of,
 )
 from kohaku_ray.evaluation.report import labels_of
-from kohaku_ray.evaluation.selection import Selection, select
 from kohaku_ray.evaluation.statistics import Welch, holm, mean_sd, stars, welch
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
@@ -89,7 +90,6 @@ class TableCell:
     run_ids: tuple[str, ...] = ()  # finished runs, one per seed; empty for subsamples
     measures: Mapping[str, F64] = field(default_factory=dict)  # other means over questions, by name: (n_seeds,) each
     question_measures: Mapping[str, F64] = field(default_factory=dict)  # means over seeds: (n_questions,) each
-    is_exact: bool = False  # the one row is the exact expectation over all subsamples
 
     @property
     def right(self) -> F64:
@@ -114,8 +114,7 @@ class TableCell:
     @property
     def is_thin(self) -> bool:
         """Whether it has too few questions or seeds for a reliable figure."""
-        is_seldom = len(self.seeds) < FEW_SEEDS and not self.is_exact
-        return self.is_scored and (len(self.question_ids) < FEW_QUESTIONS or is_seldom)
+        return self.is_scored and (len(self.question_ids) < FEW_QUESTIONS or len(self.seeds) < FEW_SEEDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +215,10 @@ def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     ]
 
 
-def select_best(cells: Sequence[TableCell], metric: Metric | None = None) -> Selection | None:
-    """Describe the selection of the best distinct cell; cells with other questions than most are left out.
+def shown_by(cells: Sequence[TableCell]) -> Power | None:
+    """Say what the questions of distinct cells can show; None where fewer than two have the same questions.
 
-    Args:
-        cells: Cells of one table or several; a setting counts once.
-        metric: Their metric, whose lowest and highest scores bound the interval.
-
-    Returns:
-        None where fewer than two scored cells have the same questions.
+    A setting counts once; cells with other questions than most are left out.
     """
     scored = {cell.cell_id: _checked(cell) for cell in cells if cell.is_scored}
     asked = Counter(frozenset(cell.question_ids) for cell in scored.values())
@@ -232,8 +226,7 @@ def select_best(cells: Sequence[TableCell], metric: Metric | None = None) -> Sel
     kept = [cell for cell in scored.values() if {*cell.question_ids} == usual]
     if len(kept) < 2:
         return None
-    scores = {cell.cell_id: cell.by_question[_common(cell, kept[0])[0]] for cell in kept}
-    return select(scores, metric.ends if metric else (0.0, 1.0), len(scored) - len(kept))
+    return power_of(np.array([cell.by_question[_common(cell, kept[0])[0]] for cell in kept]))
 
 
 def _compare(cell: TableCell, best: TableCell) -> Comparison:

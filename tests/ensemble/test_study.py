@@ -13,7 +13,7 @@ from kit.properties import scaled
 from kohaku_ray.ensemble import vote as count
 from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.pool import pool_ballots
-from kohaku_ray.ensemble.study import Marks, expected_score, subsamples
+from kohaku_ray.ensemble.study import Marks, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
@@ -208,17 +208,6 @@ def test_outcomes_are_marked_by_value_references_and_abstention():
     assert parts["abstain"].tolist() == [[[1, 1], [0, 0]], [[1, 1], [1, 0]]]
 
 
-def test_the_expected_score_is_the_mean_over_all_subsamples(monkeypatch):
-    pool = pool_ballots(TABLE)
-    monkeypatch.setattr("kohaku_ray.ensemble.study._BLOCK", 4)
-    expected = expected_score(pool, 2, RULES, marks_of(pool))
-    every = marks_of(pool).score(vote_pool(pool, np.array(list(combinations(range(4), 2))), RULES))
-    for name in ("value", "ref", "abstain"):
-        assert expected[name] == pytest.approx(every[name].mean(axis=2))
-    # of six pairs two answer 7: {7, 5.0}, a tie that goes to the earlier member, and {7, blank}
-    assert expected["value"][0, 0] == pytest.approx(4 / 6)
-
-
 @given(st.data())
 def test_subsamples_are_distinct_ascending_and_the_same_again(data):
     n_members = data.draw(st.integers(1, 9))
@@ -258,14 +247,7 @@ def test_subsamples_follow_the_seed_and_use_all_members_alike():
     ("call", "message"),
     [
         (lambda: pool_ballots([]), "There are no ballots to study"),
-        (lambda: pool_ballots([[]]), "There are no ballots to study"),
         (lambda: subsamples(4, 5, 1, 0), "5 members cannot be drawn from 4"),
-        (lambda: subsamples(4, 0, 1, 0), "0 members cannot be drawn from 4"),
-        (lambda: expected_score(pool_ballots(TABLE), 5, RULES, None), "5 members cannot be drawn from 4"),
-        (
-            lambda: expected_score(pool_ballots(TABLE), 2, RULES, None, most=5),
-            "4 members have 6 subsamples of 2 but at most 5 are counted",
-        ),
     ],
 )
 def test_bad_input_is_named(call, message):

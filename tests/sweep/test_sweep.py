@@ -26,10 +26,6 @@ def write(tmp_path: Path):
     return write_one
 
 
-def settings(table: TableConfig) -> list[dict]:
-    return [dict(setting.values) for setting in table.settings()]
-
-
 def configs(loaded, table: TableConfig) -> dict[tuple[str, ...], Config | ConflictError]:
     """The configuration of each setting of a table, by its labels, or why its keys do not go together."""
     found = {}
@@ -41,21 +37,12 @@ def configs(loaded, table: TableConfig) -> dict[tuple[str, ...], Config | Confli
     return found
 
 
-def test_a_grid_is_every_combination_zip_goes_step_by_step_and_list_as_it_stands(write):
-    axes = {"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]}
-    cells = [{"kohaku.top_k": 5, "kohaku.queries": 1}, {"kohaku.top_k": 16, "kohaku.queries": 3}]
-    given = ({"axes": axes}, {"combine": "zip", "axes": axes}, {"combine": "list", "cells": cells})
-    grid, zipped, listed = (load_sweep(write(**one)).sweep.tables[0] for one in given)
+def test_a_grid_is_every_combination_and_a_label_may_set_several_keys(write):
+    [grid] = load_sweep(write(axes={"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]})).sweep.tables
     pairs = [(2, 8), (2, 16), (4, 8), (4, 16)]
-    assert settings(grid) == [{"kohaku.queries": queries, "kohaku.top_k": k} for queries, k in pairs]
-    assert settings(zipped) == [settings(grid)[0], settings(grid)[3]]
-    assert settings(listed) == cells
-    assert listed.labels() == {"kohaku.top_k": ("5", "16"), "kohaku.queries": ("1", "3")}
-    assert [table.n_cells for table in (grid, zipped, listed)] == [4, 2, 2]
-    assert (grid.name, grid.title) == ("mine", "")
-
-
-def test_an_axis_may_set_several_keys_under_a_label_of_its_own(write):
+    found = [dict(setting.values) for setting in grid.settings()]
+    assert found == [{"kohaku.queries": queries, "kohaku.top_k": k} for queries, k in pairs]
+    assert (grid.name, grid.title, grid.n_cells) == ("mine", "", 4)
     axes = {
         "depth": {"shallow": {"kohaku.top_k": 4, "kohaku.queries": 1}, "deep": {"kohaku.top_k": 16}},
         "roles.answer.temperature": {"greedy": 0.0, "warm": 0.7},
@@ -215,12 +202,7 @@ BAD = {
     "kohaku.top_k is 'many': input should be a valid integer": {"axes": {"kohaku.top_k": [4, "many"]}},
     "kohaku.rerank is 'best'": {"axes": {"kohaku.rerank": ["best"]}},
     "axis kohaku.top_k has no values, so the grid is empty": {"axes": {"kohaku.top_k": []}},
-    "combine is grid: write axes, and no cells": {"axes": {}},
-    "the axes differ in length (kohaku.top_k 2, kohaku.queries 1)": {
-        "combine": "zip",
-        "axes": {"kohaku.top_k": [4, 8], "kohaku.queries": [1]},
-    },
-    "cells differ in their keys": {"combine": "list", "cells": [{"kohaku.top_k": 4}, {"kohaku.queries": 4}]},
+    "there are no axes": {"axes": {}},
     "seed is no axis": {"axes": {"seed": [1, 2]}},
     "the same seed twice": {"seeds": [1, 1], **ONE},
     "seeds": {"seeds": [], **ONE},
@@ -241,7 +223,6 @@ BAD = {
     "index.path changes no output": {"axes": {"index.path": ["a", "b"]}},
     "cluster.retriever.replicas changes no output": {"axes": {"cluster.retriever.replicas": [1, 2]}},
     "seed is set, but every cell is run with each": {"set": {"seed": 7}, "tables": [{"name": "x", **ONE}]},
-    "subsamples is all but pool.strata is set": {"pool": {"members": 5, "strata": "x"}, "subsamples": "all", **SIZE},
     "tables is 'rerank', expected a list": {"tables": "rerank"},
     "tables names paper, which has tables of its own": {"tables": ["paper"]},
     "did you mean models/ollama?": {"axes": {"model": {"one": {"with": "models/olama"}}}},

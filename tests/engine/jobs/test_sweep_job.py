@@ -38,7 +38,7 @@ TABLES = [
     {"name": "depth", "axes": {"kohaku.queries": [2, 4], "kohaku.top_k": [4, 8]}, "show": ["matches", "characters"]},
     {"name": "words", "axes": {"kohaku.bm25_top_k": [0, 2], "kohaku.max_retries": [0, 2]}},
     {"name": "lengths", "axes": {"index.encoder.dim": [64, None, 999]}},
-    {"name": "sizes", "pool": {"members": 4}, "subsamples": "all", "axes": SIZES},
+    {"name": "sizes", "pool": {"members": 4}, "axes": SIZES},
 ]
 
 
@@ -70,7 +70,7 @@ def swept(cluster, tmp_path_factory):
     home = tmp_path_factory.mktemp("sweep")
     plan = plan_sweep(load_sweep(write_sweep(home, TABLES), ["demo"]))
     summary = run_sweep(plan)
-    text, files, _ = finish_sweep(plan, summary)
+    text, files = finish_sweep(plan, summary)
     return plan, summary, text, files, collect(plan, summary.failed)
 
 
@@ -170,7 +170,7 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
     assert all(finished_before(config) for config in plan.finished.values()), "answer takes them for finished too"
     for run, stamp in stamps.items():
         assert Path(run, "submission.csv").stat().st_mtime_ns == stamp
-    _, pages, _ = finish_sweep(plan, again)
+    _, pages = finish_sweep(plan, again)
     assert without_spending(pages[0]) == before
     said = dry_run(plan)
     assert f"{len(plan.runs)} distinct runs, {len(plan.runs) - 2} finished" in said
