@@ -20,7 +20,7 @@ from unittest.mock import patch
 import numpy as np
 
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import Marks, Parts, subsamples
+from kohaku_ray.ensemble.study import Parts, subsamples
 from kohaku_ray.ensemble.vote import Ballot, Outcomes, Verdict, VoteRule, vote, vote_pool
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import read_submission

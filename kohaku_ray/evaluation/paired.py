@@ -196,7 +196,7 @@ class Power:
 
 
 def power_of(scores: F64) -> Power:
-    """Compute the power of two or more cells: (t₀.₉₇₅ + t₀.₈) s / √n, s the deviation of paired differences (Cohen 1988).
+    """Compute the power of two or more cells: (t₀.₉₇₅ + t₀.₈) s / √n, s the sd of paired differences (Cohen 1988).
 
     For the questions needed, the quantiles are those of the normal distribution: for large n.
 

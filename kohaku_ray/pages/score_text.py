@@ -44,23 +44,20 @@ def describe_scores(report: ScoreReport) -> str:
 
 
 def _figure_tables(report: ScoreReport) -> Iterator[str]:
-    """Lay out the figures of whole sets: all numbers, and the tables of files that are not split."""
-    for metric in report.metrics if report.by else ():
+    """Lay out the figures of whole sets, a table per metric that has any."""
+    for metric in report.metrics:
         records = [record for record in report.records if record["metric"] == metric.name and "figures" in record]
         names = list(dict.fromkeys(name for record in records for name in record["figures"]))
-        if records:
-            yield table(["file", str(report.by), *names], [_figures(record, names) for record in records], n_text=2)
-    for file in report.files if not report.by else ():
-        for name, figures in file.figures.items():
-            numbers = [[one.name, one.text, one.note] for one in figures.numbers]
-            yield f"{file.file}, {name}\n{table(['figure', 'value', ''], numbers, n_text=3)}"
-            yield from (f"{one.title}\n{table(one.head, one.rows, n_text=1)}" for one in figures.tables)
+        body = [
+            [str(record["file"]), str(record.get("label", "")), *_figures(record["figures"], names)]
+            for record in records
+        ]
+        if body:
+            yield table([f"{metric.name} over all", report.by or "", *names], body, n_text=2)
 
 
-def _figures(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    figures = record["figures"]
-    written = (f"{figures[name]:.4f}" if name in figures else "" for name in names)
-    return [str(record["file"]), str(record["label"]), *written]
+def _figures(figures: Mapping[str, float], names: Sequence[str]) -> list[str]:
+    return [f"{figures[name]:.4f}" if name in figures else "" for name in names]
 
 
 def _notes(file: FileReport) -> Iterator[str]:

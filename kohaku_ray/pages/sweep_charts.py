@@ -11,11 +11,11 @@ from itertools import cycle
 import numpy as np
 
 from kohaku_ray.evaluation.compare import rank_bands
-from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.plots import (
     MOST_BANDS,
     PALETTE,
     Band,
+    Chart,
     banded_lines,
     error_bars,
     frontier,
@@ -106,7 +106,7 @@ def _heat(grid: TableGrid, comparisons: Mapping[Place, Comparison]) -> Chart:
         y_label=grid.row_axis,
         label=_said(grid),
     )
-    return Chart("Heat map", f"Mean score; the brighter, the better, as the scale says.{_noise(comparisons)}", svg)
+    return Chart("Heat map", f"Mean score; the brighter, the better.{_noise(comparisons)}", svg)
 
 
 def is_noise(one: Comparison) -> bool:
@@ -138,9 +138,8 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
     drawn = [bands[at] for at in sorted(best)]
     svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_said(grid))
     title = "Ensemble-size curves" if grid.table.repeats == "subsamples" else "Score along the axis"
-    note = f"Line: mean; band: ± one standard deviation over {grid.table.repeats}."
-    if len(drawn) > MOST_BANDS:
-        note += " Grey: the other rows."
+    band = f"; band: ± one standard deviation over {grid.table.repeats}" if len(drawn) <= MOST_BANDS else ""
+    note = f"Line: mean{band}."
     if len(drawn) < len(bands):
         note += f" The {len(drawn)} best of {len(bands)} rows."
     return Chart(title, note, svg)

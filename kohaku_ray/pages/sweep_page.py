@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from kohaku_ray.evaluation.compare import BANDS
 from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
+from kohaku_ray.pages.plots import Chart
 from kohaku_ray.pages.score_text import band_table, correlation_table, group_table
 from kohaku_ray.pages.sweep_charts import (
     ErrorCounts,
@@ -41,22 +40,10 @@ from kohaku_ray.pages.sweep_stats import (
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv, order_of
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.storage import make_directory, publish
-from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepAnswer, SweepGroups, SweepQuestion, TableCell
-from kohaku_ray.values.read import is_blank, parse_number
-
-N_EXAMPLES = 3
-"""Most examples per class of errors, each of another question."""
+from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepGroups, TableCell
+from kohaku_ray.values.read import parse_number
 
 _PLACE = "\0"  # replaced by the questions; visible removes it from every text
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A wrong prediction, and the run that gave it."""
-
-    question: SweepQuestion
-    given: SweepAnswer
-    run: Run
 
 
 def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
@@ -91,7 +78,6 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
     behind = behind_figures(sweep)
     environment = page_environment()
-    environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
         sweep=sweep,
         anchors={one.cell.cell_id: one.anchor for one in behind},
@@ -103,7 +89,6 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         seconds=_costs(behind, "seconds", lambda run: run.service_s),
         errors=_errors(sweep),
         classes=sweep.metric.classes,
-        examples=examples(sweep),
         questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
         packed=Packed(),  # the questions bring their own
     )
@@ -125,9 +110,7 @@ def _table_block(stats: TableStats, at: int) -> dict[str, Any]:
         "best": _best(stats),
         "n_finished": sum(cell.state == "finished" for cell in grid.cells.values()),
         "head": head(stats),
-        "rows": [
-            (row, [shown(stats, (row, column)) for column in grid.columns]) for row in grid.rows
-        ],
+        "rows": [(row, [shown(stats, (row, column)) for column in grid.columns]) for row in grid.rows],
         "measures": measures,
         "footnotes": [*footnotes(stats), *stats.table.notes],
         "legend": legend(stats),
@@ -235,21 +218,3 @@ def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:
         of_class = Counter({name: counts[name] for name in sweep.metric.classes})
         found.append(ErrorCounts(label, counts.total(), of_class))
     return found
-
-
-def examples(sweep: Sweep) -> dict[str, list[Example]]:
-    """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs where possible."""
-    asked = {question.question_id: question for question in sweep.questions}
-    found: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
-    spare: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
-    for run in sweep.runs:
-        had = set()
-        for question_id, given in run.predictions.items():
-            name = given.error
-            if name not in found or question_id not in asked or question_id in found[name]:
-                continue
-            into = spare[name] if name in had else found[name]
-            if len(into) < N_EXAMPLES:
-                into.setdefault(question_id, Example(asked[question_id], given, run))
-                had.add(name)
-    return {name: list((of_class | spare[name] | of_class).values())[:N_EXAMPLES] for name, of_class in found.items()}

@@ -103,32 +103,24 @@ def as_latex(stats: TableStats) -> str:
 
 
 def as_csv(stats: TableStats) -> str:
-    """Write one line per cell with all its figures; an unknown figure is empty.
-
-    A part of the score, an axis or a measure with the name of a figure is written with ``part``, ``axis`` or
-    ``measure`` before its name.
-    """
-    cells = stats.grid.cells
-    parts = {name: _column("part", name, [*_STATE, *_STATISTICS]) for name in stats.parts}
-    figures = [*_STATE, *parts.values(), *_STATISTICS]
-    axes = {axis.name: _column("axis", axis.name, figures) for axis in stats.table.axes}
+    """Write one line per cell with all its figures; an unknown figure is empty."""
+    table, cells = stats.table, stats.grid.cells
     names = dict.fromkeys(name for cell in cells.values() for name in cell.measures)
-    measures = {name: _column("measure", name, [*figures, *axes.values()]) for name in names}
-    is_spread = stats.table.spread == "questions"
-    spreads = {name: f"{column} sd" for name, column in measures.items() if is_spread and name in stats.table.show}
+    spread = [name for name in table.show if name in names and table.spread == "questions"]
+    axes = [axis.name for axis in table.axes]
+    columns = dict.fromkeys([*axes, *_STATE, *stats.parts, *_STATISTICS, *names, *(f"{name} sd" for name in spread)])
     buffer = io.StringIO()
-    columns = [*axes.values(), *figures, *measures.values(), *spreads.values()]
-    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
+    writer = csv.DictWriter(buffer, [visible(name) for name in columns], restval="", lineterminator="\n")
     writer.writeheader()
     for place, cell in cells.items():
-        labels = {column: visible(cell.at[name]) for name, column in axes.items()}
-        spread = {name: Spread.of(values) for name, values in cell.measures.items() if values.size}
-        means = {column: _decimal(spread[name].mean) for name, column in measures.items() if name in spread}
-        for name, column in spreads.items():
-            one = measured(stats.table, cell, name)
-            means[column] = _decimal(one.sd if one else None)
-        scored = {column: _decimal(float(cell.parts[name].mean())) for name, column in parts.items() if cell.is_scored}
-        writer.writerow(labels | _record(stats, place, cell) | scored | means)
+        line = {name: visible(cell.at[name]) for name in axes} | _record(stats, place, cell)
+        line |= {name: _decimal(Spread.of(values).mean) for name, values in cell.measures.items() if values.size}
+        if cell.is_scored:
+            line |= {name: _decimal(float(cell.parts[name].mean())) for name in stats.parts}
+        for name in spread:
+            one = measured(table, cell, name)
+            line |= {name: _decimal(one.mean if one else None), f"{name} sd": _decimal(one.sd if one else None)}
+        writer.writerow({visible(name): text for name, text in line.items()})
     return buffer.getvalue()
 
 
@@ -164,11 +156,6 @@ def _record(stats: TableStats, place: Place, cell: TableCell) -> dict[str, str]:
         "hedges_g": _decimal(one.welch.g),
         "d_z": _decimal(one.d_z),
     }
-
-
-def _column(kind: str, name: str, taken: Sequence[str]) -> str:
-    name = visible(name)
-    return f"{kind} {name}" if name in taken else name
 
 
 def _decimal(number: float | None) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kohaku_ray.pages.charts import Chart
-from kohaku_ray.pages.plots import Line, lines
+from kohaku_ray.pages.plots import Chart, Line, lines
 from kohaku_ray.pages.score_text import table
 from kohaku_ray.run.summary import counted
 from kohaku_ray.storage import make_directory, publish
@@ -33,7 +32,11 @@ COLUMNS: Mapping[str, tuple[str, int, str]] = {
     "bound": ("cached_bound", 3, "(m - 1) / m for m members, if one fills the cache for all"),
     "cost": ("cost_ratio", 2, "time of m members over the time of one"),
     "scaling": ("scaling", 2, "questions (of answer runs: answers) per second of R replicas over R times those of one"),
-    "of plain": ("of_plain", 2, "calls per second and replica over plain vLLM's (LLM.generate, one replica's resources)"),
+    "of plain": (
+        "of_plain",
+        2,
+        "calls per second and replica over plain vLLM's (LLM.generate, one replica's resources)",
+    ),
     "CPU ms/call": ("cpu_ms", 1, "CPU time outside vLLM's engine process; plain: of the process calling generate"),
     "generated/s/GPU": ("generated_per_s_gpu", 0, ""),
     "prompt/s/GPU": ("prompt_per_s_gpu", 0, ""),

@@ -142,7 +142,7 @@ class _Reader:
         rows = {key: row for truth in self.truths.values() for key, row in truth.rows.items()}
         text, gold = self._texts, self.metric.gold
         return tuple(
-            SweepQuestion(key, row.question or text.get(key, ""), gold(row), row.answer_unit, row.refs_raw)
+            SweepQuestion(key, row.question or text.get(key, ""), gold(row), row.answer_unit)
             for key, row in rows.items()
         )
 
@@ -161,9 +161,7 @@ class _Reader:
         sums = usage.select(pl.sum("prompt_tokens", "completion_tokens", "service_s")).row(0, named=True)
         classify = self.metric.classify
         predictions = {
-            key: SweepAnswer(
-                row.answer_value or BLANK, row.refs_raw, classify(truth.rows[key], row) if classify else None
-            )
+            key: SweepAnswer(row.answer_value or BLANK, classify(truth.rows[key], row) if classify else None)
             for key, row in submission.rows.items()
             if key in truth.rows
         }

@@ -47,7 +47,6 @@ class SweepQuestion:
     text: str
     answer_value: str  # ``is_blank`` where there is no answer
     answer_unit: str
-    refs: str  # as written
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class SweepAnswer:
     """One run's answer to one question, as its submission has it."""
 
     answer_value: str  # ``is_blank`` for an abstention
-    refs: str  # as written
     error: str | None  # one of the metric's ``classes``; None where nothing is wrong
 
 

@@ -6,7 +6,7 @@ The engine, the pages, the sweeps and the checks read the declaration and nothin
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -154,8 +154,6 @@ class System:
         answer: ``(evidence, tools, settings)``: answer from the evidence, once per member; a model's failure becomes a
             blank prediction with the error.
         metrics: Names in evaluation's registry; the first one is the headline.
-        opening: ``(question, prompts, settings)``: model calls that ``prepare`` makes before any reply; a dry run looks
-            them up in the ledger.
         ballot: Turns a row of answers.parquet, its ``measures`` as a mapping, into a ballot.
         weighs: ``ballot`` gives weights other than 1, so that votes cannot be settled early.
         extra_columns: Further columns of submission.csv: ``(vote, its members' answers) -> text`` by name.
@@ -179,7 +177,6 @@ class System:
     prepare: Callable[[Question, Tools, Any], Awaitable[Any]]
     answer: Callable[[Any, Tools, Any], Awaitable[Answer]]
     metrics: tuple[str, ...]
-    opening: Callable[[Question, Prompts, Any], Iterable[Ask]] | None = None
     ballot: Callable[[Mapping[str, Any]], Ballot] = ballot_of
     weighs: bool = False
     extra_columns: Mapping[str, Callable[[Mapping[str, Any], Rows], str]] = field(default_factory=dict)

@@ -22,7 +22,7 @@ def asked(n):
         value = ("is_blank", f"{10 + 7 * at}", "[1,5]", f"model {at}", f"{0.5 + at}")[0 if at % 10 == 9 else 1 + at % 4]
         text = f"How many kWh did hall {at} draw in 2024, by its own report?" if at else f"Is this {HOSTILE} so?"
         unit = "is_blank" if value == "is_blank" else "kWh"
-        made.append(SweepQuestion(f"q{at:03d}", text, value, unit, f"['doc{at % 7}']"))
+        made.append(SweepQuestion(f"q{at:03d}", text, value, unit))
     return tuple(made)
 
 
@@ -33,14 +33,15 @@ def row(question, value, refs):
 
 def answered(question, skill, rng):
     """One made-up answer and its score: right by ``skill``, otherwise wrong in some way."""
-    truth = row(question, question.answer_value, "is_blank" if question.answer_value == "is_blank" else question.refs)
+    refs = "is_blank" if question.answer_value == "is_blank" else f"['doc{int(question.question_id[1:]) % 7}']"
+    truth = row(question, question.answer_value, refs)
     value, refs = truth.answer_value, truth.refs_raw
     if rng.random() > skill:
         value = ("is_blank", "41", "4100", "words", "[2,9]", value)[rng.integers(6)]
         refs = "is_blank" if value == "is_blank" else "['doc1', 'doc2']"
     given = row(question, value, refs)
     score = WATTBOT.score_question(truth, given)
-    return SweepAnswer(value, refs, WATTBOT.classify(truth, given)), tuple(score.parts.values())
+    return SweepAnswer(value, WATTBOT.classify(truth, given)), tuple(score.parts.values())
 
 
 class Maker:

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 from dataclasses import replace
 
-import numpy as np
 import pymupdf
 import pytest
 from sweeps import HOSTILE, REASON, Maker, small_sweep
@@ -22,7 +21,7 @@ from kohaku_ray.pages.sweep_stats import (
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, describe_sweep
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.run.summary import counted
-from kohaku_ray.sweep.compare import Axis, Table, TableCell, compare_column
+from kohaku_ray.sweep.compare import Axis, Table, compare_column
 
 FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")
 
@@ -227,17 +226,6 @@ def test_one_seed_has_no_deviation():
     table = Table("t", "T", (Axis("m", ("a",)),), (made.cell({"m": "a"}, 0.5, seeds=(7,)),))
     (line,) = records(compute_stats(table))
     assert (line["sd"], line["welch_p"], line["n_seeds"]) == ("", "", "1")
-
-
-def test_an_axis_that_is_called_like_a_figure_has_a_column_of_its_own():
-    cell = TableCell("c", {"mean": "a"}, "failed", "why", measures={"mean": np.ones(1), "rank": np.ones(1)})
-    (line,) = records(compute_stats(Table("t", "T", (Axis("mean", ("a",)),), (cell,))))
-    assert (line["axis mean"], line["mean"], line["measure mean"], line["measure rank"]) == (
-        "a",
-        "",
-        "1.000000",
-        "1.000000",
-    )
 
 
 def test_the_terminal_shows_tables_before_notes(sweep, stats):

@@ -9,7 +9,6 @@ from kohaku_ray.systems.kohaku.prepare import (
     ANSWER_EXAMPLES,
     PLAN_EXAMPLES,
     characters_with_parents,
-    opening,
     prepare,
     snippets_with_parents,
 )
@@ -50,7 +49,6 @@ SYSTEM = System(
     prepare=prepare,
     answer=answer,
     metrics=("wattbot", "kaggle"),
-    opening=opening,
     quote_step="evidence",
     offline=ExtractiveBackend,
     derived={
