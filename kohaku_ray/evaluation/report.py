@@ -36,6 +36,18 @@ class FileReport:
     n_without_id: int
     errors: Mapping[str, int]
 
+    @property
+    def notes(self) -> list[str]:
+        """What is odd about the file, one line per oddity."""
+        found = (
+            (self.missing, "missing"),
+            (self.extra, "not in the truth"),
+            (self.doubled, "doubled, the first row counts"),
+            (self.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
+        )
+        nameless = [f"{self.n_without_id} rows without an id, left out"] if self.n_without_id else []
+        return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in found if ids] + nameless
+
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
@@ -86,7 +98,7 @@ def run_score(
     truth = scored_rows(read_truth(truth_path, found), found, limit)
     parts = parts_of(truth, by) if by is not None else {"": truth}
     submissions = [read_submission(path) for path in files]
-    reports = tuple(_file_report(truth, each, classifier) for each in submissions)
+    reports = tuple(file_report(truth, each, classifier) for each in submissions)
     records = []
     for submission, report in zip(submissions, reports, strict=True):
         for metric, (label, part) in product(found, parts.items()):
@@ -101,7 +113,7 @@ def run_score(
                 record["errors"] = dict(report.errors)
             records.append(record)
     classes = classifier.classes if classifier is not None else ()
-    return ScoreReport(records, reports, _file_report(truth, truth, classifier), found, classes, by, errors)
+    return ScoreReport(records, reports, file_report(truth, truth, classifier), found, classes, by, errors)
 
 
 def parts_of(truth: Submission, by: str) -> dict[str, Submission]:
@@ -125,7 +137,8 @@ def labels_of(truth: Submission, by: str) -> list[str]:
     return [row.columns.get(by, "").strip() or _EMPTY for row in truth.rows.values()]
 
 
-def _file_report(truth: Submission, submission: Submission, classifier: Metric | None) -> FileReport:
+def file_report(truth: Submission, submission: Submission, classifier: Metric | None = None) -> FileReport:
+    """Compare the ids of a file with the truth's, and count its errors."""
     return FileReport(
         file=submission.path,
         missing=tuple(key for key in truth.rows if key not in submission.rows),

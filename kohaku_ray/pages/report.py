@@ -203,7 +203,7 @@ def view_run(inputs: Inputs, limits: Limits, views: Sequence[QuestionView]) -> d
         "leads": leads(every, causes, n_shown=len(views)),
         "parts": {name: metric.label(name) for metric in metrics for name in metric.parts},
         "formulas": formulas(metrics) if metrics else "",
-        "missing": _missing(report),
+        "odd": [*report.truth.notes, *report.files[0].notes] if report is not None else [],
         "causes": causes,
         "none_of": [name for name in classes if name not in named],
         "charts": run_charts(every),
@@ -239,22 +239,6 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
         ("Tokens", f"{prompt:,} in prompts, {completion:,} generated"),
         ("Seconds", f"{seconds:,.1f}" if isinstance(seconds, int | float) else "not known"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in known.items()) or "not known"),
-    ]
-
-
-def _missing(report: ScoreReport | None) -> list[str]:
-    if report is None:
-        return []
-    file, truth = report.files[0], report.truth
-    return [
-        f"{len(ids):,} {what}"
-        for ids, what in (
-            (file.missing, "questions of the truth are not in the run and score 0"),
-            (file.extra, "questions of the run are not in the truth and are not scored"),
-            (truth.doubled, "ids occur more than once in the truth; the first row counts"),
-            (truth.ragged, "rows of the truth have more or fewer cells than its header"),
-        )
-        if ids
     ]
 
 

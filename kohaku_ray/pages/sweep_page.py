@@ -37,7 +37,7 @@ from kohaku_ray.pages.sweep_stats import (
     sweep_verdict,
     write_measure,
 )
-from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv, order_of
+from kohaku_ray.pages.sweep_tables import as_csv, as_markdown, groups_csv, order_of
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepGroups, TableCell
@@ -47,7 +47,7 @@ _PLACE = "\0"  # replaced by the questions; visible removes it from every text
 
 
 def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
-    """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX; returns the paths, the page first.
+    """Write a sweep's page, and each of its tables as Markdown and CSV; returns the paths, the page first.
 
     The page needs nothing beside it; questions are packed until they are opened. All text from questions, models and
     errors is escaped, and invisible characters in it are shown. The same sweep gives the same files, byte by byte.
@@ -65,7 +65,7 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
     stats = compute_sweep_stats(sweep) if stats is None else stats
     files = {os.path.join(directory, "sweep.html"): page(sweep, stats)}
     for one in stats:
-        for suffix, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
+        for suffix, write in (("md", as_markdown), ("csv", as_csv)):
             files[os.path.join(tables, f"{one.table.name}.{suffix}")] = write(one)
     if sweep.groups is not None:
         files[os.path.join(tables, "groups.csv")] = groups_csv(sweep.groups)

@@ -1,4 +1,4 @@
-"""A sweep's tables with their statistics, written as Markdown, CSV and LaTeX and for the terminal."""
+"""A sweep's tables with their statistics, written as Markdown and CSV and for the terminal."""
 
 from __future__ import annotations
 
@@ -87,19 +87,6 @@ def as_markdown(stats: TableStats) -> str:
     for name in stats.table.show:
         parts += [f"## {_markdown(name)}", _markdown_table(stats, _measures(stats, name, _markdown))]
     return "\n\n".join([*parts, *map(_markdown, _below(stats, legend(stats)))]) + "\n"
-
-
-def as_latex(stats: TableStats) -> str:
-    r"""Write the score table and its measures as LaTeX, for ``\input`` into a document that uses booktabs."""
-    parts = [
-        "% needs \\usepackage{booktabs}; letters beyond the Latin ones need LuaLaTeX or XeLaTeX",
-        f"% {one_line(stats.table.title)}",
-        _latex_table(stats, _scores(stats, _latex, _latex_field)),
-    ]
-    for name in stats.table.show:
-        heading = f"\\par\\medskip\\noindent {_latex(name)}\\par\\noindent"
-        parts += [heading, _latex_table(stats, _measures(stats, name, _latex))]
-    return "\n".join([*parts, *(f"\\par\\noindent {_latex(line)}" for line in _below(stats, legend(stats)))]) + "\n"
 
 
 def as_csv(stats: TableStats) -> str:
@@ -206,42 +193,3 @@ def _markdown_table(stats: TableStats, lines: Lines) -> str:
     n_text = len(stats.grid.row_axes)
     rule = ["---" if at < n_text else "---:" for at in range(len(lines[0]))]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    "±": r"$\pm$",
-    "†": r"$\dagger$",
-    "·": r"$\cdot$",
-    "–": r"\textendash{}",
-    "…": r"\dots{}",
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    **{letter: f"{{{letter}}}" for letter in '[]*"'},  # no optional argument, no starred command
-    **{chr(0x2400 + code): f"{{[}}U+{code:04X}{{]}}" for code in range(0x20)},  # symbols that few fonts have
-}
-
-
-def _latex(text: str) -> str:
-    escaped = "".join(_LATEX.get(letter, letter) for letter in one_line(text))
-    return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)  # no ligature
-
-
-def _latex_field(field: Shown) -> str:
-    command = {"best": r"\textbf", "second": r"\underline", "": ""}[field.mark]
-    text = f"{command}{{{_latex(field.text)}}}" if command else _latex(field.text)
-    raised = field.stars + (r"\dagger" if field.is_thin else "")
-    return text + (f"$^{{{raised}}}$" if raised else "") + (f" {{[}}{field.footnote}{{]}}" if field.footnote else "")
-
-
-def _latex_table(stats: TableStats, lines: Lines) -> str:
-    n_text = len(stats.grid.row_axes)
-    first, *rows = (f"{' & '.join(line)} \\\\" for line in lines)
-    columns = "l" * n_text + "r" * (len(lines[0]) - n_text)
-    body = ["\\toprule", first, "\\midrule", *rows, "\\bottomrule"]
-    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}"])

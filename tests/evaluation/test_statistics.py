@@ -118,12 +118,6 @@ class TestBootstrap:
         assert (found.low, found.high) == pytest.approx((peer.low, peer.high), rel=1e-12)
         assert found.mean == pytest.approx(d.mean())
 
-    def test_blocks_of_draws_change_nothing(self, monkeypatch):
-        d = np.random.default_rng(4).normal(size=17)
-        whole = paired_bootstrap(d, 1_001)
-        monkeypatch.setattr(paired, "_BATCH", 17 * 100)
-        assert paired_bootstrap(d, 1_001) == whole
-
     @given(st.lists(DIFFERENCE, min_size=0, max_size=25))
     @settings(max_examples=scaled(50))
     def test_it_is_defined_ordered_and_repeatable(self, d):

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from index.small_index import FakeEncoder, index_documents, paragraph
 from run_files import index
 
@@ -43,16 +41,6 @@ def test_degenerate_vectors_are_drawn_all_the_same(vectors):
     assert points.shape == (len(vectors), 2)
     assert np.isfinite(points).all()
     assert share == pytest.approx(1)
-
-
-@given(st.lists(st.integers(0, 3), max_size=200), st.integers(1, 250))
-def test_a_sample_is_no_larger_than_asked_and_whole_where_it_fits(kinds, limit):
-    kinds = np.array(kinds, np.int64)
-    rows = sample_rows(kinds, limit)
-    assert len(rows) == min(len(kinds), limit)
-    assert (np.diff(rows) > 0).all()
-    if len(kinds) and limit >= 4 * len(np.unique(kinds)):
-        assert set(kinds[rows]) == set(kinds)
 
 
 def test_scarce_kinds_come_whole():

@@ -21,7 +21,7 @@ from kohaku_ray.pages.sweep_charts import is_noise, paid, stair, table_charts
 from kohaku_ray.pages.sweep_page import _table_block, count_errors, page, write_sweep
 from kohaku_ray.pages.sweep_questions import behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats, lay_out
-from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown
+from kohaku_ray.pages.sweep_tables import as_csv, as_markdown
 from kohaku_ray.sweep.compare import Axis, Sweep, SweepGroups, Table, TableCell
 
 SHOWN = HOSTILE.replace("\u202e", "[U+202E]").replace("\0", "␀")
@@ -240,14 +240,6 @@ def test_a_cell_of_several_tables_is_shown_once(sweep):
     )
 
 
-def test_a_run_that_is_not_there_shifts_no_seed(sweep):
-    table = sweep.tables[1]
-    cell = table.cells[0]
-    runs = tuple(run for run in sweep.runs if run.run_id != cell.run_ids[0])
-    (one, *_) = behind_figures(replace(sweep, runs=runs, tables=(table,)))
-    assert [(seed, run.run_id) for seed, run in one.runs] == [(1, cell.run_ids[1]), (2, cell.run_ids[2])]
-
-
 def test_spending_alone_differs_between_two_starts(sweep, stats, html):
     runs = tuple(replace(run, service_s=run.service_s * 3 + 1) for run in sweep.runs)
     again = opened(page(replace(sweep, runs=runs, spending={"Seconds": "1.0"}), stats))
@@ -267,10 +259,10 @@ def test_the_same_sweep_gives_the_same_files(sweep, stats, html, tmp_path):
     directory = tmp_path / "new" / "sweep"
     paths = write_sweep(small_sweep(), str(directory))
     names = [str(Path(path).relative_to(directory)) for path in paths]
-    assert names == ["sweep.html", *(f"tables/{t.name}.{end}" for t in sweep.tables for end in ("md", "csv", "tex"))]
+    assert names == ["sweep.html", *(f"tables/{t.name}.{end}" for t in sweep.tables for end in ("md", "csv"))]
     assert opened((directory / "sweep.html").read_text()) == html
     for one in stats:
-        for end, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
+        for end, write in (("md", as_markdown), ("csv", as_csv)):
             assert (directory / "tables" / f"{one.table.name}.{end}").read_text() == write(one)
 
 
