@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep import plan as sweep_plan
 from kohaku_ray.sweep.estimate import describe_plan, estimate, fixed_lines
