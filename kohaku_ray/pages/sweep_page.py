@@ -114,7 +114,7 @@ def _table_block(stats: TableStats, at: int) -> dict[str, Any]:
         "measures": measures,
         "footnotes": [*footnotes(stats), *stats.table.notes],
         "legend": legend(stats),
-        "charts": table_charts(grid, stats.comparisons),
+        "charts": table_charts(grid),
         "details": [(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
     }
 

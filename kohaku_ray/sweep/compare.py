@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 
-from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.compare import FEW_QUESTIONS as FEW_QUESTIONS
 from kohaku_ray.evaluation.compare import Split, split_of
 from kohaku_ray.evaluation.metrics import Metric, Score
@@ -197,7 +196,7 @@ def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     Raises:
         DataError: A score is not finite.
     """
-    scored = [_checked(cell) for cell in cells if cell.is_scored]
+    scored = [cell for cell in cells if cell.is_scored]
     if not scored:
         return []
     means = [float(np.round(cell.scores.mean(), 12)) for cell in scored]
@@ -218,7 +217,7 @@ def shown_by(cells: Sequence[TableCell]) -> Power | None:
 
     A setting counts once; cells with other questions than most are left out.
     """
-    scored = {cell.cell_id: _checked(cell) for cell in cells if cell.is_scored}
+    scored = {cell.cell_id: cell for cell in cells if cell.is_scored}
     asked = Counter(frozenset(cell.question_ids) for cell in scored.values())
     usual = asked.most_common(1)[0][0] if asked else frozenset()
     kept = [cell for cell in scored.values() if {*cell.question_ids} == usual]
@@ -249,18 +248,6 @@ def _common(cell: TableCell, best: TableCell) -> tuple[I64, I64]:
     pairs = [(place[key], i) for i, key in enumerate(best.question_ids) if key in place]
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
-
-
-def _checked(cell: TableCell) -> TableCell:
-    wrong = np.argwhere(~np.isfinite(cell.total))
-    if wrong.size:
-        seed, question = wrong[0]
-        labels = ", ".join(f"{name}={label}" for name, label in cell.at.items())
-        raise DataError(
-            f"cell {cell.cell_id} ({labels}): the score of {cell.question_ids[question]} under seed {cell.seeds[seed]} "
-            f"is {cell.total[seed, question]}: every score must be a finite number."
-        )
-    return cell
 
 
 def group_scores(

@@ -1,17 +1,11 @@
-"""What a sweep will do, told before it starts: what it holds fixed, and an estimate of its answer calls."""
+"""What a sweep will do, told before it starts: what it holds fixed, its cells, and a bound of its answer calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
-from typing import Any
 
-from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
-from kohaku_ray.records import digest
-from kohaku_ray.run.deployments import window_of
-from kohaku_ray.run.identity import model_parts
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import settings_of
@@ -53,67 +47,8 @@ Recorded = Callable[[str], AbstractSet[str]]
 """Reads the keys of the ledger at a path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A sweep's answer calls, as far as they are known before retrieval."""
-
-    n_asked: int  # of all runs if no answer is blank
-    n_distinct: int  # of these
-    n_most: int  # distinct ones if every retry is used
-    n_recorded: int  # replies in the ledger, of any run
-    prompt_tokens: int  # bound for the distinct calls if no answer is blank: their number times the budget
-
-
-def estimate(plan: Plan, recorded: Recorded) -> Estimate:
-    """Count a sweep's answer calls without making one; ``recorded`` reads the keys of a ledger.
-
-    They are counted by the settings that decide their prompts: runs with equal settings ask the same.
-
-    Raises:
-        DataError: Questions or ledger cannot be read.
-    """
-    answers: dict[str, tuple[int, int, int]] = {}
-    n_asked = 0
-    for config in plan.runs.values():
-        n_questions, uses = len(questions_of(config)), config.uses
-        n_asked += n_questions * config.ensemble.members
-        models = [config.role(config.declaration.lead, member).model for member in range(config.ensemble.members)]
-        for name in dict.fromkeys(models):
-            shown, n = _what_is_shown(config, name), n_questions * models.count(name)
-            window = window_of(config.models[name])  # type: ignore[arg-type]
-            least, most, tokens = answers.get(shown, (0, 0, 0))
-            budget = uses.context_tokens or window
-            answers[shown] = (max(least, n), max(most, n * uses.attempts), max(tokens, n * budget))
-    n_distinct, n_most, prompt_tokens = map(sum, zip(*answers.values(), strict=True)) if answers else (0, 0, 0)
-    ledgers = {config.ledger.path for config in plan.runs.values()}
-    return Estimate(n_asked, n_distinct, n_most, sum(len(recorded(path)) for path in ledgers), prompt_tokens)
-
-
-def _what_is_shown(config: Config, name: str) -> str:
-    """Return a key of everything that decides a deployment's answer prompts, except question and attempt."""
-    return digest(
-        {
-            "index": config.index.path,
-            "questions": config.questions.model_dump(mode="json"),
-            "system": config.declaration.name,
-            "settings": config.settings.model_dump(mode="json", exclude=set(config.uses.retry_settings)),
-            "roles": {role: _played(config, role) for role in config.uses.roles},
-            "prompts": config.prompts,
-            "model": model_parts(config.models[name]),
-            "scope": config.ensemble.scope,
-            "seed": config.seed,
-            "ledger": config.ledger.path,
-        }
-    )
-
-
-def _played(config: Config, role: str) -> dict[str, Any]:
-    played = config.role(role)
-    return {**asdict(played), "model": model_parts(config.models[played.model])}
-
-
 def describe_plan(plan: Plan, recorded: Recorded) -> str:
-    """Describe what a sweep will do, for ``--dry-run``; arguments as in ``estimate``.
+    """Describe what a sweep will do, for ``--dry-run``; ``recorded`` reads the keys of a ledger.
 
     Raises:
         DataError: Questions or ledger cannot be read.
@@ -121,16 +56,18 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
     lines = [plan.loaded.sweep.title or "", *(_described(table, plan.loaded.sweep.seeds) for table in plan.tables), ""]
     lines += [f"fixed     {line}" for line in fixed_lines(plan)]
     cells = [cell for table in plan.tables for cell in table.cells]
-    n_finished, found = len(plan.finished), estimate(plan, recorded)
     n_there = sum(map(is_there, plan.indexes))
+    runs = plan.runs.values()
+    asked = [(len(questions_of(config)) * config.ensemble.members, config.uses.attempts) for config in runs]
+    n_most = sum(n * attempts for n, attempts in asked)
+    n_recorded = sum(len(recorded(path)) for path in {config.ledger.path for config in runs})
     lines += [
         "",
         f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
-        f"{counted(len(plan.runs), 'distinct run')}, {n_finished} finished",
+        f"{counted(len(plan.runs), 'distinct run')}, {len(plan.finished)} finished",
         f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
-        f"answers   {found.n_asked:,} calls, {found.n_distinct:,} distinct, up to {found.n_most:,} with retries",
-        f"ledger    {found.n_recorded:,} replies; which of the calls are among them is known after retrieval",
-        f"tokens    at most {found.prompt_tokens:,} of context in the distinct calls before retries",
+        f"answers   at most {sum(n for n, _ in asked):,} calls, {n_most:,} with every retry; equal ones are made once",
+        f"ledger    {n_recorded:,} replies",
     ]
     if said := missing_lines(plan):
         lines += ["", *said]

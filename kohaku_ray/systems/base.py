@@ -71,7 +71,6 @@ class Uses:
         roles: Model roles that are asked.
         views: Deepest search per view.
         attempts: Most answer calls per member and question.
-        retry_settings: Settings that add attempts and do not change the first.
         context_tokens: Longest context of the first attempt, in tokens; None: the model's window.
         cross_encoder: Deployment that ranks pairs; None: no pairs are ranked.
         images: Roles whose requests carry images.
@@ -80,7 +79,6 @@ class Uses:
     roles: tuple[str, ...]
     views: Mapping[str, Depth] = field(default_factory=dict)
     attempts: int = 1
-    retry_settings: tuple[str, ...] = ()
     context_tokens: int | None = None
     cross_encoder: str | None = None
     images: tuple[str, ...] = ()

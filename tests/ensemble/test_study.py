@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kit.plain_vote import plain_vote
 from kit.properties import scaled
 
-from kohaku_ray.ensemble import vote as count
 from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.pool import pool_ballots
 from kohaku_ray.ensemble.study import Marks, subsamples
@@ -133,16 +132,6 @@ def test_more_references_than_a_word_has_bits():
     marks = Marks(pool, by_refs={"ref": lambda q, refs: float(len(refs))})
     scored = marks.score(vote_pool(pool, np.array(drawn), [VoteRule("union"), VoteRule("intersection")]))
     assert scored["ref"].tolist() == [[[130.0, 100.0]], [[10.0, 40.0]]]
-
-
-def test_cells_are_counted_in_pieces_alike(monkeypatch):
-    table = [ballots(("1000", "a"), ("1001", "b"), ("", ""), ("1002", "a")), ballots(*[("7", "c")] * 4)]
-    pool = pool_ballots(table)
-    drawn = np.array(list(combinations(range(4), 3)))
-    whole = vote_pool(pool, drawn, RULES)
-    monkeypatch.setattr(count, "_MOST_PAIRS", 27)
-    pieces = vote_pool(pool, drawn, RULES)
-    assert all(np.array_equal(getattr(whole, name), getattr(pieces, name)) for name in ("leader", "spelling", "words"))
 
 
 @pytest.mark.data

@@ -98,12 +98,6 @@ def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(fil
     assert render(found).endswith("\n".join(found.notes))
 
 
-def test_what_is_odd_in_many_files_is_said_once(files):
-    notes = compare_files(files["truth"], [files["c"]] * 3).notes
-    assert "all 3 files: 2 missing: q3, q5" in notes
-    assert len(notes) == 6
-
-
 def test_parts_of_the_truth(files):
     found = compare_files(files["truth"], [files["a"], files["b"], files["a"]], by="split")
     split = found.split

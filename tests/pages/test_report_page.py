@@ -18,7 +18,6 @@ from run_files import (
     item,
     match,
     own_run,
-    plan,
     small_run,
     small_truth,
     write_run,
@@ -198,19 +197,6 @@ def test_a_page_that_would_be_too_large_shows_less(tmp_path, monkeypatch):
     assert "farther off than rounding, or another year 1 q2" in text
     assert "other references than the truth 1 q3" in text
     assert "Answer agreement: 3 of 4 questions unanimous" in page
-
-
-def test_each_member_may_plan_for_itself(tmp_path):
-    plans = [*plan("q1", "one", member=0), *plan("q1", "two", member=1, error="bad plan")]
-    config = CONFIG.replace("scope: answer", "scope: question")
-    facts = FACTS | {"models": {"answer": ["big (vllm)"], "plan": ["small (openai)"]}, "baselines": []}
-    trace = [*plans, *(match("q1", member=member) for member in (0, 1))]
-    whole, questions = view(small_run(tmp_path / "run", trace=trace, config=config, facts=facts))
-    header = dict(whole.header)
-    assert (header["Members"], header["Models"]) == ("3, each prepares for itself", "big (vllm); plan small (openai)")
-    assert not any("baseline" in note for note in whole.notes)
-    steps = [(one.title, one.rows.member, one.rows.errors) for one in questions["q1"].steps]
-    assert steps == [("Plan", 0, ()), ("Plan", 1, ("bad plan",)), ("Evidence", 0, ()), ("Evidence", 1, ())]
 
 
 def test_a_system_of_any_name_with_steps_of_any_name_is_shown(tmp_path):

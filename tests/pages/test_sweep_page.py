@@ -17,7 +17,7 @@ from kohaku_ray.evaluation.compare import split_of
 from kohaku_ray.evaluation.metrics import Score
 from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT
 from kohaku_ray.pages import sweep_page, sweep_questions
-from kohaku_ray.pages.sweep_charts import is_noise, paid, stair, table_charts
+from kohaku_ray.pages.sweep_charts import paid, stair, table_charts
 from kohaku_ray.pages.sweep_page import _table_block, count_errors, page, write_sweep
 from kohaku_ray.pages.sweep_questions import behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats, lay_out
@@ -161,19 +161,6 @@ def test_more_than_four_lines_have_no_bands_and_those_beyond_the_eighth_are_left
     assert len(re.findall(r">row \d+</text>", chart.svg)) == n_named
 
 
-def test_heat_maps_mark_what_is_within_noise(stats, html):
-    one = stats[0]
-    cells = {place: cell.scores.mean() for place, cell in one.grid.cells.items() if cell.is_scored}
-    chart = table_charts(one.grid, one.comparisons)[0]
-    noisy = {place for place, made in one.comparisons.items() if is_noise(made)}
-    assert 0 < len(noisy) < len(cells)
-    for place in noisy:
-        made = one.comparisons[place]
-        assert made.interval.low <= 0 <= made.interval.high
-    assert chart.svg.count(" ≈</text>") == len(noisy)
-    assert chart.note in plain(html).replace("\u2019", "'")
-
-
 def test_the_stair_is_what_nothing_as_cheap_beats(sweep):
     points = paid(behind_figures(sweep), lambda run: run.tokens)
     steps = stair(points)
@@ -183,13 +170,6 @@ def test_the_stair_is_what_nothing_as_cheap_beats(sweep):
         assert not [one for one in points if one.cost <= step.cost and one.score > step.score]
     for one in points:
         assert [step for step in steps if step.cost <= one.cost and step.score >= one.score]
-
-
-def test_costs_are_per_question_and_need_runs(sweep):
-    point = paid(behind_figures(sweep), lambda run: run.tokens)[0]
-    runs = {run.run_id: run for run in sweep.runs}
-    assert point.cost == pytest.approx(sum(runs[run_id].tokens for run_id in point.of.cell.run_ids) / 3 / 24)
-    assert paid(behind_figures(sweep), lambda run: 0) == []
 
 
 def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):

@@ -172,11 +172,6 @@ def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere
     assert (config.settings.queries, config.settings.normalise) == (2, "max"), "not the paper's minmax"
 
 
-def test_a_million_cells_are_counted_without_being_made(write):
-    axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
-    assert load_sweep(write(axes=axes)).sweep.n_cells == 10**6
-
-
 def test_files_of_a_pool_may_name_the_environment(write, tmp_path, monkeypatch):
     monkeypatch.setenv("THERE", "/data")
     pool = {"files": ["${THERE}/*.csv", "${ELSEWHERE:-here}/a.csv"]}

@@ -26,7 +26,6 @@ def uses(settings: KohakuSettings) -> Uses:
         roles=("answer",) if settings.queries == 1 else ("answer", "plan"),
         views=views,
         attempts=settings.max_retries + 1,
-        retry_settings=("max_retries",),
         context_tokens=settings.max_context_tokens,
         cross_encoder=settings.cross_encoder,
         images=("answer",) if settings.send_images else (),
