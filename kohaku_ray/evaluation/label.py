@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import permutations
 
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
@@ -53,16 +52,12 @@ def _guess(given: SubmissionRow | None) -> tuple[str | None, float | None]:
     return read_label(given.answer_value), confidence if 0 <= confidence <= 1 else None
 
 
-def _true_labels(truth: Submission) -> dict[str, str]:
-    return {key: label for key, row in truth.rows.items() if (label := _true_label(row)) is not None}
-
-
 def set_figures(truth: Submission, given: Submission) -> dict[str, float]:
     """Compare predictions with true labels: shares, F1 and, where there are confidences, the Brier score.
 
     A missing prediction is wrong; empty where no question has a true label.
     """
-    labels = _true_labels(truth)
+    labels = {key: label for key, row in truth.rows.items() if (label := _true_label(row)) is not None}
     if not labels:
         return {}
     guesses = [(true, *_guess(given.rows.get(key))) for key, true in labels.items()]
@@ -71,7 +66,7 @@ def set_figures(truth: Submission, given: Submission) -> dict[str, float]:
     right = {label: confusion[label, label] for label in there}
     called = sum(count for (_, label), count in confusion.items() if label == CONTRADICT) + there[CONTRADICT]
     found = {
-        "majority class": _majority(labels)[1] / len(labels),
+        "majority class": max(there.values()) / len(labels),
         "balanced accuracy": sum(right[label] / there[label] for label in there) / len(there),
         f"F1 of {CONTRADICT}": 2 * right.get(CONTRADICT, 0) / called if called else 0.0,
     }
@@ -79,18 +74,6 @@ def set_figures(truth: Submission, given: Submission) -> dict[str, float]:
     if sure:
         found["Brier score"] = sum((confidence - is_right) ** 2 for is_right, confidence in sure) / len(sure)
     return found
-
-
-def _majority(labels: Mapping[str, str]) -> tuple[str, int]:
-    return Counter(labels.values()).most_common(1)[0]
-
-
-def _baseline(truth: Submission) -> str:
-    labels = _true_labels(truth)
-    if not labels:
-        return ""
-    label, n = _majority(labels)
-    return f"Always {label}, the majority class, scores {n / len(labels):.4f} ({n} of {len(labels)})."
 
 
 LABEL = Metric(
@@ -106,5 +89,4 @@ LABEL = Metric(
     gold=lambda truth: _true_label(truth) or "",
     needs_gold=True,
     figures=set_figures,
-    baseline=_baseline,
 )

@@ -102,7 +102,6 @@ class Metric:
         gold: A question's gold value as shown; empty: it has none.
         needs_gold: A question without a gold value is not scored.
         figures: Numbers by name that only a whole set of predictions has, from a truth and the predictions.
-        baseline: Describes, in a sentence, the score of predictions that ignore the question.
     """
 
     name: str
@@ -118,7 +117,6 @@ class Metric:
     gold: Callable[[SubmissionRow], str] = lambda truth: truth.answer_value
     needs_gold: bool = False
     figures: Callable[[Submission, Submission], Mapping[str, float]] | None = None
-    baseline: Callable[[Submission], str] | None = None
 
     def __post_init__(self) -> None:
         """Check the names of the parts."""

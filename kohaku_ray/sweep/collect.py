@@ -86,7 +86,6 @@ def collect(
         notes=(
             *(f"Fixed in {line}." for line in fixed_lines(plan)),
             *plan.notes,
-            *reader.baselines(),
             *about,
             *_notes(plan, read),
         ),
@@ -145,11 +144,6 @@ class _Reader:
             SweepQuestion(key, row.question or text.get(key, ""), gold(row), row.answer_unit)
             for key, row in rows.items()
         )
-
-    def baselines(self) -> list[str]:
-        """Describe what predictions that ignore the question score, once per truth."""
-        say = self.metric.baseline
-        return [] if say is None else [line for truth in self.truths.values() if (line := say(truth))]
 
     def run(self, run_id: str, config: Config) -> _Read:
         """Read a finished run."""

@@ -97,12 +97,3 @@ def test_figures_of_a_file_by_hand(tmp_path):
     assert line.split()[1:] == ["0.6000", "0.5833", "0.6667", "0.1367"]
     by_book = report_of(tmp_path, by="book").records
     assert [record["figures"]["majority class"] for record in by_book] == [1 / 2, 2 / 3]
-
-
-def test_the_baseline_is_the_majority_class():
-    rows = {
-        key: SubmissionRow(key, columns={"label": label}) for key, label in zip("abc", ("1", "0", "1"), strict=True)
-    }
-    assert LABEL.baseline(Submission("t", (), rows)) == (
-        "Always consistent, the majority class, scores 0.6667 (2 of 3)."
-    )
