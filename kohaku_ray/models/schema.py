@@ -23,6 +23,7 @@ MOST_QUERY_CHARS = 200
 """Longest query of a plan, in characters."""
 
 _NUMBER = r"-?[0-9]{1,18}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,3})?"
+_SEPARATED = r"-?([0-9]{1,3}(,[0-9]{3}){1,5}|[0-9]{1,18})(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,3})?"
 _RANGE = rf"\[{_NUMBER},{_NUMBER}\]"
 _SHORT = {"type": "string", "maxLength": LONGEST_TEXT}
 _UNIT = {"type": "string", "maxLength": 40}
@@ -34,6 +35,8 @@ _VALUES: dict[Kind | None, dict[str, Any]] = {
     "text": _SHORT,
     None: _SHORT,
 }
+# A small model copies a number with its separators: where it may not, 138,125 became [138,125].
+_COPIED = {"type": "string", "pattern": f"^({BLANK}|{_SEPARATED}|{_RANGE})$"}
 
 
 def answer_schema(
@@ -61,7 +64,8 @@ def answer_schema(
     known = list(dict.fromkeys(doc_ids))
     cited = {"type": "string", "enum": known} if known and constrain else _SHORT
     refs = {"type": "array", "items": cited, "maxItems": min(len(known), most_refs or len(known))}
-    every = dict(zip(ANSWER_FIELDS, (prose, prose, _VALUES[kind], _UNIT, refs), strict=True))
+    value = _COPIED if kind == "number" and "answer" not in fields else _VALUES[kind]
+    every = dict(zip(ANSWER_FIELDS, (prose, prose, value, _UNIT, refs), strict=True))
     return _object({name: every[name] for name in fields})
 
 

@@ -36,6 +36,7 @@ _NORMAL = {"number": ("number", "pair"), "range": ("pair",)}
 _FIRST_WORD = re.compile(r"[\W_]*(true|false|yes|no|[01])(?:\.0)?\b(?![.,]?[0-9])", re.IGNORECASE)
 
 _ONE_NUMBER = re.compile(r"^\s*\[\s*([^,\]]+?)\s*,\s*\1\s*\]\s*$")  # a range from a number to itself
+_SEPARATED = re.compile(r"^\s*[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?\s*$")
 
 
 def kind_of(question: str, unit: str | None, answer_type: str | None) -> Kind | None:
@@ -61,4 +62,5 @@ def read_as(value: str, kind: Kind | None, unit: str | None = None) -> tuple[str
         return value, len(value) <= LONGEST_TEXT
     if kind == "number":
         value = _ONE_NUMBER.sub(r"\1", value)
+        value = value.replace(",", "") if _SEPARATED.match(value) else value
     return value, value.lower() not in BOOLEANS and normalise(value, unit).kind in _NORMAL[kind]

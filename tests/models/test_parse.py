@@ -133,6 +133,8 @@ def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag)
         ({"answer_value": "value", "answer": "1383.9 MWh"}, "number", "1383.9 MWh", ("mistyped",)),
         ({"answer_value": "It took 3 of them"}, "number", "It took 3 of them", ("mistyped",)),
         ({"answer_value": [3, 6]}, "range", "[3,6]", ()),
+        ({"answer_value": "138,125"}, "number", "138125", ()),
+        ({"answer_value": "138,125"}, "text", "138,125", ()),
         ({"answer_value": "[3.5, 3.5]"}, "number", "3.5", ()),
         ({"answer_value": "[3,3]"}, "range", "[3,3]", ()),
         ({"answer_value": "[3,30]"}, "number", "[3,30]", ()),

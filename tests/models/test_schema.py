@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from kohaku_ray.models.schema import answer_schema, plan_schema
+from kohaku_ray.models.schema import SHORT_FIELDS, answer_schema, plan_schema
 
 ANSWER = {
     "explanation": "e",
@@ -57,6 +57,14 @@ def test_a_value_is_of_the_kind_asked_for_or_blank(kind, good, bad):
     schema = answer_schema(["a"], kind=kind)
     assert all(is_valid({**ANSWER, "answer_value": value}, schema) for value in (*good, "is_blank"))
     assert not any(is_valid({**ANSWER, "answer_value": value}, schema) for value in bad)
+
+
+def test_a_small_model_may_copy_a_number_with_its_separators():
+    schema = answer_schema(["a"], kind="number", fields=SHORT_FIELDS)
+    short = {name: ANSWER[name] for name in SHORT_FIELDS}
+    good = ("138,125", "-1,234,567.5", "138125", "[3,6]", "is_blank")
+    assert all(is_valid({**short, "answer_value": value}, schema) for value in good)
+    assert not any(is_valid({**short, "answer_value": value}, schema) for value in ("13,81", ",125", "1,2345"))
 
 
 def test_every_string_and_list_has_a_bound():

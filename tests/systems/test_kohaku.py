@@ -244,6 +244,22 @@ def test_the_schema_bounds_the_references_and_short_instructions_reach_the_promp
     )
 
 
+@pytest.mark.parametrize(
+    ("explanation", "refs", "cited"),
+    [
+        ("Cooling draws more.", ("water",), ("energy",)),
+        ("Water cools the racks.", (), ("water",)),
+        ("zzz", ("water",), ("water",)),  # it says nothing that a passage says
+    ],
+)
+def test_the_explanation_says_which_document_an_answer_comes_from(explanation, refs, cited):
+    said = reply(refs=refs, explanation=explanation)
+    found, _ = asked(said, top_k=12, cite="explanation")
+    assert (found.prediction.ref_ids, found.prediction.flags, found.prediction.is_blank) == (cited, (), False)
+    found, _ = asked(reply("is_blank", (), explanation=explanation), top_k=12, cite="explanation", max_retries=0)
+    assert found.prediction.ref_ids == ()
+
+
 def test_a_blank_is_asked_again_with_deeper_evidence_reranked_at_each_depth():
     tools = tools_for(BLANK, BLANK, reply())
     config = settings(top_k=1, top_k_final=1, dedup="node", max_retries=3)

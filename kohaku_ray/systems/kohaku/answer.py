@@ -14,6 +14,7 @@ from kohaku_ray.models.parse import CUT, parse_answer
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS, answer_schema
 from kohaku_ray.records import Prediction, Reply, TraceRow
+from kohaku_ray.retrieval.attribution import attribute
 from kohaku_ray.retrieval.context import Context, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
 from kohaku_ray.retrieval.fusion import Ranked, append_lexical, best_first
@@ -198,6 +199,12 @@ class Attempt:
         read = parse_answer(reply, shown.context.doc_ids, self.attempt, unit, self.kind)
         if self.settings.instructions == "short":  # which ask for none
             read = replace(read, answer=read.explanation)
+        if self.settings.cite == "explanation" and not read.is_blank:
+            snippets = shown.context.snippets
+            source = attribute(read.explanation, ((part.doc_id, part.text) for part in snippets))
+            if source is not None:
+                flags = tuple(flag for flag in read.flags if flag != "uncited")
+                read = replace(read, ref_ids=(source,), flags=flags)
         if self.settings.require_refs and "uncited" in read.flags:
             read = replace(read, is_blank=True, answer_value="")
         needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)

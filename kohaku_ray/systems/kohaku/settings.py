@@ -64,6 +64,9 @@ class KohakuSettings(Section):
     value asked for needs."""
     max_refs: PositiveInt | None = None
     """Most references of an answer, by its schema; None: as many as documents in the context."""
+    cite: Literal["model", "explanation"] = "model"
+    """Where an answer's references come from: from the model's `ref_id`; or the document whose passage holds most of
+    its explanation, which a small model quotes more reliably than it copies an id."""
     constrain_refs: bool = True
     """List the context's document ids in the schema as the only values of ref_id."""
     require_refs: bool = True
