@@ -10,6 +10,7 @@ pair of rule and subsample (1: on all). Its time is extrapolated to all pairs, a
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import Parts, subsamples
+from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, Outcomes, Verdict, VoteRule, vote, vote_pool
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import read_submission
@@ -96,12 +97,12 @@ def main() -> int:
             scores[size] = score_of(marks.score(outcomes))
         run_loop(loop, table, units, normal, pool, drawn, outcomes, arguments.loop)
     print(f"{len(files)} recorded runs, {pool.n_questions} questions, {len(pool.chains)} with chained tolerances")
-    print_scores(scores)
+    print_scores(scores, pool, marks)
     return report(setup, counting, marking, loop)
 
 
 def score_of(parts: Parts) -> np.ndarray:
-    """Shape ``(rules, subsamples)``."""
+    """Shape ``(rules, subsamples)``, or ``(rules,)`` of an expectation."""
     return find_metric("wattbot").weigh({name: part.mean(1) for name, part in parts.items()})
 
 
@@ -143,13 +144,21 @@ def same_verdict(pool: Pool, question: int, verdict: Verdict, outcomes: Outcomes
     return (verdict.is_blank, verdict.answer_value, refs) == (blank, value, pool.refs_of(question, outcomes.words[at]))
 
 
-def print_scores(scores: Mapping[int, np.ndarray]) -> None:
-    """The WattBot score of ``answer_priority`` by size: mean ± sd over subsamples."""
-    columns = [RULES.index(VoteRule("answer_priority", is_ignored)) for is_ignored in (True, False)]
-    print(f"\n{'answer_priority':<17}{'blanks ignored':<17}{'blanks vote'}")
+def print_scores(scores: Mapping[int, np.ndarray], pool: Pool, marks: Marks) -> None:
+    """The WattBot score of ``answer_priority`` by size: mean ± sd over subsamples, and exactly where countable."""
+    chosen = [VoteRule("answer_priority", True), VoteRule("answer_priority", False)]
+    columns = [RULES.index(rule) for rule in chosen]
+    print(f"\n{'answer_priority':<17}{'blanks ignored':^26}{'blanks vote':^26}")
+    print(f"{'size':>4}{'':<13}" + f"{'mean ± sd':<16}{'exact':<10}" * 2)
     for size, score in scores.items():
-        cells = [f"{score[column].mean():.4f} ± {score[column].std(ddof=1):.4f}" for column in columns]
-        print(f"{size:>4}{'':<13}{'  '.join(cells)}")
+        exact = ["–", "–"]
+        if math.comb(pool.n_members, size) <= MOST_SUBSAMPLES:
+            exact = [f"{mean:.4f}" for mean in score_of(expected_score(pool, size, chosen, marks))]
+        cells = [
+            f"{score[column].mean():.4f} ± {score[column].std(ddof=1):.4f} {text:<10}"
+            for column, text in zip(columns, exact, strict=True)
+        ]
+        print(f"{size:>4}{'':<13}{''.join(cells)}".rstrip())
 
 
 def report(setup: Clock, counting: Clock, marking: Clock, loop: Loop) -> int:

@@ -69,7 +69,7 @@ DATA: dict[str, Steps] = {
     "narrative": _preset("narrative"),
 }
 TABLES = ("answers", "votes", "trace")
-FILES = ("submission.csv", "answers.jsonl", "scores.jsonl", "voted.csv", "my.yaml", "tables.json", "*.csv")
+FILES = ("submission.csv", "answers.jsonl", "scores.jsonl", "voted.csv", "my.yaml", "tables.json", "*.tex", "*.csv")
 TIMED = {"seconds", "wall_s", "used", "load1", "tokens_per_s"}
 
 

@@ -245,7 +245,7 @@ def sweep(arguments: argparse.Namespace) -> outcomes.Swept:
     for config in plan.runs.values():
         check_tracking(config)
     summary = run_sweep(plan)
-    text, files = finish_sweep(plan, summary)
+    text, files, selection = finish_sweep(plan, summary)
     tell(f"{text}\n\npage: {files[0]}")
     tracked = track_sweep(plan, files, summary.figures())
     if tracked:
@@ -264,6 +264,7 @@ def sweep(arguments: argparse.Namespace) -> outcomes.Swept:
         page=files[0],
         files=files,
         tracked=tracked,
+        selection=selection,
         seconds=summary.wall_s,
     )
 

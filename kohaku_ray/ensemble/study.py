@@ -12,6 +12,7 @@ Outcomes are scored by plain functions, called once per distinct value and refer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from types import MappingProxyType
@@ -19,15 +20,22 @@ from types import MappingProxyType
 import numpy as np
 
 from kohaku_ray.ensemble.pool import Pool, Words
-from kohaku_ray.ensemble.vote import Outcomes
+from kohaku_ray.ensemble.vote import Outcomes, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64
 
+MOST_SUBSAMPLES = 20_000
+"""Most subsamples that ``expected_score`` counts by default."""
+
+_BLOCK = 1024  # subsamples held at once
 _ATTEMPTS = 100  # draws per wanted subsample before the search for more ends
 
 
 Parts = dict[str, F64]
-"""Scores by part, shape ``(rules, Q, S)`` each; a score is their weighted sum."""
+"""Scores by part, shape ``(rules, Q, S)`` each, or ``(rules, Q)`` where subsamples have been averaged.
+
+A score is their weighted sum, so it is linear and any axis may be averaged first.
+"""
 
 
 class Marks:
@@ -94,6 +102,29 @@ def _distinct(question: I64, words: Words) -> tuple[I64, I64]:
         bits = np.unique(column, return_inverse=True)[1]
         first, inverse = np.unique(inverse * len(question) + bits, return_index=True, return_inverse=True)[1:]
     return first, inverse
+
+
+def expected_score(
+    pool: Pool, size: int, rules: Sequence[VoteRule], marks: Marks, most: int = MOST_SUBSAMPLES
+) -> Parts:
+    """Average over every subsample of ``size`` members, at most ``most``: the exact expectation, ``(rules, Q)``.
+
+    Raises:
+        ConfigError: The size is not between 1 and the pool's, or there are too many subsamples to count them all.
+    """
+    _check_size(pool.n_members, size)
+    n_subsamples = math.comb(pool.n_members, size)
+    if n_subsamples > most:
+        raise ConfigError(
+            f"{pool.n_members} members have {n_subsamples} subsamples of {size} but at most {most} are counted: "
+            f"draw some with subsamples() or raise most to {n_subsamples}."
+        )
+    sums: Parts = {}
+    every = combinations(range(pool.n_members), size)
+    while block := list(islice(every, _BLOCK)):
+        parts = marks.score(vote_pool(pool, np.array(block, dtype=np.int64), rules))
+        sums = {name: sums.get(name, 0.0) + part.sum(axis=2) for name, part in parts.items()}
+    return {name: part / n_subsamples for name, part in sums.items()}
 
 
 def subsamples(n_members: int, size: int, n: int, seed: int, strata: Sequence[str] | None = None) -> I64:

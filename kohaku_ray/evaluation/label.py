@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 
+from kohaku_ray.evaluation.figures import Figures, FigureTable, Number, Points
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 
@@ -15,11 +18,21 @@ _SPELLINGS = {
     **dict.fromkeys(("contradict", "contradicts", "contradicted", "contradictory", "contradiction"), CONTRADICT),
     **dict.fromkeys(("inconsistent", "inconsistency", "0", "0.0", "false", "no"), CONTRADICT),
 }
+_Z = 1.959963984540054  # 97.5 % point of the normal distribution
 
 
 def read_label(text: str | None) -> str | None:
     """Read a label in any spelling (``consistent``/``contradict``, 1/0, true/false); None for other text."""
     return _SPELLINGS.get((text or "").strip(" \t\r\n\"'.").casefold())
+
+
+def wilson(n_right: int, n: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927)."""
+    share, spread = n_right / n, _Z**2 / n
+    middle = share + spread / 2
+    half = _Z * math.sqrt(share * (1 - share) / n + spread / (4 * n))
+    low, high = (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+    return max(min(low, share), 0.0), min(max(high, share), 1.0)
 
 
 def _true_label(row: SubmissionRow) -> str | None:
@@ -52,28 +65,85 @@ def _guess(given: SubmissionRow | None) -> tuple[str | None, float | None]:
     return read_label(given.answer_value), confidence if 0 <= confidence <= 1 else None
 
 
-def set_figures(truth: Submission, given: Submission) -> dict[str, float]:
-    """Compare predictions with true labels: shares, F1 and, where there are confidences, the Brier score.
+def _true_labels(truth: Submission) -> dict[str, str]:
+    return {key: label for key, row in truth.rows.items() if (label := _true_label(row)) is not None}
 
-    A missing prediction is wrong; empty where no question has a true label.
+
+def set_figures(truth: Submission, given: Submission) -> Figures | None:
+    """Compare predictions with true labels: shares, F1, Brier score, confusion, reliability by tenth of confidence.
+
+    A missing prediction is wrong; None where no question has a true label.
     """
-    labels = {key: label for key, row in truth.rows.items() if (label := _true_label(row)) is not None}
+    labels = _true_labels(truth)
     if not labels:
-        return {}
+        return None
     guesses = [(true, *_guess(given.rows.get(key))) for key, true in labels.items()]
     confusion = Counter((true, label) for true, label, _ in guesses)
     there = Counter(labels.values())
     right = {label: confusion[label, label] for label in there}
+    n, n_right = len(labels), sum(right.values())
     called = sum(count for (_, label), count in confusion.items() if label == CONTRADICT) + there[CONTRADICT]
-    found = {
-        "majority class": max(there.values()) / len(labels),
-        "balanced accuracy": sum(right[label] / there[label] for label in there) / len(there),
-        f"F1 of {CONTRADICT}": 2 * right.get(CONTRADICT, 0) / called if called else 0.0,
-    }
+    majority, n_majority = _majority(labels)
+    balanced = sum(right[label] / there[label] for label in there) / len(there)
+    numbers = [
+        Number("accuracy", n_right / n, wilson(n_right, n)),
+        Number("majority class", n_majority / n, note=f"always {majority}"),
+        Number("balanced accuracy", balanced, note="mean over the true labels"),
+        Number(f"F1 of {CONTRADICT}", 2 * right.get(CONTRADICT, 0) / called if called else 0.0),
+    ]
     sure = [(label == true, confidence) for true, label, confidence in guesses if label and confidence is not None]
     if sure:
-        found["Brier score"] = sum((confidence - is_right) ** 2 for is_right, confidence in sure) / len(sure)
-    return found
+        brier = sum((confidence - is_right) ** 2 for is_right, confidence in sure) / len(sure)
+        numbers.append(Number("Brier score", brier, note=f"lower is better; {len(sure)} with a confidence"))
+    bins = _reliability(sure)
+    return Figures(n, tuple(numbers), (_confusion_table(confusion), *_bin_tables(bins)), _bin_plots(bins))
+
+
+def _confusion_table(confusion: Counter[tuple[str, str | None]]) -> FigureTable:
+    columns = [*LABELS, *([None] if any(label is None for _, label in confusion) else [])]
+    rows = tuple((true, *(str(confusion[true, label]) for label in columns)) for true in LABELS)
+    return FigureTable("Confusion", ("true label", *(f"read as {label or 'none'}" for label in columns)), rows)
+
+
+Bins = Sequence[tuple[float, int, float, float]]
+"""Per tenth of confidence with any prediction: its lower end, their number, mean confidence and share of right ones."""
+
+
+def _reliability(sure: Sequence[tuple[bool, float]]) -> Bins:
+    tenths: dict[int, list[tuple[bool, float]]] = {}
+    for is_right, confidence in sure:
+        tenths.setdefault(min(int(confidence * 10), 9), []).append((is_right, confidence))
+    return [
+        (tenth / 10, len(pairs), sum(c for _, c in pairs) / len(pairs), sum(r for r, _ in pairs) / len(pairs))
+        for tenth, pairs in sorted(tenths.items())
+    ]
+
+
+def _bin_tables(bins: Bins) -> tuple[FigureTable, ...]:
+    rows = tuple(
+        (f"{low:.1f} to {low + 0.1:.1f}", str(n), f"{mean:.3f}", f"{right:.3f}") for low, n, mean, right in bins
+    )
+    head = ("confidence", "predictions", "mean confidence", "share of right ones")
+    return (FigureTable("Reliability", head, rows),) if rows else ()
+
+
+def _bin_plots(bins: Bins) -> tuple[Points, ...]:
+    points = tuple((mean, right, n) for _, n, mean, right in bins)
+    note = "Predictions by tenth of their confidence; on the line, they are right as often as they are confident."
+    plot = Points("Reliability", note, "mean confidence", "share of right labels", points)
+    return (plot,) if points else ()
+
+
+def _majority(labels: Mapping[str, str]) -> tuple[str, int]:
+    return Counter(labels.values()).most_common(1)[0]
+
+
+def _baseline(truth: Submission) -> str:
+    labels = _true_labels(truth)
+    if not labels:
+        return ""
+    label, n = _majority(labels)
+    return f"Always {label}, the majority class, scores {n / len(labels):.4f} ({n} of {len(labels)})."
 
 
 LABEL = Metric(
@@ -89,4 +159,5 @@ LABEL = Metric(
     gold=lambda truth: _true_label(truth) or "",
     needs_gold=True,
     figures=set_figures,
+    baseline=_baseline,
 )

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.builtin import DEFAULT_METRIC as DEFAULT_METRIC
 from kohaku_ray.evaluation.builtin import METRICS as METRICS
+from kohaku_ray.evaluation.figures import FiguresOf
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.settings import find_registered
@@ -101,7 +102,8 @@ class Metric:
         truth_columns: Columns that a truth file must have beside ``id``; of a tuple, any one.
         gold: A question's gold value as shown; empty: it has none.
         needs_gold: A question without a gold value is not scored.
-        figures: Numbers by name that only a whole set of predictions has, from a truth and the predictions.
+        figures: Figures of a whole set of predictions.
+        baseline: Describes, in a sentence, the score of predictions that ignore the question.
     """
 
     name: str
@@ -116,7 +118,8 @@ class Metric:
     truth_columns: tuple[str | tuple[str, ...], ...] = ("answer_value", "ref_id")
     gold: Callable[[SubmissionRow], str] = lambda truth: truth.answer_value
     needs_gold: bool = False
-    figures: Callable[[Submission, Submission], Mapping[str, float]] | None = None
+    figures: FiguresOf | None = None
+    baseline: Callable[[Submission], str] | None = None
 
     def __post_init__(self) -> None:
         """Check the names of the parts."""

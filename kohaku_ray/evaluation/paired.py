@@ -1,11 +1,10 @@
-"""Runs on the same questions: differences, their bootstrap interval, sign flips, effect size and power.
+"""Two runs on the same questions: differences, their bootstrap interval, sign flips and effect size.
 
 All random draws are seeded: the same scores give the same figures. Values that are not finite are a ``DataError``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,10 +17,6 @@ from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, as_vector, sampl
 from kohaku_ray.index.arrays import F64
 
 N_RESAMPLES = 9_999
-POWER = 0.8
-EFFECT = 0.02
-"""Difference for which the number of questions is given."""
-
 EXACT_DIFFERENCES = 32
 """Most non-zero differences for which all sign flips are counted: twice 2¹⁶ sums, some milliseconds."""
 
@@ -178,45 +173,6 @@ def paired_effect(differences: npt.ArrayLike) -> float | None:
         return 0.0
     sd = sample_sd(d)
     return float(d.mean()) / sd if sd else None
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """What ``n_questions`` show of the differences between ``n_cells`` cells, by a paired t test (5 %, 80 % power).
-
-    Attributes:
-        detectable: Smallest true difference that is shown: median over the pairs of cells that differ.
-        n_needed: Questions that show a difference of ``EFFECT``.
-    """
-
-    n_cells: int
-    n_questions: int
-    detectable: float | None = None
-    n_needed: int | None = None
-
-
-def power_of(scores: F64) -> Power:
-    """Compute the power of two or more cells: (t₀.₉₇₅ + t₀.₈) s / √n, s the sd of paired differences (Cohen 1988).
-
-    For the questions needed, the quantiles are those of the normal distribution: for large n.
-
-    Args:
-        scores: Shape ``(n_cells, n_questions)``, the same questions in the same order.
-    """
-    from scipy.special import ndtri, stdtrit
-
-    n_cells, n = scores.shape
-    if n < 2:
-        return Power(n_cells, n)
-    covariance = np.cov(scores)
-    variance = np.diag(covariance)
-    spread = np.maximum(variance[:, None] + variance - 2.0 * covariance, 0.0)[np.triu_indices(n_cells, 1)]
-    spread = spread[spread > NOISE * max(float(variance.max()), NOISE)]
-    if not spread.size:
-        return Power(n_cells, n)
-    deviation, tails = float(np.median(np.sqrt(spread))), np.array([(1.0 + CONFIDENCE) / 2.0, POWER])
-    n_needed = math.ceil((float(ndtri(tails).sum()) * deviation / EFFECT) ** 2)
-    return Power(n_cells, n, float(stdtrit(n - 1, tails).sum()) * deviation / math.sqrt(n), n_needed)
 
 
 def mcnemar(n_lost: int, n_won: int) -> float:

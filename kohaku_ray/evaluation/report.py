@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.figures import Figures, FiguresOf, FigureTable
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
@@ -26,6 +27,7 @@ class FileReport:
         ragged: Ids of rows with more or fewer cells than the header.
         n_without_id: Rows left out because their id is empty.
         errors: Number of wrong predictions in each class of the report's ``classes``.
+        figures: Figures of the whole set by metric, for metrics that have any.
     """
 
     file: str
@@ -35,18 +37,7 @@ class FileReport:
     ragged: tuple[str, ...]
     n_without_id: int
     errors: Mapping[str, int]
-
-    @property
-    def notes(self) -> list[str]:
-        """What is odd about the file, one line per oddity."""
-        found = (
-            (self.missing, "missing"),
-            (self.extra, "not in the truth"),
-            (self.doubled, "doubled, the first row counts"),
-            (self.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
-        )
-        nameless = [f"{self.n_without_id} rows without an id, left out"] if self.n_without_id else []
-        return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in found if ids] + nameless
+    figures: Mapping[str, Figures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +69,7 @@ def run_score(
     by: str | None = None,
     errors: bool = False,
     limit: int | None = None,
+    split_by: Sequence[str] = (),
 ) -> ScoreReport:
     """Score submission files against a truth file.
 
@@ -88,6 +80,7 @@ def run_score(
         by: A column of the truth to split the questions by; one record for each of its labels.
         errors: Count the error classes too, for each whole file.
         limit: How many of the truth's questions are scored, from the first, as in a limited run.
+        split_by: Columns of the truth by which figures of the whole set are split too, where it has them.
 
     Raises:
         ConfigError: There is no such metric.
@@ -98,7 +91,10 @@ def run_score(
     truth = scored_rows(read_truth(truth_path, found), found, limit)
     parts = parts_of(truth, by) if by is not None else {"": truth}
     submissions = [read_submission(path) for path in files]
-    reports = tuple(file_report(truth, each, classifier) for each in submissions)
+    reports = tuple(
+        replace(_file_report(truth, each, classifier), figures=_figures(truth, each, found, split_by))
+        for each in submissions
+    )
     records = []
     for submission, report in zip(submissions, reports, strict=True):
         for metric, (label, part) in product(found, parts.items()):
@@ -107,13 +103,36 @@ def run_score(
             record |= {**score.parts, "n": score.n, "missing": score.missing}
             if by is not None:
                 record |= {"by": by, "label": label}
-            if metric.figures is not None and (figures := metric.figures(part, submission)):
-                record["figures"] = dict(figures)
+            if metric.figures is not None and (whole := metric.figures(part, submission)) is not None:
+                record["figures"] = {number.name: number.value for number in whole.numbers}
             if errors:
                 record["errors"] = dict(report.errors)
             records.append(record)
     classes = classifier.classes if classifier is not None else ()
-    return ScoreReport(records, reports, file_report(truth, truth, classifier), found, classes, by, errors)
+    return ScoreReport(records, reports, _file_report(truth, truth, classifier), found, classes, by, errors)
+
+
+def _figures(
+    truth: Submission, given: Submission, metrics: Sequence[Metric], split_by: Sequence[str]
+) -> dict[str, Figures]:
+    """Compute the figures of a whole file by metric, with a table of their numbers per column of ``split_by``."""
+    found = {}
+    for metric in metrics:
+        compute = metric.figures
+        if compute is not None and (whole := compute(truth, given)) is not None:
+            splits = [_by_label(compute, truth, given, by) for by in split_by if by in truth.header]
+            found[metric.name] = replace(whole, tables=(*whole.tables, *(table for table in splits if table)))
+    return found
+
+
+def _by_label(compute: FiguresOf, truth: Submission, given: Submission, by: str) -> FigureTable | None:
+    found = {label: one for label, part in parts_of(truth, by).items() if (one := compute(part, given)) is not None}
+    names = tuple(dict.fromkeys(number.name for figures in found.values() for number in figures.numbers))
+    rows = []
+    for label, figures in found.items():
+        texts = {number.name: number.text for number in figures.numbers}
+        rows.append((label, str(figures.n), *(texts.get(name, "–") for name in names)))
+    return FigureTable(f"By {by}", (by, "n", *names), tuple(rows)) if rows else None
 
 
 def parts_of(truth: Submission, by: str) -> dict[str, Submission]:
@@ -137,8 +156,7 @@ def labels_of(truth: Submission, by: str) -> list[str]:
     return [row.columns.get(by, "").strip() or _EMPTY for row in truth.rows.values()]
 
 
-def file_report(truth: Submission, submission: Submission, classifier: Metric | None = None) -> FileReport:
-    """Compare the ids of a file with the truth's, and count its errors."""
+def _file_report(truth: Submission, submission: Submission, classifier: Metric | None) -> FileReport:
     return FileReport(
         file=submission.path,
         missing=tuple(key for key in truth.rows if key not in submission.rows),

@@ -29,11 +29,16 @@ NOISE = 1e-12
 class Welch:
     """Two means of independent samples, compared without assuming equal variances.
 
-    The first mean less the second, the two-sided p of Welch's t, and Hedges' g; ``reason`` says why fields are None.
+    The first mean less the second with Welch's t, degrees of freedom, two-sided p, interval, and Hedges' g. ``reason``
+    says why fields are None.
     """
 
     difference: float | None
+    t: float | None = None
+    dof: float | None = None
     p: float | None = None
+    low: float | None = None
+    high: float | None = None
     g: float | None = None
     reason: str = ""
 
@@ -76,14 +81,16 @@ def welch(a: npt.ArrayLike, b: npt.ArrayLike) -> Welch:
     sd_x, sd_y = sample_sd(x), sample_sd(y)
     if sd_x == sd_y == 0.0:
         return Welch(difference, reason="no variance over seeds on either side")
-    from scipy.special import stdtr
+    from scipy.special import stdtr, stdtrit
 
     v_x, v_y = sd_x**2 / x.size, sd_y**2 / y.size
     error = math.sqrt(v_x + v_y)
     share = v_x / (v_x + v_y)
     dof = 1.0 / (share**2 / (x.size - 1) + (1.0 - share) ** 2 / (y.size - 1))
-    p = 2.0 * float(stdtr(dof, -abs(difference / error)))
-    return Welch(difference, p, _hedges_g(x, y))
+    t = difference / error
+    margin = float(stdtrit(dof, (1.0 + CONFIDENCE) / 2.0)) * error
+    p = 2.0 * float(stdtr(dof, -abs(t)))
+    return Welch(difference, t, dof, p, difference - margin, difference + margin, _hedges_g(x, y))
 
 
 def _hedges_g(x: F64, y: F64) -> float:
@@ -113,6 +120,15 @@ def ranks(scores: npt.ArrayLike) -> F64:
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(-_settled(scores), axis=-1), dtype=np.float64)
+
+
+def average_ranks(scores: npt.ArrayLike) -> F64:
+    """Mean rank of every cell over blocks (table columns, seeds or questions), 1 the best (Friedman 1937, Demšar 2006).
+
+    Args:
+        scores: Shape ``(n_blocks, n_cells)``, at least one block; all finite.
+    """
+    return np.asarray(ranks(scores).mean(axis=0))
 
 
 def correlate(a: npt.ArrayLike, b: npt.ArrayLike) -> Correlation:

@@ -1,4 +1,4 @@
-"""A run at a glance: score, cost, coverage, why answers lose points, what to look at first, plots."""
+"""A run at a glance: score, cost, coverage, why answers lose points, and what to look at first."""
 
 from __future__ import annotations
 
@@ -6,25 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.paired import score_interval
-from kohaku_ray.pages.plots import Chart, ranges, stacked_bars
 from kohaku_ray.pages.questions import (
     ABSTAINED,
-    ANSWERED,
     CAUSES,
     FAILED,
-    IN_PART,
     IN_THE_REST,
     NO_ANSWER,
-    OUTCOMES,
     READING,
     RETRIEVAL,
-    RIGHT,
     VOTE,
-    WRONG,
     Gold,
     QuestionView,
 )
@@ -35,15 +26,6 @@ from kohaku_ray.run.summary import counted
 N_WORST = 3
 """Questions that are named as the worst."""
 
-OUTCOME_COLOURS = {
-    RIGHT: "#009e73",
-    IN_PART: "#56b4e9",
-    WRONG: "#d55e00",
-    ABSTAINED: "#999999",
-    ANSWERED: "#e69f00",
-}
-"""Okabe and Ito's colours for the outcomes of a question."""
-
 _NOTES = {
     FAILED: "every member ended in an error, so nothing was answered",
     NO_ANSWER: "an answer was given where the truth says that there is none",
@@ -51,6 +33,13 @@ _NOTES = {
     RETRIEVAL: "no document of the truth is in any step before the answer",
     READING: "no member read the right value, though a document of the truth was found or cannot be traced",
     IN_THE_REST: "the value is right, another part of the score is not",
+}
+_LOST = {
+    NO_ANSWER: "answered, though the truth has no answer",
+    RETRIEVAL: "lost in retrieval: no document of the truth was found",
+    READING: "lost in reading: no member read the right value",
+    VOTE: "lost in the vote: a member had the right value",
+    IN_THE_REST: "with the right value, but other references or parts",
 }
 _NOT_MADE = "Nothing was paid in this run: every reply came from the ledger. These are the figures of the first calls."
 
@@ -182,7 +171,7 @@ def leads(views: Sequence[QuestionView], causes: Sequence[Cause], n_shown: int) 
     found = [
         _lead(sum(view.has_error for view in views), "with errors of models", mark="error"),
         _lead(sure, "wrong, though all members agree", mark="wrong", agree="all"),
-        *(_lead(cause.n, f"losing points: {cause.note}", cause=cause.name) for cause in causes if cause.name != FAILED),
+        *(_lead(cause.n, _LOST[cause.name], cause=cause.name) for cause in causes if cause.name in _LOST),
         _lead(sum(not view.is_unanimous for view in views), "where members disagree", agree="split"),
         *_worst(views[:n_shown]),
     ]
@@ -199,49 +188,3 @@ def _worst(views: Sequence[QuestionView]) -> Iterator[Lead]:
     for score, view in sorted(wrong, key=lambda pair: (pair[0], -pair[1].n_winners))[:N_WORST]:
         said = f"among the worst, score {score:.2f}: {view.vote['question']}"
         yield Lead(1, said, f"#{view.anchor}", view.vote["question_id"])
-
-
-def run_charts(views: Sequence[QuestionView]) -> list[Chart]:
-    """Draw a run: how its members agree, and their tokens where it answered at all."""
-    drawn = [agreement(views)] if views else []
-    return [*drawn, tokens(views)] if any(view.members for view in views) else drawn
-
-
-def formulas(metrics: Sequence[Metric]) -> str:
-    """Write the metrics' formulas; once where all are equal."""
-    found = {metric.formula for metric in metrics}
-    if len(found) == 1:
-        return f"Score = {found.pop()}."
-    return "; ".join(f"{metric.name}: {metric.formula}" for metric in metrics) + "."
-
-
-def agreement(views: Sequence[QuestionView]) -> Chart:
-    """Draw how many members gave each written answer."""
-    m = max(len(view.members) for view in views)
-    bars = range(min(view.n_winners for view in views), m + 1)
-    counts = Counter((view.n_winners, view.outcome) for view in views)
-    svg = stacked_bars(
-        [str(number) for number in bars],
-        {name: [counts[number, name] for number in bars] for name in OUTCOMES},
-        OUTCOME_COLOURS,
-        x_label=f"members that gave the written answer (of {m})",
-        y_label="questions",
-        label=f"Answer agreement: {sum(view.n_winners == m for view in views)} of {len(views)} questions unanimous",
-    )
-    return Chart("Answer agreement", "Size of the winning group of each question.", svg)
-
-
-def tokens(views: Sequence[QuestionView]) -> Chart:
-    """Draw the tokens per answer."""
-    members = [member for view in views for member in view.members]
-    series: dict[str, list[float]] = {
-        "prompts, all attempts": [member.prompt_tokens for member in members],
-        "generated, all attempts": [member.completion_tokens for member in members],
-    }
-    for name in dict.fromkeys(name for member in members for name in member.row["measures"] if name.endswith("tokens")):
-        measured = [member.row["measures"][name] for member in members if name in member.row["measures"]]
-        series[f"{name.replace('_', ' ')}, as measured"] = measured
-    medians = ", ".join(f"{name} {np.median(values):,.0f}" for name, values in series.items())
-    svg = ranges(series, x_label="tokens per member answer (log scale)", label=f"Median tokens per answer: {medians}")
-    note = "Line: 5th to 95th percentile; box: the middle half; bar: the median."
-    return Chart("Tokens per answer", note, svg)

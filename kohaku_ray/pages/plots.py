@@ -44,7 +44,10 @@ LEAST_LABELLED = 0.07
 
 MOST_TICKS = 14
 MOST_BANDS = 4
-"""Most lines with bands: more bands hide each other."""
+"""Most lines with bands in one panel: more bands hide each other."""
+
+SCALE_STEPS = 32
+"""Steps of a scale's colours: of 50 and more, matplotlib draws an image, which pages do not load."""
 
 _DASHES = ("-", "--", ":", "-.")
 _STYLE: dict[str, Any] = {
@@ -80,15 +83,6 @@ class Line:
     name: str
     points: Sequence[tuple[float, float]]
     is_limit: bool = False  # drawn dashed and grey
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A plot with its title, and a note on how to read it."""
-
-    title: str
-    note: str
-    svg: Markup
 
 
 @contextmanager
@@ -136,6 +130,26 @@ def legend_name(text: str) -> str:
     """Make a name fit for a legend, which hides names that begin with an underscore."""
     text = visible(text)
     return f" {text}" if text.startswith("_") else text
+
+
+@drawing()
+def grouped_bars(
+    labels: Sequence[str], series: Mapping[str, Sequence[float]], *, x_label: str, y_label: str, label: str
+) -> Markup:
+    """Draw shares between 0 and 1 side by side, each with its number: a bar per series in each group of ``labels``."""
+    figure, axes = new_figure()
+    width = 0.8 / max(len(series), 1)
+    for at, (name, values) in enumerate(series.items()):
+        places = np.arange(len(labels)) + (at - (len(series) - 1) / 2) * width
+        colour = PALETTE[at % len(PALETTE)]
+        bars = axes.bar(places, values, width * 0.94, label=legend_name(name), color=colour)
+        axes.bar_label(bars, fmt="%.2f", padding=1, fontsize=7 if len(series) > 3 else 8)
+    axes.set_xticks(np.arange(len(labels)), [visible(text) for text in labels])
+    axes.set_ylim(0, 1.1)
+    _name_axes(axes, x_label, y_label)
+    if len(series) > 1:
+        _legend(figure, min(len(series), 4), fontsize=9)
+    return svg_text(figure, label)
 
 
 @drawing()
@@ -194,6 +208,22 @@ def _stack(
         bars = draw(np.arange(len(values)), values, 0.75, base, label=legend_name(name), color=colours[name])
         axes.bar_label(bars, [write(value) for value in values], label_type="center", fontsize=8, color="black")
         base = base + values
+
+
+@drawing()
+def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_label: str) -> Markup:
+    """Draw shares against shares, each with its number of cases, and the line where both are equal."""
+    figure, axes = new_figure()
+    axes.plot([0, 1], [0, 1], color=PALETTE[7], linestyle="--", linewidth=1)
+    most = max(n for _, _, n in points)
+    for x, y, n in points:
+        axes.scatter([x], [y], s=20 + 180 * n / most, color=PALETTE[0], alpha=0.75, clip_on=False, zorder=3)
+        axes.annotate(f"{n:,}", (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(0, 1.08)
+    _name_axes(axes, x_label, y_label)
+    said = "; ".join(f"{x:.2f}: {y:.2f} of {n}" for x, y, n in points)
+    return svg_text(figure, f"{y_label} by {x_label}. {said}")
 
 
 @drawing()
@@ -267,7 +297,23 @@ def heat_map(
     axes.spines[:].set_visible(False)
     axes.set_xlabel(shorten(x_label, 60))
     axes.set_ylabel(shorten(y_label, max(4 * len(rows), 10)))
+    if high > low:
+        _scale(figure, axes, low, high)
     return svg_text(figure, label)
+
+
+def _scale(figure: Figure, axes: Axes, low: float, high: float) -> None:
+    """Draw what the colours mean: a bar from the lowest to the highest number."""
+    import matplotlib as mpl
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    steps = ScalarMappable(Normalize(low, high), mpl.colormaps["cividis"].resampled(SCALE_STEPS))
+    bar = figure.colorbar(steps, ax=axes, fraction=0.05, pad=0.02)
+    ticks = [low, (low + high) / 2, high]
+    bar.set_ticks(ticks, labels=[f"{at:.3f}" for at in ticks])
+    bar.ax.tick_params(labelsize=8, length=0)
+    bar.outline.set_visible(False)
 
 
 @drawing()
@@ -289,31 +335,63 @@ def lines(every: Sequence[Line], *, x_label: str, y_label: str, label: str) -> M
 
 @drawing()
 def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Markup:
-    """Draw at least one line, with bands where they are few; the x axis is logarithmic beyond a factor of 50."""
+    """Draw at least one line with its band; the x axis is logarithmic where it spans more than a factor of 50.
+
+    More than ``MOST_BANDS`` lines are drawn one per panel, with equal axes, the others behind it in grey.
+    """
+    if len(lines) > MOST_BANDS:
+        return _small_multiples(lines, x_label=x_label, y_label=y_label, label=label)
     columns = 1 if len(lines) == 1 or max(len(line.name) for line in lines) > 26 else 2
     figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(lines) // columns if len(lines) > 1 else 0))
     looks = zip(cycle(PALETTE), (dash for dash in cycle(_DASHES) for _ in PALETTE), strict=False)
     for line, (colour, dash) in zip(lines, looks, strict=False):
         name = legend_name(shorten(line.name, 54 // columns))
         axes.plot(line.x, line.mean, dash, marker="o", markersize=3.5, color=colour, label=name)
-        if len(lines) <= MOST_BANDS:
-            mean, sd = np.asarray(line.mean, np.float64), np.nan_to_num(np.asarray(line.sd, np.float64))
-            axes.fill_between(line.x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
-    _number_places(axes, lines)
+        _fill_band(axes, line, colour, 0.2 if len(lines) <= 3 else 0.1)
+    _number_places(axes, lines, MOST_TICKS)
     _name_axes(axes, shorten(x_label, 60), y_label)
     if len(lines) > 1:
         _legend(figure, columns, handlelength=1.6)
     return svg_text(figure, label)
 
 
-def _number_places(axes: Axes, lines: Sequence[Band]) -> None:
+@drawing()
+def _small_multiples(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Markup:
+    """Draw each line in a panel of its own, two side by side."""
+    from matplotlib.figure import Figure
+
+    n_rows = -(-len(lines) // 2)
+    figure = Figure(figsize=(WIDTH_IN, 0.5 + 1.25 * n_rows))
+    panels = figure.subplots(n_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
+    for line, axes in zip(lines, panels, strict=False):
+        for other in lines:
+            axes.plot(other.x, other.mean, color=PALETTE[7], alpha=0.45, linewidth=0.7)
+        axes.plot(line.x, line.mean, marker="o", markersize=3, color=PALETTE[0])
+        _fill_band(axes, line, PALETTE[0], 0.25)
+        axes.set_title(shorten(line.name, 28), fontsize=8)
+        _number_places(axes, lines, MOST_TICKS // 2)
+        axes.tick_params(labelsize=8)
+        axes.yaxis.grid(True, alpha=0.25)
+    for axes in panels[len(lines) :]:
+        axes.set_visible(False)
+    figure.supxlabel(shorten(x_label, 60), fontsize=9)
+    figure.supylabel(y_label, fontsize=9)
+    return svg_text(figure, label)
+
+
+def _fill_band(axes: Axes, line: Band, colour: str, alpha: float) -> None:
+    mean, sd = np.asarray(line.mean, np.float64), np.nan_to_num(np.asarray(line.sd, np.float64))
+    axes.fill_between(line.x, mean - sd, mean + sd, color=colour, alpha=alpha, linewidth=0)
+
+
+def _number_places(axes: Axes, lines: Sequence[Band], most: int) -> None:
     from matplotlib.ticker import NullLocator
 
     places = sorted({x for line in lines for x in line.x})
     if places[0] > 0 and places[-1] / places[0] > 50:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(places[:: -(-len(places) // MOST_TICKS)])
+    axes.set_xticks(places[:: -(-len(places) // most)])
     axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kohaku_ray.evaluation.compare import BANDS, FLIPS, Comparing, Flip, Pair, Split, rank_bands
-from kohaku_ray.evaluation.report import ScoreReport
+from kohaku_ray.evaluation.report import FileReport, ScoreReport
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
 from kohaku_ray.run.directory import baseline_note
@@ -39,25 +39,41 @@ def describe_scores(report: ScoreReport) -> str:
         parts.append(table(["errors", *report.classes], counts, n_text=1))
     elif report.errors:
         parts.append(f"errors have no classes under {', '.join(metric.name for metric in report.metrics)}")
-    notes = [f"{file.file}: {note}" for file in (report.truth, *report.files) for note in file.notes]
+    notes = [note for file in (report.truth, *report.files) for note in _notes(file)]
     return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
 
 
 def _figure_tables(report: ScoreReport) -> Iterator[str]:
-    """Lay out the figures of whole sets, a table per metric that has any."""
-    for metric in report.metrics:
+    """Lay out the figures of whole sets: all numbers, and the tables of files that are not split."""
+    for metric in report.metrics if report.by else ():
         records = [record for record in report.records if record["metric"] == metric.name and "figures" in record]
         names = list(dict.fromkeys(name for record in records for name in record["figures"]))
-        body = [
-            [str(record["file"]), str(record.get("label", "")), *_figures(record["figures"], names)]
-            for record in records
-        ]
-        if body:
-            yield table([f"{metric.name} over all", report.by or "", *names], body, n_text=2)
+        if records:
+            yield table(["file", str(report.by), *names], [_figures(record, names) for record in records], n_text=2)
+    for file in report.files if not report.by else ():
+        for name, figures in file.figures.items():
+            numbers = [[one.name, one.text, one.note] for one in figures.numbers]
+            yield f"{file.file}, {name}\n{table(['figure', 'value', ''], numbers, n_text=3)}"
+            yield from (f"{one.title}\n{table(one.head, one.rows, n_text=1)}" for one in figures.tables)
 
 
-def _figures(figures: Mapping[str, float], names: Sequence[str]) -> list[str]:
-    return [f"{figures[name]:.4f}" if name in figures else "" for name in names]
+def _figures(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    figures = record["figures"]
+    written = (f"{figures[name]:.4f}" if name in figures else "" for name in names)
+    return [str(record["file"]), str(record["label"]), *written]
+
+
+def _notes(file: FileReport) -> Iterator[str]:
+    for ids, what in (
+        (file.missing, "missing, scored 0"),
+        (file.extra, "not in the truth, not scored"),
+        (file.doubled, "doubled, the first row counts"),
+        (file.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
+    ):
+        if ids:
+            yield f"{file.file}: {len(ids)} {what}: {', '.join(ids)}"
+    if file.n_without_id:
+        yield f"{file.file}: {file.n_without_id} rows without an id, left out"
 
 
 def describe_comparison(comparing: Comparing) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
 import numpy as np
 
 from kohaku_ray.evaluation.compare import rank_bands
+from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.plots import (
     MOST_BANDS,
     PALETTE,
     Band,
-    Chart,
     banded_lines,
     error_bars,
     frontier,
@@ -25,16 +25,19 @@ from kohaku_ray.pages.plots import (
     slopes,
 )
 from kohaku_ray.pages.sweep_questions import Behind
-from kohaku_ray.pages.sweep_stats import TableGrid, name_cell, row_name, score_of
+from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, row_name, score_of
 from kohaku_ray.pages.sweep_tables import order_of
 from kohaku_ray.pages.text import cut, write_number
-from kohaku_ray.sweep.compare import Run, SweepGroups
+from kohaku_ray.sweep.compare import Comparison, Run, SweepGroups
 
 MOST_LINES = 8
 """Most lines in a plot; of more, the best are drawn."""
 
 MOST_DRAWN = 30
 """Most settings or labels in a plot with a line each: the best on the first group."""
+
+LIKE_BEST = "≈"
+"""Marks a cell that is not told apart from the best of its column."""
 
 _SCORE = "score (0 to 1)"
 _ERROR_COLOURS = tuple(PALETTE[at] for at in (5, 7, 1, 6, 0, 3, 2, 4))
@@ -70,13 +73,16 @@ class Paid:
     score: float  # mean over its seeds
 
 
-def table_charts(grid: TableGrid) -> list[Chart]:
-    """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis."""
+def table_charts(grid: TableGrid, comparisons: Mapping[Place, Comparison] | None = None) -> list[Chart]:
+    """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis.
+
+    Heat maps mark the cells that ``comparisons`` do not tell apart from the best of their column.
+    """
     if not any(cell.is_scored for cell in grid.cells.values()):
         return []
     flat = grid if len(grid.columns) == 1 else grid.turned() if len(grid.rows) == 1 else None
     across = grid if len(grid.columns) > 1 else grid.turned()
-    drawn = [_heat(grid)] if flat is None else []
+    drawn = [_heat(grid, comparisons or {})] if flat is None else []
     if across.numbers is not None and len(across.columns) > 1:
         drawn.append(_lines(across, across.numbers))
     elif flat is not None:
@@ -84,19 +90,39 @@ def table_charts(grid: TableGrid) -> list[Chart]:
     return drawn
 
 
-def _heat(grid: TableGrid) -> Chart:
+def _heat(grid: TableGrid, comparisons: Mapping[Place, Comparison]) -> Chart:
     scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
-    values = np.array([[scores.get((row, column), np.nan) for column in grid.columns] for row in grid.rows])
+    noisy = {place for place, one in comparisons.items() if is_noise(one)}
+
+    def text(place: Place) -> str:
+        return f"{scores[place]:.3f}{f' {LIKE_BEST}' if place in noisy else ''}" if place in scores else "–"
+
     svg = heat_map(
         list(map(row_name, grid.rows)),
         grid.columns,
-        values,
-        [["–" if np.isnan(value) else f"{value:.3f}" for value in row] for row in values.tolist()],
+        np.array([[scores.get((row, column), np.nan) for column in grid.columns] for row in grid.rows]),
+        [[text((row, column)) for column in grid.columns] for row in grid.rows],
         x_label=grid.column_axis,
         y_label=grid.row_axis,
         label=_said(grid),
     )
-    return Chart("Heat map", "Mean score; the brighter, the better.", svg)
+    return Chart("Heat map", f"Mean score; the brighter, the better, as the scale says.{_noise(comparisons)}", svg)
+
+
+def is_noise(one: Comparison) -> bool:
+    """Whether a cell is not told apart from the best of its column: the interval of their difference holds 0."""
+    low, high = one.interval.low, one.interval.high
+    return not one.is_best and low is not None and high is not None and low <= 0 <= high
+
+
+def _noise(comparisons: Mapping[Place, Comparison]) -> str:
+    tested = [one for one in comparisons.values() if not one.is_best and one.interval.low is not None]
+    n = sum(map(is_noise, tested))
+    if not n:
+        return ""
+    what = "the difference from the best of its column is within noise (its 95 % interval, paired by question, holds 0)"
+    how_many = ". This holds for every cell: the colours alone tell nothing apart."
+    return f" {LIKE_BEST}: {what}{how_many if n == len(tested) else f', {n:,} of {len(tested):,}.'}"
 
 
 def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
@@ -112,8 +138,9 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
     drawn = [bands[at] for at in sorted(best)]
     svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_said(grid))
     title = "Ensemble-size curves" if grid.table.repeats == "subsamples" else "Score along the axis"
-    band = f"; band: ± one standard deviation over {grid.table.repeats}" if len(drawn) <= MOST_BANDS else ""
-    note = f"Line: mean{band}."
+    note = f"Line: mean; band: ± one standard deviation over {grid.table.repeats}."
+    if len(drawn) > MOST_BANDS:
+        note += " Grey: the other rows."
     if len(drawn) < len(bands):
         note += f" The {len(drawn)} best of {len(bands)} rows."
     return Chart(title, note, svg)

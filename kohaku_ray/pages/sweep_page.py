@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from kohaku_ray.evaluation.compare import BANDS
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
-from kohaku_ray.pages.plots import Chart
 from kohaku_ray.pages.score_text import band_table, correlation_table, group_table
 from kohaku_ray.pages.sweep_charts import (
     ErrorCounts,
@@ -35,19 +36,33 @@ from kohaku_ray.pages.sweep_stats import (
     score_of,
     shown,
     sweep_verdict,
+    table_verdict,
     write_measure,
+    write_rank,
 )
-from kohaku_ray.pages.sweep_tables import as_csv, as_markdown, groups_csv, order_of
+from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv, order_of
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.storage import make_directory, publish
-from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepGroups, TableCell
-from kohaku_ray.values.read import parse_number
+from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepAnswer, SweepGroups, SweepQuestion, TableCell
+from kohaku_ray.values.read import is_blank, parse_number
+
+N_EXAMPLES = 3
+"""Most examples per class of errors, each of another question."""
 
 _PLACE = "\0"  # replaced by the questions; visible removes it from every text
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A wrong prediction, and the run that gave it."""
+
+    question: SweepQuestion
+    given: SweepAnswer
+    run: Run
+
+
 def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
-    """Write a sweep's page, and each of its tables as Markdown and CSV; returns the paths, the page first.
+    """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX; returns the paths, the page first.
 
     The page needs nothing beside it; questions are packed until they are opened. All text from questions, models and
     errors is escaped, and invisible characters in it are shown. The same sweep gives the same files, byte by byte.
@@ -65,7 +80,7 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
     stats = compute_sweep_stats(sweep) if stats is None else stats
     files = {os.path.join(directory, "sweep.html"): page(sweep, stats)}
     for one in stats:
-        for suffix, write in (("md", as_markdown), ("csv", as_csv)):
+        for suffix, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
             files[os.path.join(tables, f"{one.table.name}.{suffix}")] = write(one)
     if sweep.groups is not None:
         files[os.path.join(tables, "groups.csv")] = groups_csv(sweep.groups)
@@ -78,6 +93,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
     behind = behind_figures(sweep)
     environment = page_environment()
+    environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
         sweep=sweep,
         anchors={one.cell.cell_id: one.anchor for one in behind},
@@ -89,6 +105,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         seconds=_costs(behind, "seconds", lambda run: run.service_s),
         errors=_errors(sweep),
         classes=sweep.metric.classes,
+        examples=examples(sweep),
         questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
         packed=Packed(),  # the questions bring their own
     )
@@ -110,11 +127,15 @@ def _table_block(stats: TableStats, at: int) -> dict[str, Any]:
         "best": _best(stats),
         "n_finished": sum(cell.state == "finished" for cell in grid.cells.values()),
         "head": head(stats),
-        "rows": [(row, [shown(stats, (row, column)) for column in grid.columns]) for row in grid.rows],
+        "rows": [
+            (row, [shown(stats, (row, column)) for column in grid.columns], write_rank(stats.average.get(row)))
+            for row in grid.rows
+        ],
         "measures": measures,
         "footnotes": [*footnotes(stats), *stats.table.notes],
+        "verdict": table_verdict(stats),
         "legend": legend(stats),
-        "charts": table_charts(grid),
+        "charts": table_charts(grid, stats.comparisons),
         "details": [(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
     }
 
@@ -134,17 +155,18 @@ def _statistics(stats: TableStats, column: str) -> Iterator[tuple[Row, list[str]
         if one is not None:
             reasons = (one.welch.reason, one.interval.reason, one.permutation.reason)
             remark = "the best" if one.is_best else "; ".join(dict.fromkeys(filter(None, reasons)))
-            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column]), remark
+            between = stats.selection.rank_intervals.get(one.cell_id) if stats.selection else None
+            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column], between), remark
 
 
 def _statistics_head(metric: Metric) -> tuple[str, ...]:
     return (
-        *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "common"),
+        *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "rank in the table, 95 %", "common"),
         *("difference", "95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
     )
 
 
-def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
+def _figures(one: Comparison, cell: TableCell, rank: float, between: tuple[float, float] | None) -> list[str]:
     low, high = one.interval.low, one.interval.high
     return [
         score_of(cell).write(),
@@ -152,6 +174,7 @@ def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
         f"{one.n_questions:,}",
         *(f"{part.mean():.3f}" for part in cell.parts.values()),
         f"{rank:g}",
+        f"{between[0]:g} … {between[1]:g}" if between else "",
         f"{one.n_common:,}",
         "" if one.is_best else _signed(one.interval.mean),
         "" if low is None or high is None else f"{_signed(low)} … {_signed(high)}",
@@ -218,3 +241,21 @@ def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:
         of_class = Counter({name: counts[name] for name in sweep.metric.classes})
         found.append(ErrorCounts(label, counts.total(), of_class))
     return found
+
+
+def examples(sweep: Sweep) -> dict[str, list[Example]]:
+    """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs where possible."""
+    asked = {question.question_id: question for question in sweep.questions}
+    found: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
+    spare: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
+    for run in sweep.runs:
+        had = set()
+        for question_id, given in run.predictions.items():
+            name = given.error
+            if name not in found or question_id not in asked or question_id in found[name]:
+                continue
+            into = spare[name] if name in had else found[name]
+            if len(into) < N_EXAMPLES:
+                into.setdefault(question_id, Example(asked[question_id], given, run))
+                had.add(name)
+    return {name: list((of_class | spare[name] | of_class).values())[:N_EXAMPLES] for name, of_class in found.items()}

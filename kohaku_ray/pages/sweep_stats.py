@@ -10,8 +10,8 @@ from typing import Literal
 import numpy.typing as npt
 
 from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.evaluation.paired import EFFECT, Power
-from kohaku_ray.evaluation.statistics import STAR_LEVELS, mean_sd, ranks
+from kohaku_ray.evaluation.selection import EFFECT, Selection
+from kohaku_ray.evaluation.statistics import STAR_LEVELS, average_ranks, mean_sd, ranks
 from kohaku_ray.pages.text import cut
 from kohaku_ray.run.summary import counted
 from kohaku_ray.sweep.compare import (
@@ -22,7 +22,7 @@ from kohaku_ray.sweep.compare import (
     Table,
     TableCell,
     compare_column,
-    shown_by,
+    select_best,
 )
 from kohaku_ray.values.read import parse_number
 
@@ -96,9 +96,10 @@ class TableStats:
     grid: TableGrid
     comparisons: Mapping[Place, Comparison]  # of the scored cells
     ranks: Mapping[Place, float]  # of each of them in its column
+    average: Mapping[Row, float]  # rank of a row over the columns; empty without two of either or a complete column
     reasons: tuple[str, ...]  # why cells are not finished, each once; numbered from 1
     parts: tuple[str, ...]  # names of the score's parts
-    verdict: str  # which differences its questions can show
+    selection: Selection | None = None  # None where fewer than two cells have the same questions
 
     @property
     def table(self) -> Table:
@@ -137,7 +138,22 @@ def compute_stats(table: Table, metric: Metric | None = None) -> TableStats:
             ranked |= dict(zip(scored, ranks([one.mean for one in found]).tolist(), strict=True))
     reasons = dict.fromkeys(_reason(cell) for cell in grid.cells.values() if _reason(cell))
     names = dict.fromkeys([*(metric.parts if metric else ()), *(name for cell in table.cells for name in cell.parts)])
-    return TableStats(grid, comparisons, ranked, tuple(reasons), tuple(names), verdict(shown_by(table.cells)))
+    selection = select_best(table.cells, metric)
+    return TableStats(grid, comparisons, ranked, _average(grid, comparisons), tuple(reasons), tuple(names), selection)
+
+
+def _average(grid: TableGrid, comparisons: Mapping[Place, Comparison]) -> dict[Row, float]:
+    """Mean rank of each row over the columns: 1 is best, ties share their mean rank.
+
+    Rows without any scored cell are left out, and so are columns that lack a scored cell of another row: ranks among
+    fewer rows would not be comparable.
+    """
+    rows = [row for row in grid.rows if any((row, column) in comparisons for column in grid.columns)]
+    complete = [column for column in grid.columns if all((row, column) in comparisons for row in rows)]
+    if not rows or not complete or len(grid.rows) < 2 or len(grid.columns) < 2:
+        return {}
+    means = [[comparisons[row, column].mean for row in rows] for column in complete]
+    return dict(zip(rows, average_ranks(means).tolist(), strict=True))
 
 
 def compute_sweep_stats(sweep: Sweep) -> list[TableStats]:
@@ -235,6 +251,8 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
     if any(field.is_thin for field in fields):
         few = f"fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}"
         lines.append(f"{THIN} from {few}: a difference may be chance.")
+    if stats.average:
+        lines.append("Average rank: over the columns in which every row has a score; 1 is best.")
     n_asked = {one.n_questions for one in stats.comparisons.values()}
     if len(n_asked) > 1:
         lines.append(
@@ -244,25 +262,51 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
     return lines
 
 
-def verdict(found: Power | None) -> str:
-    """Say which differences a number of questions can show; empty where there is nothing to compare."""
+def verdict(found: Selection | None, name: str = "") -> list[str]:
+    """Say what a selection can tell and what not; ``name`` names the best cell."""
     if found is None:
-        return ""
-    n = counted(found.n_questions, "question")
-    if found.detectable is None:
-        why = "two are needed" if found.n_questions < 2 else f"all {found.n_cells:,} cells differ by the same on each"
-        return f"{n}: no difference can be seen, {why}."
-    return (
-        f"{n}: differences under {found.detectable:.2f} cannot be seen (median pair of {found.n_cells:,} cells; 80 % "
-        f"power, two-sided 5 %, paired by question). A difference of {EFFECT:g} needs {found.n_needed:,} questions."
+        return []
+    n, cells = counted(found.n_questions, "question"), f"{found.n_cells:,} cells"
+    lines = []
+    if found.detectable is not None and found.detectable_best is not None:
+        seen, best = f"{found.detectable:.2f}", f"{found.detectable_best:.2f}"
+        other = f" among the best (median pair of all {cells}: {seen})" if seen != best else f" among {cells}"
+        lines.append(
+            f"{n}: differences under {best} cannot be seen{other}; 80 % power, two-sided 5 %, paired by question. A "
+            f"difference of {EFFECT:g} needs {found.n_needed:,} questions."
+        )
+    else:
+        why = "two are needed" if found.n_questions < 2 else f"all {cells} differ by the same on each"
+        lines.append(f"{n}: no difference can be seen, {why}.")
+    low, high = found.rank_intervals[found.best]
+    lines.append(
+        f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {found.n_cells:,}; the interval "
+        f"of {counted(found.n_first, 'cell')} reaches rank 1 (bootstrap over questions)."
     )
+    if found.expected is None or found.low is None or found.high is None:
+        lines.append(f"{n}: too few to correct the best score for its selection.")
+    else:
+        lines.append(
+            f"The best of {cells} scores {found.score:.3f} here; corrected for its selection {found.expected:.3f} is "
+            f"expected, and {found.low:.2f} to {found.high:.2f} (95 %) on {n} of the same kind."
+        )
+    if found.n_left_out:
+        lines.append(f"{found.n_left_out:,} cells with other questions are left out of these figures.")
+    return lines
 
 
-def sweep_verdict(sweep: Sweep) -> str:
-    """Say the same of a sweep of several tables, over all its distinct cells."""
+def table_verdict(stats: TableStats) -> list[str]:
+    """Say what a table can tell, with the name of its best cell."""
+    best = stats.selection.best if stats.selection else ""
+    cell = next((cell for cell in stats.table.cells if cell.cell_id == best), None)
+    return verdict(stats.selection, name_cell(stats.table, cell) if cell else "")
+
+
+def sweep_verdict(sweep: Sweep) -> list[str]:
+    """Say what a sweep of several tables can tell over all its distinct cells."""
     cells = [cell for table in sweep.tables for cell in table.cells]
-    said = verdict(shown_by(cells)) if len(sweep.tables) > 1 else ""
-    return f"All tables: {said}" if said else ""
+    lines = verdict(select_best(cells, sweep.metric)) if len(sweep.tables) > 1 else []
+    return [f"All tables: {line[0].lower()}{line[1:]}" for line in lines]
 
 
 def footnotes(stats: TableStats) -> list[str]:
@@ -275,6 +319,11 @@ def head(stats: TableStats, score: str = ONLY_COLUMN) -> list[str]:
     grid = stats.grid
     columns = [f"{grid.column_axis} = {label}" for label in grid.columns] if grid.column_axis else [score]
     return [*grid.row_axes, *columns]
+
+
+def write_rank(rank: float | None) -> str:
+    """Write an average rank."""
+    return "" if rank is None else f"{rank:.2f}"
 
 
 def _reason(cell: TableCell) -> str:

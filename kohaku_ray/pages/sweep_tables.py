@@ -1,4 +1,4 @@
-"""A sweep's tables with their statistics, written as Markdown and CSV and for the terminal."""
+"""A sweep's tables with their statistics, written as Markdown, CSV and LaTeX and for the terminal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from kohaku_ray.pages.sweep_stats import (
     measured,
     shown,
     sweep_verdict,
+    table_verdict,
     write_measure,
+    write_rank,
 )
 from kohaku_ray.pages.text import one_line, visible
 from kohaku_ray.sweep.compare import Sweep, SweepGroups, TableCell
 
 _STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")
 _STATISTICS = (
-    *("rank", "is_best", "n_common", "difference", "ci_low", "ci_high"),
+    *("rank", "rank_low", "rank_high", "is_best", "n_common", "difference", "ci_low", "ci_high"),
     *("welch_p", "welch_p_holm", "stars", "permutation_p", "permutation_p_holm", "hedges_g", "d_z", "runs"),
 )
 
@@ -54,7 +56,7 @@ def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> s
     if sweep.groups is not None:
         names = [one_line(name) for name in sweep.groups.names]
         parts.append("\n\n".join(split_tables(names, order_of(sweep.groups), sweep.groups.split)))
-    about = [line for line in (sweep_verdict(sweep),) if line]
+    about = sweep_verdict(sweep)
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
     return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in (about, sweep.notes, spent) if lines])
 
@@ -89,25 +91,46 @@ def as_markdown(stats: TableStats) -> str:
     return "\n\n".join([*parts, *map(_markdown, _below(stats, legend(stats)))]) + "\n"
 
 
+def as_latex(stats: TableStats) -> str:
+    r"""Write the score table and its measures as LaTeX, for ``\input`` into a document that uses booktabs."""
+    parts = [
+        "% needs \\usepackage{booktabs}; letters beyond the Latin ones need LuaLaTeX or XeLaTeX",
+        f"% {one_line(stats.table.title)}",
+        _latex_table(stats, _scores(stats, _latex, _latex_field)),
+    ]
+    for name in stats.table.show:
+        heading = f"\\par\\medskip\\noindent {_latex(name)}\\par\\noindent"
+        parts += [heading, _latex_table(stats, _measures(stats, name, _latex))]
+    return "\n".join([*parts, *(f"\\par\\noindent {_latex(line)}" for line in _below(stats, legend(stats)))]) + "\n"
+
+
 def as_csv(stats: TableStats) -> str:
-    """Write one line per cell with all its figures; an unknown figure is empty."""
-    table, cells = stats.table, stats.grid.cells
+    """Write one line per cell with all its figures; an unknown figure is empty.
+
+    A part of the score, an axis or a measure with the name of a figure is written with ``part``, ``axis`` or
+    ``measure`` before its name.
+    """
+    cells = stats.grid.cells
+    parts = {name: _column("part", name, [*_STATE, *_STATISTICS]) for name in stats.parts}
+    figures = [*_STATE, *parts.values(), *_STATISTICS]
+    axes = {axis.name: _column("axis", axis.name, figures) for axis in stats.table.axes}
     names = dict.fromkeys(name for cell in cells.values() for name in cell.measures)
-    spread = [name for name in table.show if name in names and table.spread == "questions"]
-    axes = [axis.name for axis in table.axes]
-    columns = dict.fromkeys([*axes, *_STATE, *stats.parts, *_STATISTICS, *names, *(f"{name} sd" for name in spread)])
+    measures = {name: _column("measure", name, [*figures, *axes.values()]) for name in names}
+    is_spread = stats.table.spread == "questions"
+    spreads = {name: f"{column} sd" for name, column in measures.items() if is_spread and name in stats.table.show}
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, [visible(name) for name in columns], restval="", lineterminator="\n")
+    columns = [*axes.values(), *figures, *measures.values(), *spreads.values()]
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()
     for place, cell in cells.items():
-        line = {name: visible(cell.at[name]) for name in axes} | _record(stats, place, cell)
-        line |= {name: _decimal(Spread.of(values).mean) for name, values in cell.measures.items() if values.size}
-        if cell.is_scored:
-            line |= {name: _decimal(float(cell.parts[name].mean())) for name in stats.parts}
-        for name in spread:
-            one = measured(table, cell, name)
-            line |= {name: _decimal(one.mean if one else None), f"{name} sd": _decimal(one.sd if one else None)}
-        writer.writerow({visible(name): text for name, text in line.items()})
+        labels = {column: visible(cell.at[name]) for name, column in axes.items()}
+        spread = {name: Spread.of(values) for name, values in cell.measures.items() if values.size}
+        means = {column: _decimal(spread[name].mean) for name, column in measures.items() if name in spread}
+        for name, column in spreads.items():
+            one = measured(stats.table, cell, name)
+            means[column] = _decimal(one.sd if one else None)
+        scored = {column: _decimal(float(cell.parts[name].mean())) for name, column in parts.items() if cell.is_scored}
+        writer.writerow(labels | _record(stats, place, cell) | scored | means)
     return buffer.getvalue()
 
 
@@ -125,7 +148,11 @@ def _record(stats: TableStats, place: Place, cell: TableCell) -> dict[str, str]:
     one = stats.comparisons.get(place)
     if one is None:
         return record
+    between = stats.selection.rank_intervals.get(cell.cell_id) if stats.selection else None
+    low, high = (f"{end:g}" for end in between) if between else ("", "")
     return record | {
+        "rank_low": low,
+        "rank_high": high,
         "is_thin": str(cell.is_thin).lower(),
         "mean": _decimal(one.mean),
         "sd": _decimal(one.sd),
@@ -145,18 +172,28 @@ def _record(stats: TableStats, place: Place, cell: TableCell) -> dict[str, str]:
     }
 
 
+def _column(kind: str, name: str, taken: Sequence[str]) -> str:
+    name = visible(name)
+    return f"{kind} {name}" if name in taken else name
+
+
 def _decimal(number: float | None) -> str:
     return "" if number is None or math.isnan(number) else f"{number:z.6f}"
 
 
 def _below(stats: TableStats, explained: Sequence[str]) -> list[str]:
-    return [*footnotes(stats), *explained, *filter(None, [stats.verdict]), *stats.table.notes]
+    return [*footnotes(stats), *explained, *table_verdict(stats), *stats.table.notes]
 
 
 def _scores(stats: TableStats, escape: Callable[[str], str], field: Callable[[Shown], str]) -> Lines:
     grid = stats.grid
-    rows = [[*map(escape, row), *(field(shown(stats, (row, column))) for column in grid.columns)] for row in grid.rows]
-    return [[*map(escape, head(stats))], *rows]
+    first = [*map(escape, head(stats)), *(["average rank"] if stats.average else [])]
+    rows = [
+        [*map(escape, row), *(field(shown(stats, (row, column))) for column in grid.columns)]
+        + ([write_rank(stats.average.get(row))] if stats.average else [])
+        for row in grid.rows
+    ]
+    return [first, *rows]
 
 
 def _measures(stats: TableStats, name: str, escape: Callable[[str], str]) -> Lines:
@@ -193,3 +230,42 @@ def _markdown_table(stats: TableStats, lines: Lines) -> str:
     n_text = len(stats.grid.row_axes)
     rule = ["---" if at < n_text else "---:" for at in range(len(lines[0]))]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "±": r"$\pm$",
+    "†": r"$\dagger$",
+    "·": r"$\cdot$",
+    "–": r"\textendash{}",
+    "…": r"\dots{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"{{{letter}}}" for letter in '[]*"'},  # no optional argument, no starred command
+    **{chr(0x2400 + code): f"{{[}}U+{code:04X}{{]}}" for code in range(0x20)},  # symbols that few fonts have
+}
+
+
+def _latex(text: str) -> str:
+    escaped = "".join(_LATEX.get(letter, letter) for letter in one_line(text))
+    return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)  # no ligature
+
+
+def _latex_field(field: Shown) -> str:
+    command = {"best": r"\textbf", "second": r"\underline", "": ""}[field.mark]
+    text = f"{command}{{{_latex(field.text)}}}" if command else _latex(field.text)
+    raised = field.stars + (r"\dagger" if field.is_thin else "")
+    return text + (f"$^{{{raised}}}$" if raised else "") + (f" {{[}}{field.footnote}{{]}}" if field.footnote else "")
+
+
+def _latex_table(stats: TableStats, lines: Lines) -> str:
+    n_text = len(stats.grid.row_axes)
+    first, *rows = (f"{' & '.join(line)} \\\\" for line in lines)
+    columns = "l" * n_text + "r" * (len(lines[0]) - n_text)
+    body = ["\\toprule", first, "\\midrule", *rows, "\\bottomrule"]
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}"])

@@ -228,6 +228,7 @@ def facts_of(config: Config) -> dict[str, Any]:
         "baselines": [name for name, deployment in answering.items() if deployment.kind == "extractive"],
         "limit": config.questions.limit,
         "outputs": list(config.declaration.outputs),
+        "split_by": list(config.declaration.columns.split_by),
         **({"notes": list(notes)} if notes else {}),
     }
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kohaku_ray.evaluation.selection import Selection
 
 OK, FAILED, BAD_CONFIG, ROWS_IN_ERROR = 0, 1, 2, 3
 """Exit codes: all done; anything else; configuration; finished with some rows in error."""
@@ -151,6 +154,7 @@ class Swept(Outcome):
         skipped: Why a run was not tried, by run.
         files: All files written.
         tracked: Where the runs that are new there and the sweep were exported to.
+        selection: By table, what the choice of its best cell can tell, as ``evaluation.selection.Selection``.
     """
 
     plan: str | None = None
@@ -163,6 +167,7 @@ class Swept(Outcome):
     page: str | None = None
     files: Sequence[str] = ()
     tracked: Sequence[str] = ()
+    selection: Mapping[str, Selection] = field(default_factory=dict)
     seconds: float = 0.0
 
 

@@ -30,7 +30,9 @@ class ScoredRun:
     note: str = ""
 
 
-def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -> tuple[ScoredRun | None, str]:
+def score_run(
+    run: str, truth: str, metrics: Sequence[str], limit: int | None, split_by: Sequence[str] = ()
+) -> tuple[ScoredRun | None, str]:
     """Score a run's submission; returns the scores, or None with the reason.
 
     Args:
@@ -38,6 +40,7 @@ def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -
         truth: A file that may hold gold answers (see ``read_gold``).
         metrics: Names of metrics, the headline first.
         limit: The run's ``questions.limit``: it answered so many first questions of its file; None: all.
+        split_by: Columns of the truth by which figures of the whole run are split.
     """
     name, predicted = os.path.basename(without_options(truth)), below(run, "submission.csv")
     try:
@@ -57,7 +60,7 @@ def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -
     if first.keys() != answered.keys():
         limit = None  # the first questions of another file are not those the run answered
     names = [asked.get(metric, metric.name) for metric in found]
-    report = run_score(truth, [predicted], names, errors=True, limit=limit)
+    report = run_score(truth, [predicted], names, errors=True, limit=limit, split_by=split_by)
     return ScoredRun(scored_rows(given, found, limit), found, report, note), ""
 
 
@@ -71,7 +74,7 @@ def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None,
     from kohaku_ray.run.sources import resolve  # pages import this module, and no configuration
 
     system, questions = config.declaration, config.questions
-    return score_run(summary.run, resolve(questions.path), system.metrics, questions.limit)
+    return score_run(summary.run, resolve(questions.path), system.metrics, questions.limit, system.columns.split_by)
 
 
 def headline(scored: ScoredRun | None, why_not: str, summary: AnswerSummary) -> str:

@@ -33,7 +33,7 @@ from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, Sweep
 from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
-from kohaku_ray.sweep.study import ceiling, ensembles, pool_of
+from kohaku_ray.sweep.study import ensembles, outlook, pool_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ def collect(
         notes=(
             *(f"Fixed in {line}." for line in fixed_lines(plan)),
             *plan.notes,
+            *reader.baselines(),
             *about,
             *_notes(plan, read),
         ),
@@ -141,9 +142,14 @@ class _Reader:
         rows = {key: row for truth in self.truths.values() for key, row in truth.rows.items()}
         text, gold = self._texts, self.metric.gold
         return tuple(
-            SweepQuestion(key, row.question or text.get(key, ""), gold(row), row.answer_unit)
+            SweepQuestion(key, row.question or text.get(key, ""), gold(row), row.answer_unit, row.refs_raw)
             for key, row in rows.items()
         )
+
+    def baselines(self) -> list[str]:
+        """Describe what predictions that ignore the question score, once per truth."""
+        say = self.metric.baseline
+        return [] if say is None else [line for truth in self.truths.values() if (line := say(truth))]
 
     def run(self, run_id: str, config: Config) -> _Read:
         """Read a finished run."""
@@ -155,7 +161,9 @@ class _Reader:
         sums = usage.select(pl.sum("prompt_tokens", "completion_tokens", "service_s")).row(0, named=True)
         classify = self.metric.classify
         predictions = {
-            key: SweepAnswer(row.answer_value or BLANK, classify(truth.rows[key], row) if classify else None)
+            key: SweepAnswer(
+                row.answer_value or BLANK, row.refs_raw, classify(truth.rows[key], row) if classify else None
+            )
             for key, row in submission.rows.items()
             if key in truth.rows
         }
@@ -165,6 +173,7 @@ class _Reader:
             seed=config.seed,
             facts={"model": _models(config), **config.declaration.facts(config.settings)},
             predictions=predictions,
+            n_calls=len(usage),
             tokens=sums["prompt_tokens"] + sums["completion_tokens"],
             service_s=sums["service_s"],
             n_answers=len(answers),
@@ -215,9 +224,14 @@ def _models(config: Config) -> str:
 
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
     table = planned.table
-    cells = tuple(_cell(cell, read, why, metric) for cell in planned.cells)
-    title = table.title or table.name
-    return Table(table.name, title, _axes(table), cells, show=tuple(table.show), spread=table.spread)
+    cells = [_cell(cell, read, why, metric) for cell in planned.cells]
+    axes = _axes(table)
+    if table.combine != "grid":
+        # Settings that are not crossed make one axis, whatever keys they have.
+        name = " · ".join(axis.name for axis in axes)
+        cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
+        axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
+    return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show), spread=table.spread)
 
 
 def _axes(table: TableConfig) -> tuple[Axis, ...]:
@@ -276,9 +290,9 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
         members = pool_of(pool_config, [plan.runs[run_id] for run_id in runs], truth, reader.metric)
         for place, scored in ensembles(configs, table.subsamples, members, reader.metric).items():
             cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
-        n_members, n_drawn = members.pool.n_members, table.subsamples
-        what = f"Ensembles of {n_members} recorded members: up to {n_drawn} drawn subsamples of each size, no new call."
-        notes = (what, ceiling(members, reader.metric), *members.notes)
+        drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
+        what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
+        notes = (what, *outlook(members, reader.metric), *members.notes)
     title = table.title or table.name
     return Table(table.name, title, _axes(table), tuple(cells), repeats="subsamples", notes=notes)
 

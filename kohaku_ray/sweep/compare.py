@@ -12,20 +12,20 @@ from typing import Literal
 
 import numpy as np
 
+from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.compare import FEW_QUESTIONS as FEW_QUESTIONS
 from kohaku_ray.evaluation.compare import Split, split_of
 from kohaku_ray.evaluation.metrics import Metric, Score
 from kohaku_ray.evaluation.paired import (
     Interval,
     Permutation,
-    Power,
     paired_bootstrap,
     paired_differences,
     paired_effect,
     paired_permutation,
-    power_of,
 )
 from kohaku_ray.evaluation.report import labels_of
+from kohaku_ray.evaluation.selection import Selection, select
 from kohaku_ray.evaluation.statistics import Welch, holm, mean_sd, stars, welch
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
@@ -46,6 +46,7 @@ class SweepQuestion:
     text: str
     answer_value: str  # ``is_blank`` where there is no answer
     answer_unit: str
+    refs: str  # as written
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class SweepAnswer:
     """One run's answer to one question, as its submission has it."""
 
     answer_value: str  # ``is_blank`` for an abstention
+    refs: str  # as written
     error: str | None  # one of the metric's ``classes``; None where nothing is wrong
 
 
@@ -65,7 +67,8 @@ class Run:
     seed: int  # base of its seeds
     facts: Mapping[str, str]  # settings by which errors are counted, such as ``model`` and ``k``
     predictions: Mapping[str, SweepAnswer]  # by question id
-    tokens: int  # prompt and generated tokens of its calls, whichever run made them
+    n_calls: int  # model calls requested
+    tokens: int  # prompt and generated tokens of these calls, whichever run made them
     service_s: float  # seconds of these calls in the backend, whichever run made them
     n_answers: int = 0  # of its members
     n_errors: int = 0  # answers with an error
@@ -86,6 +89,7 @@ class TableCell:
     run_ids: tuple[str, ...] = ()  # finished runs, one per seed; empty for subsamples
     measures: Mapping[str, F64] = field(default_factory=dict)  # other means over questions, by name: (n_seeds,) each
     question_measures: Mapping[str, F64] = field(default_factory=dict)  # means over seeds: (n_questions,) each
+    is_exact: bool = False  # the one row is the exact expectation over all subsamples
 
     @property
     def right(self) -> F64:
@@ -110,7 +114,8 @@ class TableCell:
     @property
     def is_thin(self) -> bool:
         """Whether it has too few questions or seeds for a reliable figure."""
-        return self.is_scored and (len(self.question_ids) < FEW_QUESTIONS or len(self.seeds) < FEW_SEEDS)
+        is_seldom = len(self.seeds) < FEW_SEEDS and not self.is_exact
+        return self.is_scored and (len(self.question_ids) < FEW_QUESTIONS or is_seldom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,7 @@ def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     Raises:
         DataError: A score is not finite.
     """
-    scored = [cell for cell in cells if cell.is_scored]
+    scored = [_checked(cell) for cell in cells if cell.is_scored]
     if not scored:
         return []
     means = [float(np.round(cell.scores.mean(), 12)) for cell in scored]
@@ -211,18 +216,24 @@ def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     ]
 
 
-def shown_by(cells: Sequence[TableCell]) -> Power | None:
-    """Say what the questions of distinct cells can show; None where fewer than two have the same questions.
+def select_best(cells: Sequence[TableCell], metric: Metric | None = None) -> Selection | None:
+    """Describe the selection of the best distinct cell; cells with other questions than most are left out.
 
-    A setting counts once; cells with other questions than most are left out.
+    Args:
+        cells: Cells of one table or several; a setting counts once.
+        metric: Their metric, whose lowest and highest scores bound the interval.
+
+    Returns:
+        None where fewer than two scored cells have the same questions.
     """
-    scored = {cell.cell_id: cell for cell in cells if cell.is_scored}
+    scored = {cell.cell_id: _checked(cell) for cell in cells if cell.is_scored}
     asked = Counter(frozenset(cell.question_ids) for cell in scored.values())
     usual = asked.most_common(1)[0][0] if asked else frozenset()
     kept = [cell for cell in scored.values() if {*cell.question_ids} == usual]
     if len(kept) < 2:
         return None
-    return power_of(np.array([cell.by_question[_common(cell, kept[0])[0]] for cell in kept]))
+    scores = {cell.cell_id: cell.by_question[_common(cell, kept[0])[0]] for cell in kept}
+    return select(scores, metric.ends if metric else (0.0, 1.0), len(scored) - len(kept))
 
 
 def _compare(cell: TableCell, best: TableCell) -> Comparison:
@@ -247,6 +258,18 @@ def _common(cell: TableCell, best: TableCell) -> tuple[I64, I64]:
     pairs = [(place[key], i) for i, key in enumerate(best.question_ids) if key in place]
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
+
+
+def _checked(cell: TableCell) -> TableCell:
+    wrong = np.argwhere(~np.isfinite(cell.total))
+    if wrong.size:
+        seed, question = wrong[0]
+        labels = ", ".join(f"{name}={label}" for name, label in cell.at.items())
+        raise DataError(
+            f"cell {cell.cell_id} ({labels}): the score of {cell.question_ids[question]} under seed {cell.seeds[seed]} "
+            f"is {cell.total[seed, question]}: every score must be a finite number."
+        )
+    return cell
 
 
 def group_scores(

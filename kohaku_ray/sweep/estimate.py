@@ -1,11 +1,19 @@
-"""What a sweep will do, told before it starts: what it holds fixed, its cells, and a bound of its answer calls."""
+"""What a sweep will do, told before it starts: what it holds fixed, and an estimate of its model calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
+from kohaku_ray.models.request import request_key
+from kohaku_ray.records import Question, digest
+from kohaku_ray.run.deployments import window_of
+from kohaku_ray.run.identity import model_parts
+from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import settings_of
@@ -47,8 +55,102 @@ Recorded = Callable[[str], AbstractSet[str]]
 """Reads the keys of the ledger at a path."""
 
 
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A sweep's model calls, as far as they are known before retrieval."""
+
+    n_opening: int  # distinct calls that systems make before any search
+    n_opening_recorded: int  # how many of them the ledger holds
+    n_answers: int  # distinct answer calls if no answer is blank
+    n_answers_most: int  # the same if every retry is used
+    n_asked: int  # opening and answer calls of all runs if no answer is blank
+    n_recorded: int  # replies in the ledger, of any run
+    prompt_tokens: int  # bound for the distinct answer calls if no answer is blank: their number times the budget
+
+    @property
+    def share_distinct(self) -> float:
+        """Distinct calls per call asked."""
+        return (self.n_opening + self.n_answers) / self.n_asked if self.n_asked else 1.0
+
+
+def estimate(plan: Plan, recorded: Recorded) -> Estimate:
+    """Count a sweep's model calls without making one; ``recorded`` reads the keys of a ledger.
+
+    Opening calls are counted by their keys. The prompts of answers depend on their replies, so answers are counted by
+    the settings that decide their prompts: runs with equal settings ask the same.
+
+    Raises:
+        DataError: Questions or ledger cannot be read.
+    """
+    opening: dict[str, set[str]] = {}
+    answers: dict[str, tuple[int, int, int]] = {}
+    n_asked = 0
+    for config in plan.runs.values():
+        questions, uses = questions_of(config), config.uses
+        keys = _opening_keys(config, questions)
+        opening.setdefault(config.ledger.path, set()).update(keys)
+        n_asked += len(keys) + len(questions) * config.ensemble.members
+        models = [config.role(config.declaration.lead, member).model for member in range(config.ensemble.members)]
+        for name in dict.fromkeys(models):
+            shown, n = _what_is_shown(config, name), len(questions) * models.count(name)
+            window = window_of(config.models[name])  # type: ignore[arg-type]
+            least, most, tokens = answers.get(shown, (0, 0, 0))
+            budget = uses.context_tokens or window
+            answers[shown] = (max(least, n), max(most, n * uses.attempts), max(tokens, n * budget))
+    known = {path: recorded(path) for path in opening}
+    return Estimate(
+        n_opening=sum(map(len, opening.values())),
+        n_opening_recorded=sum(len(keys & known[path]) for path, keys in opening.items()),
+        n_answers=sum(least for least, _, _ in answers.values()),
+        n_answers_most=sum(most for _, most, _ in answers.values()),
+        n_asked=n_asked,
+        n_recorded=sum(map(len, known.values())),
+        prompt_tokens=sum(tokens for _, _, tokens in answers.values()),
+    )
+
+
+def _opening_keys(config: Config, questions: Sequence[Question]) -> list[str]:
+    """Return the keys of a run's opening calls, per question and member that prepares."""
+    system = config.declaration
+    if system.opening is None:
+        return []
+    prompts = system.prompts(config.prompts)
+    models = models_of(config, dict.fromkeys(config.deployments, ""), 0)
+    preparing = range(config.ensemble.members if config.ensemble.scope == "question" else 1)
+    keys = []
+    for question in questions:
+        for ask in system.opening(question, prompts, config.settings):
+            for member in preparing:
+                seed = seed_of(config, question.question_id, member, 0, ask.role)
+                keys.append(request_key(chat_request(models[ask.role], ask.prompt, seed, ask.schema)))
+    return keys
+
+
+def _what_is_shown(config: Config, name: str) -> str:
+    """Return a key of everything that decides a deployment's answer prompts, except question and attempt."""
+    return digest(
+        {
+            "index": config.index.path,
+            "questions": config.questions.model_dump(mode="json"),
+            "system": config.declaration.name,
+            "settings": config.settings.model_dump(mode="json", exclude=set(config.uses.retry_settings)),
+            "roles": {role: _played(config, role) for role in config.uses.roles},
+            "prompts": config.prompts,
+            "model": model_parts(config.models[name]),
+            "scope": config.ensemble.scope,
+            "seed": config.seed,
+            "ledger": config.ledger.path,
+        }
+    )
+
+
+def _played(config: Config, role: str) -> dict[str, Any]:
+    played = config.role(role)
+    return {**asdict(played), "model": model_parts(config.models[played.model])}
+
+
 def describe_plan(plan: Plan, recorded: Recorded) -> str:
-    """Describe what a sweep will do, for ``--dry-run``; ``recorded`` reads the keys of a ledger.
+    """Describe what a sweep will do, for ``--dry-run``; arguments as in ``estimate``.
 
     Raises:
         DataError: Questions or ledger cannot be read.
@@ -56,18 +158,18 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
     lines = [plan.loaded.sweep.title or "", *(_described(table, plan.loaded.sweep.seeds) for table in plan.tables), ""]
     lines += [f"fixed     {line}" for line in fixed_lines(plan)]
     cells = [cell for table in plan.tables for cell in table.cells]
+    n_finished, found = len(plan.finished), estimate(plan, recorded)
     n_there = sum(map(is_there, plan.indexes))
-    runs = plan.runs.values()
-    asked = [(len(questions_of(config)) * config.ensemble.members, config.uses.attempts) for config in runs]
-    n_most = sum(n * attempts for n, attempts in asked)
-    n_recorded = sum(len(recorded(path)) for path in {config.ledger.path for config in runs})
     lines += [
         "",
         f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
-        f"{counted(len(plan.runs), 'distinct run')}, {len(plan.finished)} finished",
+        f"{counted(len(plan.runs), 'distinct run')}, {n_finished} finished",
         f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
-        f"answers   at most {sum(n for n, _ in asked):,} calls, {n_most:,} with every retry; equal ones are made once",
-        f"ledger    {n_recorded:,} replies",
+        f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger",
+        f"answers   {found.n_answers:,} distinct calls, up to {found.n_answers_most:,} with every retry",
+        f"asked     {found.n_asked:,} calls before retries, {found.share_distinct:.0%} of them distinct",
+        f"ledger    {found.n_recorded:,} replies; the answers among them are known once the opening calls are made",
+        f"tokens    at most {found.prompt_tokens:,} of context in the distinct answers before retries",
     ]
     if said := missing_lines(plan):
         lines += ["", *said]

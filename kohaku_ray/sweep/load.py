@@ -210,7 +210,9 @@ def _explained(entry: Any) -> str:
 def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
     """Check every value of every axis separately: conflicts between values are reported per cell."""
     where = f"{loaded.where}: table {table.name}"
-    for keys in (keys for name, values in table.axes.items() for _, keys in choices_of(name, values)):
+    choices: list[Mapping[str, Any]] = list(table.cells)
+    choices += [keys for name, values in table.axes.items() for _, keys in choices_of(name, values)]
+    for keys in choices:
         for key in (*table.set, *keys):
             _check_key(table, key, where)
         try:
@@ -282,6 +284,10 @@ class TableConfig(Section):
     axes: dict[str, tuple[Any, ...] | dict[str, Any]] = Field(default_factory=dict)
     """Values by key; or, under a name of your own, labels with the keys that each sets (`with`: presets under these
     keys). The last axis makes the columns."""
+    combine: Literal["grid", "zip", "list"] = "grid"
+    """grid: every combination of the axes' values; zip: the first of each, the second of each, …; list: `cells`."""
+    cells: tuple[dict[str, Any], ...] = ()
+    """For `combine: list`: keys and values of each cell."""
     show: tuple[str, ...] = ()
     """Measures shown with the score, as means over answers: the system's own, `attempts` and `blanks`; `tokens` and
     `seconds` in the models; parts of the score by name; `recall@10 STEP`: of the gold references, after a trace's
@@ -290,8 +296,8 @@ class TableConfig(Section):
     """The standard deviation of the measures shown is that over seeds, or over questions."""
     pool: PoolConfig | None = None
     """Makes the table a study of recorded members: axes only over `ensemble.members` and `ensemble.vote`."""
-    subsamples: PositiveInt = 32
-    """Most ensembles of each size drawn from the pool; all there are where these are fewer."""
+    subsamples: PositiveInt | Literal["all"] = 32
+    """Ensembles of each size drawn from the pool; all: the exact expectation."""
 
     @field_validator("axes", mode="before")
     @classmethod
@@ -311,14 +317,23 @@ class TableConfig(Section):
 
     @model_validator(mode="after")
     def _has_cells(self) -> TableConfig:
-        if not self.axes:
-            raise ValueError("there are no axes: name the keys to vary, each with its values")
+        if self.combine == "list":
+            if self.axes or not self.cells:
+                raise ValueError("combine is list: write the settings under cells, and no axes")
+            if any(list(cell) != list(self.cells[0]) for cell in self.cells):
+                raise ValueError("cells differ in their keys: give each cell the same keys in the same order")
+        elif self.cells or not self.axes:
+            raise ValueError(f"combine is {self.combine}: write axes, and no cells")
         for name, values in self.axes.items():
             if not values:
                 raise ValueError(f"axis {name} has no values, so the grid is empty: give it one at least")
             labels = [label for label, _ in choices_of(name, values)]
             if len(set(labels)) != len(labels):
                 raise ValueError(f"axis {name} has the same value twice: {', '.join(labels)}")
+        lengths = {name: len(values) for name, values in self.axes.items()}
+        if self.combine == "zip" and len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{name} {n}" for name, n in lengths.items())
+            raise ValueError(f"combine is zip but the axes differ in length ({counts}): make them equal, or use grid")
         return self
 
     @model_validator(mode="after")
@@ -329,26 +344,45 @@ class TableConfig(Section):
                 raise ValueError(f"with is {shown(given)}: name presets, such as [models/ollama, encoders/bge_m3]")
         return self
 
+    @model_validator(mode="after")
+    def _all_are_all(self) -> TableConfig:
+        if self.pool is not None and self.subsamples == "all" and self.pool.strata is not None:
+            raise ValueError("subsamples is all but pool.strata is set: only drawn ones have shares, drop one of them")
+        return self
+
     @property
     def n_cells(self) -> int:
         """Number of cells, counted without building them."""
-        return math.prod(len(values) for values in self.axes.values())
+        if self.combine == "list":
+            return len(self.cells)
+        lengths = [len(values) for values in self.axes.values()]
+        return lengths[0] if self.combine == "zip" else math.prod(lengths)
 
     def labels(self) -> dict[str, tuple[str, ...]]:
         """Labels per axis, in order."""
+        if self.combine == "list":
+            keys = list(self.cells[0])
+            return {key: tuple(dict.fromkeys(label_of(cell[key]) for cell in self.cells)) for key in keys}
         return {name: tuple(label for label, _ in choices_of(name, values)) for name, values in self.axes.items()}
 
     def settings(self) -> Iterator[Setting]:
         """Every cell, in order."""
-        for chosen in itertools.product(*(choices_of(name, values) for name, values in self.axes.items())):
+        if self.combine == "list":
+            for cell in self.cells:
+                yield Setting({key: label_of(value) for key, value in cell.items()}, dict(cell))
+            return
+        choices = [choices_of(name, values) for name, values in self.axes.items()]
+        every = zip(*choices, strict=True) if self.combine == "zip" else itertools.product(*choices)
+        for chosen in every:
             at = {name: label for name, (label, _) in zip(self.axes, chosen, strict=True)}
             values = {key: value for _, keys in chosen for key, value in keys.items()}
             presets = [name for _, keys in chosen for name in names_of(keys.get(WITH))]
             yield Setting(at, {**values, WITH: presets} if presets else values)
 
     def layers(self) -> Iterator[Mapping[str, Any]]:
-        """Keys of the table, and of each choice of its axes: every key that it sets."""
+        """Keys of the table, of each of its cells, and of each choice of its axes: every key that it sets."""
         yield self.set
+        yield from self.cells
         for name, values in self.axes.items():
             for _, keys in choices_of(name, values):
                 yield keys

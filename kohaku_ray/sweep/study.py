@@ -9,17 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kohaku_ray.config import Config
+from kohaku_ray.ensemble.forecast import forecast, members_differ
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import Marks, Parts, subsamples
+from kohaku_ray.ensemble.study import Marks, Parts, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.selection import ceiling
 from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.index.arrays import Mask
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.sweep.compare import TableCell
 from kohaku_ray.sweep.load import PoolConfig
 from kohaku_ray.values.read import is_blank
+
+_SIZES = (1, 3, 5, 9, 15)  # of the forecast
+_DIFFER = 0.05  # a smaller p-value says that members are not exchangeable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ class Members:
     notes: tuple[str, ...]  # for the reader
 
 
-def ensembles(configs: Mapping[int, Config], n: int, members: Members, metric: Metric) -> dict[int, TableCell]:
+def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, metric: Metric) -> dict[int, TableCell]:
     """Score cells of a table, by their places; all rules of one size together."""
     found: dict[int, TableCell] = {}
     rows = members.truth.rows
@@ -49,28 +55,49 @@ def ensembles(configs: Mapping[int, Config], n: int, members: Members, metric: M
         try:
             parts = _scored(size, rules, n, members)
         except ConfigError as error:
-            found |= {place: TableCell("", {}, "skipped", str(error)) for place in places}
+            reason = str(error)
+            if n == "all" and size <= members.pool.n_members:
+                reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
+            found |= {place: TableCell("", {}, "skipped", reason) for place in places}
             continue
         for at, place in enumerate(places):
             marks = {name: parts[name][at].T for name in metric.parts}
             total = metric.shares(marks, unanswerable)
             seeds = tuple(range(len(total)))
-            found[place] = TableCell("", {}, "finished", "", seeds, tuple(rows), marks, total)
+            found[place] = TableCell("", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all")
     return found
 
 
-def _scored(size: int, rules: Sequence[VoteRule], n: int, members: Members) -> Parts:
-    """Return marks of shape ``(rules, questions, subsamples)``."""
-    drawn = subsamples(members.pool.n_members, size, n, seed=size, strata=members.strata)
+def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members) -> Parts:
+    """Return marks of shape ``(rules, questions, subsamples)``; the exact expectation has one subsample."""
+    if n == "all":
+        expected = expected_score(members.pool, size, rules, members.marks)
+        return {name: part[:, :, None] for name, part in expected.items()}
+    drawn = subsamples(members.pool.n_members, size, int(n), seed=size, strata=members.strata)
     return members.marks.score(vote_pool(members.pool, drawn, rules))
 
 
-def ceiling(members: Members, metric: Metric) -> str:
-    """Say what no vote over these members can reach, by the metric's first part."""
+def outlook(members: Members, metric: Metric) -> list[str]:
+    """Say what votes over these members can reach, and what more members would, by the metric's first part."""
     part = next(iter(metric.parts))
-    is_right = _scored(1, [VoteRule()], members.pool.n_members, members)[part][0] > 0.5
-    n_never = int((~is_right.any(axis=1)).sum())
-    return f"Ceiling of any vote: no member is right on {n_never} of {len(is_right)} questions."
+    is_right: Mask = _scored(1, [VoteRule()], members.pool.n_members, members)[part][0] > 0.5
+    top = ceiling(is_right)
+    notes = [
+        f"Ceiling of any vote: no member is right on {top.n_never} of {top.n_questions} questions "
+        f"({top.share:.1%}; 95 % by Clopper and Pearson: {top.low:.1%} to {top.high:.1%})."
+    ]
+    if members.pool.n_members < 2:
+        return notes
+    shares = forecast(members.pool, is_right, _SIZES, VoteRule())
+    curve = ", ".join(f"{share:.3f} with {size}" for size, share in zip(_SIZES, shares, strict=True))
+    notes.append(f"Forecast of `{part}` by the default rule, from pairs of members: {curve}.")
+    p = members_differ(is_right)
+    if p < _DIFFER:
+        notes.append(
+            f"Members are not exchangeable (Cochran's Q, p = {p:.2g}): the forecast is of members drawn at random from "
+            "kinds like these, not of more members of one kind."
+        )
+    return notes
 
 
 def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metric: Metric) -> Members:

@@ -6,7 +6,7 @@ The engine, the pages, the sweeps and the checks read the declaration and nothin
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -71,6 +71,7 @@ class Uses:
         roles: Model roles that are asked.
         views: Deepest search per view.
         attempts: Most answer calls per member and question.
+        retry_settings: Settings that add attempts and do not change the first.
         context_tokens: Longest context of the first attempt, in tokens; None: the model's window.
         cross_encoder: Deployment that ranks pairs; None: no pairs are ranked.
         images: Roles whose requests carry images.
@@ -79,6 +80,7 @@ class Uses:
     roles: tuple[str, ...]
     views: Mapping[str, Depth] = field(default_factory=dict)
     attempts: int = 1
+    retry_settings: tuple[str, ...] = ()
     context_tokens: int | None = None
     cross_encoder: str | None = None
     images: tuple[str, ...] = ()
@@ -152,6 +154,8 @@ class System:
         answer: ``(evidence, tools, settings)``: answer from the evidence, once per member; a model's failure becomes a
             blank prediction with the error.
         metrics: Names in evaluation's registry; the first one is the headline.
+        opening: ``(question, prompts, settings)``: model calls that ``prepare`` makes before any reply; a dry run looks
+            them up in the ledger.
         ballot: Turns a row of answers.parquet, its ``measures`` as a mapping, into a ballot.
         weighs: ``ballot`` gives weights other than 1, so that votes cannot be settled early.
         extra_columns: Further columns of submission.csv: ``(vote, its members' answers) -> text`` by name.
@@ -175,6 +179,7 @@ class System:
     prepare: Callable[[Question, Tools, Any], Awaitable[Any]]
     answer: Callable[[Any, Tools, Any], Awaitable[Answer]]
     metrics: tuple[str, ...]
+    opening: Callable[[Question, Prompts, Any], Iterable[Ask]] | None = None
     ballot: Callable[[Mapping[str, Any]], Ballot] = ballot_of
     weighs: bool = False
     extra_columns: Mapping[str, Callable[[Mapping[str, Any], Rows], str]] = field(default_factory=dict)

@@ -23,6 +23,7 @@ class QuestionColumns:
         text: Possible names of the question column, likewise.
         gold: Columns of gold answers, in any case. They are never passed on, so they cannot leak into a prompt.
         needed: Other columns that the file must have.
+        split_by: Columns by which scores are also shown.
     """
 
     question_id: tuple[str, ...] = ("id", "question_id")
@@ -31,6 +32,7 @@ class QuestionColumns:
         {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation", "is_blank"}
     )
     needed: tuple[str, ...] = ()
+    split_by: tuple[str, ...] = ()
 
 
 def read_questions(

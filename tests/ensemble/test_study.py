@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from kit.plain_vote import plain_vote
 from kit.properties import scaled
 
+from kohaku_ray.ensemble import vote as count
 from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.pool import pool_ballots
-from kohaku_ray.ensemble.study import Marks, subsamples
+from kohaku_ray.ensemble.study import Marks, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
@@ -122,6 +123,19 @@ def test_a_chain_of_near_numbers_is_grouped_anew_in_every_subsample():
     assert found == [(2, "1002", {"c"}), (1, "1002", {"a", "b", "c"}), (2, "1003", {"c", "d"})]
 
 
+def test_a_tolerance_that_holds_one_way_alone_counts_as_a_chain():
+    # 0.1 % of 1001 covers 1000; 0.1 % of 999.9995 does not cover 1001
+    table = [ballots(("999.9995", "a"), ("1001", "b"))]
+    pool = pool_ballots(table)
+    gap = 1001 - 999.9995
+    assert 999.9995e-3 < gap <= 1.001
+    assert list(pool.chains) == [0]
+    assert told(table, pool, [[0, 1], [1, 0]], [VoteRule("union")]) == [
+        (0, "999.9995", {"a"}),
+        (1, "1001", {"a", "b"}),
+    ]
+
+
 def test_more_references_than_a_word_has_bits():
     table = [[Ballot("5", tuple(f"d{i}" for i in range(start, start + 70))) for start in (0, 30, 60)]]
     pool = pool_ballots(table)
@@ -132,6 +146,16 @@ def test_more_references_than_a_word_has_bits():
     marks = Marks(pool, by_refs={"ref": lambda q, refs: float(len(refs))})
     scored = marks.score(vote_pool(pool, np.array(drawn), [VoteRule("union"), VoteRule("intersection")]))
     assert scored["ref"].tolist() == [[[130.0, 100.0]], [[10.0, 40.0]]]
+
+
+def test_cells_are_counted_in_pieces_alike(monkeypatch):
+    table = [ballots(("1000", "a"), ("1001", "b"), ("", ""), ("1002", "a")), ballots(*[("7", "c")] * 4)]
+    pool = pool_ballots(table)
+    drawn = np.array(list(combinations(range(4), 3)))
+    whole = vote_pool(pool, drawn, RULES)
+    monkeypatch.setattr(count, "_MOST_PAIRS", 27)
+    pieces = vote_pool(pool, drawn, RULES)
+    assert all(np.array_equal(getattr(whole, name), getattr(pieces, name)) for name in ("leader", "spelling", "words"))
 
 
 @pytest.mark.data
@@ -184,6 +208,17 @@ def test_outcomes_are_marked_by_value_references_and_abstention():
     assert parts["abstain"].tolist() == [[[1, 1], [0, 0]], [[1, 1], [1, 0]]]
 
 
+def test_the_expected_score_is_the_mean_over_all_subsamples(monkeypatch):
+    pool = pool_ballots(TABLE)
+    monkeypatch.setattr("kohaku_ray.ensemble.study._BLOCK", 4)
+    expected = expected_score(pool, 2, RULES, marks_of(pool))
+    every = marks_of(pool).score(vote_pool(pool, np.array(list(combinations(range(4), 2))), RULES))
+    for name in ("value", "ref", "abstain"):
+        assert expected[name] == pytest.approx(every[name].mean(axis=2))
+    # of six pairs two answer 7: {7, 5.0}, a tie that goes to the earlier member, and {7, blank}
+    assert expected["value"][0, 0] == pytest.approx(4 / 6)
+
+
 @given(st.data())
 def test_subsamples_are_distinct_ascending_and_the_same_again(data):
     n_members = data.draw(st.integers(1, 9))
@@ -206,8 +241,11 @@ def stratified(members, strata, n_members):
     return all(abs(sum(strata[m] == name for m in members) - shares[name]) < 1 for name in names)
 
 
-def test_subsamples_follow_the_seed_use_all_members_alike_and_list_no_large_pool():
+def test_subsamples_of_a_large_pool_are_drawn_without_listing_all():
     assert subsamples(60, 30, 8, 0).shape == (8, 30)  # of 1.2e17
+
+
+def test_subsamples_follow_the_seed_and_use_all_members_alike():
     assert not np.array_equal(subsamples(37, 5, 32, 0), subsamples(37, 5, 32, 1))
     strata = ["a"] * 20 + ["b"] * 10 + ["c"] * 7
     drawn = subsamples(37, 15, 2000, 0, strata)
@@ -220,7 +258,14 @@ def test_subsamples_follow_the_seed_use_all_members_alike_and_list_no_large_pool
     ("call", "message"),
     [
         (lambda: pool_ballots([]), "There are no ballots to study"),
+        (lambda: pool_ballots([[]]), "There are no ballots to study"),
         (lambda: subsamples(4, 5, 1, 0), "5 members cannot be drawn from 4"),
+        (lambda: subsamples(4, 0, 1, 0), "0 members cannot be drawn from 4"),
+        (lambda: expected_score(pool_ballots(TABLE), 5, RULES, None), "5 members cannot be drawn from 4"),
+        (
+            lambda: expected_score(pool_ballots(TABLE), 2, RULES, None, most=5),
+            "4 members have 6 subsamples of 2 but at most 5 are counted",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, read_label, set_figures
+from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, read_label, set_figures, wilson
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
@@ -25,6 +25,13 @@ def test_spellings(label, spellings):
     assert {read_label(text) for text in spellings} == {label}
 
 
+def test_wilson_against_published_values():
+    low, high = wilson(51, 80)
+    assert (round(low, 4), round(high, 4)) == (0.5281, 0.7343)
+    assert wilson(0, 10)[0] == 0
+    assert wilson(10, 10)[1] == pytest.approx(1)
+
+
 @given(st.lists(st.tuples(*[st.sampled_from([CONSISTENT, CONTRADICT, ""])] * 2, st.none() | st.floats(0, 1))))
 def test_bounds_hold_for_any_prediction(rows):
     named = {f"q{at}": row for at, row in enumerate(rows)}
@@ -34,9 +41,16 @@ def test_bounds_hold_for_any_prediction(rows):
         for key, (_, label, sure) in named.items()
     }
     found = set_figures(truth, Submission("p", (), given_rows))
-    assert all(0 <= number <= 1 for number in found.values())
-    assert bool(found) == any(true for true, _, _ in rows)
-    assert ("Brier score" in found) == any(true and label and sure is not None for true, label, sure in rows)
+    if found is None:
+        assert not any(true for true, _, _ in rows)
+        return
+    assert all(0 <= number.value <= 1 for number in found.numbers)
+    low, high = found.numbers[0].interval
+    assert 0 <= low <= found.numbers[0].value <= high <= 1
+    assert sum(int(cell) for line in found.tables[0].rows for cell in line[1:]) == found.n
+    assert sum(n for plot in found.plots for _, _, n in plot.points) == sum(
+        bool(true and label) and sure is not None for true, label, sure in rows
+    )
 
 
 def row(value, **columns):
@@ -83,17 +97,53 @@ def report_of(tmp_path, **options):
 
 
 def test_figures_of_a_file_by_hand(tmp_path):
-    report = report_of(tmp_path)
-    assert report.records[0]["figures"] == pytest.approx(
+    report = report_of(tmp_path, split_by=("book", "no such column"))
+    figures = report.files[0].figures["label"]
+    values = {number.name: number.value for number in figures.numbers}
+    assert values == report.records[0]["figures"]
+    assert values == pytest.approx(
         {
+            "accuracy": 3 / 5,
             "majority class": 3 / 5,
             "balanced accuracy": (2 / 3 + 1 / 2) / 2,
             "F1 of contradict": 2 / 3,
             "Brier score": (0.1**2 + 0.6**2 + 0.2**2) / 3,
         }
     )
-    head, _, line = render(report).split("\n\n")[1].splitlines()
-    assert head.startswith("label over all")
-    assert line.split()[1:] == ["0.6000", "0.5833", "0.6667", "0.1367"]
-    by_book = report_of(tmp_path, by="book").records
-    assert [record["figures"]["majority class"] for record in by_book] == [1 / 2, 2 / 3]
+    assert figures.numbers[0].interval == wilson(3, 5)
+    confusion, reliability, by_book = figures.tables
+    assert confusion.head == ("true label", "read as consistent", "read as contradict", "read as none")
+    assert confusion.rows == (("consistent", "2", "0", "1"), ("contradict", "1", "1", "0"))
+    assert [row[:2] for row in reliability.rows] == [("0.6 to 0.7", "1"), ("0.8 to 0.9", "1"), ("0.9 to 1.0", "1")]
+    assert figures.plots[0].points == ((0.6, 0, 1), (0.8, 1, 1), (0.9, 1, 1))
+    assert by_book.title == "By book"
+    assert [row[:2] for row in by_book.rows] == [("A", "2"), ("B", "3")]
+
+
+def test_the_report_says_accuracy_beside_the_majority_class(tmp_path):
+    text = render(report_of(tmp_path))
+    accuracy = text.index("accuracy           0.6000 (0.2307 to 0.8824)")
+    assert text.index("majority class     0.6000", accuracy) > accuracy
+    assert "always consistent" in text
+
+
+def test_figures_are_split_by_a_column_of_the_truth(tmp_path):
+    report = report_of(tmp_path, by="book")
+    assert [record["figures"]["majority class"] for record in report.records] == [1 / 2, 2 / 3]
+
+
+def test_without_confidences_there_is_no_calibration(tmp_path):
+    (tmp_path / "truth.csv").write_text(LABELLED)
+    (tmp_path / "given.csv").write_text("id,answer_value,ref_id\na,1,x\n")
+    figures = run_score(tmp_path / "truth.csv", [tmp_path / "given.csv"], ["label"]).files[0].figures["label"]
+    assert "Brier score" not in {number.name for number in figures.numbers}
+    assert (len(figures.tables), figures.plots) == (1, ())
+
+
+def test_the_baseline_is_the_majority_class():
+    rows = {
+        key: SubmissionRow(key, columns={"label": label}) for key, label in zip("abc", ("1", "0", "1"), strict=True)
+    }
+    assert LABEL.baseline(Submission("t", (), rows)) == (
+        "Always consistent, the majority class, scores 0.6667 (2 of 3)."
+    )

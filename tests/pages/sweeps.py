@@ -22,7 +22,7 @@ def asked(n):
         value = ("is_blank", f"{10 + 7 * at}", "[1,5]", f"model {at}", f"{0.5 + at}")[0 if at % 10 == 9 else 1 + at % 4]
         text = f"How many kWh did hall {at} draw in 2024, by its own report?" if at else f"Is this {HOSTILE} so?"
         unit = "is_blank" if value == "is_blank" else "kWh"
-        made.append(SweepQuestion(f"q{at:03d}", text, value, unit))
+        made.append(SweepQuestion(f"q{at:03d}", text, value, unit, f"['doc{at % 7}']"))
     return tuple(made)
 
 
@@ -33,15 +33,14 @@ def row(question, value, refs):
 
 def answered(question, skill, rng):
     """One made-up answer and its score: right by ``skill``, otherwise wrong in some way."""
-    refs = "is_blank" if question.answer_value == "is_blank" else f"['doc{int(question.question_id[1:]) % 7}']"
-    truth = row(question, question.answer_value, refs)
+    truth = row(question, question.answer_value, "is_blank" if question.answer_value == "is_blank" else question.refs)
     value, refs = truth.answer_value, truth.refs_raw
     if rng.random() > skill:
         value = ("is_blank", "41", "4100", "words", "[2,9]", value)[rng.integers(6)]
         refs = "is_blank" if value == "is_blank" else "['doc1', 'doc2']"
     given = row(question, value, refs)
     score = WATTBOT.score_question(truth, given)
-    return SweepAnswer(value, WATTBOT.classify(truth, given)), tuple(score.parts.values())
+    return SweepAnswer(value, refs, WATTBOT.classify(truth, given)), tuple(score.parts.values())
 
 
 class Maker:
@@ -68,6 +67,7 @@ class Maker:
                 seed,
                 {"model": at.get("roles.answer.model", "extractive"), "k": str(k)},
                 predictions,
+                2 * len(self.questions),
                 int(len(self.questions) * 230 * k * (1 + skill)),
                 round(0.4 * k * len(self.questions) * (0.5 + skill), 3),
             )
@@ -172,3 +172,21 @@ def small_sweep(n_questions=24):
         {"kohaku-ray": "0.1.0", "questions": "sample/questions.csv, sha256 0123abcd"},
         {"Calls asked": "12,345", "Calls made": "4,321 (35 %)", "Seconds": "98.7"},
     )
+
+
+def big_sweep(n_tables=40, n_cells=300, n_questions=2000):
+    """As large as they come."""
+    maker = Maker(n_questions)
+    rows = [n_cells * at // (3 * n_tables) for at in range(n_tables + 1)]
+    tables = [
+        maker.table(
+            f"table_{at:02d}",
+            f"Study {at}",
+            {
+                f"retrieval.setting_{at}": [f"value {row}" for row in range(rows[at + 1] - rows[at])],
+                "k": ("4", "8", "16"),
+            },
+        )
+        for at in range(n_tables)
+    ]
+    return Sweep("big", "A big sweep", tuple(tables), maker.questions, tuple(maker.runs.values()), WATTBOT)

@@ -8,6 +8,8 @@ from pages import opened
 
 from kohaku_ray.evaluation.answers import EXACT
 from kohaku_ray.evaluation.metrics import Metric, Part
+from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.pages.charts import score_parts
 from kohaku_ray.pages.sweep_page import page
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats
 from kohaku_ray.pages.sweep_tables import as_csv
@@ -30,9 +32,9 @@ def sweep_of(metric, parts, errors):
     cell = TableCell(
         *("c", {"k": "4"}, "finished", "", (0,), ("q1", "q2"), arrays, metric.shares(arrays, [True, False]), ("r",))
     )
-    answers = {f"q{at}": SweepAnswer("blue", error) for at, error in enumerate(errors, 1)}
-    run = Run("r", "runs/r", 0, {"model": "m"}, answers, 10, 0.5)
-    questions = tuple(SweepQuestion(key, "Which?", "red", "") for key in answers)
+    answers = {f"q{at}": SweepAnswer("blue", "['x']", error) for at, error in enumerate(errors, 1)}
+    run = Run("r", "runs/r", 0, {"model": "m"}, answers, 2, 10, 0.5)
+    questions = tuple(SweepQuestion(key, "Which?", "red", "", "is_blank") for key in answers)
     return Sweep("s", "S", (Table("t", "T", (Axis("k", ("4",)),), (cell,)),), questions, (run,), metric)
 
 
@@ -45,6 +47,7 @@ def test_an_own_metric_fills_a_sweeps_tables_and_page():
     assert "Score: style, 0.60 same words + 0.40 length." in html
     assert '<th class="n">same words</th><th class="n">length</th><th class="n">rank</th>' in html
     assert '<th class="n">odd</th><th class="n">even</th>' in html
+    assert "given <b><bdi>blue</bdi></b> from <code>[&#39;x&#39;]</code>" in html
     assert html.count('<td class="right">') == html.count('<td class="wrong">') == 1
     body = html.split("<body>")[1]
     for word in ("value</th>", "references", "abstention", "false positive"):
@@ -58,9 +61,26 @@ def test_a_sweep_without_classes_has_no_errors():
     assert "Score: exact, value." in html
 
 
+def test_a_part_that_is_called_like_a_figure_has_a_column_of_its_own():
+    metric = Metric("m", "M", {"mean": Part()}, lambda truth, given: {"mean": 0.0}, lambda truth: False)
+    (stats,) = compute_sweep_stats(sweep_of(metric, {"mean": [[0.0, 0.5]]}, (None, None)))
+    (line,) = csv.DictReader(io.StringIO(as_csv(stats)))
+    assert (line["mean"], line["part mean"]) == ("0.250000", "0.250000")
+
+
 def test_a_table_without_scores_has_the_columns_of_the_metrics_parts():
     failed = TableCell("c", {"k": "4"}, "failed", "no memory")
     sweep = Sweep("s", "S", (Table("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), STYLE)
     (stats,) = compute_sweep_stats(sweep)
     (line,) = csv.DictReader(io.StringIO(as_csv(stats)))
     assert (line["state"], line["mean"], line["words"], line["length"]) == ("failed", "", "", "")
+
+
+def test_a_chart_draws_the_parts_that_all_metrics_have(tmp_path):
+    (tmp_path / "truth.csv").write_text("id,answer_value,ref_id\nq1,5,x\n")
+    report = run_score(tmp_path / "truth.csv", [tmp_path / "truth.csv"], ("wattbot", "exact"))
+    chart = score_parts(report)
+    assert ">value<" in chart.svg
+    assert ">(0.75)<" in chart.svg
+    assert ">references<" not in chart.svg
+    assert chart.note == "wattbot: 0.75 value + 0.15 references + 0.10 abstention; exact: value."

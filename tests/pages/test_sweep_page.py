@@ -10,17 +10,18 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from pages import Tags, check_harmless, opened, plain
-from sweeps import HOSTILE, Maker, small_sweep
+from sweeps import HOSTILE, Maker, big_sweep, small_sweep
 
+from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.compare import split_of
 from kohaku_ray.evaluation.metrics import Score
 from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT
 from kohaku_ray.pages import sweep_page, sweep_questions
-from kohaku_ray.pages.sweep_charts import paid, stair, table_charts
-from kohaku_ray.pages.sweep_page import _table_block, count_errors, page, write_sweep
+from kohaku_ray.pages.sweep_charts import is_noise, paid, stair, table_charts
+from kohaku_ray.pages.sweep_page import _table_block, count_errors, examples, page, write_sweep
 from kohaku_ray.pages.sweep_questions import behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats, lay_out
-from kohaku_ray.pages.sweep_tables import as_csv, as_markdown
+from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown
 from kohaku_ray.sweep.compare import Axis, Sweep, SweepGroups, Table, TableCell
 
 SHOWN = HOSTILE.replace("\u202e", "[U+202E]").replace("\0", "␀")
@@ -77,7 +78,7 @@ def test_every_link_leads_somewhere_and_every_anchor_is_one(html):
 
 def test_the_views_of_a_table_have_the_figures_marks_and_reasons_of_its_statistics(html, stats):
     for one in stats:
-        fields = [field for _, row in _table_block(one, 1)["rows"] for field in row]
+        fields = [field for _, row, _ in _table_block(one, 1)["rows"] for field in row]
         figures = [field.text for field in fields if field.is_scored]
         places = [(row, column) for row in one.grid.rows for column in one.grid.columns]
         made = [one.comparisons[place] for place in places if place in one.comparisons]
@@ -86,7 +87,7 @@ def test_the_views_of_a_table_have_the_figures_marks_and_reasons_of_its_statisti
         assert shown == figures
     block, one = _table_block(stats[0], 1), stats[0]
     made = [one.comparisons[row, column] for row in one.grid.rows[:3] for column in one.grid.columns]
-    fields = [field for _, row in block["rows"] for field in row]
+    fields = [field for _, row, _ in block["rows"] for field in row]
     marks = ["best" if each.is_best else "second" if each.is_second else "" for each in made]
     assert [field.mark for field in fields] == [*marks, "", "", ""]
     states = [(field.text, field.raised) for field in fields[9:]]
@@ -94,6 +95,7 @@ def test_the_views_of_a_table_have_the_figures_marks_and_reasons_of_its_statisti
     assert fields[8].raised.endswith("†[1]")
     notes = [note.split(":")[0] for note in block["footnotes"]]
     assert notes == ["[1] partial", "[2] skipped", "[3] failed", "[4] unfinished", "Skipped"]
+    assert [rank for _, _, rank in block["rows"] if rank] == [f"{rank:.2f}" for rank in one.average.values()]
     assert (block["n_finished"], _table_block(stats[5], 6)["best"]) == (8, "no scores")
     ((label,), _), best = max(stats[1].comparisons.items(), key=lambda pair: pair[1].mean)
     assert _table_block(stats[1], 2)["best"] == f"{best.mean:.3f} ± {best.sd:.3f} at queries = {label}"
@@ -106,6 +108,7 @@ def test_all_statistics_are_folded_below_the_table(html, stats):
     parts = [f"{part.mean():.3f}" for part in one.grid.cells[(row,), "16"].parts.values()]
     wanted = [
         *(f"{made.mean:.3f} ± {made.sd:.3f}", "3", "24", *parts, f"{ranks:g}"),
+        "{:g} … {:g}".format(*one.selection.rank_intervals[made.cell_id]),
         *("24", f"{made.interval.mean:+.3f}"),
         *(f"{made.interval.low:+.3f} … {made.interval.high:+.3f}", f"{made.welch.p:.4f}", f"{made.welch_holm:.4f}"),
         *(f"{made.permutation.p:.4f}", f"{made.permutation_holm:.4f}", f"{made.welch.g:+.2f}", f"{made.d_z:+.2f}"),
@@ -147,17 +150,36 @@ def test_tables_are_drawn_as_their_axes_ask(sweep):
 
 
 @pytest.mark.parametrize(
-    ("n", "n_named", "said"),
+    ("n", "n_axes", "n_ticks", "n_named", "said"),
     [
-        (4, 4, "Line: mean; band: ± one standard deviation over seeds."),
-        (6, 6, "Line: mean."),
-        (11, 8, "Line: mean. The 8 best of 11 rows."),
+        (4, 1, 1, 4, "over seeds."),
+        (6, 1, 2, 6, "Grey: the other rows."),  # a panel each: the axis below each of two columns
+        (11, 1, 2, 8, "Grey: the other rows. The 8 best of 11 rows."),
     ],
 )
-def test_more_than_four_lines_have_no_bands_and_those_beyond_the_eighth_are_left_out(n, n_named, said):
+def test_more_than_four_lines_get_a_panel_each_and_those_beyond_the_eighth_are_left_out(
+    n, n_axes, n_ticks, n_named, said
+):
     chart = drawn(rows(n))[1]
-    assert chart.note == said
+    assert chart.note.endswith(said)
+    assert chart.svg.count(">score (0 to 1)</text>") == n_axes
+    assert chart.svg.count(">4</text>") == n_ticks
     assert len(re.findall(r">row \d+</text>", chart.svg)) == n_named
+
+
+def test_heat_maps_have_a_scale_and_mark_what_is_within_noise(stats, html):
+    one = stats[0]
+    cells = {place: cell.scores.mean() for place, cell in one.grid.cells.items() if cell.is_scored}
+    chart = table_charts(one.grid, one.comparisons)[0]
+    for figure in (min(cells.values()), max(cells.values())):
+        assert re.search(rf"<g[^>]*>\s*<!-- {figure:.3f} -->|>{figure:.3f}</text>", chart.svg)
+    noisy = {place for place, made in one.comparisons.items() if is_noise(made)}
+    assert 0 < len(noisy) < len(cells)
+    for place in noisy:
+        made = one.comparisons[place]
+        assert made.interval.low <= 0 <= made.interval.high
+    assert chart.svg.count(" ≈</text>") == len(noisy)
+    assert chart.note in plain(html).replace("\u2019", "'")
 
 
 def test_the_stair_is_what_nothing_as_cheap_beats(sweep):
@@ -169,6 +191,13 @@ def test_the_stair_is_what_nothing_as_cheap_beats(sweep):
         assert not [one for one in points if one.cost <= step.cost and one.score > step.score]
     for one in points:
         assert [step for step in steps if step.cost <= one.cost and step.score >= one.score]
+
+
+def test_costs_are_per_question_and_need_runs(sweep):
+    point = paid(behind_figures(sweep), lambda run: run.tokens)[0]
+    runs = {run.run_id: run for run in sweep.runs}
+    assert point.cost == pytest.approx(sum(runs[run_id].tokens for run_id in point.of.cell.run_ids) / 3 / 24)
+    assert paid(behind_figures(sweep), lambda run: 0) == []
 
 
 def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):
@@ -188,6 +217,21 @@ def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):
     assert f"all runs {whole.n:,} {whole.n_right:,} {counts}" in text
     assert "Errors by model" in text
     assert "Errors by k" in text
+
+
+def test_examples_are_of_other_questions_and_name_their_run(sweep, html):
+    found = examples(sweep)
+    assert list(found) == list(ERROR_CLASSES)
+    assert all(len(of_class) <= 3 for of_class in found.values())
+    text = section_text(html, "What went wrong")
+    for name, of_class in found.items():
+        assert len({one.question.question_id for one in of_class}) == len(of_class)
+        for one in of_class:
+            assert one.run.predictions[one.question.question_id].error == name
+            assert one.run.path in text
+    everywhere = {given.error for run in sweep.runs for given in run.predictions.values()} - {None}
+    assert {name for name, of_class in found.items() if of_class} == everywhere
+    assert len({one.run.run_id for one in found["false negative"]}) == 3
 
 
 def test_a_figure_leads_to_its_questions(html, sweep):
@@ -219,6 +263,14 @@ def test_a_cell_of_several_tables_is_shown_once(sweep):
     )
 
 
+def test_a_run_that_is_not_there_shifts_no_seed(sweep):
+    table = sweep.tables[1]
+    cell = table.cells[0]
+    runs = tuple(run for run in sweep.runs if run.run_id != cell.run_ids[0])
+    (one, *_) = behind_figures(replace(sweep, runs=runs, tables=(table,)))
+    assert [(seed, run.run_id) for seed, run in one.runs] == [(1, cell.run_ids[1]), (2, cell.run_ids[2])]
+
+
 def test_spending_alone_differs_between_two_starts(sweep, stats, html):
     runs = tuple(replace(run, service_s=run.service_s * 3 + 1) for run in sweep.runs)
     again = opened(page(replace(sweep, runs=runs, spending={"Seconds": "1.0"}), stats))
@@ -238,17 +290,15 @@ def test_the_same_sweep_gives_the_same_files(sweep, stats, html, tmp_path):
     directory = tmp_path / "new" / "sweep"
     paths = write_sweep(small_sweep(), str(directory))
     names = [str(Path(path).relative_to(directory)) for path in paths]
-    assert names == ["sweep.html", *(f"tables/{t.name}.{end}" for t in sweep.tables for end in ("md", "csv"))]
+    assert names == ["sweep.html", *(f"tables/{t.name}.{end}" for t in sweep.tables for end in ("md", "csv", "tex"))]
     assert opened((directory / "sweep.html").read_text()) == html
     for one in stats:
-        for end, write in (("md", as_markdown), ("csv", as_csv)):
+        for end, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
             assert (directory / "tables" / f"{one.table.name}.{end}").read_text() == write(one)
 
 
 def test_questions_are_given_up_step_by_step(monkeypatch):
-    maker = Maker(120)
-    table = maker.table("t", "T", {"a": ("x", "y"), "k": ("4", "8", "16")})
-    sweep = Sweep("s", "S", (table,), maker.questions, tuple(maker.runs.values()), WATTBOT)
+    sweep = big_sweep(n_tables=1, n_cells=6, n_questions=120)
     entries = behind_figures(sweep)
     sizes = {}
     for limit in (2000, 100, 20, 0):
@@ -276,6 +326,12 @@ def test_an_empty_sweep_is_a_page(tmp_path):
     (html, *_) = write_sweep(sweep, str(tmp_path))
     assert "[1] failed: no memory" in Path(html).read_text()
     assert "<svg" not in Path(html).read_text()
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(DataError, match=r"tables: cannot be made .*choose another output"):
+        write_sweep(Sweep("none", "None", (), (), (), WATTBOT), str(tmp_path / "taken"))
 
 
 def grouped(names, public, private):

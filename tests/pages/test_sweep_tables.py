@@ -1,25 +1,30 @@
 import csv
 import io
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 
+import numpy as np
+import pymupdf
 import pytest
 from sweeps import HOSTILE, REASON, Maker, small_sweep
 
 from kohaku_ray.pages.sweep_stats import (
     Spread,
+    axis_names,
     compute_stats,
     compute_sweep_stats,
     legend,
     shown,
     write_measure,
 )
-from kohaku_ray.pages.sweep_tables import as_csv, as_markdown, describe_sweep
+from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, describe_sweep
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.run.summary import counted
-from kohaku_ray.sweep.compare import Axis, Table, compare_column
+from kohaku_ray.sweep.compare import Axis, Table, TableCell, compare_column
 
-FIGURE = re.compile(r"(\d\.\d{3}) ± (\d\.\d{3})")
+FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +41,11 @@ def records(one):
     return list(csv.DictReader(io.StringIO(as_csv(one))))
 
 
+def block(text):
+    """The first table of a LaTeX file."""
+    return text[text.index("\\begin{tabular}") : text.index("\\end{tabular}")]
+
+
 def test_every_format_has_the_same_figures(stats, sweep):
     text = describe_sweep(sweep, list(stats.values()))
     for one in stats.values():
@@ -43,7 +53,7 @@ def test_every_format_has_the_same_figures(stats, sweep):
         markdown = as_markdown(one).split("\n\n## ")[0]
         start = text.index(f"{one.table.title}\n\n")
         terminal = text[start : text.index("\n\n", start + len(one.table.title) + 2)]
-        for written in (markdown, terminal):
+        for written in (markdown, block(as_latex(one)), terminal):
             found = FIGURE.findall(written)
             assert len(found) == len(told) == len(one.comparisons)
             for figures, numbers in zip(found, told, strict=True):
@@ -90,14 +100,14 @@ def test_every_state_has_its_reason_in_every_format(stats, sweep):
         ("failed", f"the backend said {HOSTILE}".replace("\u202e", "[U+202E]").replace("\0", "␀")),
         ("unfinished", "0 of 3 seeds so far"),
     ]
-    for text in (as_markdown(one), describe_sweep(sweep, list(stats.values()))):
+    for text in (as_markdown(one), as_latex(one), describe_sweep(sweep, list(stats.values()))):
         text = re.sub(r"[\\{}]", "", text)
         for at, (state, reason) in enumerate(
             [("partial", "seed 2: no"), ("skipped", "retriever"), ("failed", "the backend"), ("unfinished", "0 of 3")],
             1,
         ):
             assert f"[{at}] {state}: {reason}" in text
-        assert re.search(r"0\.\d{3} ?\S*†\S* ?\[1\]", text)
+        assert re.search(r"0\.\d{3} ?\S*†\S* ?\[1\]|dagger\S* ?\[1\]", text)
         assert re.search(r"skipped ?\[2\].*failed ?\[3\].*unfinished ?\[4\]", text)
 
 
@@ -112,10 +122,20 @@ def test_the_best_is_bold_the_second_underlined_and_a_lone_cell_neither(stats):
         marks = {row: shown(one, (row, column)).mark for row in one.grid.rows}
         scores = sorted(one.grid.rows, key=lambda row: -one.grid.cells[row, column].scores.mean())
         assert [marks[row] for row in scores] == ["best", "second", "", "", "", ""]
-    _, _, *body = as_markdown(one).split("\n\n")[1].splitlines()
+    head, _, *body = as_markdown(one).split("\n\n")[1].splitlines()
+    assert head.endswith("| average rank |")
     assert sum(line.count("**") // 2 for line in body) == sum(line.count("<ins>") for line in body) == 3
+    assert block(as_latex(one)).count("\\textbf{") == block(as_latex(one)).count("\\underline{") == 3
     alone = replace(one.table, cells=one.table.cells[:3])
     assert "**" not in as_markdown(compute_stats(alone)).split("\n\n")[1]
+
+
+def test_average_ranks_are_those_of_the_statistics(stats):
+    one = stats["dedup"]
+    assert [line.split("|")[-2].strip() for line in as_markdown(one).split("\n\n")[1].splitlines()[2:]] == [
+        f"{rank:.2f}" for rank in one.average.values()
+    ]
+    assert not stats["queries"].average
 
 
 def test_labels_of_an_only_axis_are_rows_compared_with_one_another(stats):
@@ -123,6 +143,14 @@ def test_labels_of_an_only_axis_are_rows_compared_with_one_another(stats):
     assert one.grid.rows == (("2",), ("4",), ("6",))
     assert [made.is_best for made in one.comparisons.values()] == [False, False, True]
     assert as_markdown(one).split("\n\n")[1].splitlines()[0] == "| queries | score |"
+
+
+def test_axes_are_named_by_what_tells_them_apart():
+    axes = [Axis(name, ("a",)) for name in ("roles.answer.model", "index.encoder.model", "retrieval.k")]
+    assert axis_names(Table("t", "T", tuple(axes[1:]), ())) == ("model", "k")
+    assert axis_names(Table("t", "T", tuple(axes[:2]), ())) == ("answer.model", "encoder.model")
+    assert axis_names(Table("t", "T", (axes[0], Axis("model", ("a",))), ())) == ("answer.model", "model")
+    assert axis_names(Table("t", "T", (Axis("k.", ("a",)),), ())) == ("k.",)
 
 
 def test_thin_cells_and_subsamples_are_explained(stats):
@@ -140,6 +168,7 @@ def test_stars_are_the_papers(stats):
         assert stars == shown(one, place).stars == known.stars
         p = told[known.cell_id]["welch_p"]
         assert len(stars) == (sum(float(p) < level for level in (0.1, 0.05, 0.01, 0.001)) if p else 0)
+    assert block(as_latex(one)).count("$^{") == sum(bool(known.stars) for known in one.comparisons.values()) > 0
 
 
 def test_cells_over_other_questions_are_said_to_be(stats):
@@ -149,12 +178,55 @@ def test_cells_over_other_questions_are_said_to_be(stats):
     assert legend(compute_stats(table))[-1].startswith("Cells have 24 to 30 questions; each is compared")
 
 
+def test_latex_escapes_what_it_would_read(stats):
+    text = block(as_latex(stats["thin"]))
+    assert (
+        "\\textless{}script\\textgreater{}alert(1)\\textless{}/script\\textgreater{}{\"}' \\textbar{} "
+        "\\textbackslash{}textbf\\{x\\} \\$\\textbackslash{}x\\$ 50 \\% a\\_b \\& \\#1 \\textasciitilde{} "
+        "\\textasciicircum{} \\textasciigrave{}c\\textasciigrave{} {*}d{*} {[}U+202E{]}{[}U+0000{]}"
+    ) in text
+    for line in text.splitlines()[4:-1]:
+        assert line.endswith(" \\\\")
+        assert len(re.findall(r"(?<!\\)&", line)) == 1
+        assert not re.search(r"(?<!\\)[#%~]", line)
+    one = compute_stats(Table("t", "T", (Axis("a--b", ("''[x]", "---")),), stats["queries"].table.cells[:0]))
+    assert "a-{}-b" in as_latex(one)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
+def test_latex_reads_the_tables(stats, tmp_path):
+    head = r"\documentclass{article}\usepackage[a2paper]{geometry}\usepackage{booktabs}\begin{document}"
+    text = "\n\\newpage\n".join([head, *map(as_latex, stats.values()), r"\end{document}"])
+    (tmp_path / "tables.tex").write_text(text)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "tables.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+    with pymupdf.open(tmp_path / "tables.pdf") as pages:
+        shown = [page.get_text() for page in pages]
+        page = pages[list(stats).index("dedup")]
+        tops = {name: [at.y0 for at in page.search_for(name)] for name in ("dedup", "matches", "characters")}
+    assert len(shown) == len(stats)
+    scores, matches, characters = tops["dedup"]  # each table's head
+    assert scores < tops["matches"][0] < matches < tops["characters"][0] < characters
+    assert "<script>alert(1)</script>" in " ".join(shown)
+    for one, page in zip(stats.values(), shown, strict=True):
+        assert sorted(FIGURE.findall(page)) == sorted(FIGURE.findall(block(as_latex(one))))
+
+
+def test_markdown_keeps_hostile_labels_in_their_cells(stats):
+    lines = as_markdown(stats["thin"]).split("\n\n")[1].splitlines()
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "\\<script\\>" in lines[3]
+    assert not re.search(r"(?<!\\)<(?!/?ins>)", as_markdown(stats["thin"]))
+
+
 def test_measures_have_the_digits_their_size_asks_for(stats):
     one = stats["dedup"]
     assert write_measure(one, "matches")[("none", "0"), "4"] == "3.50 ± 0.00"
     assert write_measure(one, "characters")[("none", "0"), "4"] == "9,450 ± 450"
     assert write_measure(one, "nothing such") == {}
-    assert as_markdown(one).count("9,450 ± 450") == 18
+    assert as_markdown(one).count("9,450 ± 450") == as_latex(one).count("9,450 $\\pm$ 450") == 18
 
 
 def test_one_seed_has_no_deviation():
@@ -164,6 +236,17 @@ def test_one_seed_has_no_deviation():
     table = Table("t", "T", (Axis("m", ("a",)),), (made.cell({"m": "a"}, 0.5, seeds=(7,)),))
     (line,) = records(compute_stats(table))
     assert (line["sd"], line["welch_p"], line["n_seeds"]) == ("", "", "1")
+
+
+def test_an_axis_that_is_called_like_a_figure_has_a_column_of_its_own():
+    cell = TableCell("c", {"mean": "a"}, "failed", "why", measures={"mean": np.ones(1), "rank": np.ones(1)})
+    (line,) = records(compute_stats(Table("t", "T", (Axis("mean", ("a",)),), (cell,))))
+    assert (line["axis mean"], line["mean"], line["measure mean"], line["measure rank"]) == (
+        "a",
+        "",
+        "1.000000",
+        "1.000000",
+    )
 
 
 def test_the_terminal_shows_tables_before_notes(sweep, stats):

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.plain import label_of
 from kohaku_ray.errors import ConfigError, ConflictError
 from kohaku_ray.sweep.load import SWEEPS, TableConfig, load_sweep
 
@@ -25,6 +26,10 @@ def write(tmp_path: Path):
     return write_one
 
 
+def settings(table: TableConfig) -> list[dict]:
+    return [dict(setting.values) for setting in table.settings()]
+
+
 def configs(loaded, table: TableConfig) -> dict[tuple[str, ...], Config | ConflictError]:
     """The configuration of each setting of a table, by its labels, or why its keys do not go together."""
     found = {}
@@ -36,12 +41,21 @@ def configs(loaded, table: TableConfig) -> dict[tuple[str, ...], Config | Confli
     return found
 
 
-def test_a_grid_is_every_combination_and_a_label_may_set_several_keys(write):
-    [grid] = load_sweep(write(axes={"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]})).sweep.tables
+def test_a_grid_is_every_combination_zip_goes_step_by_step_and_list_as_it_stands(write):
+    axes = {"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]}
+    cells = [{"kohaku.top_k": 5, "kohaku.queries": 1}, {"kohaku.top_k": 16, "kohaku.queries": 3}]
+    given = ({"axes": axes}, {"combine": "zip", "axes": axes}, {"combine": "list", "cells": cells})
+    grid, zipped, listed = (load_sweep(write(**one)).sweep.tables[0] for one in given)
     pairs = [(2, 8), (2, 16), (4, 8), (4, 16)]
-    found = [dict(setting.values) for setting in grid.settings()]
-    assert found == [{"kohaku.queries": queries, "kohaku.top_k": k} for queries, k in pairs]
-    assert (grid.name, grid.title, grid.n_cells) == ("mine", "", 4)
+    assert settings(grid) == [{"kohaku.queries": queries, "kohaku.top_k": k} for queries, k in pairs]
+    assert settings(zipped) == [settings(grid)[0], settings(grid)[3]]
+    assert settings(listed) == cells
+    assert listed.labels() == {"kohaku.top_k": ("5", "16"), "kohaku.queries": ("1", "3")}
+    assert [table.n_cells for table in (grid, zipped, listed)] == [4, 2, 2]
+    assert (grid.name, grid.title) == ("mine", "")
+
+
+def test_an_axis_may_set_several_keys_under_a_label_of_its_own(write):
     axes = {
         "depth": {"shallow": {"kohaku.top_k": 4, "kohaku.queries": 1}, "deep": {"kohaku.top_k": 16}},
         "roles.answer.temperature": {"greedy": 0.0, "warm": 0.7},
@@ -132,6 +146,12 @@ VARIED = {
 """What an axis of a name of its own changes."""
 
 
+def test_the_sweeps_of_the_paper_are_known():
+    assert len(PAPERS) >= 16
+    assert {"dedup", "llm", "ensemble_blank", "public_private"} <= set(PAPERS)
+    assert "narrative" not in PAPERS
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_setting_that_a_sweep_of_the_paper_does_not_vary_is_the_papers(name):
     loaded = load_sweep(name)
@@ -172,6 +192,15 @@ def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere
     assert (config.settings.queries, config.settings.normalise) == (2, "max"), "not the paper's minmax"
 
 
+def test_a_million_cells_are_counted_without_being_made(write):
+    axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
+    assert load_sweep(write(axes=axes)).sweep.n_cells == 10**6
+
+
+def test_values_are_labelled_as_yaml_writes_them():
+    assert [label_of(value) for value in (None, True, 0.5, "x", [1, None])] == ["none", "true", "0.5", "x", "1, none"]
+
+
 def test_files_of_a_pool_may_name_the_environment(write, tmp_path, monkeypatch):
     monkeypatch.setenv("THERE", "/data")
     pool = {"files": ["${THERE}/*.csv", "${ELSEWHERE:-here}/a.csv"]}
@@ -186,7 +215,12 @@ BAD = {
     "kohaku.top_k is 'many': input should be a valid integer": {"axes": {"kohaku.top_k": [4, "many"]}},
     "kohaku.rerank is 'best'": {"axes": {"kohaku.rerank": ["best"]}},
     "axis kohaku.top_k has no values, so the grid is empty": {"axes": {"kohaku.top_k": []}},
-    "there are no axes": {"axes": {}},
+    "combine is grid: write axes, and no cells": {"axes": {}},
+    "the axes differ in length (kohaku.top_k 2, kohaku.queries 1)": {
+        "combine": "zip",
+        "axes": {"kohaku.top_k": [4, 8], "kohaku.queries": [1]},
+    },
+    "cells differ in their keys": {"combine": "list", "cells": [{"kohaku.top_k": 4}, {"kohaku.queries": 4}]},
     "seed is no axis": {"axes": {"seed": [1, 2]}},
     "the same seed twice": {"seeds": [1, 1], **ONE},
     "seeds": {"seeds": [], **ONE},
@@ -207,6 +241,7 @@ BAD = {
     "index.path changes no output": {"axes": {"index.path": ["a", "b"]}},
     "cluster.retriever.replicas changes no output": {"axes": {"cluster.retriever.replicas": [1, 2]}},
     "seed is set, but every cell is run with each": {"set": {"seed": 7}, "tables": [{"name": "x", **ONE}]},
+    "subsamples is all but pool.strata is set": {"pool": {"members": 5, "strata": "x"}, "subsamples": "all", **SIZE},
     "tables is 'rerank', expected a list": {"tables": "rerank"},
     "tables names paper, which has tables of its own": {"tables": ["paper"]},
     "did you mean models/ollama?": {"axes": {"model": {"one": {"with": "models/olama"}}}},

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.paired import paired_bootstrap, paired_permutation
 from kohaku_ray.evaluation.statistics import holm, stars
 from kohaku_ray.evaluation.wattbot import WATTBOT
-from kohaku_ray.sweep.compare import TableCell, compare_column, shown_by
+from kohaku_ray.pages.sweep_stats import compute_stats
+from kohaku_ray.sweep.compare import Axis, Table, TableCell, compare_column, select_best
 
 RNG = np.random.default_rng(0)
 QUESTIONS = tuple(f"q{i}" for i in range(41))
@@ -48,7 +50,7 @@ def test_figures_are_those_of_the_tests_on_seeds_and_questions():
     found = compare_column(cells)
     for mine, each in ((cells[0], found[0]), (cells[2], found[2])):
         peer = stats.ttest_ind(mine.scores, cells[1].scores, equal_var=False)
-        assert each.welch.p == pytest.approx(peer.pvalue)
+        assert (each.welch.t, each.welch.p) == pytest.approx((peer.statistic, peer.pvalue))
         difference = mine.by_question - cells[1].by_question
         difference[np.abs(difference) < 1e-12] = 0.0
         assert each.interval.mean == pytest.approx(difference.mean()) == pytest.approx(each.welch.difference)
@@ -113,11 +115,45 @@ def test_a_column_alone_or_without_scores():
     assert alone.welch.reason == alone.permutation.reason == "it is the best of its column"
 
 
-def test_cells_with_other_questions_show_nothing_of_these_and_order_does_not_matter():
+def test_a_score_that_is_no_number_is_named():
+    value = np.ones((2, 3))
+    value[1, 2] = np.nan
+    message = r"cell a \(model=a\): the score of q2 under seed 1 is nan: every score must be a finite number"
+    with pytest.raises(DataError, match=message):
+        compare_column([cell("a", value)])
+
+
+def grid(scores, lacking=()):
+    """A table of rows × columns; ``lacking`` names cells that failed."""
+    cells = []
+    for row, line in scores.items():
+        for column, n_right in zip("48", line, strict=True):
+            at = {"model": row, "k": column}
+            name = row + column
+            value = [[1.0] * n_right + [0.0] * (10 - n_right)] * 3
+            cells.append(failed(name, **at) if name in lacking else cell(name, value, **at))
+    return Table("t", "T", (Axis("model", tuple(scores)), Axis("k", ("4", "8"))), tuple(cells))
+
+
+def test_average_rank_over_columns():
+    table = grid({"a": (9, 5), "b": (7, 5), "c": (1, 8)})
+    assert compute_stats(table).average == {("a",): 1.75, ("b",): 2.25, ("c",): 2.0}
+
+
+def test_average_rank_leaves_out_what_is_not_complete():
+    scores = {"a": (9, 5), "b": (7, 6), "c": (1, 8)}
+    assert compute_stats(grid(scores, {"c8"})).average == {("a",): 1.0, ("b",): 2.0, ("c",): 3.0}
+    assert compute_stats(grid(scores, {"c4", "c8"})).average == {("a",): 1.5, ("b",): 1.5}
+    assert compute_stats(grid(scores, {"c4", "b8"})).average == {}
+    assert compute_stats(grid(scores, {row + k for row in "abc" for k in "48"})).average == {}
+
+
+def test_cells_with_other_questions_are_left_out_of_the_selection_and_order_does_not_matter():
     a, b = drawn("a", 0.9), drawn("b", 0.4)
     turned = replace(b, question_ids=b.question_ids[::-1], total=b.total[:, ::-1])
     few = drawn("few", 1.0, questions=QUESTIONS[:5])
-    found = shown_by([a, turned, few, failed("x"), a])
-    assert (found.n_cells, found.n_questions) == (2, 41)
-    assert found == shown_by([a, b])
-    assert shown_by([a, few]) is shown_by([failed("x")]) is None
+    found = select_best([a, turned, few, failed("x"), a], WATTBOT)
+    assert (found.n_cells, found.n_left_out, found.n_questions, found.best) == (2, 1, 41, "a")
+    assert replace(found, n_left_out=0) == select_best([a, b], WATTBOT)
+    assert select_best([a, few]) is None
+    assert select_best([failed("x")]) is None

@@ -13,7 +13,7 @@ from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep import plan as sweep_plan
-from kohaku_ray.sweep.estimate import describe_plan, fixed_lines
+from kohaku_ray.sweep.estimate import describe_plan, estimate, fixed_lines
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 
@@ -195,13 +195,19 @@ def test_a_sweep_of_which_nothing_can_be_run_is_refused(make_plan):
         make_plan(set={"index.encoder.model": "nobody/nothing"}, axes={"kohaku.top_k": [4, 8]})
 
 
-def test_calls_are_bounded_before_anything_runs(make_plan):
+def test_calls_are_counted_by_what_decides_them(make_plan):
     plan = make_plan(
         seeds=[0, 1],
         set={"kohaku.top_k_final": None, "questions.limit": 10},
         axes={"kohaku.queries": [1, 4], "kohaku.max_retries": [0, 2]},
     )
-    assert f"at most {8 * 10} calls, {4 * 10 * (1 + 3)} with every retry" in describe_plan(plan, nothing)
+    found = estimate(plan, nothing)
+    assert found.n_opening == 2 * 10, "the two settings with four queries share their plans; one query needs none"
+    assert found.n_answers == 2 * 2 * 10, "retries begin alike"
+    assert found.n_answers_most == 3 * 2 * 2 * 10
+    assert found.n_asked == 8 * 10 + 4 * 10
+    assert (found.n_opening_recorded, found.n_recorded) == (0, 0)
+    assert found.share_distinct == 60 / 120
 
 
 def test_a_study_stands_on_one_run_of_the_whole_pool_however_it_is_voted_over(make_plan):
@@ -271,6 +277,16 @@ def test_what_is_preferred_and_not_here_is_left_out_and_named(make_plan, monkeyp
     assert all(note in describe_plan(plan, nothing) for note in plan.notes)
 
 
+def test_what_is_preferred_and_here_is_used(make_plan, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
+    plan = make_plan(prefer=["encoders/jina_v3", "models/openrouter_gpt_oss_120b"], axes={"kohaku.top_k": [8]})
+    [deployment] = {config.deployments[config.model].model for config in plan.runs.values()}
+    assert deployment == "openai/gpt-oss-120b"
+    assert [note.split()[0] for note in plan.notes] == ["encoders/jina_v3"]
+    assert "secret" not in describe_plan(plan, nothing)
+
+
 def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(monkeypatch, tmp_path):
     """Models, keys and encoders that are not here are listed; some cells of every sweep are left."""
     from kohaku_ray.sweep.load import SWEEPS
@@ -289,6 +305,15 @@ def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(m
             assert len(left) < len(cells), file.stem
             said = describe_plan(plan, nothing)
             assert all(cell.reason in said for cell in cells)
+
+
+def test_cells_that_send_images_to_a_model_without_vision_are_skipped(monkeypatch, tmp_path):
+    from kohaku_ray.sweep.load import SWEEPS
+
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    plan = plan_sweep(load_sweep(str(SWEEPS / "images.yaml"), ["demo"], [f"ledger.path={tmp_path}/ledger"]))
+    reasons = [cell.reason for cell in plan.tables[0].cells if "sends images but deployments.extractive" in cell.reason]
+    assert len(reasons) == 3
 
 
 def test_what_is_fixed_is_said_as_the_cells_have_it(make_plan):

@@ -27,6 +27,7 @@ def plan(tmp_path):
         f"base: {tmp_path}/base.yaml\n"
         "tables:\n"
         "  - name: sizes\n"
+        "    subsamples: all\n"
         f"    pool: {{files: ['{tmp_path}/member*.csv']}}\n"
         "    axes: {ensemble.members: [1, 3]}\n"
     )
@@ -34,7 +35,7 @@ def plan(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wattbot", "kaggle", "exact"])
-def test_an_ensemble_of_one_scores_what_its_member_scores(plan, tmp_path, name):
+def test_an_ensemble_of_one_scores_what_its_members_score_on_average(plan, tmp_path, name):
     metric, sweep = find_metric(name), sweep_results.collect(plan, {}, metric=name)
     truth = read_submission(tmp_path / "truth.csv")
     files = [read_submission(tmp_path / f"member{at}.csv") for at in range(3)]
@@ -42,17 +43,17 @@ def test_an_ensemble_of_one_scores_what_its_member_scores(plan, tmp_path, name):
     alone, _ = sweep.tables[0].cells
     assert sweep.metric is metric
     assert list(alone.parts) == list(metric.parts)
-    assert alone.scores.tolist() == pytest.approx([score.score for score in scores])
+    assert alone.scores.tolist() == pytest.approx([sum(score.score for score in scores) / 3])
     assert len({round(score.score, 6) for score in scores}) > 1
 
 
 def test_a_study_says_what_no_vote_can_reach(plan, tmp_path):
     (note,) = [note for note in sweep_results.collect(plan, {}).tables[0].notes if note.startswith("Ceiling")]
-    assert note.endswith("no member is right on 0 of 3 questions.")
+    assert "no member is right on 0 of 3 questions (0.0%; 95 % by Clopper and Pearson: 0.0% to 70.8%)" in note
     truth = tmp_path / "truth.csv"
     truth.write_text(truth.read_text().replace("GPT-3", "BERT"))
     (note,) = [note for note in sweep_results.collect(plan, {}).tables[0].notes if note.startswith("Ceiling")]
-    assert note.endswith("on 1 of 3 questions.")
+    assert "on 1 of 3 questions (33.3%; 95 % by Clopper and Pearson: 0.8% to 90.6%)" in note
 
 
 def test_a_metric_without_marks_skips_the_table_and_says_why(plan, monkeypatch):

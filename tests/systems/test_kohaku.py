@@ -107,7 +107,9 @@ def test_the_plan_adds_queries_to_the_question(queries, searched):
     evidence = prepared(tools, config)
     assert evidence.queries == (QUESTION.text, *searched)
     assert evidence.trace == tuple(TraceRow("plan", at, query) for at, query in enumerate(evidence.queries))
-    assert [call.role for call in tools.calls] == ["plan"] * (queries > 1)
+    opening = [(ask.role, ask.prompt, ask.schema) for ask in SYSTEM.opening(QUESTION, tools.prompts, config)]
+    assert [(call.role, call.prompt, call.schema) for call in tools.calls] == opening
+    assert len(opening) == (queries > 1)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
+from kohaku_ray.evaluation.selection import Selection
 from kohaku_ray.index.pending import can_reuse, reuse_vectors
 from kohaku_ray.pages.sweep_page import write_sweep
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats
@@ -130,11 +131,11 @@ def _affordable(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary
     return left
 
 
-def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
+def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str], dict[str, Selection]]:
     """Build the tables from all finished runs, and write them and the page.
 
     Returns:
-        The results as text, and the written files, the page first.
+        The results as text, the written files, the page first, and what each table's best cell can tell, by table.
     """
     sweep = collect(plan, summary.failed, summary.skipped, summary.lines(), plan.metric)
     summary.n_errors = sum(run.n_errors for run in sweep.runs)
@@ -144,7 +145,8 @@ def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
     except OSError as error:
         raise DataError(f"output is {output} and cannot be made ({error.strerror}): choose another with -o") from None
     stats = compute_sweep_stats(sweep)
-    return describe_sweep(sweep, stats), write_sweep(sweep, output, stats)
+    selected = {one.table.name: one.selection for one in stats if one.selection is not None}
+    return describe_sweep(sweep, stats), write_sweep(sweep, output, stats), selected
 
 
 def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:

@@ -32,6 +32,7 @@ def uses(settings: HybridSettings) -> Uses:
         roles=("answer", "expand") if settings.expands else ("answer",),
         views=views,
         attempts=settings.answer_tries,
+        retry_settings=("answer_tries",),
         cross_encoder=settings.cross_encoder if settings.has_cross_encoder else None,
     )
 

@@ -9,6 +9,7 @@ from kohaku_ray.systems.kohaku.prepare import (
     ANSWER_EXAMPLES,
     PLAN_EXAMPLES,
     characters_with_parents,
+    opening,
     prepare,
     snippets_with_parents,
 )
@@ -26,6 +27,7 @@ def uses(settings: KohakuSettings) -> Uses:
         roles=("answer",) if settings.queries == 1 else ("answer", "plan"),
         views=views,
         attempts=settings.max_retries + 1,
+        retry_settings=("max_retries",),
         context_tokens=settings.max_context_tokens,
         cross_encoder=settings.cross_encoder,
         images=("answer",) if settings.send_images else (),
@@ -48,6 +50,7 @@ SYSTEM = System(
     prepare=prepare,
     answer=answer,
     metrics=("wattbot", "kaggle"),
+    opening=opening,
     quote_step="evidence",
     offline=ExtractiveBackend,
     derived={

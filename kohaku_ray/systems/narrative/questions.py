@@ -14,6 +14,7 @@ COLUMNS = QuestionColumns(
     text=("content",),
     gold=frozenset({"label"}),
     needed=("book_name", "char"),
+    split_by=("book_name",),
 )
 """Columns of a story; ``caption`` may be missing."""
 

@@ -21,10 +21,12 @@ from kit.fake_openai import Action, FakeOpenAI, completion
 from kohaku_ray.cli import main
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
+from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.run.identity import finished_before
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.sweep.collect import collect
+from kohaku_ray.sweep.estimate import estimate
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 
@@ -36,7 +38,7 @@ TABLES = [
     {"name": "depth", "axes": {"kohaku.queries": [2, 4], "kohaku.top_k": [4, 8]}, "show": ["matches", "characters"]},
     {"name": "words", "axes": {"kohaku.bm25_top_k": [0, 2], "kohaku.max_retries": [0, 2]}},
     {"name": "lengths", "axes": {"index.encoder.dim": [64, None, 999]}},
-    {"name": "sizes", "pool": {"members": 4}, "axes": SIZES},
+    {"name": "sizes", "pool": {"members": 4}, "subsamples": "all", "axes": SIZES},
 ]
 
 
@@ -57,13 +59,18 @@ def without_spending(page: str) -> str:
     return re.sub(r'<section id="spending".*?</section>', "", text, flags=re.DOTALL)
 
 
+def recorded(ledger: str) -> set[str]:
+    """Keys of the replies that a ledger holds."""
+    return set(SegmentStore(ledger).load(lambda _: True).entries)
+
+
 @pytest.fixture(scope="module")
 def swept(cluster, tmp_path_factory):
     """One whole sweep of the sample collection: its plan, what it did, what it measured, its page."""
     home = tmp_path_factory.mktemp("sweep")
     plan = plan_sweep(load_sweep(write_sweep(home, TABLES), ["demo"]))
     summary = run_sweep(plan)
-    text, files = finish_sweep(plan, summary)
+    text, files, _ = finish_sweep(plan, summary)
     return plan, summary, text, files, collect(plan, summary.failed)
 
 
@@ -133,6 +140,8 @@ def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
     assert summary.n_calls["made"] == len(keys), "every distinct call is made once"
     assert summary.n_calls.total() == keys.total()
     assert summary.n_calls["made"] < 0.5 * summary.n_calls.total()
+    found = estimate(plan, recorded)
+    assert len(keys) <= found.n_opening + found.n_answers_most
     queries = {
         (config.index.path, row["text"]) for config in plan.finished.values() for row in steps_of(config.run, "plan")
     }
@@ -161,13 +170,13 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
     assert all(finished_before(config) for config in plan.finished.values()), "answer takes them for finished too"
     for run, stamp in stamps.items():
         assert Path(run, "submission.csv").stat().st_mtime_ns == stamp
-    _, pages = finish_sweep(plan, again)
+    _, pages, _ = finish_sweep(plan, again)
     assert without_spending(pages[0]) == before
     said = dry_run(plan)
     assert f"{len(plan.runs)} distinct runs, {len(plan.runs) - 2} finished" in said
-    assert re.search(r"ledger +[1-9]", said)
+    assert re.search(r"opening +(\d+) distinct calls before any search, \1 in the ledger", said)
     names = {Path(file).name for file in pages}
-    assert {"sweep.html", "depth.md", "depth.csv", "sizes.csv"} <= names
+    assert {"sweep.html", "depth.md", "depth.csv", "depth.tex", "sizes.csv"} <= names
 
 
 @pytest.mark.slow

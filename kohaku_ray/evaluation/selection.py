@@ -1,0 +1,186 @@
+"""What a ranking on shared questions can tell: power, ranks with intervals, the winner's score corrected for selection.
+
+All random draws are seeded: the same scores give the same figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, ranks
+from kohaku_ray.index.arrays import F64
+
+POWER = 0.8
+EFFECT = 0.02
+"""Difference for which the number of questions is given."""
+
+N_RESAMPLES = 1_000
+_HELD_OUT = 6  # one question in six is held out
+_BEST = 5  # "among the best" is the best fifth of the cells, but at least five
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The best of several cells on the same questions. Figures that cannot be computed are None.
+
+    Attributes:
+        n_left_out: Scored cells that have other questions and are left out.
+        best: The cell with the highest mean, the first on a tie.
+        score: Its mean score, too high because it was selected on the same questions.
+        expected: Expected score of a cell selected in this way on other questions like these.
+        low: Lower end of the 95 % prediction interval of its score on as many other questions; ``high``: its upper end.
+        detectable: Smallest difference shown at 80 % power: median over all pairs of cells that differ.
+        detectable_best: The same among the best fifth of the cells, at least five.
+        n_needed: Questions needed for a difference of ``EFFECT``, for the pairs of ``detectable_best``.
+        rank_intervals: By cell, the ends of the 95 % interval of its rank; 1 is the best.
+    """
+
+    n_cells: int
+    n_questions: int
+    n_left_out: int
+    best: str
+    score: float
+    expected: float | None
+    low: float | None
+    high: float | None
+    detectable: float | None
+    detectable_best: float | None
+    n_needed: int | None
+    rank_intervals: Mapping[str, tuple[float, float]]
+
+    @property
+    def n_first(self) -> int:
+        """Number of cells whose interval of ranks reaches the first."""
+        return sum(low <= 1.0 for low, _ in self.rank_intervals.values())
+
+
+def select(
+    scores: Mapping[str, npt.ArrayLike], ends: tuple[float, float] = (0.0, 1.0), n_left_out: int = 0
+) -> Selection:
+    """Describe the selection of the best of two or more cells.
+
+    By cell, scores of shape ``(n_questions,)``, the same questions in the same order; ``ends`` of what a score can be
+    bound the interval; ``n_left_out`` cells have other questions.
+    """
+    names = list(scores)
+    x = np.array([np.asarray(row, dtype=np.float64) for row in scores.values()])
+    n, means = x.shape[1], np.round(x.mean(axis=1), 12)
+    best = int(means.argmax())
+    deviations = pair_deviations(x) if n > 1 else np.zeros((len(x), len(x)))
+    kept = np.argsort(-means, kind="stable")[: max(_BEST, len(x) // _BEST)]
+    typical, among_best = _median(deviations), _median(deviations[np.ix_(kept, kept)])
+    expected, low, high = corrected_score(x)
+    return Selection(
+        n_cells=len(x),
+        n_questions=n,
+        n_left_out=n_left_out,
+        best=names[best],
+        score=float(means[best]),
+        expected=expected,
+        low=None if low is None else max(low, ends[0]),
+        high=None if high is None else min(high, ends[1]),
+        detectable=None if typical is None else detectable_difference(typical, n),
+        detectable_best=None if among_best is None else detectable_difference(among_best, n),
+        n_needed=None if among_best is None else questions_needed(among_best),
+        rank_intervals=dict(zip(names, map(tuple, rank_intervals(x).tolist()), strict=True)),
+    )
+
+
+def pair_deviations(scores: F64) -> F64:
+    """Standard deviation of the differences by question of every pair of cells, √(s²ᵢ + s²ⱼ − 2 sᵢⱼ); 0 if only noise.
+
+    Args:
+        scores: Shape ``(n_cells, n_questions)``, two questions or more.
+    """
+    covariance = np.atleast_2d(np.cov(scores))
+    variance = np.diag(covariance)
+    found = np.maximum(variance[:, None] + variance - 2.0 * covariance, 0.0)
+    return np.where(found > NOISE * max(float(variance.max()), NOISE), np.sqrt(found), 0.0)
+
+
+def _median(deviations: F64) -> float | None:
+    """Median over the pairs that differ; None where none does."""
+    pairs = deviations[np.triu_indices(len(deviations), 1)]
+    return float(np.median(pairs[pairs > 0.0])) if pairs.any() else None
+
+
+def detectable_difference(deviation: float, n_questions: int) -> float:
+    """Smallest true difference that a two-sided paired t test at 5 % shows with a probability of 80 %.
+
+    (t₀.₉₇₅ + t₀.₈) s / √n with n − 1 degrees of freedom, s the standard deviation of the paired differences (Cohen
+    1988, chapter 2; for language models Card et al. 2020, Miller 2024); two questions or more.
+    """
+    from scipy.special import stdtrit
+
+    quantiles = stdtrit(n_questions - 1, [(1.0 + CONFIDENCE) / 2.0, POWER])
+    return float(quantiles.sum() * deviation / math.sqrt(n_questions))
+
+
+def questions_needed(deviation: float, difference: float = EFFECT) -> int:
+    """Questions for which a difference is shown at 80 % power: ((z₀.₉₇₅ + z₀.₈) s / δ)², the formula for large n."""
+    from scipy.special import ndtri
+
+    return math.ceil((float(ndtri((1.0 + CONFIDENCE) / 2.0) + ndtri(POWER)) * deviation / difference) ** 2)
+
+
+def rank_intervals(scores: F64) -> F64:
+    """Percentile intervals of ranks by a bootstrap over questions, paired: all cells have the same draws.
+
+    Goldstein and Spiegelhalter (1996). Scores have the shape ``(n_cells, n_questions)``, the ends ``(n_cells, 2)``;
+    ties share their mean rank, 1 is the best.
+    """
+    n = scores.shape[1]
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
+    tails = [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
+    return np.asarray(np.quantile(ranks(counts @ scores.T / n), tails, axis=0, method="inverted_cdf").T)
+
+
+def corrected_score(scores: F64) -> tuple[float | None, float | None, float | None]:
+    """Expected score of the best cell on as many other questions, and the ends of its interval; None below three.
+
+    Each of ``N_RESAMPLES`` draws holds a sixth of the questions out, selects the best cell on the rest and scores it on
+    those held out. Their mean has no optimism but for the sixth that a selection lacks: it is slightly too low rather
+    than too high. Its variance is σ² / n_kept (Nadeau and Bengio 2003: draws overlap, so more of them do not help);
+    with the variance σ² / n of the new questions' mean that gives a prediction interval by Student's t.
+    """
+    n = scores.shape[1]
+    if n < 3:
+        return None, None, None
+    from scipy.special import stdtrit
+
+    n_held = max(1, n // _HELD_OUT)
+    is_held = np.random.default_rng(0).random((N_RESAMPLES, n)).argsort(axis=1) < n_held
+    best = np.round(scores @ ~is_held.T / (n - n_held), 12).argmax(axis=0)
+    held = scores[best][is_held]
+    mean, sd = float(held.mean()), float(held.std()) * math.sqrt(n / (n - 1))
+    margin = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * sd * math.sqrt(1.0 / (n - n_held) + 1.0 / n)
+    return mean, mean - margin, mean + margin
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The best that votes over recorded members can reach: questions that none answers right, and their share."""
+
+    n_questions: int
+    n_never: int
+    share: float
+    low: float
+    high: float
+
+
+def ceiling(is_right: npt.ArrayLike) -> Ceiling:
+    """Count the questions that no member answers right; exact interval by Clopper and Pearson (1934).
+
+    Args:
+        is_right: Shape ``(n_questions, n_members)``, one question or more.
+    """
+    from scipy.stats import binomtest
+
+    never = ~np.asarray(is_right, dtype=bool).any(axis=1)
+    interval = binomtest(int(never.sum()), never.size).proportion_ci(CONFIDENCE, method="exact")
+    return Ceiling(never.size, int(never.sum()), float(never.mean()), float(interval.low), float(interval.high))

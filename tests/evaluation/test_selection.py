@@ -1,0 +1,142 @@
+"""What a selection can tell, against simulations and recorded runs that know nothing of the formulas."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.selection import (
+    ceiling,
+    corrected_score,
+    detectable_difference,
+    pair_deviations,
+    questions_needed,
+    rank_intervals,
+    select,
+)
+from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.evaluation.truth import read_truth, scored_rows
+
+
+def latent(rng, n_cells, n_questions):
+    """Right or wrong by a cell's skill, a question's difficulty and what cells of one family have in common."""
+    skill, difficulty = rng.normal(0.5, 0.3, (n_cells, 1)), rng.normal(0.0, 1.5, n_questions)
+    family = rng.normal(0.0, 0.8, (6, n_questions))[np.arange(n_cells) % 6]
+    return (rng.random((n_cells, n_questions)) < 1.0 / (1.0 + np.exp(difficulty - skill - family))) * 1.0
+
+
+def told(here, elsewhere):
+    """Optimism of the winner's score and of the corrected one on the other questions, and whether those are covered."""
+    expected, low, high = corrected_score(here)
+    best = np.round(here.mean(axis=1), 12).argmax()
+    truth = elsewhere[best].mean()
+    return here[best].mean() - truth, expected - truth, low <= truth <= high
+
+
+@pytest.mark.parametrize("n", [8, 41])
+def test_the_detectable_difference_is_found_by_a_paired_test_four_times_in_five(n):
+    rng = np.random.default_rng(n)
+    shown = detectable_difference(0.4, n)
+    p = stats.ttest_1samp(rng.normal(shown, 0.4, (20_000, n)), 0.0, axis=1).pvalue
+    assert np.mean(p < 0.05) == pytest.approx(0.8, abs=0.012)
+
+
+def test_questions_needed_are_enough_and_a_tenth_fewer_are_not():
+    n = questions_needed(0.4)
+    assert detectable_difference(0.4, n) == pytest.approx(0.02, rel=0.002)
+    assert detectable_difference(0.4, n * 9 // 10) > 0.0205
+
+
+def test_deviations_of_pairs_are_those_of_the_differences():
+    x = np.random.default_rng(0).random((5, 30))
+    x[4] = x[3] + 0.1
+    found = pair_deviations(x)
+    for i in range(5):
+        for j in range(5):
+            assert found[i, j] == pytest.approx(np.std(x[i] - x[j], ddof=1), abs=1e-7)
+    assert found[3, 4] == 0.0
+
+
+def test_a_latent_model_of_difficulty_covers_the_corrected_score():
+    rng = np.random.default_rng(1)
+    made = [latent(rng, 40, 82) for _ in range(200)]
+    apparent, corrected, is_covered = np.mean([told(x[:, :41], x[:, 41:]) for x in made], axis=0)
+    assert apparent > 0.04
+    assert abs(corrected) < 0.02  # three standard errors of 200 draws
+    assert 0.89 <= is_covered <= 1.0
+
+
+def test_a_winner_far_ahead_is_not_corrected_and_has_a_rank_of_its_own():
+    x = np.zeros((4, 30))
+    x[2], x[0, :9], x[1, 9:18] = 1.0, 1.0, 1.0
+    found = select(dict(zip("abcd", x, strict=True)))
+    assert (found.best, found.score, found.expected) == ("c", 1.0, 1.0)
+    assert found.rank_intervals["c"] == (1.0, 1.0)
+    assert found.rank_intervals["a"][0] >= 2.0
+    assert found.n_first == 1
+
+
+def test_ties_share_their_ranks_and_the_first_is_the_best():
+    row = np.arange(12) % 2 * 1.0
+    found = select({"a": row, "b": row, "c": row * 0.0})
+    assert (found.best, found.expected) == ("a", pytest.approx(0.5, abs=0.05))
+    assert found.rank_intervals["a"] == found.rank_intervals["b"] == (1.5, 1.5)
+    same = select({"a": row, "b": row})
+    assert (same.detectable, same.detectable_best, same.n_needed) == (None, None, None)
+
+
+def test_rank_intervals_hold_the_rank_of_cells_that_are_alike():
+    rng = np.random.default_rng(3)
+    low, high = rank_intervals((rng.random((10, 40)) < 0.5) * 1.0).T
+    assert np.mean((low <= 5.5) & (high >= 5.5)) >= 0.7
+    assert np.all(low <= high)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_or_two_questions_tell_nothing(n):
+    found = select({"a": np.ones(n), "b": np.zeros(n)})
+    assert (found.detectable, found.expected, found.low) == (None, None, None)
+
+
+def test_the_ceiling_is_clopper_and_pearsons():
+    right = np.ones((41, 3), dtype=bool)
+    right[:4] = False
+    right[4, 1:] = False
+    found = ceiling(right)
+    assert (found.n_never, found.share) == (4, 4 / 41)
+    low, high = stats.beta.ppf(0.025, 4, 38), stats.beta.ppf(0.975, 5, 37)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert (ceiling(np.ones((5, 1))).low, ceiling(np.ones((5, 1))).n_never) == (0.0, 0)
+
+
+@pytest.fixture(scope="module")
+def recorded(data_path):
+    """What every question adds to the scores of the recorded runs."""
+    metric = find_metric("wattbot")
+    truth = scored_rows(read_truth(data_path / "wattbot/train_QA.csv", [metric]), [metric])
+    files = sorted((data_path / "wattbot/predictions").glob("*.csv"))
+    return np.array([metric.shares_of(metric.score(truth, read_submission(file))) for file in files])
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_recorded_runs_cover_the_corrected_score_over_4000_splits(recorded):
+    rng, found = np.random.default_rng(0), []
+    for _ in range(4_000):
+        order = rng.permutation(recorded.shape[1])
+        found.append(told(recorded[:, order[:20]], recorded[:, order[20:]]))
+    apparent, corrected, is_covered = np.mean(found, axis=0)
+    assert apparent == pytest.approx(0.077, abs=0.01)
+    assert abs(corrected) <= 0.005
+    assert 0.93 <= is_covered <= 0.97
+
+
+@pytest.mark.data
+def test_recorded_runs_say_what_41_questions_show(recorded):
+    found = select(dict(enumerate(recorded)))
+    assert found.score == pytest.approx(0.76128, abs=1e-5)
+    assert (round(found.detectable, 2), round(found.detectable_best, 2)) == (0.16, 0.13)
+    assert found.n_needed > 1_000
+    assert found.expected < found.score
+    assert found.low < found.expected < found.high <= 1.0
+    assert found.n_first > 1
