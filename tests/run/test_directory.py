@@ -199,7 +199,7 @@ def test_page_and_terminal_score_the_same_questions(tmp_path, limit, n, missing)
     for record in scored.report.records:
         assert f"<b>{record['score']:.4f}</b>" in page
         assert f'<td class="n">{n}</td></tr>' in page
-    assert ("questions of the truth are not in the run and score 0" in page) == (missing > 0)
+    assert (f"run: {missing} missing, scored 0 and not compared: " in page) == (missing > 0)
     assert render(scored.report).splitlines()[2].split()[-1] == str(missing)
 
 
