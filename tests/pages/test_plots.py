@@ -66,7 +66,6 @@ PLOTS = {
         [Band(name, [1, 3], [0.5, 0.6], [0.1, 0.1]), *(Band(other, [1], [0.4], [0.1]) for other in "bcde")],
         x_label="size", y_label="score", label=name,
     ),
-    "share_points": lambda name: share_points([(0.5, 0.4, 3), (0.9, 1, 7)], x_label=name, y_label="right"),
     "stacked_bars": lambda name: stack(["1"], {name: [2], "b": [1]}, name),
     "ranges": lambda name: ranges({name: [1, 2]}, x_label="tokens", label=name),
     "heat_map": lambda name: heat_map(
@@ -113,6 +112,12 @@ def test_every_plot_is_steady_scales_takes_the_pages_ink_and_shows_hostile_names
 def test_bars_carry_their_numbers_and_axis_labels():
     svg = grouped_bars(["value", "refs"], {"a": [0.25, 1.0]}, x_label="part", y_label="mean", label="Scores")
     assert {"value", "refs", "part", "mean", "0.25", "1.00"} <= set(texts(svg))
+
+
+def test_shares_carry_their_numbers_of_cases_and_hostile_axes():
+    svg = share_points([(0.5, 0.4, 3), (0.9, 1, 7000)], x_label=HOSTILE, y_label="right")
+    assert {"3", "7,000", "right"} <= set(texts(svg))
+    assert ET.fromstring(svg).attrib["aria-label"].endswith(". 0.50: 0.40 of 3; 0.90: 1.00 of 7000")
 
 
 def test_heat_maps_write_their_numbers_and_grow_with_their_columns():
