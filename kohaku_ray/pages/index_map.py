@@ -78,16 +78,22 @@ def write_index_map(index_path: str, output: str | None = None, max_nodes: int =
     vectors = np.concatenate([index.node_vectors(rows), full])
     marks = np.concatenate([shown[rows], np.full(len(full), _FULL)])
     rows = np.concatenate([rows, paragraphs[has_full]])
-    has_vector = np.any(vectors != 0, axis=1)  # nodes without text have none
+    has_vector = np.any(vectors != 0, axis=1)
     rows, vectors, marks = rows[has_vector], vectors[has_vector], marks[has_vector]
     if not len(rows):
         raise DataError(f"the index at {index_path} has no node vectors to draw: its documents hold no text")
     points, method = _project(vectors)
-    counts = [f"{n:,} {kind}s" for code, kind in enumerate(_SHOWN) if (n := int(np.sum(marks == code)))]
-    sampled = f", a sample of {len(shown):,} nodes" if len(shown) > max_nodes else ""
+    counts = []
+    for code, kind in enumerate(_SHOWN):
+        drawn, there = int(np.sum(marks == code)), int(np.sum(shown == code))
+        if drawn:
+            counts.append(f"{drawn:,} of {there:,} {kind}s" if drawn < there else f"{drawn:,} {kind}s")
+    notes = [f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind."] if len(shown) > max_nodes else []
+    if not has_vector.all():
+        notes.append("Nodes without text have no vector and are left out.")
     doc_ids = index.nodes.table["doc_id"].take(rows).to_pylist()
-    title, caption = f"{len(rows):,} node vectors by {method}", ", ".join(counts) + sampled
-    publish(target, _draw(doc_ids, marks, points, title, caption, suffix[1:]))
+    caption = "\n".join(filter(None, [", ".join(counts), " ".join(notes)]))
+    publish(target, _draw(doc_ids, marks, points, f"{len(rows):,} node vectors by {method}", caption, suffix[1:]))
     return target
 
 

@@ -53,7 +53,8 @@ def test_the_map_says_how_it_was_made_and_is_the_same_every_time(there, tmp_path
     assert first == f"{there}/map.svg"
     text = Path(first).read_text(encoding="utf-8")
     assert "node vectors by PCA (two components hold " in text
-    assert "3 documents, 3 sections, 6 paragraphs, 9 sentences<" in text
+    assert "3 documents, 3 of 6 sections, 6 of 9 paragraphs, 9 sentences" in text
+    assert "Nodes without text have no vector and are left out." in text
     for name in ("a2024", " _b", "c$x$", "sentence", "first axis (no unit)"):
         assert f">{name}<" in text
     again = write_index_map(there, str(tmp_path / "again.svg"))
@@ -120,7 +121,7 @@ def test_the_largest_documents_have_colours_of_their_own():
 
 def test_a_large_index_is_sampled_and_a_picture_is_the_same_every_time(there, tmp_path):
     text = Path(write_index_map(there, str(tmp_path / "few.svg"), max_nodes=12)).read_text(encoding="utf-8")
-    assert ", a sample of 27 nodes<" in text
+    assert "A sample of at most 12: evenly spaced nodes of each kind." in text
     first, again = (Path(write_index_map(there, str(tmp_path / "map.png"))).read_bytes() for _ in range(2))
     assert first.startswith(b"\x89PNG")
     assert first == again
