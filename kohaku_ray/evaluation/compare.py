@@ -21,7 +21,7 @@ from kohaku_ray.evaluation.paired import (
     paired_effect,
     paired_permutation,
 )
-from kohaku_ray.evaluation.report import labels_of
+from kohaku_ray.evaluation.report import file_report, labels_of
 from kohaku_ray.evaluation.statistics import Correlation, correlate, mean_sd, ranks
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
@@ -107,30 +107,17 @@ def _notes(
 ) -> Iterator[str]:
     if len(keys) < len(truth.rows):
         yield f"compared on {len(keys)} of the truth's {len(truth.rows)} questions: those that all files have"
-    for what, files in _oddities(truth, submissions).items():
+    odd: dict[str, list[str]] = {}
+    for submission in submissions:  # many runs often lack the same questions
+        for note in file_report(truth, submission).notes:
+            odd.setdefault(note, []).append(submission.path)
+    for what, files in odd.items():
         who = f"all {len(files)} files" if len(files) == len(submissions) else ", ".join(files)
         yield f"{who}: {what}"
     groups = {f"{split.by} {name}": split.scores[name][0].n for name in split.labels} if split else {}
     for name, n in {"the comparison": len(keys), **groups}.items():
         if n < FEW_QUESTIONS:
             yield f"{name} has only {n} questions: with fewer than {FEW_QUESTIONS}, a difference may be chance"
-
-
-def _oddities(truth: Submission, submissions: Sequence[Submission]) -> dict[str, list[str]]:
-    """List oddities, each with the files that have it: many runs often lack the same questions."""
-    found: dict[str, list[str]] = {}
-    for file in submissions:
-        for ids, what in (
-            ([key for key in truth.rows if key not in file.rows], "missing, left out of the comparison"),
-            ([key for key in file.rows if key not in truth.rows], "not in the truth, not compared"),
-            (file.doubled, "doubled, the first row counts"),
-            (file.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
-        ):
-            if ids:
-                found.setdefault(f"{len(ids)} {what}: {', '.join(ids)}", []).append(file.path)
-        if file.n_without_id:
-            found.setdefault(f"{file.n_without_id} rows without an id, left out", []).append(file.path)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,18 @@ class FileReport:
     errors: Mapping[str, int]
     figures: Mapping[str, Figures] = field(default_factory=dict)
 
+    @property
+    def notes(self) -> list[str]:
+        """What is odd about the file, one line per oddity."""
+        found = (
+            (self.missing, "missing, scored 0 and not compared"),
+            (self.extra, "not in the truth, not scored"),
+            (self.doubled, "doubled, the first row counts"),
+            (self.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
+        )
+        nameless = [f"{self.n_without_id} rows without an id, left out"] if self.n_without_id else []
+        return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in found if ids] + nameless
+
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
@@ -92,7 +104,7 @@ def run_score(
     parts = parts_of(truth, by) if by is not None else {"": truth}
     submissions = [read_submission(path) for path in files]
     reports = tuple(
-        replace(_file_report(truth, each, classifier), figures=_figures(truth, each, found, split_by))
+        replace(file_report(truth, each, classifier), figures=_figures(truth, each, found, split_by))
         for each in submissions
     )
     records = []
@@ -109,7 +121,7 @@ def run_score(
                 record["errors"] = dict(report.errors)
             records.append(record)
     classes = classifier.classes if classifier is not None else ()
-    return ScoreReport(records, reports, _file_report(truth, truth, classifier), found, classes, by, errors)
+    return ScoreReport(records, reports, file_report(truth, truth, classifier), found, classes, by, errors)
 
 
 def _figures(
@@ -156,7 +168,8 @@ def labels_of(truth: Submission, by: str) -> list[str]:
     return [row.columns.get(by, "").strip() or _EMPTY for row in truth.rows.values()]
 
 
-def _file_report(truth: Submission, submission: Submission, classifier: Metric | None) -> FileReport:
+def file_report(truth: Submission, submission: Submission, classifier: Metric | None = None) -> FileReport:
+    """Compare the ids of a file with the truth's, and count its errors."""
     return FileReport(
         file=submission.path,
         missing=tuple(key for key in truth.rows if key not in submission.rows),

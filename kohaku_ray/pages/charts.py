@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.report import ScoreReport
-from kohaku_ray.pages.plots import grouped_bars, ranges, share_points, stacked_bars
+from kohaku_ray.pages.plots import Chart, grouped_bars, ranges, share_points, stacked_bars
 from kohaku_ray.pages.questions import ABSTAINED, ANSWERED, IN_PART, OUTCOMES, RIGHT, WRONG, QuestionView
-from kohaku_ray.run.files import RunFiles
 
 OUTCOME_COLOURS = {
     RIGHT: "#009e73",
@@ -25,16 +23,7 @@ OUTCOME_COLOURS = {
 """Okabe and Ito's colours for the outcomes of a question."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A plot with its title, and a note on how to read it."""
-
-    title: str
-    note: str
-    svg: Markup
-
-
-def run_charts(run: RunFiles, report: ScoreReport | None, views: Sequence[QuestionView]) -> list[Chart]:
+def run_charts(report: ScoreReport | None, views: Sequence[QuestionView]) -> list[Chart]:
     """Draw a run: score parts where it was scored, agreement, tokens and retrieval depth where it answered at all."""
     drawn = [score_parts(report), *figure_plots(report)] if report is not None else []
     if views:

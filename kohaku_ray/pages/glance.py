@@ -34,13 +34,6 @@ _NOTES = {
     READING: "no member read the right value, though a document of the truth was found or cannot be traced",
     IN_THE_REST: "the value is right, another part of the score is not",
 }
-_LOST = {
-    NO_ANSWER: "answered, though the truth has no answer",
-    RETRIEVAL: "lost in retrieval: no document of the truth was found",
-    READING: "lost in reading: no member read the right value",
-    VOTE: "lost in the vote: a member had the right value",
-    IN_THE_REST: "with the right value, but other references or parts",
-}
 _NOT_MADE = "Nothing was paid in this run: every reply came from the ledger. These are the figures of the first calls."
 
 
@@ -171,7 +164,7 @@ def leads(views: Sequence[QuestionView], causes: Sequence[Cause], n_shown: int) 
     found = [
         _lead(sum(view.has_error for view in views), "with errors of models", mark="error"),
         _lead(sure, "wrong, though all members agree", mark="wrong", agree="all"),
-        *(_lead(cause.n, _LOST[cause.name], cause=cause.name) for cause in causes if cause.name in _LOST),
+        *(_lead(cause.n, f"losing points: {cause.note}", cause=cause.name) for cause in causes if cause.name != FAILED),
         _lead(sum(not view.is_unanimous for view in views), "where members disagree", agree="split"),
         *_worst(views[:n_shown]),
     ]

@@ -7,21 +7,17 @@ import io
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.images import image_rows
-from kohaku_ray.index.nodes import CHUNK, KINDS, PARAGRAPH
+from kohaku_ray.index.nodes import KINDS, PARAGRAPH
 from kohaku_ray.index.store import Index
-from kohaku_ray.pages.plots import INK, PALETTE, drawing, legend_name, new_figure
+from kohaku_ray.pages.plots import INK, drawing, legend_name, new_figure
 from kohaku_ray.storage import publish
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MAX_NODES = 20_000
 """Most nodes drawn; a larger index is sampled."""
@@ -29,7 +25,7 @@ MAX_NODES = 20_000
 MAX_UMAP_NODES = 10_000
 """Most nodes for UMAP, which takes minutes for more; above that, principal components are used."""
 
-N_COLOURS = 2 * (len(PALETTE) - 1)
+N_COLOURS = 20
 """Documents with a colour of their own, the largest first; all others are grey."""
 
 _GREY = "#999999"
@@ -43,20 +39,18 @@ _MARKS = {
     "document": ("*", 190),
     "chunk": ("s", 30),
 }
-_SHOWN = (*KINDS, "full paragraph", "image")
-"""What a mark stands for; the first ones are the kinds of nodes.
+"""Mark and size of each kind, many small points below, few large ones on top.
 
-A full paragraph is the vector of a paragraph's own text. An image is the paragraph of an image that has a file.
+A full paragraph is the vector of a paragraph's own text, an image the paragraph of an image that has a file.
 """
+_SHOWN = (*KINDS, "full paragraph", "image")
 _FULL, _IMAGE = len(KINDS), len(KINDS) + 1
 
 _ROOMY = 250  # up to this many marks of a kind have full size; more are drawn smaller
 _RASTER_FROM = 3_000
 
 
-def write_index_map(
-    index_path: str, output: str | None = None, *, max_nodes: int = MAX_NODES, max_umap_nodes: int = MAX_UMAP_NODES
-) -> str:
+def write_index_map(index_path: str, output: str | None = None, max_nodes: int = MAX_NODES) -> str:
     """Draw an index's node vectors in two dimensions; the same index gives the same file, byte by byte.
 
     UMAP is used where it is installed and the nodes are not too many, principal components otherwise; the title says
@@ -66,7 +60,6 @@ def write_index_map(
         index_path: The index's directory.
         output: An .svg or .png file; None: ``map.svg`` in the index's directory.
         max_nodes: Most nodes drawn, evenly spaced ones of each kind.
-        max_umap_nodes: Most nodes given to UMAP.
 
     Raises:
         DataError: There is no index, it has no vectors, or the file cannot be written.
@@ -90,9 +83,17 @@ def write_index_map(
     rows, vectors, marks = rows[has_vector], vectors[has_vector], marks[has_vector]
     if not len(rows):
         raise DataError(f"the index at {index_path} has no node vectors to draw: its documents hold no text")
-    points, method = _project(vectors, max_umap_nodes)
-    caption = _caption(shown, marks, max_nodes, is_whole=bool(has_vector.all()))
+    points, method = _project(vectors)
+    counts = []
+    for code, kind in enumerate(_SHOWN):
+        drawn, there = int(np.sum(marks == code)), int(np.sum(shown == code))
+        if drawn:
+            counts.append(f"{drawn:,} of {there:,} {kind}s" if drawn < there else f"{drawn:,} {kind}s")
+    notes = [f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind."] if len(shown) > max_nodes else []
+    if not has_vector.all():
+        notes.append("Nodes without text have no vector and are left out.")
     doc_ids = index.nodes.table["doc_id"].take(rows).to_pylist()
+    caption = "\n".join(filter(None, [", ".join(counts), " ".join(notes)]))
     publish(target, _draw(doc_ids, marks, points, f"{len(rows):,} node vectors by {method}", caption, suffix[1:]))
     return target
 
@@ -120,10 +121,10 @@ def sample_rows(kind: I64, limit: int) -> I64:
     return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
-def _project(vectors: F32, max_umap_nodes: int) -> tuple[F64, str]:
+def _project(vectors: F32) -> tuple[F64, str]:
     """Project on two axes: shape ``(n, 2)``, and the name of the method."""
     try:
-        umap: Any = importlib.import_module("umap") if 3 < len(vectors) <= max_umap_nodes else None
+        umap: Any = importlib.import_module("umap") if 3 < len(vectors) <= MAX_UMAP_NODES else None
     except ImportError:
         umap = None
     if umap is None:
@@ -155,12 +156,34 @@ def _draw(doc_ids: Sequence[str], marks: I64, points: F64, title: str, caption: 
     with drawing():
         figure, axes = new_figure(8.6, 6.2)
         colours = document_colours(doc_ids)
-        _scatter(axes, points, marks, [colours.get(doc_id, _GREY) for doc_id in doc_ids])
+        own_colours = [colours.get(doc_id, _GREY) for doc_id in doc_ids]
+        handles: list[Any] = []
+        for kind, (mark, size) in _MARKS.items():
+            own = np.flatnonzero(marks == _SHOWN.index(kind))
+            if len(own):
+                axes.scatter(
+                    points[own, 0],
+                    points[own, 1],
+                    s=size * float(np.clip(_ROOMY / len(own), 0.35, 1)),
+                    marker=mark,
+                    c=[own_colours[at] for at in own.tolist()],
+                    alpha=0.55 if kind == "sentence" else 0.9,
+                    linewidths=0 if kind == "sentence" else 0.5,
+                    edgecolors="none" if kind == "sentence" else INK,
+                    rasterized=len(own) > _RASTER_FROM,
+                )
+                handles += axes.plot([], [], mark, color=INK, markersize=6, label=kind)
+        for doc_id, colour in colours.items():
+            name = legend_name(doc_id)
+            short = name if len(name) <= _LABEL_CHARS else f"{name[: _LABEL_CHARS - 1]}…"
+            handles += axes.plot([], [], "s", color=colour, markersize=7, label=short)
+        if (n_others := len(set(doc_ids)) - len(colours)) > 0:
+            handles += axes.plot([], [], "s", color=_GREY, markersize=7, label=f"{n_others:,} smaller ones")
         axes.set_title(title, fontsize=11)
         axes.set_xlabel("first axis (no unit)")
         axes.set_ylabel("second axis (no unit)")
         axes.set_aspect("equal", adjustable="datalim")
-        _legends(figure, colours, len(set(doc_ids)), marks)
+        figure.legend(handles=handles, loc="outside right upper", fontsize=8, handletextpad=0.4)
         figure.supxlabel(caption, fontsize=8)
         buffer = io.BytesIO()
         metadata: dict[str, Any] = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
@@ -169,61 +192,10 @@ def _draw(doc_ids: Sequence[str], marks: I64, points: F64, title: str, caption: 
 
 
 def document_colours(doc_ids: Sequence[str]) -> dict[str, str]:
-    """Give the ``N_COLOURS`` documents with most nodes a colour each: the palette, then its darker half."""
-    from matplotlib.colors import to_hex, to_rgb
+    """Give the ``N_COLOURS`` documents with most nodes a colour each."""
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
 
-    base = PALETTE[:-1]
-    darker = [to_hex((0.55 * r, 0.55 * g, 0.55 * b)) for r, g, b in map(to_rgb, base)]
     largest = sorted(Counter(doc_ids).items(), key=lambda item: (-item[1], item[0]))[:N_COLOURS]
-    return {doc_id: colour for (doc_id, _), colour in zip(sorted(largest), (*base, *darker), strict=False)}
-
-
-def _scatter(axes: Axes, points: F64, marks: I64, colours: Sequence[str]) -> None:
-    """Many small points below, few large ones on top."""
-    for kind, (mark, size) in _MARKS.items():
-        own = np.flatnonzero(marks == _SHOWN.index(kind))
-        if len(own):
-            axes.scatter(
-                points[own, 0],
-                points[own, 1],
-                s=size * float(np.clip(_ROOMY / len(own), 0.35, 1)),
-                marker=mark,
-                c=[colours[at] for at in own.tolist()],
-                alpha=0.55 if kind == "sentence" else 0.9,
-                linewidths=0 if kind == "sentence" else 0.5,
-                edgecolors="none" if kind == "sentence" else INK,
-                rasterized=len(own) > _RASTER_FROM,
-            )
-
-
-def _legends(figure: Figure, colours: dict[str, str], n_documents: int, marks: I64) -> None:
-    from matplotlib.lines import Line2D
-
-    def entry(name: str, mark: str, colour: str, size: float) -> Line2D:
-        return Line2D([], [], linestyle="none", marker=mark, color=colour, markersize=size, label=name)
-
-    there = [kind for kind in _SHOWN if np.any(marks == _SHOWN.index(kind))]
-    shapes = [entry(kind, _MARKS[kind][0], INK, 11 if kind == "document" else 6) for kind in there]
-    names = [entry(_short(doc_id), "s", colour, 7) for doc_id, colour in colours.items()]
-    if n_documents > len(colours):
-        names.append(entry(f"{n_documents - len(colours):,} smaller ones", "s", _GREY, 7))
-    heads = [entry("kind", "", INK, 0), *shapes, entry(" ", "", INK, 0), entry("document", "", INK, 0), *names]
-    figure.legend(handles=heads, loc="outside right upper", fontsize=8, handletextpad=0.4)
-
-
-def _caption(shown: I64, marks: I64, max_nodes: int, *, is_whole: bool) -> str:
-    parts = []
-    for code, kind in enumerate(_SHOWN):
-        drawn, there = int(np.sum(marks == code)), int(np.sum(shown == code))
-        if not max(drawn, there) and (code >= CHUNK or (code == PARAGRAPH and np.any(marks == _FULL))):
-            continue  # most indexes have none
-        parts.append(f"{drawn:,} of {there:,} {kind}s" if drawn < there else f"{drawn:,} {kind}s")
-    notes = [f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind."] if len(shown) > max_nodes else []
-    if not is_whole:
-        notes.append("Nodes without text have no vector and are left out.")
-    return "\n".join(filter(None, [", ".join(parts), " ".join(notes)]))
-
-
-def _short(doc_id: str) -> str:
-    text = legend_name(doc_id)
-    return text if len(text) <= _LABEL_CHARS else f"{text[: _LABEL_CHARS - 1]}…"
+    colours = mpl.colormaps["tab20"](range(N_COLOURS))
+    return {doc_id: to_hex(colour) for (doc_id, _), colour in zip(sorted(largest), colours, strict=False)}

@@ -85,6 +85,15 @@ class Line:
     is_limit: bool = False  # drawn dashed and grey
 
 
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A plot with its title, and a note on how to read it."""
+
+    title: str
+    note: str
+    svg: Markup
+
+
 @contextmanager
 def drawing() -> Iterator[None]:
     """Draw in this module's style, without the user's matplotlibrc."""
@@ -221,7 +230,7 @@ def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_
         axes.annotate(f"{n:,}", (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.08)
-    _name_axes(axes, x_label, y_label)
+    _name_axes(axes, shorten(x_label, 60), y_label)
     said = "; ".join(f"{x:.2f}: {y:.2f} of {n}" for x, y, n in points)
     return svg_text(figure, f"{y_label} by {x_label}. {said}")
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.index.store import Index
-from kohaku_ray.pages.charts import Chart, formulas, run_charts
+from kohaku_ray.pages.charts import formulas, run_charts
 from kohaku_ray.pages.evidence import Documents, Pictures, Places, open_index
 from kohaku_ray.pages.glance import (
     Cause,
-    Coverage,
-    Lead,
-    ScoreLine,
     causes_of,
     cost_lines,
     coverage,
@@ -30,7 +28,7 @@ from kohaku_ray.pages.questions import Gold, Limits, QuestionView, shown_steps, 
 from kohaku_ray.run.directory import baseline_note, own_truth
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.summary import Spent, describe_errors, describe_flags, spent
+from kohaku_ray.run.summary import describe_errors, describe_flags, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import below, is_file, publish
 
@@ -78,31 +76,6 @@ class Inputs:
         )
         places = Places(self.index.nodes if self.index else None, wanted, self.documents.titles)
         return view_questions(self.run, self.gold, self.documents, places, limits)
-
-
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """What the page says of a run as a whole."""
-
-    run: RunFiles
-    report: ScoreReport | None
-    notes: Sequence[str]
-    why_unscored: str
-    scores: list[ScoreLine]
-    costs: list[str]
-    covered: Coverage
-    leads: list[Lead]
-    parts: dict[str, str]  # label of every part of a score
-    formulas: str
-    missing: list[str]  # what the scores could not match
-    causes: list[Cause]
-    none_of: list[str]  # classes of errors without a question
-    charts: list[Chart]
-    selects: list[Select]
-    sorts: Sequence[tuple[str, str]]
-    header: list[tuple[str, str]]  # name and value of the run's facts
-    calls: list[tuple[str, dict[str, int]]]  # by role, and by where the reply came from
-    spending: list[Spent]
 
 
 def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
@@ -196,9 +169,8 @@ def _render(inputs: Inputs, limits: Limits) -> bytes:
         listed.append((view, packed.add(html)))
         if packed.n_bytes > MAX_BYTES and limits != LIMITS[-1]:
             return b" " * packed.n_bytes
-    whole = view_run(inputs, limits, views)
     page = environment.get_template("report.html.j2").render(
-        {name: getattr(whole, name) for name in RunView.__slots__},
+        view_run(inputs, limits, views),
         views=listed,
         shown={view.anchor for view in views},
         limits=limits,
@@ -208,8 +180,8 @@ def _render(inputs: Inputs, limits: Limits) -> bytes:
     return page.encode()
 
 
-def view_run(inputs: Inputs, limits: Limits, views: Sequence[QuestionView]) -> RunView:
-    """View a run as a whole: counts, causes and plots are those of all questions, also of those not among ``views``."""
+def view_run(inputs: Inputs, limits: Limits, views: Sequence[QuestionView]) -> dict[str, Any]:
+    """View a run as a whole, as the template reads it: counts, causes and plots are those of all questions."""
     run, report = inputs.run, inputs.report
     n = len(run.tables["votes"])
     every = views
@@ -218,29 +190,30 @@ def view_run(inputs: Inputs, limits: Limits, views: Sequence[QuestionView]) -> R
         every = view_questions(run, inputs.gold, inputs.documents, Places(None, (), {}), whole)
     metrics = report.metrics if report is not None else ()
     classes = report.classes if report is not None else ()
+    known = (("truth", report.truth), ("run", report.files[0])) if report is not None else ()
     causes = causes_of(every, next((metric.class_notes for metric in metrics if metric.classes), {}))
     named = {name for cause in causes for name, _, _ in cause.classes}
-    return RunView(
-        run=run,
-        report=report,
-        notes=inputs.notes,
-        why_unscored=inputs.why_unscored,
-        scores=score_lines(inputs.gold) if inputs.gold is not None else [],
-        costs=cost_lines(run),
-        covered=coverage(every),
-        leads=leads(every, causes, n_shown=len(views)),
-        parts={name: metric.label(name) for metric in metrics for name in metric.parts},
-        formulas=formulas(metrics) if metrics else "",
-        missing=_missing(report),
-        causes=causes,
-        none_of=[name for name in classes if name not in named],
-        charts=run_charts(run, report, every),
-        selects=_selects(views, causes, classes),
-        sorts=_SORTS if report is not None else _SORTS[1:],
-        header=_header(run),
-        calls=_calls(run),
-        spending=spent(run.tables["usage"]),
-    )
+    return {
+        "run": run,
+        "report": report,
+        "notes": inputs.notes,
+        "why_unscored": inputs.why_unscored,
+        "scores": score_lines(inputs.gold) if inputs.gold is not None else [],
+        "costs": cost_lines(run),
+        "covered": coverage(every),
+        "leads": leads(every, causes, n_shown=len(views)),
+        "parts": {name: metric.label(name) for metric in metrics for name in metric.parts},
+        "formulas": formulas(metrics) if metrics else "",
+        "odd": [f"{what}: {note}" for what, file in known for note in file.notes],
+        "causes": causes,
+        "none_of": [name for name in classes if name not in named],
+        "charts": run_charts(report, every),
+        "selects": _selects(views, causes, classes),
+        "sorts": _SORTS if report is not None else _SORTS[1:],
+        "header": _header(run),
+        "calls": _calls(run),
+        "spending": spent(run.tables["usage"]),
+    }
 
 
 def _header(run: RunFiles) -> list[tuple[str, str]]:
@@ -275,22 +248,6 @@ def _calls(run: RunFiles) -> list[tuple[str, dict[str, int]]]:
     counts = Counter((row["role"], row["source"]) for row in run.tables["usage"])
     roles = dict.fromkeys(row["role"] for row in run.tables["usage"])
     return [(role, {source: counts[role, source] for source in ("made", "ledger", "joined")}) for role in roles]
-
-
-def _missing(report: ScoreReport | None) -> list[str]:
-    if report is None:
-        return []
-    file, truth = report.files[0], report.truth
-    return [
-        f"{len(ids):,} {what}"
-        for ids, what in (
-            (file.missing, "questions of the truth are not in the run and score 0"),
-            (file.extra, "questions of the run are not in the truth and are not scored"),
-            (truth.doubled, "ids occur more than once in the truth; the first row counts"),
-            (truth.ragged, "rows of the truth have more or fewer cells than its header"),
-        )
-        if ids
-    ]
 
 
 def _selects(views: Sequence[QuestionView], causes: Sequence[Cause], classes: Iterable[str]) -> list[Select]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kohaku_ray.evaluation.compare import BANDS, FLIPS, Comparing, Flip, Pair, Split, rank_bands
-from kohaku_ray.evaluation.report import FileReport, ScoreReport
+from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
 from kohaku_ray.run.directory import baseline_note
@@ -39,7 +39,7 @@ def describe_scores(report: ScoreReport) -> str:
         parts.append(table(["errors", *report.classes], counts, n_text=1))
     elif report.errors:
         parts.append(f"errors have no classes under {', '.join(metric.name for metric in report.metrics)}")
-    notes = [note for file in (report.truth, *report.files) for note in _notes(file)]
+    notes = [f"{file.file}: {note}" for file in (report.truth, *report.files) for note in file.notes]
     return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
 
 
@@ -61,19 +61,6 @@ def _figures(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     figures = record["figures"]
     written = (f"{figures[name]:.4f}" if name in figures else "" for name in names)
     return [str(record["file"]), str(record["label"]), *written]
-
-
-def _notes(file: FileReport) -> Iterator[str]:
-    for ids, what in (
-        (file.missing, "missing, scored 0"),
-        (file.extra, "not in the truth, not scored"),
-        (file.doubled, "doubled, the first row counts"),
-        (file.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
-    ):
-        if ids:
-            yield f"{file.file}: {len(ids)} {what}: {', '.join(ids)}"
-    if file.n_without_id:
-        yield f"{file.file}: {file.n_without_id} rows without an id, left out"
 
 
 def describe_comparison(comparing: Comparing) -> str:

@@ -11,11 +11,11 @@ from itertools import cycle
 import numpy as np
 
 from kohaku_ray.evaluation.compare import rank_bands
-from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.plots import (
     MOST_BANDS,
     PALETTE,
     Band,
+    Chart,
     banded_lines,
     error_bars,
     frontier,

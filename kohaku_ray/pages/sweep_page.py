@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from kohaku_ray.evaluation.compare import BANDS
 from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
+from kohaku_ray.pages.plots import Chart
 from kohaku_ray.pages.score_text import band_table, correlation_table, group_table
 from kohaku_ray.pages.sweep_charts import (
     ErrorCounts,

@@ -1,78 +1,55 @@
-"""Results of a throughput benchmark: one record per measurement, which text, page, JSON and CSV read."""
+"""Results of a throughput benchmark: one record per measurement, which terminal, page and JSON read."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kohaku_ray.pages.charts import Chart
-from kohaku_ray.pages.plots import Line, grouped_bars, lines
+from kohaku_ray.pages.plots import Chart, Line, lines
+from kohaku_ray.pages.score_text import table
 from kohaku_ray.run.summary import counted
 from kohaku_ray.storage import make_directory, publish
 
-FILES = ("throughput.html", "throughput.json", "throughput.csv")
+FILES = ("throughput.html", "throughput.json")
 """Names of the files, the page first."""
 
-COLUMNS = (
-    *("replicas", "members", "in flight", "questions/s", "generated/s", "prompt/s", "cached", "bound"),
-    *("cost", "scaling", "of plain", "CPU ms/call"),
-)
-"""Heads of the table."""
-
-LEGEND = (
-    "in flight: questions at once per replica",
-    "generated/s, prompt/s: tokens per second, a prompt counted once per member",
-    "cached: share of prompt tokens from the prefix cache; bound: (m - 1) / m for m members, if one fills it for all",
-    "cost: time of m members over the time of one",
-    "scaling: questions per second of R replicas over R times those of one",
-    "of plain: questions per second and replica over plain vLLM's (LLM.generate, n = m, one replica's resources)",
-    "CPU ms/call: CPU time of driver and replica, without vLLM's engine process; plain: the process calling generate",
-)
-"""Meaning of the heads."""
-
-RUN_COLUMNS = {
-    "replicas": "",
-    "members": "",
-    "questions": "n_questions",
-    "calls": "n_calls",
-    "answers/s": "answers_per_s",
-    "usable": "usable_share",
-    "generated/s": "generated_per_s",
-    "prompt/s": "prompt_per_s",
-    "cached": "cached_share",
-    "calls/s": "calls_per_s",
-    "of plain": "of_plain",
-    "scaling": "scaling",
-    "CPU ms/call": "cpu_ms",
-    "generated/s/GPU": "generated_per_s_gpu",
-    "prompt/s/GPU": "prompt_per_s_gpu",
-    "MFU": "mfu",
-    "J/1,000": "joules_per_1000",
-    "$/1,000": "dollars_per_1000",
+COLUMNS: Mapping[str, tuple[str, int, str]] = {
+    "replicas": ("replicas", 0, ""),
+    "members": ("members", 0, ""),
+    "in flight": ("concurrency", 0, "questions at once per replica"),
+    "questions": ("n_questions", 0, ""),
+    "calls": ("n_calls", 0, ""),
+    "questions/s": ("questions_per_s", 2, ""),
+    "answers/s": ("answers_per_s", 2, "members' answers without an error per second"),
+    "usable": ("usable_share", 3, "their share of all answers"),
+    "calls/s": ("calls_per_s", 2, ""),
+    "generated/s": ("generated_per_s", 0, "tokens generated per second"),
+    "prompt/s": ("prompt_per_s", 0, "tokens of prompts per second, a prompt counted once per member"),
+    "cached": ("cached_share", 3, "share of prompt tokens from the prefix cache"),
+    "bound": ("cached_bound", 3, "(m - 1) / m for m members, if one fills the cache for all"),
+    "cost": ("cost_ratio", 2, "time of m members over the time of one"),
+    "scaling": ("scaling", 2, "questions (of answer runs: answers) per second of R replicas over R times those of one"),
+    "of plain": (
+        "of_plain",
+        2,
+        "calls per second and replica over plain vLLM's (LLM.generate, one replica's resources)",
+    ),
+    "CPU ms/call": ("cpu_ms", 1, "CPU time outside vLLM's engine process; plain: of the process calling generate"),
+    "generated/s/GPU": ("generated_per_s_gpu", 0, ""),
+    "prompt/s/GPU": ("prompt_per_s_gpu", 0, ""),
+    "MFU": ("mfu", 3, "2 × parameters × uncached tokens per second, over the GPUs' dense bf16 FLOP/s"),
+    "J/1,000": ("joules_per_1000", 0, "energy of the replicas' GPUs per 1,000 usable answers"),
+    "$/1,000": ("dollars_per_1000", 2, "price of the calls per 1,000 usable answers"),
 }
-"""Heads of the answer runs' table, with the figure of a record that stands below; one known of no run is left out."""
+"""By the head of a column: the figure of a record that stands below it, its decimals, and what it means."""
 
-RUN_LEGEND = (
+RUN_NOTES = (
     "whole runs of the configured system: retrieval, members, ledger, vote and files; replies end by their grammar",
     "plain: LLM.generate on one replica's resources: the first run's prompts, seeds, schemas and sampling, all at once",
-    "answers/s: members' answers without an error per second; usable: their share of all answers",
-    "of plain: calls per second and replica over plain vLLM's",
-    "scaling: answers per second of R replicas over R times those of one",
-    "CPU ms/call: CPU time of driver, retrievers, members, ledger, voters and replicas, without vLLM's engine process",
-    "MFU: 2 × parameters × tokens per second, those from the prefix cache left out, over the GPUs' dense bf16 FLOP/s",
-    "J/1,000: energy of the replicas' GPUs per 1,000 usable answers",
-    "$/1,000: price of the calls per 1,000 usable answers",
 )
-"""Meaning of these heads."""
-
-_DIGITS = {"cached_share": 3, "cached_bound": 3, "cost_ratio": 2, "scaling": 2, "of_plain": 2, "cpu_ms": 1}
-_RUN_DIGITS = {**_DIGITS, "answers_per_s": 2, "usable_share": 3, "calls_per_s": 2, "mfu": 3, "dollars_per_1000": 2}
-_ANSWERS = ("n_answers", "n_usable", "joules", "dollars")
 
 Record = dict[str, Any]
 
@@ -118,7 +95,12 @@ class Measurement:
         return None if amount is None or not self.n_usable else 1000 * amount / self.n_usable
 
 
-_CALLS = tuple(name for name in Measurement.__slots__ if name not in _ANSWERS)
+_FIGURES = (
+    *Measurement.__slots__,
+    *("questions_per_s", "generated_per_s", "prompt_per_s", "calls_per_s", "answers_per_s", "usable_share"),
+    *("cached_share", "cached_bound", "cost_ratio", "scaling", "of_plain", "cpu_ms"),
+    *("joules_per_1000", "dollars_per_1000", "generated_per_s_gpu", "prompt_per_s_gpu", "mfu"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +225,7 @@ def _record(
 ) -> Record:
     missing = "skipped" if not isinstance(of, Plain) and of.is_skipped else "failed"
     row: Record = {"kind": kind, "replicas": replicas, "members": members, "concurrency": concurrency}
-    row |= {"status": "measured" if of.measured else missing, "reason": of.reason}
-    row |= dict.fromkeys((*_CALLS, "questions_per_s", "generated_per_s", "prompt_per_s", "cached_share"))
-    row |= dict.fromkeys(("cached_bound", "cost_ratio", "scaling", "of_plain", "cpu_ms"))
-    row |= dict.fromkeys((*_ANSWERS, "calls_per_s", "answers_per_s", "usable_share"))
-    row |= dict.fromkeys(("joules_per_1000", "dollars_per_1000", "generated_per_s_gpu", "prompt_per_s_gpu", "mfu"))
+    row |= {"status": "measured" if of.measured else missing, "reason": of.reason} | dict.fromkeys(_FIGURES)
     return row | (asdict(of.measured) | of.measured.rates if of.measured else {})
 
 
@@ -255,96 +233,75 @@ def _over(rate: float | None, other: float | None, n: int = 1) -> float | None:
     return None if rate is None or other is None else rate / (n * other)
 
 
-def table(bench: Throughput) -> list[tuple[str, ...]]:
-    """Lay the measured rows out, plain vLLM first, one text per column."""
-    return [
-        (
-            "plain" if row["kind"] == "plain" else f"{row['replicas']}",
-            f"{row['members']}",
-            "all" if row["kind"] == "plain" else f"{row['concurrency']}",
-            f"{row['questions_per_s']:,.2f}",
-            f"{row['generated_per_s']:,.0f}",
-            f"{row['prompt_per_s']:,.0f}",
-            *("-" if row[name] is None else f"{row[name]:.{digits}f}" for name, digits in _DIGITS.items()),
-        )
-        for row in records(bench)
-        if row["status"] == "measured" and row["kind"] in {"plain", "serve"}
-    ]
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One table, as texts, with what explains it."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
 
 
-def run_table(bench: Throughput) -> list[tuple[str, ...]]:
-    """Lay the answer runs out, heads first, then plain vLLM; empty without any that was measured."""
-    rows = [row for row in records(bench) if row["status"] == "measured" and row["kind"].endswith("answers")]
-    figures = {
-        head: [_run_text(row[name], _RUN_DIGITS.get(name, 0)) for row in rows]
-        for head, name in RUN_COLUMNS.items()
-        if name and any(row[name] is not None for row in rows)
-    }
-    named = {
-        "replicas": ["plain" if row["kind"] == "plain answers" else f"{row['replicas']}" for row in rows],
-        "members": [f"{row['members']}" for row in rows],
-    }
-    columns = [(head, *texts) for head, texts in {**named, **figures}.items()]
-    return list(zip(*columns, strict=True)) if rows else []
+def sheets(bench: Throughput) -> list[Sheet]:
+    """Lay out what was measured, the grid and the answer runs, plain vLLM first in each."""
+    measured = [row for row in records(bench) if row["status"] == "measured"]
+    runs = [row for row in measured if row["kind"].endswith("answers")]
+    found = [_sheet("Grid", [row for row in measured if row not in runs], [])]
+    if runs:
+        wrong = [run for run in bench.runs if run.errors]
+        errors = [f"{counted(run.replicas, 'replica')}, errors: {'; '.join(run.errors)}" for run in wrong]
+        found.append(_sheet("Answer runs", runs, [*RUN_NOTES, *errors]))
+    return found
 
 
-def run_notes(bench: Throughput) -> list[str]:
-    """Explain the heads that are shown of the answer runs, and list the errors in each run."""
-    heads = set(run_table(bench)[0])
-    unseen = tuple(head for head in ("MFU", "J/1,000", "$/1,000", "scaling", "of plain") if head not in heads)
-    errors = [
-        f"{counted(run.replicas, 'replica')}, errors: {'; '.join(run.errors)}" for run in bench.runs if run.errors
-    ]
-    return [line for line in RUN_LEGEND if not line.startswith(unseen)] + errors
+def _sheet(title: str, rows: Sequence[Record], notes: list[str]) -> Sheet:
+    """Lay out records; a column of which nothing is known is left out."""
+    shown = {head: one for head, one in COLUMNS.items() if any(row[one[0]] is not None for row in rows)}
+    texts = [[_text(row, name, digits) for name, digits, _ in shown.values()] for row in rows]
+    return Sheet(title, list(shown), texts, [f"{head}: {one[2]}" for head, one in shown.items() if one[2]] + notes)
 
 
-def _run_text(figure: float | None, digits: int) -> str:
-    return "-" if figure is None else f"{figure:,.{digits}f}"
+def _text(row: Record, name: str, digits: int) -> str:
+    if name == "replicas" and row["kind"].startswith("plain"):
+        return "plain"
+    return "-" if row[name] is None else f"{row[name]:,.{digits}f}"
 
 
 def absences(bench: Throughput) -> list[str]:
     """List what was not measured and why, one line per reason."""
-    lines = []
+    found = []
     for row in records(bench):
         replicas = counted(row["replicas"], "replica")
-        if row["kind"] == "plain" and row["status"] == "failed":
-            lines.append(f"plain, n = {row['members']}: not measured: {row['reason']}")
-        elif row["kind"] == "plain answers" and row["status"] == "failed":
-            lines.append(f"plain, calls of an answer run: not measured: {row['reason']}")
-        elif row["status"] == "skipped":
-            lines.append(f"{replicas}: skipped: {row['reason']}")
-        elif row["kind"] == "answers" and row["status"] == "failed":
-            lines.append(f"{replicas}, answer run: failed: {row['reason']}")
-        elif row["status"] == "failed":
-            where = f"{replicas}, members {row['members']}, {row['concurrency']} in flight"
-            lines.append(f"{where}: failed: {row['reason']}")
-    return list(dict.fromkeys(lines))
+        where = {
+            "plain": f"plain, n = {row['members']}",
+            "serve": f"{replicas}, members {row['members']}, {row['concurrency']} in flight",
+            "plain answers": "plain, calls of an answer run",
+            "answers": f"{replicas}, answer run",
+        }[row["kind"]]
+        if row["status"] != "measured":
+            found.append(f"{replicas if row['status'] == 'skipped' else where}: {row['status']}: {row['reason']}")
+    return list(dict.fromkeys(found))
 
 
 def describe(bench: Throughput) -> str:
     """Lay a benchmark out for a terminal."""
-    facts = [f"{name}: {value}" for name, value in bench.facts.items()]
-    notes = absences(bench)
-    lines = [*facts, "", *_aligned([COLUMNS, *table(bench)]), *([""] if notes else []), *notes, "", *LEGEND]
-    if runs := run_table(bench):
-        lines += ["", "Answer runs", *_aligned(runs), "", *run_notes(bench)]
-    return "\n".join(lines)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+    parts = ["\n".join(f"{name}: {value}" for name, value in bench.facts.items()), "\n".join(absences(bench))]
+    for sheet in sheets(bench):
+        parts += [f"{sheet.title}\n\n{table(sheet.head, sheet.rows, n_text=0)}", "\n".join(sheet.notes)]
+    return "\n\n".join(filter(None, parts))
 
 
 def write_throughput(bench: Throughput, directory: str) -> list[str]:
-    """Write page, JSON and CSV, each atomically; returns their paths.
+    """Write page and JSON, each atomically; returns their paths.
 
     Raises:
         DataError: A file cannot be written.
     """
     make_directory(directory)
+    told = json.dumps({"facts": dict(bench.facts), "rows": records(bench)}, indent=2) + "\n"
     paths = [os.path.join(directory, name) for name in FILES]
-    for path, text in zip(paths, (page(bench), as_json(bench), as_csv(bench)), strict=True):
+    for path, text in zip(paths, (page(bench), told), strict=True):
         publish(path, text.encode())
     return paths
 
@@ -354,119 +311,38 @@ def page(bench: Throughput) -> str:
     from kohaku_ray.pages.page import page_environment
 
     template = page_environment().get_template("throughput.html.j2")
-    tables: list[tuple[str, list[tuple[str, ...]], Sequence[str]]] = [("", [COLUMNS, *table(bench)], LEGEND)]
-    if runs := run_table(bench):
-        tables.append(("Answer runs", runs, run_notes(bench)))
-    values = {"facts": bench.facts, "tables": tables}
-    return template.render(values, absences=absences(bench), charts=charts(bench))
-
-
-def as_json(bench: Throughput) -> str:
-    """Write facts and records as JSON."""
-    return json.dumps({"facts": dict(bench.facts), "rows": records(bench)}, indent=2) + "\n"
-
-
-def as_csv(bench: Throughput) -> str:
-    """Write the records as CSV; an empty cell is a figure that is not known."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(_record("", 0, 0, None, Plain(0))), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records(bench))
-    return buffer.getvalue()
+    return template.render(facts=bench.facts, sheets=sheets(bench), absences=absences(bench), charts=charts(bench))
 
 
 def charts(bench: Throughput) -> list[Chart]:
-    """Draw the plots of a benchmark that have data: rates, costs, caching and CPU."""
-    rows = records(bench)
-    served, plain = ([row for row in rows if row["kind"] == kind] for kind in ("serve", "plain"))
-    drawn = (
-        _rates(served, plain),
-        _chart(
-            "Cost of an ensemble",
-            "Time of m members over the time of one. It is m where prefill takes all the time and no prefix is shared.",
-            _by_members(served, plain, "cost_ratio", "plain sampling"),
-            "members",
-            "time over that of one member",
-        ),
-        _caching(served),
-        _chart(
-            "CPU time outside the engine",
-            "Driver and replica, without vLLM's engine process; plain: the process that calls generate.",
-            _by_members(served, plain, "cpu_ms", "plain"),
-            "members",
-            "CPU milliseconds per call",
-        ),
-        _runs(rows),
-    )
-    return [chart for chart in drawn if chart is not None]
+    """Draw the rates over the number of replicas, of the grid and of the answer runs, each with its limit."""
+    rows = [row for row in records(bench) if row["status"] == "measured"]
+    limit = "Dashed: plain LLM.generate on one replica's resources, times the number of replicas."
+    grid = _lines(rows, "serve", "m = {members}, {concurrency} in flight", "plain", "plain, n = {members}")
+    runs = _lines(rows, "answers", "answer runs", "plain answers", "plain, the same calls", "calls_per_s")
+    drawn = (("Generated tokens per second", grid), ("Calls per second of answer runs", runs))
+    return [
+        Chart(title, limit, lines(every, x_label="replicas", y_label=title.lower(), label=f"{title}. {_said(every)}"))
+        for title, every in drawn
+        if every
+    ]
 
 
-def _rates(served: Sequence[Record], plain: Sequence[Record]) -> Chart | None:
-    name = "m = {members}, {concurrency} in flight".format_map
-    rates = _lines(served, name, "replicas", "generated_per_s")
-    counts = sorted({row["replicas"] for row in served if row["status"] == "measured"})
-    for row in plain:
-        if row["status"] == "measured":
-            points = [(n, n * row["generated_per_s"]) for n in counts]
-            rates.append(Line(f"plain, n = {row['members']}", points, is_limit=True))
-    note = "Dashed lines: plain LLM.generate on one replica's resources, times the number of replicas."
-    return _chart("Generated tokens per second", note, rates, "replicas", "generated tokens per second")
-
-
-def _runs(rows: Sequence[Record]) -> Chart | None:
-    runs = _lines([row for row in rows if row["kind"] == "answers"], lambda _: "answer runs", "replicas", "calls_per_s")
-    for row in rows:
-        if row["kind"] == "plain answers" and row["status"] == "measured":
-            points = [(n, n * row["calls_per_s"]) for line in runs for n, _ in line.points]
-            runs = [*runs, Line("plain, the same calls", points, is_limit=True)]
-    note = "Dashed line: LLM.generate, given a run's calls at once on one replica's resources, times their number."
-    return _chart("Calls per second of answer runs", note, runs, "replicas", "calls per second")
-
-
-def _caching(served: Iterable[Record]) -> Chart | None:
-    shares: dict[int, list[float]] = {}
-    for row in served:
-        if row["cached_share"] is not None:
-            shares.setdefault(row["members"], []).append(row["cached_share"])
-    if not shares:
-        return None
-    members = sorted(shares)
-    least = [min(shares[m]) for m in members]
-    title = "Prompt tokens from the prefix cache"
-    svg = grouped_bars(
-        [f"{m}" for m in members],
-        {"least of all cells": least, "bound (m - 1) / m": [(m - 1) / m for m in members]},
-        x_label="members",
-        y_label="share of prompt tokens",
-        label=f"{title}, by members: {_said(zip(members, least, strict=True))}",
-    )
-    return Chart(title, "The first member of a question fills the cache for the others.", svg)
-
-
-def _lines(rows: Iterable[Record], name: Callable[[Record], str], x: str, y: str) -> list[Line]:
+def _lines(
+    rows: Sequence[Record], kind: str, name: str, plain: str, limit: str, figure: str = "generated_per_s"
+) -> list[Line]:
+    """Join what was measured of a kind over replicas, with the limits of its peer; none without any."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        if row[y] is not None:
-            points.setdefault(name(row), []).append((row[x], row[y]))
-    return [Line(name, sorted(of_name)) for name, of_name in points.items()]
+        if row["kind"] == kind:
+            points.setdefault(name.format_map(row), []).append((row["replicas"], row[figure]))
+    counts = sorted({n for found in points.values() for n, _ in found})
+    limits = {limit.format_map(row): row[figure] for row in rows if row["kind"] == plain} if points else {}
+    return [
+        *(Line(name, sorted(found)) for name, found in points.items()),
+        *(Line(name, [(n, n * rate) for n in counts], is_limit=True) for name, rate in limits.items()),
+    ]
 
 
-def _by_members(served: Iterable[Record], plain: Iterable[Record], y: str, limit: str) -> list[Line]:
-    found = _lines(served, _named, "members", y)
-    return found + [Line(limit, line.points, is_limit=True) for line in _lines(plain, lambda _: limit, "members", y)]
-
-
-def _chart(title: str, note: str, every: Sequence[Line], x_label: str, y_label: str) -> Chart | None:
-    drawn = [line for line in every if line.points]
-    if all(line.is_limit for line in drawn):
-        return None
-    label = f"{title}. " + "; ".join(f"{line.name}: {_said(line.points)}" for line in drawn)
-    return Chart(title, note, lines(drawn, x_label=x_label, y_label=y_label, label=label))
-
-
-def _said(points: Iterable[tuple[float, float]]) -> str:
-    return ", ".join(f"{y:.3g} at {x:g}" for x, y in points)
-
-
-def _named(row: Record) -> str:
-    return f"{counted(row['replicas'], 'replica')}, {row['concurrency']} in flight"
+def _said(every: Iterable[Line]) -> str:
+    return "; ".join(f"{line.name}: {', '.join(f'{y:.3g} at {x:g}' for x, y in line.points)}" for line in every)

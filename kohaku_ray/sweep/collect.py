@@ -173,7 +173,6 @@ class _Reader:
             seed=config.seed,
             facts={"model": _models(config), **config.declaration.facts(config.settings)},
             predictions=predictions,
-            n_calls=len(usage),
             tokens=sums["prompt_tokens"] + sums["completion_tokens"],
             service_s=sums["service_s"],
             n_answers=len(answers),

@@ -67,8 +67,7 @@ class Run:
     seed: int  # base of its seeds
     facts: Mapping[str, str]  # settings by which errors are counted, such as ``model`` and ``k``
     predictions: Mapping[str, SweepAnswer]  # by question id
-    n_calls: int  # model calls requested
-    tokens: int  # prompt and generated tokens of these calls, whichever run made them
+    tokens: int  # prompt and generated tokens of its calls, whichever run made them
     service_s: float  # seconds of these calls in the backend, whichever run made them
     n_answers: int = 0  # of its members
     n_errors: int = 0  # answers with an error

@@ -189,46 +189,6 @@ def said(*pairs: tuple[str, str]) -> list[Ballot]:
 FIVE = ("5", "a")
 
 
-@pytest.mark.parametrize(
-    ("cast", "m", "rule", "value", "row"),
-    [
-        # four more for another answer cannot pass five; they could tie with four, but ties go to the earliest
-        ([FIVE] * 5, 9, {}, True, True),
-        ([FIVE] * 4, 8, {"tiebreak": "blank"}, False, False),
-        ([("7", "a"), *[FIVE] * 4], 8, {}, False, False),
-        ([*[FIVE] * 4, ("7", "a")], 8, {}, True, True),
-        # one answer, but its spelling, or its references, are still open
-        ([("5.0", "a"), ("5", "a"), ("5", "a")], 4, {}, True, False),
-        ([("5", "b"), ("5", "a"), ("5", "a")], 4, {}, True, False),
-        # nobody yet has both the spelling and the references that are written: the first who does will be shown
-        ([("5", ""), ("5", ""), ("5.0", "a"), ("5.0", "a"), ("5.00", "a")], 6, {}, True, False),
-        # whoever agrees may bring a reference more, or lack one; but what is empty cannot be cut further
-        ([FIVE] * 3, 4, {"strategy": "union"}, True, False),
-        ([("5", "a"), ("5", "b"), ("5", "")], 4, {"strategy": "intersection"}, True, True),
-        # one more to agree could bring b to half of the runs
-        ([("5", "a"), ("5", "a"), ("5", "b")], 4, {"refs": "share"}, True, False),
-        # the answer among the runs of another reference set may be the same
-        ([FIVE] * 3 + [("5", "b")] * 3, 8, {"strategy": "ref_priority"}, True, False),
-        # a quorum of six of nine is there, or may yet come
-        ([("", "")] * 6, 9, {"blank_quorum": 0.6}, True, True),
-        ([("", "")] * 3 + [FIVE] * 3, 9, {"blank_quorum": 0.6}, False, False),
-        # the published tie is that no two are alike: one pair rules it out
-        ([FIVE] * 2, 4, {"compat": "kohakurag", "tiebreak": "blank"}, True, True),
-    ],
-)
-def test_by_hand(cast, m, rule, value, row):
-    rule = VoteRule(**rule)
-    assert (settled(said(*cast), m, rule, "value"), settled(said(*cast), m, rule, "row")) == (value, row)
-
-
-def test_an_abstention_shows_the_first_who_explains_it():
-    rule = VoteRule(ignore_blank=False)
-    silent = [replace(SILENT, explanation=" ")] * 5
-    assert settled(silent, 9, rule, "value")
-    assert not settled(silent, 9, rule, "row")
-    assert settled([*silent[1:], ballot("")], 9, rule, "row")
-
-
 def test_the_unit_makes_one_answer():
     cast = said(("2 kWh", "a"), ("2000", "a"), ("2000 Wh", "a"))
     assert settled(cast, 5, VoteRule(), "value", unit="Wh")

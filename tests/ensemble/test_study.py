@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kit.plain_vote import plain_vote
 from kit.properties import scaled
 
-from kohaku_ray.ensemble import vote as count
 from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.pool import pool_ballots
 from kohaku_ray.ensemble.study import Marks, expected_score, subsamples
@@ -123,19 +122,6 @@ def test_a_chain_of_near_numbers_is_grouped_anew_in_every_subsample():
     assert found == [(2, "1002", {"c"}), (1, "1002", {"a", "b", "c"}), (2, "1003", {"c", "d"})]
 
 
-def test_a_tolerance_that_holds_one_way_alone_counts_as_a_chain():
-    # 0.1 % of 1001 covers 1000; 0.1 % of 999.9995 does not cover 1001
-    table = [ballots(("999.9995", "a"), ("1001", "b"))]
-    pool = pool_ballots(table)
-    gap = 1001 - 999.9995
-    assert 999.9995e-3 < gap <= 1.001
-    assert list(pool.chains) == [0]
-    assert told(table, pool, [[0, 1], [1, 0]], [VoteRule("union")]) == [
-        (0, "999.9995", {"a"}),
-        (1, "1001", {"a", "b"}),
-    ]
-
-
 def test_more_references_than_a_word_has_bits():
     table = [[Ballot("5", tuple(f"d{i}" for i in range(start, start + 70))) for start in (0, 30, 60)]]
     pool = pool_ballots(table)
@@ -146,16 +132,6 @@ def test_more_references_than_a_word_has_bits():
     marks = Marks(pool, by_refs={"ref": lambda q, refs: float(len(refs))})
     scored = marks.score(vote_pool(pool, np.array(drawn), [VoteRule("union"), VoteRule("intersection")]))
     assert scored["ref"].tolist() == [[[130.0, 100.0]], [[10.0, 40.0]]]
-
-
-def test_cells_are_counted_in_pieces_alike(monkeypatch):
-    table = [ballots(("1000", "a"), ("1001", "b"), ("", ""), ("1002", "a")), ballots(*[("7", "c")] * 4)]
-    pool = pool_ballots(table)
-    drawn = np.array(list(combinations(range(4), 3)))
-    whole = vote_pool(pool, drawn, RULES)
-    monkeypatch.setattr(count, "_MOST_PAIRS", 27)
-    pieces = vote_pool(pool, drawn, RULES)
-    assert all(np.array_equal(getattr(whole, name), getattr(pieces, name)) for name in ("leader", "spelling", "words"))
 
 
 @pytest.mark.data

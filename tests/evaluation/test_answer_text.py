@@ -81,8 +81,3 @@ def test_the_best_form_of_an_answer_counts(truth, cells, exact, f1, recall):
     assert found.parts == {"exact": exact, "f1": pytest.approx(f1), "recall": pytest.approx(recall)}
     assert found.total == found.parts["f1"]
     assert found.is_right == bool(exact)
-
-
-def test_the_score_is_f1_and_the_other_parts_stand_beside_it():
-    assert ANSWER.formula == "F1"
-    assert ANSWER.label("exact") == "exact match"

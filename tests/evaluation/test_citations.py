@@ -1,14 +1,12 @@
 """Citations against gold references, of a column of the truth or of its ref_id."""
 
 import pytest
-from hypothesis import strategies as st
 
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.references import citation_scores, cited_refs, gold_refs
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 
 CITATIONS = find_metric("citations")
-REFS = st.frozensets(st.sampled_from("abcdef"))
 
 
 def row(ref_ids=(), **columns):

@@ -89,8 +89,8 @@ def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(fil
     c = files["c"]
     assert found.notes == (
         "compared on 3 of the truth's 5 questions: those that all files have",
-        f"{c}: 2 missing, left out of the comparison: q3, q5",
-        f"{c}: 1 not in the truth, not compared: q9",
+        f"{c}: 2 missing, scored 0 and not compared: q3, q5",
+        f"{c}: 1 not in the truth, not scored: q9",
         f"{c}: 1 doubled, the first row counts: q1",
         f"{c}: 1 rows without an id, left out",
         "the comparison has only 3 questions: with fewer than 20, a difference may be chance",
@@ -100,7 +100,7 @@ def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(fil
 
 def test_what_is_odd_in_many_files_is_said_once(files):
     notes = compare_files(files["truth"], [files["c"]] * 3).notes
-    assert "all 3 files: 2 missing, left out of the comparison: q3, q5" in notes
+    assert "all 3 files: 2 missing, scored 0 and not compared: q3, q5" in notes
     assert len(notes) == 6
 
 
@@ -136,18 +136,6 @@ def test_parts_as_text(files):
     assert correlations.splitlines()[2].split() == ["public", "~", "private", *["-1.000"] * 3]
     assert correlations.splitlines()[3].split() == ["public", "~", "(empty)", *["n/a"] * 3]
     assert reason == "all scores are the same on one side"
-
-
-def test_two_files_have_parts_but_no_correlation(files):
-    text = render(compare_files(files["truth"], [files["a"], files["b"]], by="split"))
-    assert "a correlation needs three, and there are 2" in text
-    assert "Pearson" not in text
-
-
-def test_a_column_of_one_label_is_said(files, tmp_path):
-    (tmp_path / "truth.csv").write_text(TRUTH.replace("private", "public").replace("['d'],", "['d'],public"))
-    text = render(compare_files(files["truth"], [files["a"], files["b"]], by="split"))
-    assert "every question has split public: there is nothing to compare it with" in text
 
 
 def test_a_hostile_value_stays_one_short_line(files, tmp_path):

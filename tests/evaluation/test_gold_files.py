@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kohaku_ray.cli import main
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import GOLD_COLUMNS, gold_template, read_gold, read_truth
@@ -113,16 +112,3 @@ def test_the_template_is_a_gold_file_and_a_question_file(tmp_path):
     )
     first, second = read_questions("gold.csv", file.read_bytes())
     assert (first.answer_unit, set(first.columns), set(second.columns)) == ("m3", {"answer_unit"}, {"answer_unit"})
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_the_score_command_reads_them_and_chooses_the_metric(tmp_path, capsys, suffix):
-    gold = written(
-        tmp_path / f"g.{suffix}", [{"id": "q1", "answer": ["5 kWh", "five kWh"]}, {"id": "q2", "answer": ["Ada"]}]
-    )
-    (tmp_path / "p.csv").write_text("id,answer,answer_value,ref_id\nq1,It is Five kWh.,5,a\nq2,,Bob,b\n")
-    assert main(["score", str(tmp_path / "p.csv"), "--truth", str(gold), "--json"]) == 0
-    (record,) = json.loads(capsys.readouterr().out)["records"]
-    # q1: of "five kWh" in "It is Five kWh." F1 is 2 · ½ · 1 / (½ + 1) = ⅔, recall 1
-    assert (record["metric"], record["n"]) == ("answer", 2)
-    assert (record["exact"], record["score"], record["recall"]) == (0, pytest.approx(1 / 3), 0.5)

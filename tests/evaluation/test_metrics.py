@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.answers import EXACT, exact_value
 from kohaku_ray.evaluation.compare import compare_files
@@ -97,16 +96,6 @@ def test_a_metric_that_rates_other_parts_than_it_declares_is_named():
         metric.score_question(row("", "q7"), row(""))
 
 
-def test_parts_keep_the_metrics_order_and_the_first_says_what_is_right():
-    metric = Metric(
-        "m", "M", {"a": Part(0.2), "b": Part(0.8)}, lambda truth, given: {"b": 1, "a": 0.5}, lambda truth: False
-    )
-    score = metric.score_question(row("x"), row("x"))
-    assert list(score.parts.items()) == [("a", 0.5), ("b", 1.0)]
-    assert (score.total, score.is_right) == (pytest.approx(0.9), False)
-    assert QuestionScore("q", {"a": 0.51, "b": 0.0}, 0.1, False).is_right
-
-
 flags = st.lists(st.booleans(), min_size=1, max_size=6)
 
 
@@ -181,15 +170,3 @@ def test_an_own_metric_compares_files(own):
     assert (found.pair.n_lost, found.pair.n_won) == (0, 1)
     assert render(found).splitlines()[0].split() == ["style", "score", "words", "length", "n"]
     assert found.split.scores["b"][0].parts == {"words": 0.5, "length": 1.0}
-
-
-@pytest.mark.parametrize("command", ["score", "compare"])
-def test_the_command_line_takes_any_metric(own, command, capsys):
-    files = [str(own / name) for name in ("first.csv", "second.csv")]
-    arguments = [command, *files, "--truth", str(own / "truth.csv"), "--metric"]
-    assert main([*arguments, "own_metric:STYLE"]) == 0
-    assert "words" in capsys.readouterr().out
-    assert main([*arguments, "exakt"]) == 2
-    assert (
-        "metric exakt: no such metric, did you mean exact?; metrics: wattbot, kaggle, exact" in capsys.readouterr().err
-    )

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from hypothesis import strategies as st
 
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.references import (
@@ -13,10 +12,6 @@ from kohaku_ray.evaluation.references import (
     stage_recall,
 )
 from kohaku_ray.evaluation.submissions import SubmissionRow
-
-ITEMS = st.sampled_from("abcdefgh")
-RANKED = st.lists(ITEMS, unique=True)
-GOLD = st.frozensets(ITEMS, min_size=1)
 
 
 def test_recall_counts_gold_among_the_first_k():

@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 
 import pytest
-from hypothesis import strategies as st
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
@@ -142,9 +141,6 @@ def test_the_third_part_is_a_mean_in_wattbot_and_a_recall_in_kaggle():
 def test_an_empty_truth_is_named():
     with pytest.raises(DataError, match=r"truth\.csv: has no rows"):
         score_rows(submission(path="truth.csv"), submission(row("q1", "5")))
-
-
-texts = st.text(alphabet=st.sampled_from("[](){}'\",-~>%$ 0123456789.eEkKmMbBtTofrmu±\x00٣²"), max_size=24)
 
 
 @pytest.mark.data

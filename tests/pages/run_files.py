@@ -215,3 +215,20 @@ def small_run(path, **more):
 
 def small_truth(path):
     return write_truth(path, ("q1", "41", ["a2024"]), ("q2", "52", ["b2025"]), ("q3", "3", ["a2024"]), ("q4", "", []))
+
+
+def own_run(path, config="system: nowhere.to_be_found:SYSTEM\nfound: {pages: 2}\n", **facts):
+    """A run of somebody's system: steps, measures, settings and metrics of its own."""
+    measures = {"doubt": 0.125, "page_tokens": 12_000.0}
+    given = [answer("q1", member, "red", measures=measures, details='{"because": ["<x>"]}') for member in range(2)]
+    other = [answer("q2", member, "", measures={}) for member in range(2)]
+    trace = [
+        item("q1", "skim_pages", 0, "page one", note="fast", scores={"worth": 0.5}),
+        item("q1", "skim_pages", 1, "page two", kind="page", doc_id="a2024"),
+        item("q1", "BM25 search", 0, "red, surely", member=1, attempt=2),
+        item("q2", "prepare", error="no such page"),
+    ]
+    facts = {"system": "found", "metrics": ["exact"], "models": {"judge": ["big (vllm)"]}, "lead": "judge"} | facts
+    facts = FACTS | {"baselines": []} | facts
+    questions = [(ballot("q1", "Which?", given), given), (ballot("q2", "Who?", other), other)]
+    return write_run(path, questions, trace=trace, calls=[usage("q1", 0, "judge")], config=config, facts=facts)

@@ -67,7 +67,6 @@ class Maker:
                 seed,
                 {"model": at.get("roles.answer.model", "extractive"), "k": str(k)},
                 predictions,
-                2 * len(self.questions),
                 int(len(self.questions) * 230 * k * (1 + skill)),
                 round(0.4 * k * len(self.questions) * (0.5 + skill), 3),
             )
@@ -172,21 +171,3 @@ def small_sweep(n_questions=24):
         {"kohaku-ray": "0.1.0", "questions": "sample/questions.csv, sha256 0123abcd"},
         {"Calls asked": "12,345", "Calls made": "4,321 (35 %)", "Seconds": "98.7"},
     )
-
-
-def big_sweep(n_tables=40, n_cells=300, n_questions=2000):
-    """As large as they come."""
-    maker = Maker(n_questions)
-    rows = [n_cells * at // (3 * n_tables) for at in range(n_tables + 1)]
-    tables = [
-        maker.table(
-            f"table_{at:02d}",
-            f"Study {at}",
-            {
-                f"retrieval.setting_{at}": [f"value {row}" for row in range(rows[at + 1] - rows[at])],
-                "k": ("4", "8", "16"),
-            },
-        )
-        for at in range(n_tables)
-    ]
-    return Sweep("big", "A big sweep", tuple(tables), maker.questions, tuple(maker.runs.values()), WATTBOT)

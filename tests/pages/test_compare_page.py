@@ -9,9 +9,6 @@ from test_report_hostile import BAD, SHOWN, hostile_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.evaluation.truth import read_truth
 from kohaku_ray.pages.compare_page import write_comparison
 
 
@@ -48,17 +45,6 @@ def test_each_question_has_both_answers_and_says_who_is_right(page):
     assert "only A right 1 only B right 1 neither right 0 both right 2" in text
     assert "B: wrong, value selection, score 0.100 7 MW It is 7. References: b2025" in text
     assert "2 of 3 members gave it: 7 × 2, 52 × 1" in text
-
-
-def test_changes_are_the_scores_of_the_metric(pair, page):
-    runs, truth_path = pair
-    metric = find_metric("wattbot")
-    truth = read_truth(truth_path, [metric])
-    a, b = (metric.score(truth, read_submission(run / "submission.csv")) for run in runs)
-    cards = [attributes for _, attributes in Tags(page).tags if "q" in attributes.get("class", "").split()]
-    assert [float(card["data-change"]) for card in cards] == pytest.approx(
-        [y.total - x.total for x, y in zip(a, b, strict=True)], abs=5e-5
-    )
 
 
 def test_what_led_to_both_answers_opens_below_them(page):

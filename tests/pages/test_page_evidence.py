@@ -54,11 +54,6 @@ def test_long_surroundings_and_matches_are_cut():
     assert excerpt(place, "MATCH", 2, 10).match == "MA … [3 more characters]"
 
 
-def test_a_section_named_as_its_document_is_said_once(tmp_path):
-    opened, _ = open_index([str(index(tmp_path / "index", "a2024", title="Load"))])
-    assert find(opened.nodes, "a2024:sec0:p0", TEXT).path == ("Load", "paragraph 0")
-
-
 def test_a_node_that_no_index_has_keeps_its_id_as_path(nodes):
     assert find(nodes, "gone:sec0:p0", "x") == Place(("gone", "sec0", "p0"))
     titled = Places(None, ["a2024:sec0:p1"], {"a2024": "Annual report"})
@@ -72,15 +67,6 @@ def test_the_first_index_that_can_be_read_is_taken(tmp_path):
     opened, reason = open_index([str(tmp_path / "nowhere")])
     assert opened is None
     assert f"there is no index at {tmp_path / 'nowhere'}" in reason
-
-
-def test_a_damaged_index_is_none(tmp_path):
-    path = index(tmp_path / "index", "a2024")
-    file = next((path / "nodes").iterdir())
-    file.write_bytes(b"x" * file.stat().st_size)
-    opened, reason = open_index([str(path)])
-    assert opened is None
-    assert reason
 
 
 def png(width, height, colour):
@@ -141,15 +127,3 @@ def test_what_cannot_be_drawn_has_no_picture_and_hinders_no_other(images, node_i
     found = Pictures("index", [node_id, "a:sec0:p2"])
     assert found.of(node_id) is None
     assert found.of("a:sec0:p2") == "pic pic-0"
-
-
-def test_pictures_end_where_the_page_would_grow_too_large(images, monkeypatch):
-    monkeypatch.setattr(evidence, "PICTURE_BYTES", 10)
-    found = Pictures("index", ["a:sec0:p1", "a:sec0:p2", "b:sec0:p4"])
-    assert (found.of("a:sec0:p2"), found.of("b:sec0:p4")) == (None, "pic pic-0")
-
-
-@pytest.mark.parametrize(("index", "nodes"), [(None, ["a:sec0:p1"]), ("index", []), ("elsewhere", ["a:sec0:p1"])])
-def test_without_an_index_or_images_there_is_nothing(images, index, nodes):
-    found = Pictures(index, nodes)
-    assert (found.css, found.of("a:sec0:p1")) == ("", None)

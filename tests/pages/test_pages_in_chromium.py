@@ -111,14 +111,6 @@ def test_questions_are_filtered_found_and_sorted(tab, pages):
     assert shown(tab) == ["q1", "q2", "q3", "q4"]
 
 
-def test_the_leads_of_the_first_screen_set_the_list(tab, pages):
-    open_page(tab, pages["run"])
-    tab.locator(".look a", has_text="1 question").nth(1).click()
-    tab.wait_for_function("document.querySelector('select[name=cause]').value === 'vote'")
-    assert shown(tab) == ["q2"]
-    assert tab.input_value("select[name=cause]") == "vote"
-
-
 def test_everything_can_be_done_from_the_keyboard(tab, pages):
     open_page(tab, pages["run"])
     where = (

@@ -8,80 +8,48 @@ from kohaku_ray.pages.plots import (
     INK,
     PALETTE,
     Band,
+    Line,
     banded_lines,
     error_bars,
     frontier,
     grouped_bars,
     heat_map,
+    lines,
     ranges,
+    scatter,
     share_bars,
+    share_points,
     shorten,
+    slopes,
     stacked_bars,
 )
 
 HOSTILE = "_<script>alert(1)</script>\"'&\x00\u202e $\\frac{x$ \\1"
 
 
-def bars(name="wattbot", label="Scores"):
-    return grouped_bars(["value", "refs"], {name: [0.25, 1.0]}, x_label="part", y_label="mean (0 to 1)", label=label)
-
-
-def stack(labels, series):
+def stack(labels, series, label="Agreement"):
     colours = dict.fromkeys(series, PALETTE[0])
-    return stacked_bars(labels, series, colours, x_label="members", y_label="questions", label="Agreement")
+    return stacked_bars(labels, series, colours, x_label="members", y_label="questions", label=label)
 
 
 def texts(svg):
     return [element.text for element in ET.fromstring(svg).iter() if element.tag.endswith("text")]
 
 
-def test_bars_carry_their_numbers_and_axis_labels():
-    assert {"value", "refs", "part", "mean (0 to 1)", "0.25", "1.00"} <= set(texts(bars()))
-
-
-def test_a_plot_scales_takes_the_pages_ink_and_says_what_it_shows():
-    root = ET.fromstring(bars(label="Scores & parts"))
-    assert root.attrib["role"] == "img"
-    assert root.attrib["aria-label"] == "Scores & parts"
-    assert root.attrib["viewBox"].startswith("0 0 ")
-    assert "width" not in root.attrib
-    assert "currentColor" in bars()
-    assert INK not in bars()
-
-
-def test_the_same_numbers_give_the_same_bytes_without_date_or_outside_link():
-    first = bars()
-    assert first == bars()
-    assert "<metadata" not in first
-    assert not re.search(r'(?:href|src)="(?!#)', first)
-
-
 def test_a_matplotlibrc_changes_nothing():
     import matplotlib as mpl
 
-    first = bars()
+    first = stack(["1"], {"right": [3]})
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "path"}):
-        assert bars() == first
-
-
-def test_hostile_names_are_text():
-    svg = grouped_bars(["<b>"], {HOSTILE: [0.5], "other": [1]}, x_label="x", y_label="y", label=HOSTILE)
-    root = ET.fromstring(svg)
-    assert not [element for element in root.iter() if element.tag.endswith("script")]
-    assert root.attrib["aria-label"] == "_<script>alert(1)</script>\"'&␀[U+202E] $\\frac{x$ \\1"
-    assert any("<script>alert(1)</script>\"'&␀[U+202E] $\\frac{x$ \\1" in text for text in texts(svg))
+        assert stack(["1"], {"right": [3]}) == first
 
 
 def test_stacks_name_what_is_thick_enough_and_leave_out_what_is_not_there():
     shown = texts(stack(["1", "2"], {"right": [100, 1], "wrong": [0, 2], "blank": [0, 0]}))
-    assert {"100", "right", "wrong"} <= set(shown)
+    assert {"100", "right", "wrong", "members", "questions"} <= set(shown)
     assert "blank" not in shown
-
-
-def test_many_bars_keep_few_ticks():
     labels = [f"n{at}" for at in range(100)]
-    shown = texts(stack(labels, {"right": [1] * 100}))
-    assert 5 <= len(set(shown) & set(labels)) <= 14
+    assert 5 <= len(set(texts(stack(labels, {"right": [1] * 100}))) & set(labels)) <= 14
 
 
 @pytest.mark.parametrize(("values", "median"), [([100, 200, 3000], "200"), ([0, 0, 0], "0"), ([5], "5")])
@@ -92,11 +60,19 @@ def test_ranges_name_the_median(values, median):
     assert not any("$" in text for text in shown if text)
 
 
-NEW_PLOTS = {
+PLOTS = {
+    "grouped_bars": lambda name: grouped_bars(["value"], {name: [0.5], "b": [1]}, x_label="x", y_label="y", label=name),
+    "small_multiples": lambda name: banded_lines(
+        [Band(name, [1, 3], [0.5, 0.6], [0.1, 0.1]), *(Band(other, [1], [0.4], [0.1]) for other in "bcde")],
+        x_label="size", y_label="score", label=name,
+    ),
+    "stacked_bars": lambda name: stack(["1"], {name: [2], "b": [1]}, name),
+    "ranges": lambda name: ranges({name: [1, 2]}, x_label="tokens", label=name),
     "heat_map": lambda name: heat_map(
         [name, "b"], ["4", "8"], np.array([[0.5, np.nan], [0.7, 0.9]]), [["0.5", "–"], ["0.7", "0.9"]],
         x_label="k", y_label="model", label=name,
     ),
+    "lines": lambda name: lines([Line(name, [(1, 2), (2, 3)])], x_label="n", y_label="rate", label=name),
     "banded_lines": lambda name: banded_lines(
         [Band(name, [1, 3], [0.5, 0.6], [0.1, np.nan]), Band("b", [1], [0.4], [0.1])],
         x_label="size", y_label="score", label=name,
@@ -112,27 +88,44 @@ NEW_PLOTS = {
         {name: [(10, 0.5), (2000, 0.7)], "b": [(5, 0.4)]}, [(5, 0.4, "1"), (10, 0.5, "2")],
         x_label="tokens", y_label="score", label=name,
     ),
+    "scatter": lambda name: scatter([0.5], [0.6], x_label=name, y_label="b", label=name),
+    "slopes": lambda name: slopes([name, "b"], [1, 2], [2, 1], heads=("public", "private"), label=name),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("plot", NEW_PLOTS)
-def test_every_plot_is_steady_and_shows_hostile_names_as_text(plot):
-    svg = NEW_PLOTS[plot](HOSTILE)
-    assert svg == NEW_PLOTS[plot](HOSTILE)
+@pytest.mark.parametrize("plot", PLOTS)
+def test_every_plot_is_steady_scales_takes_the_pages_ink_and_shows_hostile_names_as_text(plot):
+    svg = PLOTS[plot](HOSTILE)
+    assert svg == PLOTS[plot](HOSTILE)
     root = ET.fromstring(svg)
+    assert (root.attrib["role"], root.attrib["viewBox"][:4]) == ("img", "0 0 ")
+    assert "width" not in root.attrib
     assert not [element for element in root.iter() if element.tag.endswith("script")]
     assert root.attrib["aria-label"] == "_<script>alert(1)</script>\"'&␀[U+202E] $\\frac{x$ \\1"
     assert any("<script>" in (text or "") for text in texts(svg))
+    assert "currentColor" in svg
     assert INK not in svg
+    assert "<metadata" not in svg
     assert not re.search(r'(?:href|src)="(?!#)', svg)
 
 
+def test_bars_carry_their_numbers_and_axis_labels():
+    svg = grouped_bars(["value", "refs"], {"a": [0.25, 1.0]}, x_label="part", y_label="mean", label="Scores")
+    assert {"value", "refs", "part", "mean", "0.25", "1.00"} <= set(texts(svg))
+
+
+def test_shares_carry_their_numbers_of_cases_and_hostile_axes():
+    svg = share_points([(0.5, 0.4, 3), (0.9, 1, 7000)], x_label=HOSTILE, y_label="right")
+    assert {"3", "7,000", "right"} <= set(texts(svg))
+    assert ET.fromstring(svg).attrib["aria-label"].endswith(". 0.50: 0.40 of 3; 0.90: 1.00 of 7000")
+
+
 def test_heat_maps_write_their_numbers_and_grow_with_their_columns():
-    assert {"0.5", "–", "0.7", "0.9", "k", "4", "8", "model"} <= set(texts(NEW_PLOTS["heat_map"]("a")))
+    assert {"0.5", "–", "0.7", "0.9", "k", "4", "8", "model"} <= set(texts(PLOTS["heat_map"]("a")))
     wide = heat_map(
         ["a"], [str(n) for n in range(12)], np.zeros((1, 12)), [["0"] * 12], x_label="", y_label="", label=""
     )
-    assert "style" not in ET.fromstring(NEW_PLOTS["heat_map"]("a")).attrib
+    assert "style" not in ET.fromstring(PLOTS["heat_map"]("a")).attrib
     assert int(re.fullmatch(r"max-width: (\d+)px; min-width: \d+px", ET.fromstring(wide).attrib["style"])[1]) > 440
 
 
@@ -141,7 +134,7 @@ def test_wide_ranges_are_logarithmic_and_legends_name_lines():
     places = [float(x) for x in re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+"', svg)]
     left, middle, right = places[:3]
     assert middle - left == pytest.approx(right - middle, abs=0.01)
-    assert {"a", "b"} <= set(texts(NEW_PLOTS["banded_lines"]("a")))
+    assert {"a", "b"} <= set(texts(PLOTS["banded_lines"]("a")))
 
 
 def test_names_beside_a_plot_are_cut():

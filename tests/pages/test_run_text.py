@@ -2,15 +2,13 @@
 
 import json
 
-import pyarrow.parquet as pq
 import pytest
-from run_files import FACTS, answer, ballot, item, match, plan, small_run, write_run
+from run_files import match, own_run, plan, small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import DataError
 from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.pages.text import write_number
-from kohaku_ray.run.files import steps_of
 
 
 def test_steps_members_and_vote_are_laid_out(tmp_path):
@@ -58,33 +56,13 @@ def test_members_that_abstain_or_fail_say_so(tmp_path):
     assert "  is_blank  []\n  3 members, 3 blank, 1 in error; is_blank × 3" in text
 
 
-def own_run(path):
-    """A run of somebody's system: its own steps, measures and details, in several members and attempts."""
-    given = [answer("q1", 0, "red", measures={"doubt": 0.125, "turns": 12_000.0}, details='{"because": ["x"]}')]
-    trace = [
-        item("q1", "skim_pages", 0, "page one", note="fast", scores={"worth": 0.5}),
-        item("q1", "skim_pages", 1, "page two", kind="page", doc_id="a2024"),
-        item("q1", "argue", 0, "red, surely", member=0),
-        item("q1", "argue", 0, "red, still", member=0, attempt=1),
-        item("q1", "argue", 1, "", member=0, attempt=1, note="gave up"),
-        item("q1", "prepare", error="no such page"),
-    ]
-    return write_run(
-        path,
-        [(ballot("q1", "Which?", given), given)],
-        trace=trace,
-        config="system: nowhere.to_be_found:SYSTEM\nfound: {pages: 2}\n",
-        facts=FACTS | {"system": "found", "metrics": ["exact"]},
-    )
-
-
 def test_a_system_of_any_name_with_steps_of_any_name_is_shown(tmp_path):
-    text = show_question(str(own_run(tmp_path / "run")), "q1", None)
+    run = str(own_run(tmp_path / "run"))
+    text = show_question(run, "q1", None)
     assert "\nskim_pages: 2\n     0. fast  worth 0.5\n        page one\n     1. page two\n" in text
-    assert "\nargue of member 0: 1\n     0. red, surely\n" in text
-    assert "\nargue of member 0, attempt 1: 2\n     0. red, still\n     1. gave up\n" in text
-    assert "\nprepare: 0\n  error: no such page\n" in text
-    assert '      doubt 0.125  turns 12,000\n      details: {"because": ["x"]}\n' in text
+    assert "\nBM25 search of member 1, attempt 2: 1\n     0. red, surely\n" in text
+    assert '      doubt 0.125  page_tokens 12,000\n      details: {"because": ["<x>"]}\n' in text
+    assert "\nprepare: 0\n  error: no such page\n" in show_question(run, "q2", None)
 
 
 @pytest.mark.parametrize(("n", "hint"), [(1, "  … 29 more: --items 0 shows all"), (30, None), (None, None)])
@@ -103,37 +81,6 @@ def test_a_question_that_is_not_there_is_named(tmp_path):
         show_question(run, "q1x", None)
     with pytest.raises(DataError, match=r"has no question other; it has 4 questions, from q1 on"):
         show_question(run, "other", None)
-
-
-@pytest.mark.parametrize("name", ["answers", "votes", "trace", "usage"])
-def test_a_table_that_is_missing_damaged_or_of_another_version_is_named(tmp_path, name):
-    run = small_run(tmp_path / "run")
-    file = run / f"{name}.parquet"
-    whole = pq.read_table(file)
-    pq.write_table(whole.drop_columns(whole.column_names[-1]), file)
-    with pytest.raises(DataError, match=rf"{name}\.parquet: has no column {whole.column_names[-1]}; its columns are"):
-        show_question(str(run), "q1", None)
-    file.write_bytes(b"PAR1 torn")
-    with pytest.raises(DataError, match=rf"{name}\.parquet cannot be read"):
-        show_question(str(run), "q1", None)
-    file.unlink()
-    with pytest.raises(DataError, match=rf"no {name}\.parquet: the run has not finished or is of another version"):
-        show_question(str(run), "q1", None)
-
-
-def test_steps_keep_the_order_in_which_they_began_and_errors_are_said_once():
-    rows = [
-        item("q1", "b", 0, "one", error="odd"),
-        item("q1", "a", 0, "two"),
-        item("q1", "b", 1, "three", error="odd"),
-        item("q1", "b", 0, "four", member=1),
-    ]
-    steps = steps_of(rows)
-    assert [(step.name, step.member, len(step.items), step.errors) for step in steps] == [
-        ("b", -1, 2, ("odd",)),
-        ("a", -1, 1, ()),
-        ("b", 1, 1, ()),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def sweep_of(metric, parts, errors):
         *("c", {"k": "4"}, "finished", "", (0,), ("q1", "q2"), arrays, metric.shares(arrays, [True, False]), ("r",))
     )
     answers = {f"q{at}": SweepAnswer("blue", "['x']", error) for at, error in enumerate(errors, 1)}
-    run = Run("r", "runs/r", 0, {"model": "m"}, answers, 2, 10, 0.5)
+    run = Run("r", "runs/r", 0, {"model": "m"}, answers, 10, 0.5)
     questions = tuple(SweepQuestion(key, "Which?", "red", "", "is_blank") for key in answers)
     return Sweep("s", "S", (Table("t", "T", (Axis("k", ("4",)),), (cell,)),), questions, (run,), metric)
 

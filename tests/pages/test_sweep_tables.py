@@ -12,7 +12,6 @@ from sweeps import HOSTILE, REASON, Maker, small_sweep
 
 from kohaku_ray.pages.sweep_stats import (
     Spread,
-    axis_names,
     compute_stats,
     compute_sweep_stats,
     legend,
@@ -143,14 +142,6 @@ def test_labels_of_an_only_axis_are_rows_compared_with_one_another(stats):
     assert one.grid.rows == (("2",), ("4",), ("6",))
     assert [made.is_best for made in one.comparisons.values()] == [False, False, True]
     assert as_markdown(one).split("\n\n")[1].splitlines()[0] == "| queries | score |"
-
-
-def test_axes_are_named_by_what_tells_them_apart():
-    axes = [Axis(name, ("a",)) for name in ("roles.answer.model", "index.encoder.model", "retrieval.k")]
-    assert axis_names(Table("t", "T", tuple(axes[1:]), ())) == ("model", "k")
-    assert axis_names(Table("t", "T", tuple(axes[:2]), ())) == ("answer.model", "encoder.model")
-    assert axis_names(Table("t", "T", (axes[0], Axis("model", ("a",))), ())) == ("answer.model", "model")
-    assert axis_names(Table("t", "T", (Axis("k.", ("a",)),), ())) == ("k.",)
 
 
 def test_thin_cells_and_subsamples_are_explained(stats):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from kohaku_ray.pages import terminal
-from kohaku_ray.pages.terminal import Progress, complain, conclude, draws_bars, say, shown_as, tell
+from kohaku_ray.pages.terminal import Progress, complain, conclude, say, shown_as, tell
 
 
 class Terminal(io.StringIO):
@@ -66,18 +65,6 @@ def test_a_terminal_gets_one_bar_with_the_time_that_is_left(monkeypatch, clock):
     assert shown.count("\n") == 2
     assert "a line above it\n" in shown
     assert terminal._mode.n_bars == 0
-
-
-def test_a_notebook_draws_in_place_and_a_dumb_terminal_does_not(monkeypatch):
-    cell = type("OutStream", (), {"__module__": "ipykernel.iostream"})()
-    assert not draws_bars(cell)
-    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
-    assert draws_bars(cell)
-    monkeypatch.setenv("TERM", "xterm")
-    assert draws_bars(Terminal())
-    monkeypatch.setenv("TERM", "dumb")
-    assert not draws_bars(Terminal())
-    assert not draws_bars(io.StringIO())
 
 
 def test_quiet_leaves_errors_and_the_line(capsys):

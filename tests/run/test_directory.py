@@ -1,17 +1,19 @@
 """A run's directory: what survives a run that is refused, what a new configuration takes away, what is noted."""
 
 import contextlib
+import csv
 import json
 from types import SimpleNamespace
 
 import pytest
 from kit.damage import damaged
-from run_files import FACTS, item, plan, small_run, small_truth
+from run_files import CONFIG, FACTS, item, plan, small_run, small_truth
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.pages.score_text import describe_run
+from kohaku_ray.pages.report import write_report
+from kohaku_ray.pages.score_text import describe_run, render
 from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, truth_of
 from kohaku_ray.run.scoring import score_run, scores_of
 from kohaku_ray.run.summary import AnswerSummary
@@ -147,6 +149,45 @@ def test_a_runs_own_questions_are_its_truth_whatever_answered_them(tmp_path, mon
 
 def said_of(config, summary):
     return describe_run(summary, facts_of(config), config.ensemble.members, *scores_of(config, summary))
+
+
+def limited_run(tmp_path, limit):
+    """A run of the first questions of a larger truth file, and its configuration."""
+    truth = small_truth(tmp_path / "truth.csv")
+    rows = list(csv.reader(truth.read_text().splitlines()))
+    more = [[f"x{at}", *rows[1][1:]] for at in range(3)]
+    with truth.open("a", newline="") as handle:
+        csv.writer(handle).writerows(more)
+    config = config_of(tmp_path / "run", f"questions.path={truth}", *([f"questions.limit={limit}"] if limit else []))
+    return small_run(
+        tmp_path / "run", facts=FACTS | {"limit": limit}, config=CONFIG + f"questions: {{path: {truth}}}"
+    ), config
+
+
+@pytest.mark.parametrize(("limit", "n", "missing"), [(4, 4, 0), (None, 7, 3)])
+def test_page_and_terminal_score_the_same_questions(tmp_path, limit, n, missing):
+    run, config = limited_run(tmp_path, limit)
+    said = said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+    scored, _ = score_run(str(run), config.questions.path, ["wattbot", "kaggle"], limit)
+    assert [(record["n"], record["missing"]) for record in scored.report.records] == [(n, missing)] * 2
+    for record in scored.report.records:
+        assert f"{record['score']:.4f}" in said
+    with open(write_report(str(run)), encoding="utf-8") as handle:
+        page = handle.read()
+    for record in scored.report.records:
+        assert f"<b>{record['score']:.4f}</b>" in page
+        assert f'<td class="n">{n}</td></tr>' in page
+    assert (f"run: {missing} missing, scored 0 and not compared: " in page) == (missing > 0)
+    assert render(scored.report).splitlines()[2].split()[-1] == str(missing)
+
+
+def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
+    run, _ = limited_run(tmp_path, 4)
+    truth = tmp_path / "truth.csv"
+    head, *rows = truth.read_text().splitlines()
+    truth.write_text("\n".join([head, *reversed(rows)]) + "\n")
+    scored, _ = score_run(str(run), str(truth), ["exact"], 4)
+    assert (len(scored.truth.rows), scored.report.records[0]["n"]) == (7, 7)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.plain import label_of
 from kohaku_ray.errors import ConfigError, ConflictError
 from kohaku_ray.sweep.load import SWEEPS, TableConfig, load_sweep
 
@@ -146,12 +145,6 @@ VARIED = {
 """What an axis of a name of its own changes."""
 
 
-def test_the_sweeps_of_the_paper_are_known():
-    assert len(PAPERS) >= 16
-    assert {"dedup", "llm", "ensemble_blank", "public_private"} <= set(PAPERS)
-    assert "narrative" not in PAPERS
-
-
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_setting_that_a_sweep_of_the_paper_does_not_vary_is_the_papers(name):
     loaded = load_sweep(name)
@@ -190,15 +183,6 @@ def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere
     [table] = loaded.sweep.tables
     config = loaded.config(table, next(table.settings()), 0)
     assert (config.settings.queries, config.settings.normalise) == (2, "max"), "not the paper's minmax"
-
-
-def test_a_million_cells_are_counted_without_being_made(write):
-    axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
-    assert load_sweep(write(axes=axes)).sweep.n_cells == 10**6
-
-
-def test_values_are_labelled_as_yaml_writes_them():
-    assert [label_of(value) for value in (None, True, 0.5, "x", [1, None])] == ["none", "true", "0.5", "x", "1, none"]
 
 
 def test_files_of_a_pool_may_name_the_environment(write, tmp_path, monkeypatch):

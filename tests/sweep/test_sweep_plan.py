@@ -277,16 +277,6 @@ def test_what_is_preferred_and_not_here_is_left_out_and_named(make_plan, monkeyp
     assert all(note in describe_plan(plan, nothing) for note in plan.notes)
 
 
-def test_what_is_preferred_and_here_is_used(make_plan, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
-    plan = make_plan(prefer=["encoders/jina_v3", "models/openrouter_gpt_oss_120b"], axes={"kohaku.top_k": [8]})
-    [deployment] = {config.deployments[config.model].model for config in plan.runs.values()}
-    assert deployment == "openai/gpt-oss-120b"
-    assert [note.split()[0] for note in plan.notes] == ["encoders/jina_v3"]
-    assert "secret" not in describe_plan(plan, nothing)
-
-
 def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(monkeypatch, tmp_path):
     """Models, keys and encoders that are not here are listed; some cells of every sweep are left."""
     from kohaku_ray.sweep.load import SWEEPS
@@ -305,15 +295,6 @@ def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(m
             assert len(left) < len(cells), file.stem
             said = describe_plan(plan, nothing)
             assert all(cell.reason in said for cell in cells)
-
-
-def test_cells_that_send_images_to_a_model_without_vision_are_skipped(monkeypatch, tmp_path):
-    from kohaku_ray.sweep.load import SWEEPS
-
-    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
-    plan = plan_sweep(load_sweep(str(SWEEPS / "images.yaml"), ["demo"], [f"ledger.path={tmp_path}/ledger"]))
-    reasons = [cell.reason for cell in plan.tables[0].cells if "sends images but deployments.extractive" in cell.reason]
-    assert len(reasons) == 3
 
 
 def test_what_is_fixed_is_said_as_the_cells_have_it(make_plan):

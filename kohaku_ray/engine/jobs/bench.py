@@ -104,7 +104,7 @@ def _words() -> list[str]:
 
 
 def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
-    """Measure every cell of a grid, then an answer run, per number of replicas; write page, JSON and CSV after each.
+    """Measure every cell of a grid, then an answer run, per number of replicas; write page and JSON after each.
 
     A cell that fails keeps its reason, and a cell whose replicas exceed the cluster is skipped; the others go on.
     ``roles.answer`` names the deployment and its sampling parameters. Plain vLLM is measured after the first number of

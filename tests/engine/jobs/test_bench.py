@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import json
 from collections import Counter
 from contextlib import contextmanager
@@ -226,11 +225,11 @@ def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, conf
     assert [(one.is_skipped, one.reason) for one in skipped] == [(True, "the cluster has 6 CPUs but they need 128")] * 3
     assert [path.name for path in tmp_path.glob("answers-*")] == [], "index, ledger and run are temporary"
     assert bench.n_failed == 0
-    rows = list(csv.DictReader((tmp_path / "throughput.csv").read_text().splitlines()))
+    rows = json.loads((tmp_path / "throughput.json").read_text())["rows"]
     assert [(row["kind"], row["status"]) for row in rows] == [
         *(("plain", "measured"), ("plain", "measured"), ("serve", "measured"), ("serve", "measured")),
         *(("serve", "skipped"), ("serve", "skipped")),
         *(("plain answers", "measured"), ("answers", "measured"), ("answers", "skipped")),
     ]
-    assert 0 < float(rows[-2]["of_plain"]) < 5
-    assert (tmp_path / "throughput.html").read_text().count("<svg") == 5
+    assert 0 < rows[-2]["of_plain"] < 5
+    assert (tmp_path / "throughput.html").read_text().count("<svg") == 2
