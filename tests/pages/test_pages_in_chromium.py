@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,14 @@ def tab(browser):
     context.close()
 
 
+def until(tab, condition):
+    """Wait for a condition of the page, which forbids what Playwright's own wait_for_function does: to evaluate text."""
+    deadline = time.monotonic() + 30
+    while not tab.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        tab.wait_for_timeout(20)
+
+
 def shown(tab):
     ids = "rows => rows.map(row => row.querySelector('code').textContent)"
     return tab.eval_on_selector_all("details.q:not([hidden])", ids)
@@ -65,7 +74,7 @@ def shown(tab):
 
 def open_page(tab, path, fragment=""):
     tab.goto(f"file://{path}{fragment}")
-    tab.wait_for_function("document.querySelector('#controls output')?.textContent !== ''")
+    until(tab, "document.querySelector('#controls output')?.textContent !== ''")
 
 
 def test_a_question_is_unpacked_when_it_is_opened(tab, pages):
@@ -162,7 +171,7 @@ def test_a_script_that_got_past_the_escaping_would_not_run(browser, pages, tmp_p
     (tmp_path / "bad.html").write_text(bad, encoding="utf-8")
     tab = browser.new_page()
     tab.goto(f"file://{tmp_path}/bad.html")
-    tab.wait_for_function("document.querySelector('#controls output').textContent !== ''")
+    until(tab, "document.querySelector('#controls output').textContent !== ''")
     assert tab.title() != "owned"
     tab.close()
 
@@ -181,7 +190,7 @@ def test_nothing_is_wider_than_the_screen(tab, pages, name, width):
     tab.set_viewport_size({"width": width, "height": 900})
     tab.goto(f"file://{pages[name]}")
     tab.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    tab.wait_for_function("document.querySelector('.body[data-chunk]') === null")
+    until(tab, "document.querySelector('.body[data-chunk]') === null")
     tab.wait_for_timeout(100)
     assert tab.evaluate("document.documentElement.scrollWidth") == width
     beyond = """() => [...document.querySelectorAll('main *, header *')].filter(one => !one.closest('.scroll, svg') &&
@@ -202,7 +211,7 @@ def test_axe_finds_nothing_serious(tab, pages, name, scheme):
     tab.emulate_media(color_scheme=scheme)
     tab.goto(f"file://{pages[name]}")
     tab.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    tab.wait_for_function("document.querySelector('.body[data-chunk]') === null")
+    until(tab, "document.querySelector('.body[data-chunk]') === null")
     found = axe.Axe().run(tab).response["violations"]
     serious = [one for one in found if one["impact"] in {"serious", "critical"}]
     assert [(one["id"], [node["html"][:160] for node in one["nodes"]][:5]) for one in serious] == []

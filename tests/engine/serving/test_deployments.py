@@ -54,7 +54,10 @@ def test_vllm_that_is_not_installed_is_named_with_its_extra(monkeypatch):
             "{engine_kwargs: {pipeline_parallel_size: 2, data_parallel_size: 2}}",
             "engine_kwargs has data_parallel_size, pipeline_parallel_size: set data_parallel, pipeline_parallel of",
         ),
-        ("{engine_kwargs: {distributed_executor_backend: uni}}", "distributed_executor_backend, which Ray Serve sets"),
+        (
+            "{engine_kwargs: {distributed_executor_backend: uni}}",
+            "engine_kwargs has distributed_executor_backend: set gpus or cpus",
+        ),
         ("{load_bound: 0.5}", "greater than or equal to 1"),
     ],
 )
