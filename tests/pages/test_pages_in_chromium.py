@@ -60,7 +60,7 @@ def tab(browser):
 
 
 def until(tab, condition):
-    """Wait for a condition of the page, which forbids what Playwright's own wait_for_function does: to evaluate text."""
+    """Wait for a condition; Playwright's own wait_for_function evaluates text in the page, which the page forbids."""
     deadline = time.monotonic() + 30
     while not tab.evaluate(condition):
         assert time.monotonic() < deadline, condition
