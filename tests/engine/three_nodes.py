@@ -128,7 +128,7 @@ class Killer:
 def job(killer: Killer, *arguments: str, meanwhile: Callable[[], None] | None = None, **settings: object) -> str:
     """Run a command of ours on the cluster, killing nodes as they are due; its output if it succeeded."""
     cluster = killer.cluster
-    command = [sys.executable, "-m", "kohaku_ray.cli", *arguments]
+    command = [sys.executable, "-m", "kohaku_ray", *arguments]
     command += flags({**settings, "cluster.address": cluster.address})
     with tempfile.TemporaryFile("w+") as output:
         with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:

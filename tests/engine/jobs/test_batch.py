@@ -102,7 +102,7 @@ def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(c
     with FakeOpenAI(script) as server:
         command = arguments(server, cluster, tmp_path, source, out)
         for _ in range(n_kills):
-            driver.append(subprocess.Popen([sys.executable, "-m", "kohaku_ray.cli", *command], stderr=subprocess.PIPE))
+            driver.append(subprocess.Popen([sys.executable, "-m", "kohaku_ray", *command], stderr=subprocess.PIPE))
             _, errors = driver[-1].communicate(timeout=240)
             assert driver[-1].returncode == -signal.SIGKILL, errors.decode()
             assert not os.path.exists(out)

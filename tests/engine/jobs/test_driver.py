@@ -33,7 +33,7 @@ def driver(server: FakeOpenAI, home: Path, index: str, ray_home: str, *command: 
     }
     own = {"OUR_KEY": KEY, "RAY_TMPDIR": ray_home}
     return subprocess.Popen(
-        [sys.executable, "-m", "kohaku_ray.cli", *command, *flags(settings)],
+        [sys.executable, "-m", "kohaku_ray", *command, *flags(settings)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

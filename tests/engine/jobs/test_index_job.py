@@ -316,7 +316,7 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     folder = write(tmp_path / "in", long__txt=" ".join(sentences))
     settings = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": str(tmp_path / "index")}
     settings |= {"index.encoders": "1", "cluster.address": cluster}
-    command = [sys.executable, "-m", "kohaku_ray.cli", "index", "demo", *flags(settings)]
+    command = [sys.executable, "-m", "kohaku_ray", "index", "demo", *flags(settings)]
     job = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     for line in job.stderr:
         if line.startswith("encode"):

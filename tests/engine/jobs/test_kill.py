@@ -25,7 +25,7 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 
 pytestmark = pytest.mark.ray
 
-ANSWER = [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo"]
+ANSWER = [sys.executable, "-m", "kohaku_ray", "answer", "demo"]
 LOSSY = ("ray::LedgerShard", "ray::ServeReplica")
 """A reply that no segment holds when one of these is killed is asked for again."""
 VICTIMS = (

@@ -236,7 +236,7 @@ def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(index
 @pytest.mark.chaos
 def test_killed_three_times_it_ends_with_the_same_page(cluster, indexes, tmp_path):
     path = write_sweep(tmp_path, TABLES[:2], seeds=[0], indexes=indexes)
-    command = [sys.executable, "-m", "kohaku_ray.cli", "sweep", path, "--base", "demo"]
+    command = [sys.executable, "-m", "kohaku_ray", "sweep", path, "--base", "demo"]
     command += ["--set", f"cluster.address={cluster}"]
     n_runs = len(plan_sweep(load_sweep(path, ["demo"])).runs)
     for n in (n_runs // 5, n_runs // 2, n_runs * 4 // 5):
@@ -273,7 +273,7 @@ def test_two_sweeps_at_once_ask_once(cluster, indexes, tmp_path):
             tables = [{"name": name, "axes": {"kohaku.top_k": axis}}]
             own = {"seeds": [0], "runs": str(tmp_path / f"runs-{name}"), "indexes": indexes}
             path = write_sweep(tmp_path, tables, name=name, set=common, **own)
-            command = [sys.executable, "-m", "kohaku_ray.cli", "sweep", path, "--base", "demo"]
+            command = [sys.executable, "-m", "kohaku_ray", "sweep", path, "--base", "demo"]
             command += ["--set", f"cluster.address={cluster}"]
             drivers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         for driver in drivers:
