@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, islice
@@ -34,10 +34,12 @@ class Calls:
 
     Attributes:
         keeps: Whether results are kept, also those that are not costly.
+        counted: Items of cached methods, by ``(counted, "asked" | "computed")``.
     """
 
     def __init__(self, *, keeps: bool) -> None:
         self.keeps = keeps
+        self.counted: Counter[tuple[str, str]] = Counter()
         self._made: OrderedDict[Hashable, Any] = OrderedDict()
         self._threads: dict[str, ThreadPoolExecutor] = {}
 
@@ -75,12 +77,13 @@ def batched(
 
 
 def cached(
-    n_kept: int, *, key: Callable[[Any], Hashable] | None = None, always: bool = False
+    n_kept: int, *, counted: str = "", key: Callable[[Any], Hashable] | None = None, always: bool = False
 ) -> Callable[[Method[Item, *Params, Result]], Method[Item, *Params, Result]]:
     """Keep the ``n_kept`` last results of a method, for each set of other arguments (see ``Cache``).
 
     Args:
         n_kept: Most results kept.
+        counted: Name under which items asked for and computed are counted. Default: not counted.
         key: Cache key of an item. Default: the item itself.
         always: Keep them even if the object ``keeps`` none.
     """
@@ -91,11 +94,16 @@ def cached(
             if not (always or self.keeps):
                 return await method(self, items, *params)
 
-            def make() -> Cache[Item, Result]:
-                return Cache(lambda some: method(self, some, *params), n_kept)
+            async def compute(some: Sequence[Item]) -> list[Result]:
+                found = await method(self, some, *params)
+                if counted:
+                    self.counted[counted, "computed"] += len(some)
+                return found
 
+            if counted:
+                self.counted[counted, "asked"] += len(items)
             names = items if key is None else [key(item) for item in items]
-            return await self.made((cached, method, params), make)(items, names)
+            return await self.made((cached, method, params), lambda: Cache(compute, n_kept))(items, names)
 
         return call
 

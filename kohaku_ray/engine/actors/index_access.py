@@ -151,7 +151,7 @@ class LocalIndex(Calls):
             peer=peer,
         )
 
-    @cached(20_000)
+    @cached(20_000, counted="queries encoded")
     @batched(QUERIES_AT_ONCE)
     def embed(self, texts: list[str], of_images: bool) -> list[F32]:
         """Encode queries; those of images by the encoder that images have of their own."""
@@ -162,7 +162,7 @@ class LocalIndex(Calls):
 
     @spread(_to_all, _best)
     @_deepest("dense")
-    @cached(20_000, key=lambda vector: vector.tobytes())
+    @cached(20_000, counted="queries searched", key=lambda vector: vector.tobytes())
     @batched()
     def search(self, vectors: list[F32], kinds: Kinds, top_k: int, within: Within) -> list[Hits]:
         """Find each vector's nearest nodes."""
@@ -171,7 +171,7 @@ class LocalIndex(Calls):
 
     @spread(_to_all, _best)
     @_deepest("lexical")
-    @cached(20_000)
+    @cached(20_000, counted="queries by BM25")
     @batched()
     def lexical(self, queries: list[str], kinds: Kinds, top_k: int, within: Within) -> list[Hits]:
         """Find each query's best nodes by BM25."""
@@ -189,7 +189,7 @@ class LocalIndex(Calls):
         """Fetch nodes' own vectors; zeros for a node without one."""
         return list(self.shard.node_vectors(self._to_shard(rows)))
 
-    @cached(200_000, always=True)
+    @cached(200_000, counted="pairs ranked", always=True)
     async def rank_pairs(self, pairs: Sequence[tuple[str, str]], application: str) -> list[float]:
         """Score (query, text) pairs by the cross-encoder of an application."""
         return list(await self._score(application, list(pairs)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -54,6 +55,10 @@ class Retriever:
     ) -> list[Prepared | None]:
         """Prepare a block, all its questions at once; rows in their order, None for those that are settled."""
         return await each(questions, settled, lambda question: prepare_one(self._index, context, question, member))
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Count the items that the runs asked for and those that were computed: see ``Calls.counted``."""
+        return self._index.counted
 
     @functools.cached_property
     def _index(self) -> LocalIndex:

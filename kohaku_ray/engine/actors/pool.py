@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -91,6 +92,13 @@ class ActorPool:
         """End the actors now: the next pool needs their CPUs."""
         for actor in (*self.retrievers, *self.members, *self.voters):
             ray.kill(actor)
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Sum ``Retriever.counts`` over all retrievers."""
+        total: Counter[tuple[str, str]] = Counter()
+        for counts in ray_get([retriever.counts.remote() for retriever in self.retrievers]):
+            total.update(counts)
+        return total
 
 
 class RunWork:

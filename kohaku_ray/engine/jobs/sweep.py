@@ -58,6 +58,7 @@ class SweepSummary:
     failed: dict[str, str] = field(default_factory=dict)  # why a run is not finished, by run id
     skipped: dict[str, str] = field(default_factory=dict)  # why a run was not tried, by run id
     n_calls: Counter[str] = field(default_factory=Counter)  # model calls that this start's runs asked for, by source
+    shared: Counter[tuple[str, str]] = field(default_factory=Counter)  # see ``Retriever.counts``
     n_indexes: int = 0  # built
     wall_s: float = 0.0
 
@@ -79,13 +80,16 @@ class SweepSummary:
         return {name: float(figure) for name, figure in {**counts, **calls, "seconds": self.wall_s}.items()}
 
     def lines(self) -> list[str]:
-        """Format runs, seconds and calls, one line each."""
+        """Format runs, calls, searches and seconds, one line each."""
         asked = self.n_calls.total()
         how = f"{self.n_made} of them made now, {len(self.failed)} failed; {self.wall_s:.1f} s"
         lines = [f"{counted(self.n_runs, 'run')}, {how}"]
         if asked:
             made = self.n_calls["made"]
             lines.append(f"model calls: {asked:,} asked, {made:,} made ({made / asked:.0%})")
+        for name in dict.fromkeys(name for name, _ in self.shared):
+            n_asked, n_computed = (self.shared[name, kind] for kind in ("asked", "computed"))
+            lines.append(f"{name}: {n_asked:,} asked, {n_computed:,} computed")
         return lines
 
 
@@ -239,6 +243,7 @@ def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary
             for run_id, outcome in _outcomes(plan, runs, pool, ledger):
                 summary.add(run_id, outcome)
                 progress.show(summary.n_ended, f"{len(summary.failed)} failed")
+            summary.shared.update(pool.counts())
     finally:
         pool.close()
 

@@ -124,7 +124,7 @@ class Doubles(Calls):
         super().__init__(keeps=keeps)
         self.seen: list[tuple[list[int], int]] = []
 
-    @cached(10)
+    @cached(10, counted="doubled")
     @batched()
     def twice(self, items, more):
         self.seen.append((list(items), more))
@@ -140,6 +140,7 @@ def test_calls_with_other_arguments_share_nothing(keeps):
 
     assert asyncio.run(ask()) == [[2, 4], [7, 9], [2, 4]]
     assert doubles.seen == [([1, 2] if keeps else [1, 2, 1, 2], 0), ([1, 2], 5)]
+    assert doubles.counted == ({("doubled", "asked"): 6, ("doubled", "computed"): 4} if keeps else {})
 
 
 def test_other_arguments_may_be_many():

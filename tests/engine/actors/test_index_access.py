@@ -118,7 +118,7 @@ ASKED = {
 
 def test_every_operation_is_tested():
     public = {name for name in vars(LocalIndex) if not name.startswith("_")}
-    assert set(ASKED) == public - {"open", "layout", "number", "is_exact", "on_shard", "ask"}
+    assert set(ASKED) == public - {"open", "layout", "number", "is_exact", "on_shard", "ask", "neighbourhoods"}
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -198,7 +198,16 @@ def test_depths_of_an_approximate_index_are_shared_within_documents_alone(paths,
     assert ran["search"] == (1 if is_shared else 2) * len(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["embed", "search", "lexical", "rank_pairs", "nodes"])
+COUNTED = {
+    "embed": "queries encoded",
+    "search": "queries searched",
+    "lexical": "queries by BM25",
+    "rank_pairs": "pairs ranked",
+    "nodes": "",
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
 def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, name):
     local = opened(shard, DEPTHS)
     items, params = ASKED[name]
@@ -210,6 +219,10 @@ def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, n
     *_, last = asyncio.run(ask())
     assert ran[name] == len(items)
     assert plain(last[: len(items)]) == plain(last[len(items) :])
+    counted = COUNTED[name]
+    n_asked = sum(len(items[at:]) for at in (0, 1, 0, 2)) + 2 * len(items)
+    expected = {(counted, "asked"): n_asked, (counted, "computed"): len(items)} if counted else {}
+    assert dict(local.counted) == expected
 
 
 def test_a_run_alone_keeps_nothing_but_ranked_pairs(shard, ran):
@@ -222,6 +235,8 @@ def test_a_run_alone_keeps_nothing_but_ranked_pairs(shard, ran):
 
     asyncio.run(ask())
     assert ran == {name: len(items) * (1 if name == "rank_pairs" else 2) for name, (items, _) in ASKED.items()}
+    n_pairs = len(ASKED["rank_pairs"][0])
+    assert local.counted == {("pairs ranked", "asked"): 2 * n_pairs, ("pairs ranked", "computed"): n_pairs}
 
 
 @pytest.mark.parametrize("name", ["search", "lexical"])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from kit.answers import COMPARED, deployment
+from kit.answers import COMPARED, deployment, steps_of
 from kit.fake_openai import Action, FakeOpenAI, completion
 
 from kohaku_ray.cli import main
@@ -132,7 +132,7 @@ def score_of(submission: str) -> float:
 
 
 @pytest.mark.slow
-def test_what_cells_have_in_common_is_asked_once(swept):
+def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
     plan, summary, _, _, _ = swept
     keys = Counter()
     for config in plan.finished.values():
@@ -142,6 +142,12 @@ def test_what_cells_have_in_common_is_asked_once(swept):
     assert summary.n_calls["made"] < 0.5 * summary.n_calls.total()
     found = estimate(plan, recorded)
     assert len(keys) <= found.n_opening + found.n_answers_most
+    queries = {
+        (config.index.path, row["text"]) for config in plan.finished.values() for row in steps_of(config.run, "plan")
+    }
+    encoded, searched = (summary.shared[f"queries {what}", "computed"] for what in ("encoded", "searched"))
+    assert encoded == len(queries) <= searched < summary.shared["queries searched", "asked"]
+    assert summary.shared["queries encoded", "asked"] > 4 * encoded
 
 
 @pytest.mark.slow
