@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from kohaku_ray.errors import ConfigError, did_you_mean
 
@@ -19,20 +19,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """Base of every section: frozen, no unknown keys, docstrings as descriptions.
-
-    ``gone`` are settings of earlier versions with their defaults, which recorded runs and bundles still name.
-    """
+    """Base of every section: frozen, no unknown keys, docstrings as descriptions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-    gone: ClassVar[Mapping[str, Any]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_gone(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        return {key: value for key, value in values.items() if key not in cls.gone or value != cls.gone[key]}
 
 
 T = TypeVar("T")

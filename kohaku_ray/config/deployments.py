@@ -134,7 +134,6 @@ class CrossEncoderConfig(BackendConfig):
 class OpenAIConfig(ModelConfig):
     """Any OpenAI-compatible server."""
 
-    gone: ClassVar[Mapping[str, Any]] = {"max_reply_mib": 4.0}
     kind: Literal["openai"] = "openai"
     base_url: str
     """URL up to and including the version, such as http://127.0.0.1:8000/v1."""

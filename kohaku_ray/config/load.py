@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os.path
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -187,12 +188,13 @@ def parse_file(file: Path, directory: str = "") -> Any:
     Raises:
         ConfigError: It cannot be read.
     """
+    name, parse = ("JSON", json.loads) if file.suffix == ".json" else ("YAML", yaml.safe_load)
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = parse(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
-        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
     return placed(values, directory)
 
 

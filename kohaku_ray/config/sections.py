@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -104,7 +103,6 @@ class ChunksConfig(Section):
 class IndexConfig(Section):
     """How the index is built, and its directory."""
 
-    gone: ClassVar[Mapping[str, Any]] = {"search_float16": False, "build_gpus": 0.0}
     path: FilePath = ""
     """Directory of the index, or a URI such as `s3://bucket/index`, with key and end point in the environment
     (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`) on every node; its end point also
