@@ -138,15 +138,19 @@ class NodeTable:
 
     def row_of(self, node_id: str) -> int:
         """Find a node by its id; without it, ``DataError``."""
-        return int(self.rows_of([node_id])[0])
+        if len(self) <= MOST_LISTED:
+            row = self._rows.get(node_id, -1)
+        else:
+            row = int(pc.index(self.table["node_id"], pa.scalar(node_id, pa.string())).as_py())
+        if row < 0:
+            raise DataError(f"no node {node_id!r} among {len(self):,}: ids read doc:sec0:p2:s5, counted from zero")
+        return row
 
     def rows_of(self, node_ids: Sequence[str]) -> I64:
         """Find many nodes by their ids: shape ``(k,)``; without one of them, ``DataError``."""
-        here = self._columns["node_id"].take(pa.array(self._place))
-        found = pc.index_in(pa.array(node_ids, pa.string()), value_set=here)
+        found = pc.index_in(pa.array(node_ids, pa.string()), value_set=self.table["node_id"].combine_chunks())
         if found.null_count:
-            missing = node_ids[found.to_pylist().index(None)]
-            raise DataError(f"no node {missing!r} among {len(self):,}: ids read doc:sec0:p2:s5, counted from zero")
+            return np.array([self.row_of(node_id) for node_id in node_ids], np.int64)
         rows: I64 = found.to_numpy().astype(np.int64)
         return rows
 
@@ -279,6 +283,11 @@ class NodeTable:
 
     def _read(self, column: str, row: int) -> Any:
         return self._columns.value(column, int(self._place[row]))
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, int]:
+        ids = self._columns["node_id"].take(pa.array(self._place)).to_pylist()
+        return {node_id: row for row, node_id in enumerate(ids)}
 
 
 def _made(**state: Any) -> NodeTable:

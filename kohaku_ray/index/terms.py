@@ -65,6 +65,12 @@ def tokenise(text: str, language: Language = "en") -> list[str]:
     return kept if language == "en" else list(map(_french_stem, kept))
 
 
+@functools.lru_cache(maxsize=2**14)
+def _query_terms(query: str, language: Language) -> tuple[str, ...]:
+    """Terms of a query; cached, since one query is put to several views."""
+    return tuple(tokenise(query, language))
+
+
 def _words(text: str) -> list[str]:
     """NLTK's word tokens; of words alone, such as most queries, they are what white space separates."""
     if _WORDS_ALONE.fullmatch(text) and not _SPLIT_BY_NLTK.search(text):
@@ -274,7 +280,7 @@ class TermIndex:
         from scipy.sparse import csr_matrix
 
         counts = [
-            Counter(self._number[word] for word in tokenise(query, self.language) if word in self._number)
+            Counter(self._number[word] for word in _query_terms(query, self.language) if word in self._number)
             for query in queries
         ]
         ends = np.cumsum([0, *map(len, counts)])
