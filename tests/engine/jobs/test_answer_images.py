@@ -79,7 +79,7 @@ def test_images_answer_what_text_does_not(cluster, config_of):
         digest, n_requests = sent_to.most_common()[-1]
         assert n_requests < len(gold)
 
-        gone = Images.open(config.index.path).path(digest)
+        gone = f"{config.index.path}/images/{digest}.png"
         os.remove(gone)
         missing = config_of(server, "missing", *narrow, f"ledger.path={config.run}/other")
         run_answer(missing)  # by actors that have read no image
