@@ -29,10 +29,9 @@ import pyarrow as pa
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import large_index
-
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_shard, content_of, publish_shards
 from kohaku_ray.index.flatten import document_table, flatten
+from tests.index import large_index
 
 WANTED_EXPONENT = 1.1
 WANTED_MEMORY = 1.15
