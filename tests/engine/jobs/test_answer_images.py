@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections import Counter
-from contextlib import ExitStack, closing
 from pathlib import Path
 
 import polars as pl
@@ -15,14 +13,11 @@ from kit.answers import deployment
 from kit.vision_server import VisionServer
 from pages import opened
 
-from kohaku_ray.engine.actors.pool import ActorPool
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.images import Images
 from kohaku_ray.pages.report import write_report
-from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.sample import path as sample_path
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -49,12 +44,10 @@ def test_images_answer_what_text_does_not(cluster, config_of):
     """All with images, none without; an image that is gone is one answer's error."""
     table = pl.read_csv(sample_path("figures/questions.csv"), infer_schema_length=0)
     gold = dict(table.select("id", "answer_value").iter_rows())
-    with VisionServer() as server, ExitStack() as up:
-        config = resolve_paths(config_of(server, "with", *SENDS))
+    with VisionServer() as server:
+        config = config_of(server, "with", *SENDS)
         run_index(config)
-        answer = functools.partial(run_answer, pool=up.enter_context(closing(ActorPool(config, n_workers=1))))
-        up.enter_context(serving(config.used_deployments))  # up for all runs
-        answer(config)
+        run_answer(config)
         assert values(config) == gold
         sent = [request.images for request in server.log if request.images]
         assert len(sent) == len(gold)
@@ -68,12 +61,12 @@ def test_images_answer_what_text_does_not(cluster, config_of):
         assert opened(page).count('class="pic pic-') >= len(gold)
 
         blind = config_of(server, "without", "kohaku.send_images=false")
-        answer(blind)
+        run_answer(blind)
         assert set(values(blind).values()) == {"is_blank"}
 
         narrow = (*SENDS, "kohaku.image_top_k=1", "kohaku.images=search")
         asked = len(server.log)
-        answer(config_of(server, "narrow", *narrow))
+        run_answer(config_of(server, "narrow", *narrow))
         sent_to = Counter(image.digest for request in server.log[asked:] for image in request.images)
         assert sent_to.total() == len(gold)
         digest, n_requests = sent_to.most_common()[-1]
@@ -82,7 +75,7 @@ def test_images_answer_what_text_does_not(cluster, config_of):
         gone = f"{config.index.path}/images/{digest}.png"
         os.remove(gone)
         missing = config_of(server, "missing", *narrow, f"ledger.path={config.run}/other")
-        run_answer(missing)  # by actors that have read no image
+        run_answer(missing)
         errors = pl.read_parquet(f"{missing.run}/answers.parquet")["error"].drop_nulls().to_list()
         assert len(errors) == n_requests
         assert all(gone in error and "index again" in error for error in errors)

@@ -93,4 +93,4 @@ def test_each_pair_is_scored_once(ran):
             pairs |= {(queries[at], texts[row["node_id"]]) for at in found_by}
         pairs |= {(question, texts[row["node_id"]]) for row in steps[key, "fusion"][1:]}
     assert counts["pairs ranked", "computed"] == len(pairs) > 4 * 12
-    assert counts["pairs ranked", "asked"] == len(pairs), "no question asks twice for a pair: two members share one"
+    assert counts["pairs ranked", "asked"] < 1.5 * len(pairs), "two members share one preparation"
