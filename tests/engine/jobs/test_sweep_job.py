@@ -240,6 +240,7 @@ def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(index
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_killed_three_times_it_ends_with_the_same_page(cluster, indexes, tmp_path):
     path = write_sweep(tmp_path, TABLES[:2], seeds=[0], indexes=indexes)
     command = [sys.executable, "-m", "kohaku_ray", "sweep", path, "--base", "demo"]
