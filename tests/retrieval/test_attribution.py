@@ -1,6 +1,6 @@
 import pytest
 
-from kohaku_ray.retrieval.attribution import attribute
+from kohaku_ray.retrieval.attribution import attribute, terms_of
 
 PASSAGES = [
     ("energy", "Training draws 12 MW of power, and cooling draws 3 MW."),
@@ -21,13 +21,13 @@ PASSAGES = [
     ],
 )
 def test_a_text_is_of_the_document_whose_passage_holds_most_of_its_terms(text, doc_id):
-    assert attribute(text, PASSAGES) == doc_id
+    assert attribute(text, terms_of(PASSAGES)) == doc_id
 
 
 def test_a_rare_term_weighs_more_than_two_that_most_passages_have():
     passages = [("a", "power and cooling"), ("b", "power and cooling"), ("c", "tritium")]
-    assert attribute("tritium for power and cooling", passages) == "c"
+    assert attribute("tritium for power and cooling", terms_of(passages)) == "c"
 
 
 def test_without_a_passage_nothing_is_named():
-    assert attribute("Training draws 12 MW.", []) is None
+    assert attribute("Training draws 12 MW.", terms_of([])) is None

@@ -14,7 +14,7 @@ from kohaku_ray.models.parse import CUT, parse_answer
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS, answer_schema
 from kohaku_ray.records import Prediction, Reply, TraceRow
-from kohaku_ray.retrieval.attribution import attribute
+from kohaku_ray.retrieval.attribution import Passages, attribute, terms_of
 from kohaku_ray.retrieval.context import Context, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
 from kohaku_ray.retrieval.fusion import Dedup, Ranked, append_lexical, best_first
@@ -59,7 +59,7 @@ class Shown(NamedTuple):
     """What the model is shown in one attempt, the same for all members with equal models.
 
     Without a document to cite there is no prompt. ``overflowed``: the model had refused the prompt's length, and was
-    shown less.
+    shown less. ``passages``: what references are taken from with ``cite: explanation``.
     """
 
     context: Context
@@ -67,6 +67,7 @@ class Shown(NamedTuple):
     prompt: Prompt | None = None
     schema: Mapping[str, Any] | None = None
     overflowed: bool = False
+    passages: Passages = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,9 @@ class Attempt:
             most = tools.limits().max_tokens
             fields = ANSWER_FIELDS if settings.instructions == "full" else SHORT_FIELDS
             schema = answer_schema(context.doc_ids, settings.constrain_refs, self.kind, most, settings.max_refs, fields)
-            return Shown(context, trace, prompt, schema)
+            cited = context.snippets if settings.cite == "explanation" else ()
+            passages = terms_of((part.doc_id, part.text) for part in cited)
+            return Shown(context, trace, prompt, schema, passages=passages)
 
         return await self.tools.once(("shown", self.attempt, depth), make)
 
@@ -199,8 +202,7 @@ class Attempt:
         if self.settings.instructions == "short":  # which ask for none
             read = replace(read, answer=read.explanation)
         if self.settings.cite == "explanation" and not read.is_blank:
-            snippets = shown.context.snippets
-            source = attribute(read.explanation, ((part.doc_id, part.text) for part in snippets))
+            source = attribute(read.explanation, shown.passages)
             if source is not None:
                 flags = tuple(flag for flag in read.flags if flag != "uncited")
                 read = replace(read, ref_ids=(source,), flags=flags)
