@@ -22,9 +22,6 @@ from kohaku_ray.engine.serving import applications, vllm
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.demand import replicas_demand
 
-vllm.bind_vllm("first", VllmConfig(model="m"))  # a driver that imports vLLM by this says nothing of Triton
-from kohaku_ray.engine.serving import vllm_replica  # noqa: E402
-
 STORE = 100 * 2**20
 ON_REPLICAS = {"replica_node": 0.001}
 
@@ -47,12 +44,18 @@ class Idle:
         return
 
 
-class IdleReplica(Idle, vllm_replica.VllmReplica):
-    pass
+def idle_engines() -> None:
+    """Replace both kinds of replicas by ones without an engine."""
+    vllm.bind_vllm("first", VllmConfig(model="m"))  # a driver that imports vLLM by this says nothing of Triton
+    from kohaku_ray.engine.serving import vllm_replica
 
+    class IdleReplica(Idle, vllm_replica.VllmReplica):
+        pass
 
-class IdleGang(Idle, vllm_replica.GangReplica):
-    pass
+    class IdleGang(Idle, vllm_replica.GangReplica):
+        pass
+
+    vllm_replica.VllmReplica, vllm_replica.GangReplica = IdleReplica, IdleGang  # type: ignore[misc]
 
 
 def asked(name: str, nodes: dict[str, str], **settings: Any) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def main() -> None:
         node = cluster.add_node(num_cpus=3, num_gpus=4, resources=own, object_store_memory=STORE)
         names[node.node_id] = name
     ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False)
-    vllm_replica.VllmReplica, vllm_replica.GangReplica = IdleReplica, IdleGang  # type: ignore[misc]
+    idle_engines()
     applications._start_serve()
     found: dict[str, Any] = {
         "tensor": asked("tensor", names, tensor_parallel=4),
