@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -261,28 +261,52 @@ class Directory:
             pq.write_table(table.combine_chunks(), file, compression="zstd")
         return file.checksum()
 
-    def write_arrow(self, name: str, table: pa.Table) -> str:
-        """Write a table as one uncompressed Arrow batch, which a reader maps; returns the file's checksum."""
+    def write_arrow(self, name: str, *tables: pa.Table) -> str:
+        """Write tables of one schema as an uncompressed Arrow batch each, which a reader maps; returns the checksum."""
         import pyarrow as pa
 
-        with self._writing(name) as file, pa.ipc.new_file(file, table.schema) as writer:
-            for batch in table.combine_chunks().to_batches():
-                writer.write_batch(batch)
+        with self._writing(name) as file, pa.ipc.new_file(file, tables[0].schema) as writer:
+            for table in tables:
+                for batch in table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]:
+                    writer.write_batch(batch)
         return file.checksum()
 
     def read_parquet(self, name: str, expected: str | None = None) -> pa.Table:
         """Read a table that ``write_parquet`` wrote; a ``DataError`` also says that it is truncated or no Parquet."""
         import pyarrow.parquet as pq
 
-        return self._read_table(name, expected, pq.read_table)
+        table: pa.Table = self._read_table(name, expected, pq.read_table)
+        return table
 
     def read_arrow(self, name: str, expected: str | None = None) -> pa.Table:
         """Map a table that ``write_arrow`` wrote; a ``DataError`` also says that it is truncated or no Arrow file."""
         import pyarrow as pa
 
-        return self._read_table(name, expected, lambda file: pa.ipc.open_file(file).read_all())
+        table: pa.Table = self._read_table(name, expected, lambda file: pa.ipc.open_file(file).read_all())
+        return table
 
-    def _read_table(self, name: str, expected: str | None, parse: Callable[[Any], pa.Table]) -> pa.Table:
+    def arrow_batches(self, name: str, choose: Callable[[pa.Schema], Iterable[int]]) -> list[pa.Table]:
+        """Read the batches that are chosen by the file's schema, as their numbers, and of the file no more.
+
+        Raises:
+            DataError: See ``read_arrow``.
+        """
+        import pyarrow as pa
+
+        def read(file: Any) -> list[pa.Table]:
+            reader = pa.ipc.open_file(file)
+            return [pa.Table.from_batches([reader.get_batch(number)]) for number in choose(reader.schema)]
+
+        if self.is_local:
+            local: list[pa.Table] = self._read_table(name, None, read)
+            return local
+        try:
+            with self._asking("cannot read", name), self._filesystem.open_input_file(self.full(name)) as file:
+                return read(file)
+        except (pa.ArrowException, FileNotFoundError) as error:
+            raise self.damaged(name, error) from error
+
+    def _read_table(self, name: str, expected: str | None, parse: Callable[[Any], Any]) -> Any:
         import pyarrow as pa
 
         try:

@@ -19,13 +19,13 @@ from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.torch_model import Device, Precision, Tokens, TorchModel, input_ids, load_model
 
-QUERY_TOKENS, GPU_QUERY_TOKENS = 128, 512
+QUERY_TOKENS, GPU_QUERY_TOKENS = 96, 512
 """Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.
 
 On one core, fewer make batches slower, and more make a single question slower for little gain.
 """
 
-QUERY_BUCKET, GPU_QUERY_BUCKET = 4, 16
+QUERY_BUCKET, GPU_QUERY_BUCKET = 8, 16
 """Queries are padded to a multiple of this many tokens."""
 
 BATCHES_AHEAD = 2

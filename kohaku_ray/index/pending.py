@@ -7,9 +7,11 @@ reducer maps the rows it needs.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +51,7 @@ ROW_SCHEMA = pa.schema(
         ("par_ids", pa.list_(pa.string())),
         *((name, pa.string()) for name in ("words", "digest", "left_out")),
         ("tree", pa.large_string()),
+        ("shard", pa.int64()),
         *((f"n_{kind}", pa.int64()) for kind in _SCHEMAS),
     ]
 )
@@ -56,8 +59,12 @@ ROW_SCHEMA = pa.schema(
 
 ``where`` is the file, or which part of it; ``reason`` is null for a document; ``digest`` is of document and nodes;
 ``left_out`` a JSON object, the images that carry no content by reason; ``tree`` the document as ``bounded.packed``
-writes it, where a model describes its images; ``n_KIND`` the document's rows of that table.
+writes it, where a model describes its images; ``shard`` the one it belongs to; ``n_KIND`` the document's rows of that
+table.
 """
+
+_SHARDS = b"shards"
+"""Metadata of a file of vectors: the shard of each batch, as JSON."""
 
 
 class _Segments:
@@ -74,10 +81,10 @@ class _Segments:
     def _files(self) -> list[str]:
         return [name for name in self._directory.names(FOLDER) if name.startswith(self._prefix)]
 
-    def _write(self, name: str, table: pa.Table) -> None:
+    def _write(self, name: str, *batches: pa.Table) -> None:
         name = f"{self._prefix}{name}.arrow"
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
-        self._directory.write_arrow(temporary, table)
+        self._directory.write_arrow(temporary, *batches)
         self._directory.rename(temporary, name)
 
 
@@ -90,39 +97,78 @@ class PendingVectors(_Segments):
         self._directory.write(name, b"probe")
         self._directory.remove(name)
 
-    def write(self, identity: Mapping[str, Any], keys: Sequence[bytes], vectors: F32) -> None:
-        """Write vectors of shape ``(n, d)`` of an encoder with their ``n`` keys."""
+    def write(
+        self,
+        identity: Mapping[str, Any],
+        keys: Sequence[bytes],
+        vectors: F32,
+        shards: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Write vectors of an encoder, shape ``(n, d)``, with their ``n`` keys, a batch per shard.
+
+        ``shards`` are those that need each vector; None: nobody reads them by shard.
+        """
         # Named by content, so that the first vector of a repeated text is the same in every run.
         content = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
-        columns = {"key": pa.array(keys, pa.binary(KEY_BYTES)), "vector": matrix_column(vectors)}
-        self._write(f"{_stem(identity)}-{content}", pa.table(columns))
+        table = pa.table({"key": pa.array(keys, pa.binary(KEY_BYTES)), "vector": matrix_column(vectors)})
+        rows: dict[int, list[int]] = defaultdict(list)
+        for row, of in enumerate(shards or ()):
+            for shard in of:
+                rows[shard].append(row)
+        numbers = sorted(rows)
+        table = table.replace_schema_metadata({_SHARDS: json.dumps(numbers)})
+        self._write(f"{_stem(identity)}-{content}", *([table.take(rows[shard]) for shard in numbers] or [table]))
 
     def keys(self, identity: Mapping[str, Any]) -> set[bytes]:
         """List the keys of the vectors that an interrupted job of this encoder left."""
-        return {key for table in self._tables(identity) for key in table["key"].to_pylist()}
+        return {key for table in self._tables(identity, _all) for key in table["key"].to_pylist()}
 
-    def load(self, identity: Mapping[str, Any], wanted: Keys | None = None) -> tuple[Keys, F32]:
-        """Read vectors of an encoder, of the wanted keys or all: ``n`` keys, which may repeat, and shape ``(n, d)``."""
-        keys: list[Keys] = [no_keys()]
-        vectors: list[F32] = []
-        for table in self._tables(identity):
-            found, matrix = column_keys(table["key"]), column_matrix(table["vector"])
+    def load(
+        self, identity: Mapping[str, Any], wanted: Keys | None = None, shard: int | None = None
+    ) -> tuple[Keys, F32]:
+        """Read vectors of an encoder, of the wanted keys or all: ``n`` keys, which may repeat, and shape ``(n, d)``.
+
+        What was written for a ``shard`` is read first, and the rest only for keys that are not there: an interrupted
+        job had other shards, or other documents in them.
+        """
+        found = [(no_keys(), np.empty((0, 0), np.float32))]
+        if shard is not None:
+            found += self._chosen(identity, wanted, lambda schema: [at for at, of in _places(schema) if of == shard])
             if wanted is not None:
-                chosen = np.isin(found, wanted)
-                found, matrix = found[chosen], matrix[chosen]
-            keys.append(found)
-            vectors.append(matrix)
-        return np.concatenate(keys), np.concatenate(vectors) if vectors else np.empty((0, 0), np.float32)
+                wanted = wanted[~np.isin(wanted, np.concatenate([keys for keys, _ in found]))]
+        if shard is None or wanted is None or len(wanted):
+            found += self._chosen(identity, wanted, _all)
+        vectors = [matrix for _, matrix in found if len(matrix)]
+        return np.concatenate([keys for keys, _ in found]), np.concatenate(vectors) if vectors else found[0][1]
 
-    def _tables(self, identity: Mapping[str, Any]) -> Iterator[pa.Table]:
+    def _chosen(
+        self, identity: Mapping[str, Any], wanted: Keys | None, choose: Callable[[pa.Schema], Iterable[int]]
+    ) -> Iterator[tuple[Keys, F32]]:
+        for table in self._tables(identity, choose):
+            keys, matrix = column_keys(table["key"]), column_matrix(table["vector"])
+            if wanted is not None:
+                chosen = np.isin(keys, wanted)
+                keys, matrix = keys[chosen], matrix[chosen]
+            yield keys, matrix
+
+    def _tables(self, identity: Mapping[str, Any], choose: Callable[[pa.Schema], Iterable[int]]) -> Iterator[pa.Table]:
         for name in self._files():
             if name.startswith(f"{FOLDER}/{_stem(identity)}-") and name.endswith(".arrow"):
                 try:
-                    yield self._directory.read_arrow(name)
+                    yield from self._directory.arrow_batches(name, choose)
                 except StorageError:
                     raise
                 except DataError:
                     continue  # truncated by a crash: its texts are encoded again
+
+
+def _places(schema: pa.Schema) -> Iterable[tuple[int, int | None]]:
+    """Number the batches of a file of vectors, each with its shard."""
+    return enumerate(json.loads((schema.metadata or {}).get(_SHARDS, b"[]")) or [None])
+
+
+def _all(schema: pa.Schema) -> Iterable[int]:
+    return [at for at, _ in _places(schema)]
 
 
 class ParsedParts(_Segments):
@@ -133,16 +179,21 @@ class ParsedParts(_Segments):
         super().__init__(path, f"parsed-{job}-")
 
     def write(self, part: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a part; parts are read in the order of their names.
+        """Write a part, each table with a batch per shard; parts are read in the order of their names.
 
         ``rows`` have columns of ``ROW_SCHEMA`` without the numbers, and a document its tables by kind (absent: empty).
         """
+        rows = sorted(rows, key=_shard)
+        shards = [list(of_shard) for _, of_shard in itertools.groupby(rows, _shard)] or [[]]
         numbers: list[dict[str, int]] = [{} for _ in rows]
         for kind, schema in _SCHEMAS.items():
-            tables = [schema.empty_table() if row.get(kind) is None else row[kind].select(schema.names) for row in rows]
-            for number, table in zip(numbers, tables, strict=True):
-                number[f"n_{kind}"] = len(table)
-            self._write(f"{part}.{kind}", pa.concat_tables([schema.empty_table(), *tables]))
+            empty, number, batches = schema.empty_table(), iter(numbers), []
+            for of_shard in shards:
+                tables = [empty if row.get(kind) is None else row[kind].select(schema.names) for row in of_shard]
+                for table in tables:
+                    next(number)[f"n_{kind}"] = len(table)
+                batches.append(pa.concat_tables([empty, *tables]))
+            self._write(f"{part}.{kind}", *batches)
         columns = [name for name in ROW_SCHEMA.names if not name.startswith("n_")]
         plain = [{name: row.get(name) for name in columns} | number for row, number in zip(rows, numbers, strict=True)]
         self._write(f"{part}.rows", pa.Table.from_pylist(plain, ROW_SCHEMA))  # the last: now the part is whole
@@ -157,14 +208,18 @@ class ParsedParts(_Segments):
 
         ``columns`` are further ones, ``left_out`` and ``tree``; ``parts`` the names of those to read, by default all.
         """
-        wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", *columns]
+        wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", "shard", *columns]
         found: list[dict[str, Any]] = []
         for part in self.names() if parts is None else parts:
-            table = self._read(part, "rows")
-            ends = {kind: np.cumsum(table[f"n_{kind}"].to_numpy()).tolist() for kind in _SCHEMAS}
-            for number, row in enumerate(table.select(wanted).to_pylist()):
-                spans = {kind: (end[number - 1] if number else 0, end[number]) for kind, end in ends.items()}
-                found.append({**row, "at": (part, spans)})
+            table = self._directory.read_arrow(self._name(part, "rows"))
+            sizes = table.select([f"n_{kind}" for kind in _SCHEMAS]).to_pylist()
+            pairs = zip(table.select(wanted).to_pylist(), sizes, strict=True)
+            for batch, (_, of_shard) in enumerate(itertools.groupby(pairs, lambda pair: _shard(pair[0]))):
+                ends = dict.fromkeys(_SCHEMAS, 0)
+                for row, size in of_shard:
+                    spans = {kind: (end, end + size[f"n_{kind}"]) for kind, end in ends.items()}
+                    ends = {kind: end for kind, (_, end) in spans.items()}
+                    found.append({**row, "at": (part, batch, spans)})
         return found
 
     def table(self, rows: Sequence[Mapping[str, Any]], kind: Kind) -> pa.Table:
@@ -172,20 +227,28 @@ class ParsedParts(_Segments):
         return pa.concat_tables([_SCHEMAS[kind].empty_table(), *self.tables(rows, kind)])
 
     def tables(self, rows: Sequence[Mapping[str, Any]], kind: Kind) -> list[pa.Table]:
-        """Read the tables of some documents, one each."""
-        places: dict[str, list[int]] = defaultdict(list)
+        """Read the tables of some documents, one each; no batch of a shard that none of them belongs to is read."""
+        places: dict[tuple[str, int], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
-            places[row["at"][0]].append(number)
+            places[row["at"][:2]].append(number)
         found: dict[int, pa.Table] = {}
-        for part, numbers in places.items():
-            whole = self._read(part, kind)
+        for (part, batch), numbers in places.items():
+            whole = self._batch(part, kind, batch)
             for number in numbers:
-                first, last = rows[number]["at"][1][kind]
+                first, last = rows[number]["at"][2][kind]
                 found[number] = whole.slice(first, last - first)
         return [found[number] for number in range(len(rows))]
 
-    def _read(self, part: str, what: str) -> pa.Table:
-        return self._directory.read_arrow(f"{self._prefix}{part}.{what}.arrow")
+    def _batch(self, part: str, kind: Kind, number: int) -> pa.Table:
+        [table] = self._directory.arrow_batches(self._name(part, kind), lambda _: [number])
+        return table
+
+    def _name(self, part: str, what: str) -> str:
+        return f"{self._prefix}{part}.{what}.arrow"
+
+
+def _shard(row: Mapping[str, Any]) -> int:
+    return row.get("shard") or 0
 
 
 def part_name(first: int, n_files: int) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.arrays import KEY_BYTES, no_keys
 from kohaku_ray.index.flatten import NODE_SCHEMA, document_table, flatten
 from kohaku_ray.index.pending import NEW_TEXT_SCHEMA, ParsedParts, PendingVectors, n_files_of, part_name
+from kohaku_ray.storage import Directory
 
 
 def document_row(make_document, doc_id, *sentences):
@@ -55,14 +58,54 @@ def test_a_documents_tables_come_back_whatever_stands_around_it(tmp_path, make_d
     assert n_files_of(parts.names()) == 4
 
 
+def test_a_documents_tables_lie_in_the_batch_of_its_shard_and_no_other_is_read(tmp_path, make_document, monkeypatch):
+    parts = ParsedParts(str(tmp_path), "job")
+    rows = [
+        document_row(make_document, name, f"Hall {name} is cool.") | {"shard": n % 3} for n, name in enumerate("abcde")
+    ]
+    parts.write(part_name(0, 6), [*rows, REJECT])
+    found = {row["doc_id"]: row for row in parts.rows()}
+    read = []
+    arrow_batches = Directory.arrow_batches
+
+    def counted(self, name, choose):
+        tables = arrow_batches(self, name, choose)
+        read.extend(tables)
+        return tables
+
+    monkeypatch.setattr(Directory, "arrow_batches", counted)
+    assert parts.table([found["e"], found["b"]], "documents")["doc_id"].to_pylist() == ["e", "b"]
+    assert [table["doc_id"].to_pylist() for table in read] == [["b", "e"]]
+    for name, row in zip("abcde", rows, strict=True):
+        [nodes] = parts.tables([found[name]], "nodes")
+        assert nodes.to_pylist() == row["nodes"].to_pylist()
+
+
+def test_a_shard_reads_its_own_vectors_and_others_only_for_what_it_lacks(tmp_path):
+    pending, identity = PendingVectors(str(tmp_path)), {"model": "m", "sha256": "0", "dim": None}
+    keys = np.array([bytes([n]) * KEY_BYTES for n in range(1, 7)]).astype(no_keys().dtype)
+    vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
+    pending.write(identity, keys[:4].tolist(), vectors[:4], [[0], [1], [0, 1], [0]])
+    pending.write(identity, keys[4:].tolist(), vectors[4:])  # as another index lends them
+    assert pending.keys(identity) == set(keys.tolist())
+
+    def load(numbers, shard):
+        found, matrix = pending.load(identity, keys[numbers], shard)
+        return dict(zip(found.tolist(), matrix.tolist(), strict=True))
+
+    for numbers, shard in (([1, 2], 1), ([0, 2, 3], 0), ([0, 1], 1), ([4, 1], 1), ([5], 7), ([], 0)):
+        assert load(numbers, shard) == {keys[n].tobytes(): vectors[n].tolist() for n in numbers}
+    assert len(pending.load(identity)[0]) == 7, "one text is in two shards"
+
+
 def test_a_part_is_there_when_it_is_whole_and_a_repeated_task_replaces_it(tmp_path, make_document, monkeypatch):
     parts = ParsedParts(str(tmp_path), "job")
     row = document_row(make_document, "a", "One.")
 
-    def torn(self, name, table):
+    def torn(self, name, *batches):
         if ".images" in name:
             raise DataError("the node died")
-        write(self, name, table)
+        write(self, name, *batches)
 
     write = ParsedParts._write
     with monkeypatch.context() as patch:

@@ -68,8 +68,10 @@ SPECIAL_TOKENS = 2
 """Special tokens that the encoder adds to each text."""
 WINDOW_TEXTS = 65_536
 """Texts that are sorted by length together; encoding waits for no more than a window of them."""
-TEXT_SCHEMA = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("text", pa.large_string())])
-"""A text to encode: its vector's key, and its tokens with the special ones."""
+TEXT_SCHEMA = pa.schema(
+    [("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("text", pa.large_string()), ("shard", pa.int64())]
+)
+"""A text to encode: its vector's key, its tokens with the special ones, and the shard that needs its vector."""
 
 
 def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
@@ -90,7 +92,9 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
                 document = with_metadata(found, metadata)
                 images = image_tables(document, config) if config.index.images else {}
                 words = words_digest(document) if document_format(config) == "novel" else None
-                row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document), "words": words, **images}
+                shard = shard_number(document.doc_id, config.index.shards)
+                row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document), "words": words, "shard": shard}
+                row |= images
                 row |= tables_of(document, config, job)
             except DataError as error:
                 row |= {"doc_id": found.doc_id, "reason": str(error)}
@@ -132,7 +136,8 @@ def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
     at, texts = texts_to_encode(tree, config.index.paragraph_vectors, captions=captions)
     n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
     new = without_vectors(texts, *_held(config.model_dump_json(), job))
-    columns = [list(new.values()), [n_tokens[text] + SPECIAL_TOKENS for text in new], list(new)]
+    shard = shard_number(nodes["doc_id"][0].as_py(), config.index.shards)
+    columns = [list(new.values()), [n_tokens[text] + SPECIAL_TOKENS for text in new], list(new), [shard] * len(new)]
     return pa.table(dict(zip(TEXT_SCHEMA.names, columns, strict=True)), schema=TEXT_SCHEMA)
 
 
@@ -148,8 +153,8 @@ class Work:
     images_left_out: Mapping[str, int]  # number of images that carry no content, by reason
 
 
-def survey(config: Config, job: str) -> Work:
-    """Count what all parts of a job hold (a task)."""
+def survey(config: Config, job: str) -> tuple[Work | list[dict[str, Any]], ...]:
+    """Count what all parts of a job hold (a task); returns that, and for each shard the rows of its documents."""
     parts = ParsedParts(config.index.path, job)
     rows = parts.rows("left_out")
     used, rejects = sort_out(rows)
@@ -158,7 +163,10 @@ def survey(config: Config, job: str) -> Work:
     n_tokens = texts["n_tokens"].to_numpy()[first]
     left_out = sum((Counter(json.loads(row["left_out"])) for row in used if row["left_out"]), Counter[str]())
     n_files = len({row["file"] for row in rows})
-    return Work(n_files, len(used), rejects, len(n_tokens), int(n_tokens.sum()), left_out)
+    own: list[list[dict[str, Any]]] = [[] for _ in range(config.index.shards)]
+    for row in used:
+        own[row["shard"]].append({name: row[name] for name in ("doc_id", "digest", "at")})
+    return (Work(n_files, len(used), rejects, len(n_tokens), int(n_tokens.sum()), left_out), *own)
 
 
 def sorted_window(texts: pa.Table, n_encoders: int, gpu: bool = False) -> pa.Table:
@@ -167,15 +175,17 @@ def sorted_window(texts: pa.Table, n_encoders: int, gpu: bool = False) -> pa.Tab
     Encoders on GPUs (``gpu``) get larger blocks.
 
     Returns:
-        The distinct texts, longest first, in blocks of about equal cost: a row per block, each column a list.
+        The distinct texts, longest first, in blocks of about equal cost: a row per block, each column a list, and
+        ``shard`` a list of lists.
     """
-    texts = texts.take(pa.array(np.unique(_comparable(texts["key"]), return_index=True)[1]))
+    same = [("n_tokens", "first"), ("text", "first"), ("shard", "distinct")]
+    texts = texts.group_by("key", use_threads=False).aggregate(same).rename_columns(TEXT_SCHEMA.names)
     # Ties sort by key: the same texts make the same batches, so their vectors are identical to the bit.
     texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")]).combine_chunks()
     bounds = pa.array(_bounds(texts["n_tokens"].to_numpy(), n_encoders, gpu), pa.int64())
     columns = [
         pa.LargeListArray.from_arrays(bounds, pa.concat_arrays([pa.array([], field.type), *texts[field.name].chunks]))
-        for field in TEXT_SCHEMA
+        for field in texts.schema
     ]
     return pa.table(columns, names=TEXT_SCHEMA.names)
 
@@ -211,8 +221,8 @@ class Encode:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Encode one block, a row of ``sorted_window``; returns its counts and the encoder's name."""
-        keys, n_tokens, texts = (batch[name][0].as_py() for name in TEXT_SCHEMA.names)
-        self._pending.write(self._identity, keys, self._encoder.encode_passages(texts))
+        keys, n_tokens, texts, shards = (batch[name][0].as_py() for name in TEXT_SCHEMA.names)
+        self._pending.write(self._identity, keys, self._encoder.encode_passages(texts), shards)
         return pa.table({"n_texts": [len(texts)], "n_tokens": [sum(n_tokens)], "encoder": [self._name]})
 
 
@@ -248,8 +258,10 @@ Part = tuple[Shard, bool]
 """A shard, and whether it was there before."""
 
 
-def shard_reduced(config: Config, job: str, number: int) -> Iterator[Part | None]:
-    """Build one shard, or find it unchanged (a generator task); it reads no other shard's documents.
+def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> Iterator[Part | None]:
+    """Build one shard, or find it unchanged (a generator task); ``own`` are the rows of its documents (``survey``).
+
+    It reads what was parsed and encoded for this shard, and of others only vectors that an interrupted job left.
 
     Yields:
         None when everything that needs no vectors is done; then the shard, or None: no document belongs to it. If Ray
@@ -257,8 +269,6 @@ def shard_reduced(config: Config, job: str, number: int) -> Iterator[Part | None
         fails before that, Ray lets the task go on; it then misses vectors and leaves the index as it is.
     """
     parsed = ParsedParts(config.index.path, job)
-    used, _ = sort_out(parsed.rows())
-    own = [row for row in used if shard_number(row["doc_id"], config.index.shards) == number]
     path, settings = config.index.path, index_settings(config)
     views = views_with_old(path, settings, views_of(config))
     content = content_of({row["doc_id"]: row["digest"] for row in own}, settings, views)
@@ -272,9 +282,10 @@ def shard_reduced(config: Config, job: str, number: int) -> Iterator[Part | None
     terms = build_terms(tree, settings, views)
     _, texts = texts_to_encode(tree, settings.paragraph_vectors, captions=settings.image_plan.encodes_captions)
     wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
+    wanted = wanted[~known_vectors(path, settings.encoder).has(wanted)]
     del tree, texts
     yield None
-    keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted)
+    keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted, number)
     shard = build_shard(
         path,
         number,
@@ -292,9 +303,9 @@ def shard_reduced(config: Config, job: str, number: int) -> Iterator[Part | None
     yield shard, False
 
 
-def shard_built(config: Config, job: str, number: int) -> Part | None:
+def shard_built(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> Part | None:
     """Do all of ``shard_reduced`` (a task): all vectors are written."""
-    *_, part = shard_reduced(config, job, number)
+    *_, part = shard_reduced(config, job, number, own)
     return part
 
 

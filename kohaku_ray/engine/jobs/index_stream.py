@@ -171,6 +171,7 @@ class _Parsed:
         self.n_files, self.ended = 0, 0.0
         self.parts = ParsedParts(config.index.path, job)
         self._sources = sources
+        self._own: list[Any] = []  # refs of the rows of each shard's documents
         self._reducing: Any = None
         self._looked = -LOOK_EVERY_S
 
@@ -185,15 +186,18 @@ class _Parsed:
         """Count the work and start the reducer: all is parsed."""
         if self.work is not None:
             return self.work
-        work: Work = ray_get(ray.remote(survey).options(num_cpus=idle_cpus()).remote(self.config, self.job))
+        shards = self.config.index.shards
+        surveying = ray.remote(survey).options(num_cpus=idle_cpus(), num_returns=1 + shards)
+        counted, *self._own = surveying.remote(self.config, self.job)
+        work: Work = ray_get(counted)
         n_files, rejects = len(self.files), work.rejects
         if work.n_files != n_files:
             raise DataError(f"{n_files} files were given to parse, {work.n_files} came back: index again")
         say(f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode")
         if not work.n_documents:
             raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
-        if self.config.index.shards == 1:
-            self._reducing = _reducing(self.config, self.job)
+        if shards == 1:
+            self._reducing = _reducing(self.config, self.job, self._own[0])
         self.work, self.ended = work, time.perf_counter()
         return work
 
@@ -203,7 +207,7 @@ class _Parsed:
         if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs
             resources = {"num_cpus": 1, "num_gpus": config.index.build_gpus}
             build = ray.remote(scheduling_strategy="SPREAD", **resources)(shard_built)
-            parts = [build.remote(config, self.job, number) for number in range(config.index.shards)]
+            parts = [build.remote(config, self.job, number, own) for number, own in enumerate(self._own)]
         else:
             ray_get(next(self._reducing))
             parts = [next(self._reducing)]
@@ -214,7 +218,7 @@ class _Parsed:
         return counts
 
 
-def _reducing(config: Config, job: str) -> Any:
+def _reducing(config: Config, job: str, own: Any) -> Any:
     """Start the reducer of the only shard: it builds BM25 now, the rest when its first value is taken."""
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
     reducer = ray.remote(shard_reduced).options(
@@ -224,7 +228,7 @@ def _reducing(config: Config, job: str) -> Any:
         num_returns="streaming",
         _generator_backpressure_num_objects=1,
     )
-    return reducer.remote(config, job, 0)
+    return reducer.remote(config, job, 0, own)
 
 
 def _configure_data() -> None:

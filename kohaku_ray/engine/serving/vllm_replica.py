@@ -29,6 +29,10 @@ COUNTERS_TIMEOUT_S = 30.0
 """Longest wait for the GPUs' energy counters: the engine reads them between two steps."""
 
 
+PROMPTS = 64
+"""Prompts whose token ids a replica keeps: the members of a question come one after the other."""
+
+
 class VllmReplica(Together, LLMServer):
     """Answers our requests by the engine's chat completions, with its template, tokenizer, grammar and cache."""
 
@@ -40,6 +44,7 @@ class VllmReplica(Together, LLMServer):
         n_gpus = deployment.gpus_per_engine
         self._meter = Meter(n_gpus)
         self._places = asyncio.Semaphore(deployment.max_ongoing)
+        self._rendered: dict[tuple[Any, ...], asyncio.Task[list[int] | None]] = {}
         self._power = asyncio.create_task(watch_power(self._meter, self._counters)) if n_gpus else None
 
     async def ask(self, request: ChatRequest) -> Reply:
@@ -70,6 +75,9 @@ class VllmReplica(Together, LLMServer):
         if IGNORE_EOS in os.environ and request.schema is None:
             body["ignore_eos"] = True
         try:
+            if ids := await self._prompt_ids(request, body):
+                # Where vLLM reads ids in place of the messages; none of it reaches the engine.
+                body["kv_transfer_params"] = {"prompt_token_ids": ids}
             async for response in await self.chat(ChatCompletionRequest(**body)):
                 return response
         except Exception as error:
@@ -77,6 +85,24 @@ class VllmReplica(Together, LLMServer):
                 raise self._lost() from error
             raise ModelError(f"{self._model_id}: {type(error).__name__}: {error}") from error
         raise ModelError(f"{self._model_id}: the engine sent nothing")
+
+    async def _prompt_ids(self, request: ChatRequest, body: dict[str, Any]) -> list[int] | None:
+        """Render and tokenise a prompt once for all its calls; None: it has images, or is refused, as its call is."""
+        if request.images:
+            return None
+        key = (request.messages, request.max_tokens)
+        if key not in self._rendered:
+            self._rendered[key] = asyncio.create_task(self._render(ChatCompletionRequest(**body)))
+            if len(self._rendered) > PROMPTS:
+                del self._rendered[next(iter(self._rendered))]
+        return await asyncio.shield(self._rendered[key])
+
+    async def _render(self, request: ChatCompletionRequest) -> list[int] | None:
+        try:
+            rendered = await self.engine._oai_serving_chat.online_renderer.render_chat(request)
+            return list(rendered[1][0]["prompt_token_ids"])
+        except Exception:  # the call itself is refused for the same reason, with the engine's words
+            return None
 
     def _refusal(self, response: Any) -> Exception:
         error = response.error

@@ -117,7 +117,7 @@ def gathered(config, *file_lists, n_encoders):
         for first, files in zip(firsts, file_lists, strict=False)
     ]
     tables = [parse(batch, config, "j") for batch in batches]
-    work = survey(config, "j")
+    work, _ = survey(config, "j")
     ParsedParts(config.index.path, "j").clear()
     window = sorted_window(pa.concat_tables(tables), n_encoders)
     return work, window.to_pylist()
@@ -189,7 +189,8 @@ def test_an_encoder_on_a_gpu_gets_windows_of_four_blocks_of_262144_tokens_in_blo
     assert n_texts * 32 == n_encoders * 4 * 262_144
     numbers = np.arange(n_texts)
     keys = [number.to_bytes(KEY_BYTES, "big") for number in numbers.tolist()]
-    texts = pa.table([keys, np.full(n_texts, n_tokens), numbers.astype(str)], schema=TEXT_SCHEMA)
+    columns = [keys, np.full(n_texts, n_tokens), numbers.astype(str), numbers % 2]
+    texts = pa.table(columns, schema=TEXT_SCHEMA)
     blocks = sorted_window(texts, n_encoders, gpu=True)
     sizes = pc.list_value_length(blocks["text"]).to_pylist()
     assert sum(sizes) == n_texts

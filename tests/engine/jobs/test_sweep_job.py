@@ -242,28 +242,31 @@ def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(index
 @pytest.mark.chaos
 @pytest.mark.long
 def test_killed_three_times_it_ends_with_the_same_page(cluster, indexes, tmp_path):
-    path = write_sweep(tmp_path, TABLES[:2], seeds=[0], indexes=indexes)
-    command = [sys.executable, "-m", "kohaku_ray", "sweep", path, "--base", "demo"]
-    command += ["--set", f"cluster.address={cluster}"]
-    n_runs = len(plan_sweep(load_sweep(path, ["demo"])).runs)
-    for n in (n_runs // 5, n_runs * 2 // 5, n_runs // 2):  # later, the last runs are under way and may end together
-        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        deadline = time.monotonic() + 240
-        while finished(tmp_path) < n:
-            assert driver.poll() is None, driver.stdout.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
-        assert finished(tmp_path) < n_runs
-    pages = []
-    for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-        pages.append(without_spending(tmp_path / "out-mine" / "sweep.html"))
-        # the second time from nothing, and uninterrupted
-        for name in ("runs", "ledger", "out-mine"):
-            shutil.rmtree(tmp_path / name)
+    """Replies take a while: without, the last runs end between two looks at them."""
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.2)) as server:
+        common = {"deployments.fake": deployment(server), "roles.answer.model": "fake"}
+        path = write_sweep(tmp_path, TABLES[:2], seeds=[0], indexes=indexes, set=common)
+        command = [sys.executable, "-m", "kohaku_ray", "sweep", path, "--base", "demo"]
+        command += ["--set", f"cluster.address={cluster}"]
+        n_runs = len(plan_sweep(load_sweep(path, ["demo"])).runs)
+        for n in (n_runs // 5, n_runs * 2 // 5, n_runs // 2):
+            driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            deadline = time.monotonic() + 240
+            while finished(tmp_path) < n:
+                assert driver.poll() is None, driver.stdout.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            driver.send_signal(signal.SIGKILL)
+            driver.wait()
+            assert finished(tmp_path) < n_runs
+        pages = []
+        for _ in range(2):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stdout + done.stderr
+            pages.append(without_spending(tmp_path / "out-mine" / "sweep.html"))
+            # the second time from nothing, and uninterrupted
+            for name in ("runs", "ledger", "out-mine"):
+                shutil.rmtree(tmp_path / name)
     assert pages[0] == pages[1]
 
 

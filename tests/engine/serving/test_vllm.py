@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import functools
 import json
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -160,6 +163,50 @@ def test_calls_with_and_without_adapters_share_an_engine_and_each_gets_its_own_m
     assert len({text for found in texts.values() for text in found}) >= 3, "replies tell the models apart"
     with pytest.raises(ModelError, match=r"tiny \+ none.*does not exist"):
         ask(replicas, dataclasses.replace(asked[0], adapter="none")).result()
+
+
+def test_a_prompt_is_rendered_once_for_all_its_calls(tiny):
+    """By vLLM's own renderer, in a replica without an engine."""
+    from vllm.config import ModelConfig
+    from vllm.config import VllmConfig as EngineConfig
+    from vllm.renderers import renderer_from_config
+    from vllm.renderers.online_renderer import OnlineRenderer
+
+    from kohaku_ray.engine.serving.vllm_replica import PROMPTS, VllmReplica
+    from kohaku_ray.models.openai import completion_body
+
+    model = ModelConfig(model=tiny, max_model_len=WINDOW)
+    renderer = renderer_from_config(EngineConfig(model_config=model))
+    online = OnlineRenderer(
+        model, renderer, request_logger=None, chat_template=None, chat_template_content_format="auto"
+    )
+    rendered = []
+
+    class Chat:
+        class online_renderer:
+            @staticmethod
+            async def render_chat(request):
+                rendered.append(request.messages)
+                return await online.render_chat(request)
+
+    replica = SimpleNamespace(_rendered={}, engine=SimpleNamespace(_oai_serving_chat=Chat))
+    replica._render = functools.partial(VllmReplica._render, replica)
+
+    async def ids(*requests):
+        bodies = [await completion_body(one, "tiny", "json_schema") for one in requests]
+        return await asyncio.gather(
+            *(VllmReplica._prompt_ids(replica, *one) for one in zip(requests, bodies, strict=True))
+        )
+
+    members = [request(seed, "How much energy does a hall use?") for seed in range(9)]
+    too_long = [request(seed, "word " * 3 * WINDOW) for seed in range(2)]
+    found = asyncio.run(ids(*members, *too_long))
+    tokenizer = renderer.get_tokenizer()
+    assert "How much energy does a hall use?" in tokenizer.decode(found[0])
+    assert found == [found[0]] * 9 + [None] * 2
+    assert len(rendered) == 2
+    asyncio.run(ids(*(request(0, f"Why {n}?") for n in range(2 * PROMPTS))))
+    assert len(replica._rendered) == PROMPTS
 
 
 def replica_processes(application: str) -> list[psutil.Process]:
