@@ -1,12 +1,19 @@
-"""Growth of the index job's last stage with the corpus: seconds to reduce and memory per shard.
+"""Growth of the index job with the corpus: its last stage alone, or all of it.
 
     python benchmarks/growth.py [--sentences 25000,250000,1000000] [--shard-sentences 25000]
+    python benchmarks/growth.py --job [--sentences ...]            # files to index, on Ray
+    python benchmarks/growth.py --s3 [--sentences 2000,8000] [--shard-sentences 1000]
+
 
 Synthetic documents of 200 sentences with ready vectors of 384 dimensions. A shard holds as many sentences at every size
 (`index.shards` grows with the corpus) and is reduced by a process of its own, one after the other. Counted per shard:
 the seconds of propagation, FAISS, BM25, tables and writing, and the memory of the process: before it reduces, and at
 most. Then the manifest is published, with the statistics of BM25 over all shards. Limits: the exponent of seconds over
 sentences (1: linear), and the largest shard's memory over the smallest size's.
+
+With ``--job`` the same documents are text files, parsed, encoded by a tiny model that torch runs, and reduced by the
+index job, as many shards at once as there are cores. With ``--s3`` the index lies on a local S3 server, which counts
+requests and the bytes that are read of what parsers and encoders left: as many per shard at every size.
 """
 
 from __future__ import annotations
@@ -22,6 +29,8 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -29,12 +38,16 @@ import pyarrow as pa
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_shard, content_of, publish_shards
 from kohaku_ray.index.flatten import document_table, flatten
 from tests.index import large_index
+from tests.kit import s3_server, tiny_encoder
 
 WANTED_EXPONENT = 1.1
 WANTED_MEMORY = 1.15
+WANTED_BYTES = 1.15
 SETTINGS = IndexSettings(encoder=large_index.IDENTITY)
 
 
@@ -42,8 +55,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", default="25000,250000,1000000")
     parser.add_argument("--shard-sentences", type=int, default=25_000)
+    parser.add_argument("--job", action="store_true", help="the whole job on Ray, from files")
+    parser.add_argument("--s3", action="store_true", help="the whole job, its index on a local S3 server")
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.sentences.split(",")]
+    if arguments.job or arguments.s3:
+        return whole_jobs(sizes, arguments.shard_sentences, arguments.s3)
     print(f"{arguments.shard_sentences:,} sentences per shard, load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
     heads = ("sentences", "shards", "reduce s", "s/shard", "publish s", "ms/1,000", "input GiB", "peak GiB", "all s")
     print("".join(f"{head:>11}" for head in heads))
@@ -51,17 +68,68 @@ def main() -> int:
     for size in sizes:
         with tempfile.TemporaryDirectory() as path:
             grown.append(build(path, size, max(size // arguments.shard_sentences, 1)))
+    is_kept = is_linear(grown)
+    if len(grown) > 1:
+        ratio = grown[-1]["peak_gib"] / grown[0]["peak_gib"]
+        is_kept &= ratio <= WANTED_MEMORY
+        print(f"largest shard's peak memory, last over first size: {ratio:.2f} (target ≤ {WANTED_MEMORY})")
+    return 0 if is_kept else 1
+
+
+def is_linear(grown: list[dict[str, Any]]) -> bool:
+    """Print the exponent of seconds over sentences between sizes; whether all keep the limit."""
     is_kept = True
     for before, after in itertools.pairwise(grown):
         exponent = math.log(after["seconds"] / before["seconds"]) / math.log(after["size"] / before["size"])
         is_kept &= exponent <= WANTED_EXPONENT
         step = f"{before['size']:,} → {after['size']:,}"
         print(f"exponent of seconds over sentences, {step}: {exponent:.3f} (target ≤ {WANTED_EXPONENT})")
-    if len(grown) > 1:
-        ratio = grown[-1]["peak_gib"] / grown[0]["peak_gib"]
-        is_kept &= ratio <= WANTED_MEMORY
-        print(f"largest shard's peak memory, last over first size: {ratio:.2f} (target ≤ {WANTED_MEMORY})")
-    return 0 if is_kept else 1
+    return is_kept
+
+
+def whole_jobs(sizes: list[int], shard_sentences: int, on_s3: bool) -> int:
+    """Run the index job at every size, and print its rows."""
+    heads = ("sentences", "shards", "parse s", "encode s", "reduce s", "all s", "requests", "KiB/shard")
+    print("".join(f"{head:>11}" for head in heads))
+    with ExitStack() as stack:
+        home = stack.enter_context(tempfile.TemporaryDirectory())
+        texts = [text_of(number) for number in range(20)]
+        encoder = tiny_encoder.build(Path(home), texts)
+        s3 = stack.enter_context(s3_server.serving()) if on_s3 else None
+        grown = [whole_job(f"{home}/{size}", size, max(size // shard_sentences, 1), encoder, s3) for size in sizes]
+    if s3 is not None:
+        ratio = grown[-1]["bytes"] / grown[0]["bytes"]
+        print(f"bytes read per shard, last over first size: {ratio:.2f} (target ≤ {WANTED_BYTES})")
+        return 0 if ratio <= WANTED_BYTES else 1
+    return 0 if is_linear(grown) else 1
+
+
+def whole_job(home: str, size: int, n_shards: int, encoder: str, s3: Any) -> dict[str, Any]:
+    """Index ``size`` sentences from files."""
+    documents = Path(home, "documents")
+    documents.mkdir(parents=True)
+    for number in range(size // large_index.SENTENCES):
+        (documents / f"r{number:06}.txt").write_text(text_of(number), encoding="utf-8")
+    path = f"{home}/index" if s3 is None else s3.uri(f"{size}/index")
+    own = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={path}"]
+    own += [f"index.shards={n_shards}", f"index.encoder.model={encoder}", "cluster.num_cpus=2"]
+    if s3 is not None:
+        s3.requests.clear()
+        s3.sent.clear()
+    done = run_index(load_config("default", own))
+    stages = (done.parse_s, done.encode_s, done.reduce_s)
+    left = 0 if s3 is None else sum(n for path, n in s3.sent.items() if "/pending/" in path) / n_shards
+    counts = ("-", "-") if s3 is None else (f"{len(s3.requests):,}", f"{left / 1024:,.0f}")
+    seconds = sum(stages)
+    figures = (f"{size:,}", f"{n_shards}", *(f"{part:.1f}" for part in (*stages, seconds)), *counts)
+    print("".join(f"{figure:>11}" for figure in figures), flush=True)
+    return {"size": size, "seconds": seconds, "bytes": left}
+
+
+def text_of(number: int) -> str:
+    """A document as a text file: its title, then its paragraphs."""
+    document = large_index.document(number)
+    return "\n\n".join([document.title, *(one.text for one in document.sections[0].paragraphs)])
 
 
 def build(path: str, size: int, n_shards: int) -> dict[str, Any]:

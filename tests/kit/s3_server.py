@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ class FaultyS3:
     met: list[str] = field(default_factory=list)
     """Every request that met a fault, as ``KIND METHOD PATH``."""
     requests: list[str] = field(default_factory=list)
+    sent: Counter[str] = field(default_factory=Counter)
+    """Bytes that were read of each path."""
 
     def uri(self, path: str) -> str:
         """URI of a path in the bucket, with the end point among its options."""
@@ -97,6 +100,8 @@ def _handler(s3: FaultyS3) -> type[BaseHTTPRequestHandler]:
             reply = connection.getresponse()
             data, headers = reply.read(), dict(reply.getheaders())
             connection.close()
+            if self.command == "GET":
+                s3.sent[self.path.partition("?")[0]] += len(data)
             return self.answer(reply.status, headers, data, cut=fault == "cut")
 
         def body(self) -> bytes:

@@ -66,10 +66,13 @@ def batched(
     def decorate(run: Callable[[Any, list[Item], *Params], Sequence[Result]]) -> Method[Item, *Params, Result]:
         @functools.wraps(run)
         async def call(self: Calls, items: Sequence[Item], *params: *Params) -> list[Result]:
-            def make() -> Batcher[Item, Result]:
-                return Batcher(lambda batch: run(self, batch, *params), max_items, self.thread(run.__name__))
+            def of(batch: list[Item]) -> Sequence[Result]:
+                return run(self, batch, *params)
 
-            return await self.made((batched, run, params), make)(items)
+            def in_thread(batch: list[Item]) -> Awaitable[Sequence[Result]]:
+                return asyncio.get_running_loop().run_in_executor(self.thread(run.__name__), of, batch)
+
+            return await self.made((batched, run, params), lambda: Batcher(in_thread, max_items))(items)
 
         return call
 
@@ -115,16 +118,15 @@ def spread(
 ) -> Callable[[Method[Item, *Params, Result]], Method[Item, *Params, Result]]:
     """Run a method on every shard that has what is asked for; ``on_shard`` of the result runs it on its own alone.
 
+    What questions ask in the same turn of the event loop goes to a shard in one message.
+
     Its object has a ``layout``, the ``number`` of its own shard, and ``ask(number, method, items, params)`` for others.
     ``divide(layout, items)`` says what each shard is asked; ``join(found, *other arguments)`` makes one result of what
     the shards found for one item.
     """
 
     def decorate(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
-        @functools.wraps(method)
-        async def call(self: Any, items: Sequence[Item], *params: *Params) -> list[Result]:
-            if len(self.layout.shards) == 1:
-                return await method(self, items, *params)
+        async def fan_out(self: Any, items: list[Item], *params: *Params) -> list[Result]:
             shares = divide(self.layout, items)
             asked: list[Awaitable[list[Any]]] = [
                 method(self, some, *params) if shard == self.number else self.ask(shard, method.__name__, some, params)
@@ -136,6 +138,17 @@ def spread(
                     found[at].append(result)
             return [join(parts, *params) for parts in found]
 
+        @functools.wraps(method)
+        async def call(self: Any, items: Sequence[Item], *params: *Params) -> list[Result]:
+            if len(self.layout.shards) == 1:
+                return await method(self, items, *params)
+
+            def make() -> Batcher[Item, Result]:
+                return Batcher(lambda batch: fan_out(self, batch, *params), at_once=True)
+
+            found: list[Result] = await self.made((spread, method, params), make)(items)
+            return found
+
         call.on_shard = method  # type: ignore[attr-defined]
         return call
 
@@ -143,25 +156,26 @@ def spread(
 
 
 class Batcher(Generic[Item, Result]):
-    """Gathers the items of concurrent calls and runs them together, one batch at a time, off the event loop.
+    """Gathers the items of concurrent calls and runs them together.
 
     There is no timer: while a batch runs, the next one fills. A single call starts at once.
     """
 
     def __init__(
         self,
-        run: Callable[[list[Item]], Sequence[Result]],
+        run: Callable[[list[Item]], Awaitable[Sequence[Result]]],
         max_items: int = 256,
-        thread: ThreadPoolExecutor | None = None,
+        *,
+        at_once: bool = False,
     ) -> None:
         """Batch calls of ``run``, which gives one result per item, whatever batch it is in.
 
-        ``max_items`` bounds a batch, unless a single call brings more. ``thread`` runs the batches; default: its own.
+        ``max_items`` bounds a batch, unless a single call brings more. ``at_once``: batches do not wait for each other,
+        each is what one turn of the event loop brings.
         """
-        self._run, self._max_items = run, max_items
+        self._run, self._max_items, self._at_once = run, max_items, at_once
         self._waiting: list[tuple[list[Item], asyncio.Future[list[Result]]]] = []
-        self._running: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1) if thread is None else thread
+        self._running: set[asyncio.Task[None]] = set()
 
     async def __call__(self, items: Sequence[Item]) -> list[Result]:
         """Run these items with whatever else is waiting; results in their order."""
@@ -169,8 +183,10 @@ class Batcher(Generic[Item, Result]):
             return []
         future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
         self._waiting.append((list(items), future))
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._drain())
+        if self._at_once or all(task.done() for task in self._running):
+            task = asyncio.create_task(self._drain())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
         return await future
 
     async def _drain(self) -> None:
@@ -189,7 +205,7 @@ class Batcher(Generic[Item, Result]):
         """Run a batch; returns False if it failed and holds several calls, any of which may be at fault."""
         items = [item for part, _ in batch for item in part]
         try:
-            results = iter(await asyncio.get_running_loop().run_in_executor(self._thread, self._run, items))
+            results = iter(await self._run(items))
         except Exception as error:
             if len(batch) > 1:
                 return False

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
-from kohaku_ray.engine.actors.calls import MADE_KEPT, Batcher, Cache, Calls, batched, cached
+from kohaku_ray.engine.actors.calls import MADE_KEPT, Batcher, Cache, Calls, batched, cached, spread
 
 
 class Batches(list):
     """Notes batches, and gives back what it is given; ``bad`` items fail."""
 
-    def __call__(self, items):
+    async def __call__(self, items):
         self.append(list(items))
         if "bad" in items:
             raise ValueError("no")
@@ -44,26 +45,64 @@ def test_a_batch_is_bounded_but_a_single_call_is_whole():
     assert list(map(len, batches)) == [3, 2, 9, 1]
 
 
-def test_while_a_batch_runs_the_next_one_gathers():
-    gate, batches = threading.Event(), []
-
-    def slow(items):
-        batches.append(list(items))
-        gate.wait(5)
-        return items
+@pytest.mark.parametrize(
+    ("at_once", "expected"), [(False, [["a"], ["b", "c", "d"]]), (True, [["a"], ["b", "c"], ["d"]])]
+)
+def test_while_a_batch_runs_the_next_one_gathers_unless_batches_run_at_once(at_once, expected):
+    batches = []
 
     async def run():
-        batcher = Batcher(slow)
-        first = asyncio.create_task(batcher(["a"]))
-        while not batches:
-            await asyncio.sleep(0.001)
-        rest = [asyncio.create_task(batcher([name])) for name in "bcd"]
-        await asyncio.sleep(0.01)
+        gate = asyncio.Event()
+
+        async def slow(items):
+            batches.append(list(items))
+            await gate.wait()
+            return items
+
+        batcher = Batcher(slow, at_once=at_once)
+        asked = []
+        for names in ("a", "bc", "d"):
+            asked += [asyncio.create_task(batcher([name])) for name in names]
+            await asyncio.sleep(0.01)
         gate.set()
-        return await asyncio.gather(first, *rest)
+        return await asyncio.gather(*asked)
 
     assert asyncio.run(run()) == [["a"], ["b"], ["c"], ["d"]]
-    assert batches == [["a"], ["b", "c", "d"]]
+    assert batches == expected
+
+
+def test_questions_of_one_turn_reach_a_shard_in_one_message_and_each_gets_its_own():
+    class Held(Calls):
+        """Shard 0 of two: an item's result says which shards were asked."""
+
+        layout, number = SimpleNamespace(shards=(0, 1)), 0
+        messages: ClassVar[list] = []
+
+        @spread(
+            lambda layout, items: {shard: (list(items), [*range(len(items))]) for shard in (0, 1)},
+            lambda found, *_: found,
+        )
+        async def find(self, items, depth):
+            return [(0, item, depth) for item in items]
+
+        async def ask(self, shard, method, items, params):
+            self.messages.append(list(items))
+            if "bad" in items:
+                raise ValueError("no")
+            return [(shard, item, *params) for item in items]
+
+    async def run():
+        held = Held(keeps=False)
+        asked = [held.find([name, name.upper()], 5) for name in "abc"]
+        found = await asyncio.gather(*asked, held.find(["a"], 7))
+        return found, await asyncio.gather(held.find(["a"], 5), held.find(["bad"], 5), return_exceptions=True)
+
+    found, (well, bad) = asyncio.run(run())
+    assert found[:3] == [[[(0, one, 5), (1, one, 5)] for one in (name, name.upper())] for name in "abc"]
+    assert found[3] == [[(0, "a", 7), (1, "a", 7)]]
+    assert Held.messages == [["a", "A", "b", "B", "c", "C"], ["a"], ["a", "bad"], ["a"], ["bad"]]
+    assert well == [[(0, "a", 5), (1, "a", 5)]]
+    assert str(bad) == "no"
 
 
 class Computed(list):
