@@ -3,16 +3,19 @@
 A new format is one module with a function ``parse_X(name, data) -> Document``, which raises `DataError` where a file
 cannot be read, and one line in `FORMATS`. Readers that a suffix cannot choose, and the configuration must, are in
 `_READERS`. Only a news CSV and the files of `ROW_FORMATS` hold many documents.
+
+Blocks that stand on most HTML files of a directory are what the pages of a site repeat: `without_repeated` drops them.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import PurePosixPath
 from typing import Literal, TypeVar
 
@@ -261,3 +264,48 @@ def suffix(name: str) -> str:
 def known_suffixes() -> str:
     """List the suffixes of `FORMATS`."""
     return ", ".join(sorted(FORMATS))
+
+
+MAX_PAGES = 12  # most pages of a directory that are compared
+MIN_PAGES = 3  # fewest pages that repeat a block
+MIN_SHARE = 0.5  # least share of the pages compared
+_SUFFIXES = (".html", ".htm")
+
+
+def without_repeated(document: Document, file: str, timeout_s: float) -> Document:
+    """Drop the blocks that most pages of a local HTML file's directory repeat, but for the first page.
+
+    A page that would have no block left stays whole.
+    """
+    if "://" in file or not file.lower().endswith(_SUFFIXES):
+        return document
+    folder = os.path.dirname(os.path.abspath(file))
+    repeated = _repeated(folder, os.stat(folder).st_mtime_ns, timeout_s)
+    gone = {text for text, first in repeated.items() if first != os.path.basename(file)}
+    found = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
+    n_gone = sum(text in gone for text in found)
+    if not n_gone or n_gone == len(found):
+        return document
+    kept = map_named(document, lambda paragraph: None if paragraph.text in gone else paragraph)
+    sections = (new for old, new in zip(document.sections, kept.sections, strict=True) if new.paragraphs or old == new)
+    odd = f"{n_gone:,} block{'s' * (n_gone > 1)} that other pages of its directory repeat, not indexed"
+    return replace(kept, sections=tuple(sections), odd=(*document.odd, odd))
+
+
+@lru_cache(maxsize=64)
+def _repeated(folder: str, changed_ns: int, timeout_s: float) -> Mapping[str, str]:
+    """Blocks that most pages of a directory repeat, each with the first of them; ``changed_ns`` renews the cache."""
+    names = sorted(name for name in os.listdir(folder) if name.lower().endswith(_SUFFIXES) and name[0] != ".")
+    first: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    compared = names[:: -(-len(names) // MAX_PAGES) or 1]
+    for name in compared if len(compared) >= MIN_PAGES else ():
+        path = os.path.join(folder, name)
+        try:
+            page = parse_file(path, read_in_time(path, timeout_s), timeout_s)
+        except DataError:
+            continue
+        texts = {paragraph.text for section in page.sections for paragraph in section.paragraphs if paragraph.text}
+        counts.update(texts)
+        first = dict.fromkeys(texts, name) | first
+    return {text: first[text] for text, n in counts.items() if n >= max(MIN_PAGES, MIN_SHARE * len(compared))}

@@ -16,8 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kohaku_ray.ensemble.agreement import agreement_weights
-from kohaku_ray.ensemble.pool import WORD, Pool, Words, pool_ballots
+from kohaku_ray.ensemble.pool import WORD, Pool, Words, agreement_weights, pool_ballots
 from kohaku_ray.ensemble.rule import Ballot as Ballot
 from kohaku_ray.ensemble.rule import Strategy as Strategy
 from kohaku_ray.ensemble.rule import VoteRule as VoteRule

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
-from kohaku_ray.evaluation.figures import Figures, FigureTable, Number, Points
-from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
+from kohaku_ray.evaluation.metrics import Figures, FigureTable, Metric, Number, OutcomeMarks, Part, Points
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 
 CONSISTENT, CONTRADICT = LABELS = ("consistent", "contradict")

@@ -5,6 +5,7 @@
     EXACT = Metric("exact", "Exact match", parts={"value": Part()}, rate=rate, unanswerable=unanswerable)
 
 Your own metric is one such object, named as ``module:NAME`` or through the entry-point group ``kohaku_ray.metrics``.
+Figures of a whole set of predictions, beside the mean of their scores, are numbers, tables and points to plot.
 """
 
 from __future__ import annotations
@@ -19,12 +20,62 @@ import numpy.typing as npt
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.builtin import DEFAULT_METRIC as DEFAULT_METRIC
 from kohaku_ray.evaluation.builtin import METRICS as METRICS
-from kohaku_ray.evaluation.figures import FiguresOf
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.settings import find_registered
 
-Number = TypeVar("Number", float, F64)
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A named number with its 95 % interval, where it is computed, and a few words on it."""
+
+    name: str
+    value: float
+    interval: tuple[float, float] | None = None
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The number with its interval."""
+        ends = "" if self.interval is None else f" ({self.interval[0]:.4f} to {self.interval[1]:.4f})"
+        return f"{self.value:.4f}{ends}"
+
+
+@dataclass(frozen=True, slots=True)
+class FigureTable:
+    """A small table of text; the first column names the rows."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Shares against shares, each between 0 and 1, with the predictions behind them; on the diagonal they are equal."""
+
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    points: tuple[tuple[float, float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of a set of predictions over ``n`` questions."""
+
+    n: int
+    numbers: tuple[Number, ...]
+    tables: tuple[FigureTable, ...] = ()
+    plots: tuple[Points, ...] = ()
+
+
+FiguresOf = Callable[[Submission, Submission], Figures | None]
+"""Computes the figures of a submission from a truth and the submission; None: there is nothing to count."""
+
+
+Scalar = TypeVar("Scalar", float, F64)
 
 _TAKEN = frozenset(
     {"file", "metric", "score", "n", "missing", "by", "label", "errors", "figures"}
@@ -223,7 +274,7 @@ class Metric:
                 counts[name] += 1
         return counts
 
-    def weigh(self, parts: Mapping[str, Number]) -> Number:
+    def weigh(self, parts: Mapping[str, Scalar]) -> Scalar:
         """Compute the weighted sum of the parts of a question, a submission or, as arrays, of many."""
         weighted = [part.weight * parts[name] for name, part in self.parts.items()]
         return sum(weighted[1:], start=weighted[0])

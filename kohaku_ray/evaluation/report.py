@@ -10,8 +10,7 @@ from itertools import product
 from typing import Any
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.figures import Figures, FiguresOf, FigureTable
-from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, find_metric
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Figures, FiguresOf, FigureTable, Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
 

@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import httpx
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
-from kohaku_ray.models.images import data_uris
-from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest
+from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest, data_uris
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
 

@@ -20,7 +20,7 @@ import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.models.images import PromptImage
+from kohaku_ray.models.request import PromptImage
 from kohaku_ray.records import Question, digest
 
 BLOCKS = ("system", "user")

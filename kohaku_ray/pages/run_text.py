@@ -161,7 +161,7 @@ def _vote(vote: Row) -> Iterator[str]:
 
 def describe_collection(collection: Collection) -> str:
     """Write one line per document, then the rejects."""
-    from kohaku_ray.run.parsing import describe_left_out
+    from kohaku_ray.run.documents import describe_left_out
 
     lines = [_line(view) for view in collection.documents]
     lines += [

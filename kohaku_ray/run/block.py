@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.sections import VoteConfig
-from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.decide import settle_all
+from kohaku_ray.ensemble.pool import agreement_weights
 from kohaku_ray.ensemble.vote import Verdict, VoteRule, vote_all
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.records import BLANK, Prediction, Question, TraceRow

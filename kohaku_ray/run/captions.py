@@ -16,9 +16,8 @@ from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Document
 from kohaku_ray.index.images import IMAGE_SCHEMA
 from kohaku_ray.models.captions import MAX_CHARS
-from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.prompts import Prompts, read_templates
-from kohaku_ray.models.request import ChatRequest, request_key, seed_for
+from kohaku_ray.models.request import ChatRequest, PromptImage, request_key, seed_for
 from kohaku_ray.run.deployments import model_identity
 from kohaku_ray.run.models import chat_request, model_of
 from kohaku_ray.storage import below

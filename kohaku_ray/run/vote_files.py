@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.pool import agreement_weights
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote_all
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_row, read_refs, read_submission

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kohaku_ray.config import Config
-from kohaku_ray.ensemble.forecast import forecast, members_differ
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import Marks, Parts, expected_score, subsamples
+from kohaku_ray.ensemble.study import Marks, Parts, expected_score, forecast, members_differ, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric

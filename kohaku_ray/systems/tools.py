@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.prompts import Prompt, Prompts
+from kohaku_ray.models.request import PromptImage
 from kohaku_ray.records import Reply
 
 Made = TypeVar("Made")

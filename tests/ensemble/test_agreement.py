@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.pool import agreement_weights
 
 
 def weights_of(*rows: list[int]) -> list[float]:

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from kohaku_ray.ensemble.forecast import forecast, members_differ
 from kohaku_ray.ensemble.pool import pool_ballots
 from kohaku_ray.ensemble.rule import Ballot, VoteRule
-from kohaku_ray.ensemble.study import Marks, subsamples
+from kohaku_ray.ensemble.study import Marks, forecast, members_differ, subsamples
 from kohaku_ray.ensemble.vote import vote_pool
 
 SIZES = [1, 2, 3, 5, 9, 15]

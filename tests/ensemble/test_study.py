@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from kit.plain_vote import plain_vote
 from kit.properties import scaled
 
-from kohaku_ray.ensemble.agreement import agreement_weights
-from kohaku_ray.ensemble.pool import pool_ballots
+from kohaku_ray.ensemble.pool import agreement_weights, pool_ballots
 from kohaku_ray.ensemble.study import Marks, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError

@@ -13,8 +13,7 @@ from PIL import Image
 from test_openai import ask, request
 
 from kohaku_ray.errors import ModelError
-from kohaku_ray.models.images import PromptImage, fitting_size
-from kohaku_ray.models.request import request_key
+from kohaku_ray.models.request import PromptImage, fitting_size, request_key
 
 
 def kept(folder, width, height, colour="red"):

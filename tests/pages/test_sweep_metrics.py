@@ -9,7 +9,7 @@ from pages import opened
 from kohaku_ray.evaluation.answers import EXACT
 from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.evaluation.report import run_score
-from kohaku_ray.pages.charts import score_parts
+from kohaku_ray.pages.report import score_parts
 from kohaku_ray.pages.sweep_page import page
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats
 from kohaku_ray.pages.sweep_tables import as_csv

@@ -1,6 +1,6 @@
 import pytest
 
-from kohaku_ray.retrieval.attribution import attribute, terms_of
+from kohaku_ray.retrieval.evidence import attribute, terms_of
 
 PASSAGES = [
     ("energy", "Training draws 12 MW of power, and cooling draws 3 MW."),

@@ -11,7 +11,7 @@ import pytest
 from run_files import answer, ballot, item, usage
 
 from kohaku_ray.config import load_config
-from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.pool import agreement_weights
 from kohaku_ray.run import tables as tables_module
 from kohaku_ray.run.block import vote_again
 from kohaku_ray.run.directory import RunDirectory

@@ -16,7 +16,7 @@ from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section,
 from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.models.images import PromptImage
+from kohaku_ray.models.request import PromptImage
 from kohaku_ray.records import Question
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.kohaku import SYSTEM

@@ -45,6 +45,7 @@ from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, without_vectors
 from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.run.indexes import (
     chunks_of,
     document_format,
@@ -53,7 +54,6 @@ from kohaku_ray.run.indexes import (
     make_encoder,
     views_of,
 )
-from kohaku_ray.run.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.run.sources import read_metadata
 from kohaku_ray.storage import Directory
 

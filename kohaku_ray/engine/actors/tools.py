@@ -20,8 +20,8 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.terms import similarities
 from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.index.views import IMAGE
-from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.prompts import Prompt, Prompts
+from kohaku_ray.models.request import PromptImage
 from kohaku_ray.records import Reply
 from kohaku_ray.run.models import Call, Model, chat_request, dollars, seed_of
 from kohaku_ray.storage import below

@@ -24,8 +24,19 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.cluster import connected, node_resources, say
 from kohaku_ray.engine.errors import Refused, message_of
-from kohaku_ray.engine.jobs.bench_answers import WAVES, answer_on, calls_of, plain_call, with_index
-from kohaku_ray.engine.jobs.bench_machine import cpu_seconds, device_of, gpus_of, replica_processes, run_apart, versions
+from kohaku_ray.engine.jobs.bench_answers import (
+    WAVES,
+    answer_on,
+    calls_of,
+    cpu_seconds,
+    device_of,
+    gpus_of,
+    plain_call,
+    replica_processes,
+    run_apart,
+    versions,
+    with_index,
+)
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.handles import ask_together
 from kohaku_ray.engine.serving.vllm import IGNORE_EOS, engine_kwargs, environment

@@ -24,7 +24,7 @@ from kohaku_ray.models.captions import description_of, joined_caption
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.captions import Caption, CaptionRequests, with_captions
-from kohaku_ray.run.parsing import sort_out
+from kohaku_ray.run.documents import sort_out
 
 ERRORS_SHOWN = 3
 """Most reasons named in the summary."""

@@ -42,7 +42,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import ParsedParts, n_files_of
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
-from kohaku_ray.run.parsing import describe_left_out, sort_out
+from kohaku_ray.run.documents import describe_left_out, sort_out
 
 FILES_PER_BLOCK = 256
 """Most files that one task parses."""

@@ -1,4 +1,4 @@
-"""Model backends as Ray Serve applications; a cluster's jobs share them, and the last job to leave ends them."""
+"""Model backends and cross-encoders as Ray Serve applications; jobs share them, and the last job to leave ends them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import ray
 from ray import serve
 from ray.serve.schema import ApplicationStatus
@@ -26,12 +27,14 @@ from kohaku_ray.config.deployments import (
     TransformersConfig,
     VllmConfig,
 )
+from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.index.identity import model_directory
 from kohaku_ray.models.openai import TokenBucket
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
@@ -300,7 +303,7 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
     if isinstance(deployment, VllmConfig):
         return bind_vllm(name, deployment)
     if isinstance(deployment, CrossEncoderConfig):
-        from kohaku_ray.engine.serving.cross_encoder import PairReplica
+        from kohaku_ray.engine.serving.applications import PairReplica
 
         resources = {"num_cpus": 1, "num_gpus": deployment.gpus, "resources": deployment.resources}
         return _deployed(PairReplica, name, deployment, resources).bind(deployment)
@@ -327,3 +330,41 @@ def _deployed(replica: type, name: str, deployment: Deployment, actor: Mapping[s
         graceful_shutdown_timeout_s=2,
         ray_actor_options=dict(actor),
     )
+
+
+BATCH_WAIT_S = 0.005
+"""Seconds to wait for further calls to share a batch."""
+
+
+class PairReplica:
+    """Hosts one cross-encoder of sentence-transformers."""
+
+    def __init__(self, deployment: CrossEncoderConfig) -> None:
+        with without_sklearn():
+            from sentence_transformers import CrossEncoder
+
+        self._model = CrossEncoder(
+            str(model_directory(deployment.model, deployment.revision)),
+            max_length=deployment.max_tokens,
+            device="cuda" if deployment.gpus else "cpu",
+            trust_remote_code=deployment.trust_remote_code,
+            model_kwargs={"dtype": deployment.precision or "auto"},
+        )
+        self._batch_pairs = deployment.batch_pairs
+
+    @serve.batch(max_batch_size=64, batch_wait_timeout_s=BATCH_WAIT_S)
+    async def rank(self, calls: list[list[tuple[str, str]]]) -> list[list[float]]:
+        """Score the pairs of several calls together; the library sorts them by length.
+
+        In a thread, so that the replica goes on taking calls and answering health checks; Serve makes one batch at a
+        time.
+        """
+        pairs = [pair for call in calls for pair in call]
+        try:
+            scores = await asyncio.to_thread(
+                self._model.predict, pairs, batch_size=self._batch_pairs, show_progress_bar=False
+            )
+        except (RuntimeError, ValueError) as error:
+            raise ModelError(f"the cross-encoder broke on {len(pairs)} pairs: {error}") from error
+        ends = np.cumsum([len(call) for call in calls])[:-1]
+        return [part.tolist() for part in np.split(np.asarray(scores, np.float64).reshape(len(pairs)), ends)]

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kohaku_ray.systems.base import Chunks, Depth, Role, System, Uses, View
-from kohaku_ray.systems.hybrid.answer import answer
+from kohaku_ray.systems.hybrid.answer import answer, ballot
 from kohaku_ray.systems.hybrid.offline import OfflineFrench
 from kohaku_ray.systems.hybrid.prepare import prepare
-from kohaku_ray.systems.hybrid.reading import ballot
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.stages import ANSWER_EXAMPLES, EXPAND_EXAMPLES, STAGES
 from kohaku_ray.systems.questions import QuestionColumns

@@ -1,18 +1,223 @@
-"""From texts to one member's answer: an analysis per source, a synthesis, citations that stand in the context."""
+"""From texts to one member's answer: an analysis per source, a synthesis, citations in the context; its ballot."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
+from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.models.schema import answer_schema
-from kohaku_ray.records import Prediction, Reply, TraceRow
-from kohaku_ray.systems.base import Answer
-from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, read_reply
+from kohaku_ray.records import Prediction, Question, Reply, TraceRow
+from kohaku_ray.systems.base import Answer, ballot_of
 from kohaku_ray.systems.hybrid.settings import HybridSettings
-from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text, answer_prompt
+from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text, answer_prompt, plain
 from kohaku_ray.systems.tools import Tools
+from kohaku_ray.values.read import clean_text, fold
+
+_COUNT = (
+    r"[0-9]{1,3}(?:[ \u00a0\u2009\u202f][0-9]{3})+(?![0-9])(?:,[0-9]+)?"  # 1 234,5
+    r"|[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+"  # 1.234,5
+    r"|[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9])"  # 1.234.567
+    r"|[0-9]{1,40}(?:[.,][0-9]{1,40})?"
+)
+_NUMBER = re.compile(
+    rf"(?<![\w.,])(?P<sign>[-−](?=[0-9]))?(?P<count>{_COUNT})(?!\w)(?:[ \u00a0\u202f](?P<scale>mille|millions?|milliards?)\b)?",  # noqa: E501
+    re.IGNORECASE,
+)
+_SCALE = re.compile(r"\b(mille|million|milliard)s?\b", re.IGNORECASE)
+_SCALES = {"mille": 1e3, "million": 1e6, "milliard": 1e9}
+
+
+class Number(NamedTuple):
+    """A number in a text: its value, as it is written (with "millions"), and one past its last character."""
+
+    value: float
+    text: str
+    end: int
+
+
+def read_numbers(text: str) -> list[Number]:
+    """Read every number of French prose: a decimal comma; spaces, or dots before one, separate thousands."""
+    found = (Number(_value(match), match[0], match.end()) for match in _NUMBER.finditer(text))
+    return [number for number in found if math.isfinite(number.value)]
+
+
+def numbers_of(text: str) -> tuple[float, ...]:
+    """The values of a text's numbers, ascending, as often as they stand there: a multiset."""
+    return tuple(sorted(number.value for number in read_numbers(text)))
+
+
+def write_number(number: float) -> str:
+    """Write a number with a decimal point and no separators; at most 12 digits count."""
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.12g}"
+
+
+def bare_value(value: str, unit: str | None) -> str:
+    """Write a value that is one number without separators and unit; leave any other as it is.
+
+    ``9,6 millions d'euros`` becomes 9.6 where the unit asked for is ``millions d'euros``, else 9600000.
+    """
+    found = numbers_of(value)
+    if len(found) != 1 or not _NUMBER.match(value.strip()):
+        return value
+    asked = _SCALE.search(unit or "")
+    scale = _SCALES[asked[1].lower()] if asked and _SCALE.search(value) else 1.0
+    return write_number(found[0] / scale)
+
+
+def _value(match: re.Match[str]) -> float:
+    count = re.sub(r"\s", "", match["count"])
+    if "," in count or count.count(".") > 1:
+        count = count.replace(".", "").replace(",", ".")
+    scale = _SCALES[match["scale"].lower().removesuffix("s")] if match["scale"] else 1.0
+    return (-1 if match["sign"] else 1) * float(count) * scale
+
+
+_BRACKET = re.compile(r"([ \t\u00a0\u202f]{0,4})\[([^\[\]]{1,2000})\]")
+_BETWEEN = re.compile(r"\s*[;|]\s*")
+_SLASH = re.compile(r"\s/\s|/")
+_LABEL = re.compile(r"^(?:id|ref_id)\s*[=:]\s*", re.IGNORECASE)
+
+
+class Cited(NamedTuple):
+    """Prose whose citations all stand in the context.
+
+    Attributes:
+        text: The prose; citations have the form of the texts' headings.
+        ref_ids: What is cited, in order of first citation.
+        cut: Citations that were cut out, as they were written.
+    """
+
+    text: str
+    ref_ids: tuple[str, ...]
+    cut: tuple[str, ...]
+
+
+def check_citations(prose: str, texts: Iterable[Text]) -> Cited:
+    """Read the citations of a prose.
+
+    A bracket is a citation when it holds a slash, or nothing but the id of a text; several may share a bracket,
+    separated by semicolons. The id counts, whatever is said of site and date. Other brackets stay.
+    """
+    known = {plain(text.ref_id).casefold(): text for text in texts}
+    cited: dict[str, None] = {}
+    cut: list[str] = []
+
+    def checked(bracket: re.Match[str]) -> str:
+        marks, is_citation = [], False
+        for part in _BETWEEN.split(bracket[2].strip()):
+            text = _named(part, known)
+            if text is not None:
+                marks.append(text.mark)
+                cited.setdefault(text.ref_id)
+            elif "/" in part:
+                cut.append(f"[{part}]")
+            is_citation = is_citation or text is not None or "/" in part
+        if not is_citation:
+            return bracket[0]
+        return f"{bracket[1]}{' '.join(dict.fromkeys(marks))}" if marks else ""
+
+    return Cited(_BRACKET.sub(checked, prose).strip(), tuple(cited), tuple(cut))
+
+
+def without_citations(prose: str) -> str:
+    """Drop every bracket that holds a slash, such as a citation: its id and date are no numbers of the answer."""
+    return _BRACKET.sub(lambda bracket: " " if "/" in bracket[2] else bracket[0], prose)
+
+
+def _named(part: str, known: dict[str, Text]) -> Text | None:
+    """Find the text that a part of a bracket names: an id may hold slashes itself."""
+    bare = _LABEL.sub("", " ".join(part.split())).casefold()
+    ends = [slash.start() for slash in _SLASH.finditer(bare)][:16]
+    return next((known[name] for end in (*ends, len(bare)) if (name := bare[:end].strip(" '\"")) in known), None)
+
+
+NO_INFORMATION = "Le corpus ne contient aucune information sur cette question."
+"""What is answered, without a model, where no text is relevant; and what a model may say itself."""
+
+WORDS = "texte"
+"""Value of an answer in words alone; such answers are alike when they cite alike and hold the same numbers."""
+
+_NO_VALUE = frozenset({"inconnu", "inconnue", "non précisé", "non précisée", "non indiqué", "non indiquée"})
+_REFUSAL = re.compile(
+    r"(?:le corpus|les (?:textes|articles|documents|sources)[^.]{0,40}) ne "
+    r"(?:contien(?:t|nent)|permet(?:tent)?|comporte(?:nt)?|mentionne(?:nt)?)(?: pas| aucune?)",
+    re.IGNORECASE,
+)
+
+
+def read_reply(
+    reply: Reply, question: Question, texts: Sequence[Text], attempt: int
+) -> tuple[Prediction, tuple[str, ...]]:
+    """Read an answer as JSON, or as prose that cites the context; blank with its reason where it is neither.
+
+    Returns:
+        The prediction, and the citations of anything but ``texts``, which are cut out of it, as they were written.
+    """
+    found = parse_answer(_with_value(reply), [text.ref_id for text in texts], attempt, question.answer_unit)
+    if found.error is not None:
+        return _read_prose(reply, found, texts)
+    answer, analysis = check_citations(found.answer, texts), check_citations(found.explanation, texts)
+    cut = (*answer.cut, *analysis.cut)
+    value = without_citations(found.answer_value).strip()
+    is_blank = found.is_blank or not answer.text or fold(value) in _NO_VALUE
+    ref_ids = () if is_blank else tuple(dict.fromkeys((*answer.ref_ids, *found.ref_ids)))
+    prediction = replace(
+        found,
+        answer=answer.text,
+        explanation=analysis.text,
+        answer_value="" if is_blank else bare_value(value, question.answer_unit) or WORDS,
+        ref_ids=ref_ids,
+        flags=tuple(flag for flag in found.flags if flag != "uncited" or not ref_ids),
+        is_blank=is_blank,
+        n_foreign_refs=found.n_foreign_refs + len(cut),
+    )
+    return prediction, cut
+
+
+def ballot(row: Mapping[str, Any]) -> Ballot:
+    """Make a ballot: references as they stand; an answer in words counts by the multiset of its numbers."""
+    plain = ballot_of(row)
+    if row["is_blank"] or fold(row["answer_value"]) != WORDS:
+        return plain
+    numbers = numbers_of(without_citations(row["answer"]))
+    return replace(plain, answer_value="; ".join(map(write_number, numbers)) or WORDS)
+
+
+def _with_value(reply: Reply) -> Reply:
+    """Let an empty value beside an answer say that the answer is in words."""
+    try:
+        fields = json.loads(reply.text)
+    except (ValueError, RecursionError):
+        return reply
+    if not isinstance(fields, dict) or fields.get("is_blank") or not fields.get("answer") or fields.get("answer_value"):
+        return reply
+    return replace(reply, text=json.dumps({**fields, "answer_value": WORDS}))
+
+
+def _read_prose(reply: Reply, found: Prediction, texts: Sequence[Text]) -> tuple[Prediction, tuple[str, ...]]:
+    """Take prose for the answer: blank when it says that the texts do not answer, unreadable when it cites none."""
+    _, _, prose = clean_text(reply.text).rpartition("</think>")
+    cited = check_citations(prose, texts)
+    is_refusal = _REFUSAL.search(prose) is not None
+    if not (cited.ref_ids or is_refusal) or reply.finish_reason == "length":
+        return found, cited.cut
+    prediction = Prediction(
+        answer=cited.text,
+        answer_value="" if is_refusal else WORDS,
+        answer_unit=found.answer_unit,
+        ref_ids=() if is_refusal else cited.ref_ids,
+        is_blank=is_refusal,
+        n_foreign_refs=len(cited.cut),
+        attempt=found.attempt,
+    )
+    return prediction, cited.cut
 
 
 async def answer(evidence: HybridEvidence, tools: Tools, settings: HybridSettings) -> Answer:

@@ -12,7 +12,7 @@ from kohaku_ray.documents.french import split_french
 from kohaku_ray.index.terms import tokenise
 from kohaku_ray.models.baseline import Baseline, Draw, Passage, coverage, quoted, weigh
 from kohaku_ray.records import BLANK
-from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS, numbers_of, read_numbers
+from kohaku_ray.systems.hybrid.answer import NO_INFORMATION, WORDS, numbers_of, read_numbers
 
 SAYS_SO = "Réponse extractive, sans modèle de langue."
 """How every answer begins its analysis."""

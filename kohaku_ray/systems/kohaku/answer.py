@@ -14,9 +14,17 @@ from kohaku_ray.models.parse import CUT, parse_answer
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS, answer_schema
 from kohaku_ray.records import Prediction, Reply, TraceRow
-from kohaku_ray.retrieval.attribution import Passages, attribute, terms_of
 from kohaku_ray.retrieval.context import Context, Snippet, assemble
-from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
+from kohaku_ray.retrieval.evidence import (
+    Evidence,
+    Passages,
+    attribute,
+    find_images,
+    rank,
+    terms_of,
+    with_images,
+    within,
+)
 from kohaku_ray.retrieval.fusion import Dedup, Ranked, append_lexical, best_first
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer

@@ -11,9 +11,9 @@ from typing import Any, get_args
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.arrays import I64, Hits
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.parse import Plan, parse_plan
 from kohaku_ray.models.prompts import Prompt, Prompts, Snippet, asked
+from kohaku_ray.models.request import PromptImage
 from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.context import Context

@@ -7,8 +7,7 @@ from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.narrative.answer import SEARCH_EXAMPLE, VERIFY_EXAMPLE, answer
 from kohaku_ray.systems.narrative.dossier import results_csv, vote_confidence, weighted_ballot
 from kohaku_ray.systems.narrative.offline import OfflineJudge
-from kohaku_ray.systems.narrative.prepare import EVERY, prepare
-from kohaku_ray.systems.narrative.questions import COLUMNS
+from kohaku_ray.systems.narrative.prepare import COLUMNS, EVERY, prepare
 from kohaku_ray.systems.narrative.settings import NarrativeSettings, refuse_identical_members
 
 

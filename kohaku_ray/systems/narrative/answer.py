@@ -22,8 +22,7 @@ from kohaku_ray.systems.narrative.dossier import (
     place_text,
     read_judgement,
 )
-from kohaku_ray.systems.narrative.prepare import Claim, StoryEvidence
-from kohaku_ray.systems.narrative.questions import Story
+from kohaku_ray.systems.narrative.prepare import Claim, Story, StoryEvidence
 from kohaku_ray.systems.narrative.rules import Finding, Passage
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools

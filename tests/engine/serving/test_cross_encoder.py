@@ -17,8 +17,7 @@ from ray import serve
 
 from kohaku_ray.config.deployments import CrossEncoderConfig
 from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.engine.serving.cross_encoder import PairReplica
+from kohaku_ray.engine.serving.applications import PairReplica, serving
 from kohaku_ray.engine.serving.handles import PAIRS_PER_CALL, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.store import Index

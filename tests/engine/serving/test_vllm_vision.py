@@ -14,8 +14,7 @@ from PIL import Image
 
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.errors import ModelError
-from kohaku_ray.models.images import PromptImage
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import ChatRequest, PromptImage
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -14,7 +14,7 @@ from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.systems.hybrid import SYSTEM, answer
-from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS, ballot, read_reply
+from kohaku_ray.systems.hybrid.answer import NO_INFORMATION, WORDS, ballot, read_reply
 from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text
 
 A = Text("d:s:p0", "digue", "paragraph", "412 ont fui.", "1002", "ouest.example", "2024-01-12", "https://o/d", "Digue")

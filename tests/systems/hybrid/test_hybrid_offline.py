@@ -8,8 +8,8 @@ from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.systems.hybrid import SYSTEM, answer, prepare
+from kohaku_ray.systems.hybrid.answer import NO_INFORMATION
 from kohaku_ray.systems.hybrid.offline import SAYS_SO, OfflineFrench, expand, rank, value_in
-from kohaku_ray.systems.hybrid.reading import NO_INFORMATION
 
 BACKEND = SYSTEM.offline(0.35, 4000)
 TEXTS = (

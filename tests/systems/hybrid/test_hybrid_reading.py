@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.systems.hybrid.reading import (
+from kohaku_ray.systems.hybrid.answer import (
     bare_value,
     check_citations,
     numbers_of,

@@ -13,7 +13,7 @@ from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.records import Question
 from kohaku_ray.systems.narrative import SYSTEM, uses
-from kohaku_ray.systems.narrative.questions import MOST_CLAUSES, Story, story_of
+from kohaku_ray.systems.narrative.prepare import MOST_CLAUSES, Story, story_of
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.questions import read_questions
 
