@@ -128,8 +128,8 @@ class PendingVectors(_Segments):
     ) -> tuple[Keys, F32]:
         """Read vectors of an encoder, of the wanted keys or all: ``n`` keys, which may repeat, and shape ``(n, d)``.
 
-        All that was written for a ``shard`` is read first, and the rest only for keys that are not there: a job that was
-        interrupted had other shards, or other documents in them.
+        All that was written for a ``shard`` is read first, and the rest only for keys that are not there: an
+        interrupted job had other shards, or other documents in them.
         """
         found = [(no_keys(), np.empty((0, 0), np.float32))]
         if shard is not None:
