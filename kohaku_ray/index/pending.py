@@ -128,12 +128,13 @@ class PendingVectors(_Segments):
     ) -> tuple[Keys, F32]:
         """Read vectors of an encoder, of the wanted keys or all: ``n`` keys, which may repeat, and shape ``(n, d)``.
 
-        What was written for a ``shard`` is read first, and the rest only for keys that are not there: an interrupted
-        job had other shards, or other documents in them.
+        All that was written for a ``shard`` is read first, and the rest only for keys that are not there: an
+        interrupted job had other shards, or other documents in them.
         """
         found = [(no_keys(), np.empty((0, 0), np.float32))]
         if shard is not None:
-            found += self._chosen(identity, wanted, lambda schema: [at for at, of in _places(schema) if of == shard])
+            # Whole: to tell the wanted ones from others costs a sort of all of them for every file.
+            found += self._chosen(identity, None, lambda schema: [at for at, of in _places(schema) if of == shard])
             if wanted is not None:
                 wanted = wanted[~np.isin(wanted, np.concatenate([keys for keys, _ in found]))]
         if shard is None or wanted is None or len(wanted):

@@ -27,6 +27,9 @@ _FEW_QUERIES = 4
 _BLOCK_SCORES = 2**22
 """Most scores of one matrix product: 16 MiB."""
 
+_ALIKE_IN_A_BATCH = ("IndexIVFFlat", "IndexIVFPQ")
+"""FAISS's indexes on a CPU whose candidates for a query do not depend on the others (``IVF…,SQ8``'s do)."""
+
 Array = TypeVar("Array", F32, I64)
 
 Ranges = tuple[tuple[int, int], ...]
@@ -134,7 +137,7 @@ class VectorIndex:
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if within is not None:
             return self._search_within(queries, top_k, within)
-        return self._search_flat(queries, top_k) if self.exact else self._search_each(queries, top_k)
+        return self._search_flat(queries, top_k) if self.exact else self._search_approximate(queries, top_k)
 
     @functools.cached_property
     def _vectors_a_node(self) -> int:
@@ -192,14 +195,15 @@ class VectorIndex:
         """Bound the difference of two float32 sums of d products: each has at most d rounding errors."""
         return float(2 * len(query) * _FLOAT32_UNIT * np.linalg.norm(query))
 
-    def _search_each(self, queries: F32, top_k: int) -> list[Hits]:
-        """Search one query at a time: approximate indexes may propose other candidates in another batch."""
+    def _search_approximate(self, queries: F32, top_k: int) -> list[Hits]:
+        """Search all queries at once where FAISS proposes the same for a query alone, else one at a time."""
         n_candidates = min(top_k + max(top_k, _SLACK), len(self))
-        found = []
-        for query in queries:
-            places = self.faiss_index.search(query[None], n_candidates)[1][0] if n_candidates else np.empty(0, np.int64)
-            found.append(self._rescore(query, places).prefix(top_k))
-        return found
+        if not n_candidates:
+            return [_NO_HITS] * len(queries)
+        is_alike = type(self.faiss_index).__name__ in _ALIKE_IN_A_BATCH
+        blocks = [queries] if is_alike else [query[None] for query in queries]
+        places = [near for block in blocks for near in self.faiss_index.search(block, n_candidates)[1]]
+        return [self._rescore(query, near).prefix(top_k) for query, near in zip(queries, places, strict=True)]
 
     def _rescore(self, query: F32, places: I64) -> Hits:
         places = places[places >= 0]  # FAISS fills up with -1 when it finds fewer
