@@ -37,9 +37,8 @@ from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.flatten import flatten
-from kohaku_ray.index.identity import locate_model
+from kohaku_ray.index.identity import locate_model, token_counter
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.run.sources import find_sources, resolve_paths
 

@@ -243,7 +243,7 @@ def _choices(field: str) -> list[str]:
 
 
 def _metrics() -> str:
-    from kohaku_ray.evaluation.builtin import METRICS
+    from kohaku_ray.evaluation import METRICS
 
     return f"{', '.join(METRICS)}, or your own as module:NAME"
 

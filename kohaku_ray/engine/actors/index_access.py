@@ -18,10 +18,10 @@ from kohaku_ray.engine.serving import handles
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, F64, I64, Hits
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.identity import Counter, token_counter
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
 from kohaku_ray.index.store import Shard
-from kohaku_ray.index.tokens import Counter, token_counter
 from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
 from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
 from kohaku_ray.systems.base import Depth

@@ -38,13 +38,12 @@ from kohaku_ray.index.build import (
     views_with_old,
 )
 from kohaku_ray.index.flatten import document_table, flatten
-from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.identity import token_counter, vector_keys
 from kohaku_ray.index.images import image_table, write_image
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, without_vectors
-from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.run.indexes import (
     chunks_of,

@@ -16,9 +16,9 @@ from kohaku_ray.engine.actors.index_access import LocalIndex, Tokenizer
 from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, F64, Hits
+from kohaku_ray.index.identity import prompt_counter
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.terms import similarities
-from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.models.request import PromptImage

@@ -24,8 +24,8 @@ from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.index.arrays import F32, I64
+from kohaku_ray.index.identity import Counter, prompt_counter, token_counter
 from kohaku_ray.index.store import Index
-from kohaku_ray.index.tokens import Counter, prompt_counter, token_counter
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.block import settle_block, vote_block
@@ -102,7 +102,7 @@ class Recorded:
         return [self.known[key] for key in keys]
 
     def token_counter(self, model: str, revision: str | None) -> Counter:
-        """See ``index.tokens.token_counter``."""
+        """See ``index.identity.token_counter``."""
 
         def count(texts: Sequence[str]) -> I64:
             found = self.ask(f"tokens by {model} of", texts, lambda new: token_counter(model, revision)(new))
@@ -111,7 +111,7 @@ class Recorded:
         return count
 
     def prompt_counter(self, model: str, revision: str | None) -> Callable[[str, str], int]:
-        """See ``index.tokens.prompt_counter``."""
+        """See ``index.identity.prompt_counter``."""
 
         def count(system: str, user: str) -> int:
             ask = functools.partial(self.ask, f"tokens by {model} of prompt", [f"{system}\0{user}"])

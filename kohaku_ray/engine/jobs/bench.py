@@ -41,7 +41,7 @@ from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.handles import ask_together
 from kohaku_ray.engine.serving.vllm import IGNORE_EOS, engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
-from kohaku_ray.index.tokens import prompt_counter, token_counter
+from kohaku_ray.index.identity import prompt_counter, token_counter
 from kohaku_ray.models.request import ChatRequest, seed_for
 from kohaku_ray.pages.throughput import (
     AnswerRun,

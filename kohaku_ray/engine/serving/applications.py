@@ -303,8 +303,6 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
     if isinstance(deployment, VllmConfig):
         return bind_vllm(name, deployment)
     if isinstance(deployment, CrossEncoderConfig):
-        from kohaku_ray.engine.serving.applications import PairReplica
-
         resources = {"num_cpus": 1, "num_gpus": deployment.gpus, "resources": deployment.resources}
         return _deployed(PairReplica, name, deployment, resources).bind(deployment)
     limiter = None

@@ -17,7 +17,7 @@ from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.jobs import bench as benching
 from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
 from kohaku_ray.errors import ConfigError, DataError, ModelError
-from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.index.identity import token_counter
 from kohaku_ray.pages.throughput import records
 from kohaku_ray.records import Reply
 

@@ -26,11 +26,10 @@ from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, _bounds, parse, sorte
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.jobs.index_stream import _window_texts
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
-from kohaku_ray.index.identity import KEY_BYTES
+from kohaku_ray.index.identity import KEY_BYTES, Counter, token_counter
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files
-from kohaku_ray.index.tokens import Counter, token_counter
 from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
