@@ -95,6 +95,7 @@ def whole_jobs(sizes: list[int], shard_sentences: int, on_s3: bool) -> int:
         home = stack.enter_context(tempfile.TemporaryDirectory())
         texts = [text_of(number) for number in range(20)]
         encoder = tiny_encoder.build(Path(home), texts)
+        os.environ |= {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"} if on_s3 else {}
         s3 = stack.enter_context(s3_server.serving()) if on_s3 else None
         grown = [whole_job(f"{home}/{size}", size, max(size // shard_sentences, 1), encoder, s3) for size in sizes]
     if s3 is not None:
