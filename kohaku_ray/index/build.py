@@ -18,7 +18,7 @@ from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.identity import passage_part
 from kohaku_ray.index.images import ImagePlan, placed
-from kohaku_ray.index.known import IMAGE_VECTORS, known_image_vectors, known_vectors
+from kohaku_ray.index.known import IMAGE_VECTORS, KnownVectors, known_image_vectors, known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA, ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable
 from kohaku_ray.index.store import (
@@ -160,6 +160,7 @@ def build_shard(
     views: Iterable[View],
     terms: Mapping[str, pa.Table] | None = None,
     image_vectors: tuple[Keys, F32] | None = None,
+    known: KnownVectors | None = None,
     train_on_gpu: bool = False,
 ) -> Shard:
     """Propagate the vectors of a shard's documents and write its files; no reader sees them before ``publish_shards``.
@@ -176,6 +177,7 @@ def build_shard(
         views: See ``views_with_old``.
         terms: Result of ``build_terms``, if already computed.
         image_vectors: Keys and vectors of the images encoded for this build.
+        known: Vectors of the index that is there, if already opened.
         train_on_gpu: See ``VectorIndex.build``.
 
     Raises:
@@ -187,7 +189,7 @@ def build_shard(
         settings.paragraph_vectors,
         settings.encoder,
         (keys, vectors),
-        known_vectors(path, settings.encoder),
+        known_vectors(path, settings.encoder) if known is None else known,
         captions=plan.encodes_captions,
     )
     images = placed(tree, plan, image_vectors, known_image_vectors(path))

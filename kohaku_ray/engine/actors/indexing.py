@@ -281,7 +281,8 @@ def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any
     terms = build_terms(tree, settings, views)
     _, texts = texts_to_encode(tree, settings.paragraph_vectors, captions=settings.image_plan.encodes_captions)
     wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
-    wanted = wanted[~known_vectors(path, settings.encoder).has(wanted)]
+    known = known_vectors(path, settings.encoder)
+    wanted = wanted[~known.has(wanted)]
     del tree, texts
     yield None
     keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted, number)
@@ -297,6 +298,7 @@ def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any
         views=views,
         terms=terms,
         image_vectors=image_vectors(path, settings),
+        known=known,
         train_on_gpu=config.index.build_gpus > 0,
     )
     yield shard, False
