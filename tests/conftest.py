@@ -9,6 +9,7 @@ from pathlib import Path
 import kit.properties  # noqa: F401  loads the hypothesis profile
 import pytest
 from kit import s3_server as s3_server_process
+from kit.answers import KEY
 from kit.s3_server import FaultyS3
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,8 +17,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_enable_metrics_collection", "1")  # test_prometheus reads them
-# A key for the local S3 server, set before Ray's workers start; no test reaches another one.
-os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
+# Keys for the local S3 server and a model's, set before Ray's workers start; no test reaches another one.
+os.environ |= {
+    "OUR_KEY": KEY,
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores; threads of each would crowd them

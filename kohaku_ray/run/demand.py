@@ -19,6 +19,8 @@ from kohaku_ray.config.deployments import (
 from kohaku_ray.config.sections import ClusterConfig, EncoderConfig
 from kohaku_ray.errors import ConfigError
 
+BYTES_PER_ENCODER = 1 << 18  # a CPU encodes them by MiniLM in about the time that an encoder's start costs it: 10 s
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -119,14 +121,19 @@ class Encoders:
     gpu: bool
 
 
-def plan_encoders(config: Config, resources: Mapping[str, float]) -> tuple[Encoders, Encoders]:
+def plan_encoders(
+    config: Config, resources: Mapping[str, float], n_bytes: int | None = None
+) -> tuple[Encoders, Encoders]:
     """Decide where an index job encodes texts, and where images, and in how many actors: one after the other.
 
     ``index.encoders`` is the number for texts; images that have an encoder of their own take no more actors than that,
     and no more than fit. Only ``device: auto`` asks whether there is a GPU: a cluster that grows may have none yet.
+    ``n_bytes`` is the size of the documents (None: unknown): few of them get few encoders of texts on CPUs.
     """
     index, gpu = config.index, _on_gpu(config.index.encoder, resources)
     fit = _n_that_fit(config, resources, gpu)
+    if n_bytes is not None and not gpu:
+        fit = min(fit, 1 + n_bytes // BYTES_PER_ENCODER)
     of_texts = of_images = Encoders(index.encoders or fit, gpu)
     if index.image_encoder is not None:
         gpu = _on_gpu(index.image_encoder, resources)

@@ -13,6 +13,9 @@ from kohaku_ray.run.tables import SCHEMAS
 COMPARED = ["submission.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage")]
 """Outputs that are the same to the byte however a run was made."""
 
+KEY = "sk-Secret-0123456789abcdef"
+"""The value of OUR_KEY, in this process and those of the session's cluster."""
+
 
 def deployment(server: FakeOpenAI, **more: object) -> dict[str, object]:
     return {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None, **more}

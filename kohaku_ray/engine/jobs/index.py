@@ -58,7 +58,9 @@ def run_index(config: Config) -> IndexSummary:
     for name in forget_damaged(config.index.path):
         say(f"index   {name} is damaged and deleted: its index is built again from the documents")
     with connected(config.cluster):
-        of_texts, of_images = plan_encoders(config, ray.cluster_resources())
+        sizes = sources["bytes"].to_pylist()
+        n_bytes = None if None in sizes else sum(sizes)
+        of_texts, of_images = plan_encoders(config, ray.cluster_resources(), n_bytes)
         for demand in (index_demand(config, of_texts), index_demand(config, of_images), caption_demand(config)):
             if demand is not None:
                 check_cluster(demand, config.cluster)

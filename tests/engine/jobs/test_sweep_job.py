@@ -46,6 +46,7 @@ def write_sweep(home: Path, tables: list[dict], name: str = "mine", **more) -> s
     path = home / f"{name}.yaml"
     places = {"output": str(home / f"out-{name}"), "runs": str(home / "runs"), "indexes": str(home / "indexes")}
     common = {"kohaku.top_k_final": None, "questions.limit": LIMIT, "ledger.path": str(home / "ledger")}
+    common |= {"cluster.retriever.replicas": 1}  # one starts sooner than two on few cores
     values = {"base": ["paper"], **places, "seeds": [0, 1], "tables": tables, **more}
     values["set"] = common | more.get("set", {})
     path.write_text(yaml.safe_dump(values, sort_keys=False))
