@@ -66,9 +66,27 @@ def bare_value(value: str, unit: str | None) -> str:
     found = numbers_of(value)
     if len(found) != 1 or not _NUMBER.match(value.strip()):
         return value
+    return _in_unit(found[0], value, unit)
+
+
+def stated_value(value: str, answer: str, unit: str | None) -> str:
+    """Write the value of an answer as ``bare_value`` does; ``WORDS`` where it has none.
+
+    Where a unit is asked for, a value that is the unit or words alone gives way to the answer's number, if it has one:
+    small models write ``"answer": "412 habitants", "answer_value": "habitants"``.
+    """
+    value = bare_value(value, unit)
+    if not unit or fold(value) not in ("", WORDS, fold(unit)):
+        return value or WORDS
+    prose = without_citations(answer)
+    found = numbers_of(prose)
+    return _in_unit(found[0], prose, unit) if len(found) == 1 else WORDS
+
+
+def _in_unit(number: float, text: str, unit: str | None) -> str:
     asked = _SCALE.search(unit or "")
-    scale = _SCALES[asked[1].lower()] if asked and _SCALE.search(value) else 1.0
-    return write_number(found[0] / scale)
+    scale = _SCALES[asked[1].lower()] if asked and _SCALE.search(text) else 1.0
+    return write_number(number / scale)
 
 
 def _value(match: re.Match[str]) -> float:
@@ -172,7 +190,7 @@ def read_reply(
         found,
         answer=answer.text,
         explanation=analysis.text,
-        answer_value="" if is_blank else bare_value(value, question.answer_unit) or WORDS,
+        answer_value="" if is_blank else stated_value(value, answer.text, question.answer_unit),
         ref_ids=ref_ids,
         flags=tuple(flag for flag in found.flags if flag != "uncited" or not ref_ids),
         is_blank=is_blank,

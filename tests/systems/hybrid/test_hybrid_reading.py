@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.systems.hybrid.answer import (
+    WORDS,
     bare_value,
     check_citations,
     numbers_of,
     read_numbers,
+    stated_value,
     without_citations,
 )
 from kohaku_ray.systems.hybrid.stages import Text
@@ -59,6 +61,24 @@ def test_numbers_stand_in_reading_order_with_their_place():
 )
 def test_a_value_of_one_number_is_written_bare(value, unit, bare):
     assert bare_value(value, unit) == bare
+
+
+@pytest.mark.parametrize(
+    ("value", "answer", "unit", "stated"),
+    [
+        ("habitants", "412 habitants", "habitants", "412"),
+        ("Habitants", "412 habitants [1002 / ouest.example / 2024-01-12].", "habitants", "412"),
+        ("texte", "La taxe rapportera 9,6 millions d'euros par an.", "millions d'euros", "9.6"),
+        ("habitants", "412 habitants, dont 60 enfants", "habitants", WORDS),
+        ("habitants", "Tous les habitants", "habitants", WORDS),
+        ("400", "412 habitants", "habitants", "400"),
+        ("texte", "Elle a cédé en 1962.", None, WORDS),
+        ("la digue", "La digue, de 412 mètres", "habitants", "la digue"),
+        ("", "Elle a cédé.", None, WORDS),
+    ],
+)
+def test_a_value_that_is_the_unit_or_words_gives_way_to_the_answers_one_number(value, answer, unit, stated):
+    assert stated_value(value, answer, unit) == stated
 
 
 def text(ref_id, netloc="ouest.example", date="2024-01-12"):
