@@ -160,6 +160,7 @@ def test_commands_on_a_cluster_run_and_the_readmes_own_documents_are_answered(pr
     """All pages' commands once, in their order; two questions of two members are enough."""
     wanted = {tuple(command.words): command for page in PAGES for command in commands(page) if needs_ray(command)}
     few = [f"index.encoder.model={tiny_encoder}", "index.encoders=1", "questions.limit=2", "ensemble.members=2"]
+    few += ["cluster.retriever.replicas=1"]
     overrides = [part for one in few for part in ("--set", one)]
     for command in wanted.values():
         job, *rest = command.words[1:]

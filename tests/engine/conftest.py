@@ -73,6 +73,7 @@ def small_config(tiny_encoder, tmp_path: Path) -> Callable[..., Config]:
     def make(preset: str, *overrides: str, run: str = "run") -> Config:
         own = [f"{name}={tmp_path}/{place}" for name, place in (("index.path", "index"), ("ledger.path", "ledger"))]
         own += [f"run={tmp_path}/{run}", "index.encoders=1", f"index.encoder.model={tiny_encoder}"]
+        own += ["cluster.retriever.replicas=1"]  # each takes a core seconds to start
         return load_config(preset, [*own, *overrides])
 
     return make
