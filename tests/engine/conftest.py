@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,10 +48,11 @@ def pool(sample_index) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def run_answer(pool) -> Callable[..., AnswerSummary]:
-    """Answer through the session's actors."""
+    """Answer through the session's actors, also where a command, which this replaces for it, has none."""
     from kohaku_ray.engine.jobs import answer
 
-    return functools.partial(answer.run_answer, pool=pool)
+    ours = answer.run_answer
+    return lambda config, **settings: ours(config, **settings | {"pool": pool})
 
 
 @pytest.fixture

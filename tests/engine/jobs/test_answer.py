@@ -184,7 +184,7 @@ def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
 
 
 def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_path, capsys, run_answer, monkeypatch):
-    monkeypatch.setattr("kohaku_ray.engine.jobs.answer.run_answer", run_answer)
+    monkeypatch.setattr(answer_job, "run_answer", run_answer)
 
     def script(index, body):
         return (
@@ -205,7 +205,10 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_whose_every_call_fails_stops_asking_and_says_why(sample_config, tmp_path, capsys, run_answer):
+def test_a_run_whose_every_call_fails_stops_asking_and_says_why(
+    sample_config, tmp_path, capsys, run_answer, monkeypatch
+):
+    monkeypatch.setattr(answer_job, "run_answer", run_answer)
     said = {"error": {"message": "no such key", "id": "req-1234567890"}}
     with FakeOpenAI(lambda index, body: Action(401, said)) as server:
         flags = ["ensemble.members=2", "fail_after=6", "cluster.block_size=1", "cluster.blocks_in_flight=1"]

@@ -70,6 +70,7 @@ def files_with_the_key(*homes: str | Path) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index, tmp_path, ray_home):
     """Calls are not answered when the signal comes."""
     sweep = tmp_path / "two.yaml"

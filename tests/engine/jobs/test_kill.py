@@ -161,6 +161,7 @@ def chains(cluster, sample_index, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_same(chains, run_answer):
     one_by_one = {"cluster.block_size": "1", "cluster.blocks_in_flight": "1"}
     small = chains(**one_by_one, **{"questions.limit": "6", "ensemble.members": "2"})

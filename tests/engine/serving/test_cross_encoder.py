@@ -23,6 +23,8 @@ from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.store import Index
 from kohaku_ray.run.deployments import model_identity
 
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
 COUNTED = "pairs ranked"
 
 
@@ -131,7 +133,6 @@ def slow(application, model, tmp_path_factory) -> tuple[str, Path]:
     serve.delete("slow")
 
 
-@pytest.mark.slow
 def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     name, notes = slow
 
@@ -148,7 +149,6 @@ def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     np.testing.assert_allclose(np.concatenate(found), expected[:60], atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
     name, notes = slow
     n_before = len(list(notes.iterdir()))
@@ -189,7 +189,6 @@ def evidence(run: str) -> list[dict]:
     return [row for row in rows if row["step"] == "evidence"]
 
 
-@pytest.mark.slow
 def test_a_run_is_ranked_by_it(application, pool, run_answer, sample_config, deployment, model):
     small = ("questions.limit=6", "ensemble.members=2", "kohaku.bm25_top_k=0", "kohaku.dedup=node")
     ranked = ("kohaku.cross_encoder=pairs", f"deployments.pairs={json.dumps(deployment)}")
