@@ -87,6 +87,7 @@ def home(cluster, tiny_encoder, tmp_path_factory):
         "questions": {"limit": 6},
         "ensemble": {"members": 2},
         "lookup": {"paragraphs": 3},
+        "cluster": {"retriever": {"replicas": 1}},
     }
     (home / "own.yaml").write_text(yaml.safe_dump(values))
     assert main(["index", f"{home}/own.yaml"]) == 0
