@@ -137,7 +137,7 @@ class IndexConfig(Section):
     vectors beyond the view of images; None: the text encoder, which must read images for image and both."""
     encoders: PositiveInt | None = None
     """Actors that encode texts, and the most that encode images; None: as many as fit the GPUs, or without GPUs one per
-    CPU, of which texts get one per 256 KiB of documents."""
+    CPU, of which texts get one per 64 KiB of documents."""
     encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
     """GPUs per encoder, where there are any; 0.5: two encoders share one."""
     build_gpus: Annotated[float, Field(ge=0)] = 0.0

@@ -19,7 +19,7 @@ from kohaku_ray.config.deployments import (
 from kohaku_ray.config.sections import ClusterConfig, EncoderConfig
 from kohaku_ray.errors import ConfigError
 
-BYTES_PER_ENCODER = 1 << 18  # a CPU encodes them by MiniLM in about the time that an encoder's start costs it: 10 s
+BYTES_PER_ENCODER = 1 << 16  # a CPU encodes them by MiniLM in 3 s; to start costs it 10 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,8 @@ def plan_encoders(
     """
     index, gpu = config.index, _on_gpu(config.index.encoder, resources)
     fit = _n_that_fit(config, resources, gpu)
-    if n_bytes is not None and not gpu:
-        fit = min(fit, 1 + n_bytes // BYTES_PER_ENCODER)
-    of_texts = of_images = Encoders(index.encoders or fit, gpu)
+    worth = fit if gpu or n_bytes is None else 1 + n_bytes // BYTES_PER_ENCODER
+    of_texts, of_images = Encoders(index.encoders or min(fit, worth), gpu), Encoders(index.encoders or fit, gpu)
     if index.image_encoder is not None:
         gpu = _on_gpu(index.image_encoder, resources)
         fit = _n_that_fit(config, resources, gpu)
