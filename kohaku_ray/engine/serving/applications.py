@@ -113,8 +113,9 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
     names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
     user = uuid.uuid4().hex
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    if release:
-        _registry()  # its process starts while Serve does
+    # Asked for once: on a busy machine every look-up of its name may take longer than a heartbeat may be late. Its
+    # process starts while Serve does.
+    registry: Any = _registry() if release else None
     _start_serve()
     for name, deployment in deployments.items():
         if deployment.application is not None and not is_running(deployment.application):
@@ -128,20 +129,20 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
 
     def beat() -> None:
         if ray.is_initialized():  # else Ray would start a cluster of its own
-            _registry().beat.remote(user, list(ours.values()))
+            registry.beat.remote(user, list(ours.values()))
 
     try:
         with repeated(beat, BEAT_S, "beat") if release else nullcontext():
             for name, application in ours.items():
                 claim: Claim = "start"
-                while release and (claim := ray_get(_registry().claim.remote(user, application))) == "wait":
+                while release and (claim := ray_get(registry.claim.remote(user, application))) == "wait":
                     time.sleep(0.5)
                 if claim == "start":
                     _start(application, name, deployments[name])
             yield names
     finally:
         if release:
-            ray_get(_registry().release.remote(user))
+            ray_get(registry.release.remote(user))
 
 
 class Applications:
@@ -190,8 +191,12 @@ class Applications:
     async def _end_lost(self) -> None:
         """End the applications of lost users, and those that could not be ended before."""
         while True:
+            asleep = time.monotonic()
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
+            # What held this process up kept heartbeats from it: nobody is lost by that.
+            late = now - asleep - BEAT_S
+            self._seen = {name: {user: at + late for user, at in seen.items()} for name, seen in self._seen.items()}
             users = [user for users in self._seen.values() for user in users.items()]
             await self.release(*{user for user, seen in users if now - seen > LOST_AFTER_S})
 

@@ -90,6 +90,22 @@ def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve,
     assert "application app could not be ended, next try in 0.01 s: the controller is busy" in caplog.text
 
 
+def test_what_holds_the_registry_up_loses_no_user(serve, monkeypatch):
+    monkeypatch.setattr(applications, "LOST_AFTER_S", 0.3)
+
+    async def run():
+        registry = Applications()
+        await registry.claim("one", "app")
+        serve.running.add("app")
+        await asyncio.sleep(0.05)
+        time.sleep(0.5)  # the machine stands still, and with it the heartbeats
+        await asyncio.sleep(0.05)
+        assert serve.running == {"app"}
+        await until(lambda: not serve.running)  # from here on it is silent by itself
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("is_up", [True, False])
 def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch, is_up):
     class Registry:
