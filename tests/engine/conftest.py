@@ -48,7 +48,7 @@ def pool(sample_index) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def run_answer(pool) -> Callable[..., AnswerSummary]:
-    """Answer through the session's actors, also where a command, which this replaces for it, has none."""
+    """Answer through the session's actors, whatever pool the caller names: a command names none."""
     from kohaku_ray.engine.jobs import answer
 
     ours = answer.run_answer

@@ -124,7 +124,7 @@ def slow(application, model, tmp_path_factory) -> tuple[str, Path]:
 
         def noted(self, batch, **settings):
             (notes / f"{time.monotonic()} {len(batch)}").touch()
-            time.sleep(0.5)  # meanwhile calls gather, or the replica is killed
+            time.sleep(2)  # meanwhile calls gather, on a loaded machine too, or the replica is killed
             return self._predict(batch, **settings)
 
     one = serve.deployment(Slow, max_ongoing_requests=64).bind(CrossEncoderConfig(model=model, max_tokens=128))
@@ -142,7 +142,7 @@ def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     found = asyncio.run(ask())
     sizes = [int(note.name.split()[1]) for note in notes.iterdir()]
     assert sum(sizes) == 60
-    assert len(sizes) <= 10, "callers that come while a batch is computed share the next"
+    assert len(sizes) <= 4, "twenty callers, a few batches"
     starts = sorted(float(note.name.split()[0]) for note in notes.iterdir())
     assert min(np.diff(starts), default=1.0) >= 0.5, "one batch at a time"
     assert [len(scores) for scores in found] == [3] * 20
