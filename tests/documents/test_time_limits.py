@@ -94,6 +94,7 @@ def test_mupdf_is_ended_inside_a_page_and_the_next_file_is_read():
     assert time.monotonic() - started < 2  # forked, not started anew
 
 
+@pytest.mark.slow
 def test_a_small_file_that_needs_much_memory_is_one_reject():
     packer = zlib.compressobj(9)
     text = b"BT /F 6 Tf 9 9 Td (Hello there) Tj ET\n" * 1000

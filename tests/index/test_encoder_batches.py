@@ -25,7 +25,7 @@ def texts() -> list[str]:
     documents = [file.read_text(encoding="utf-8") for file in files]
     lines = [line for document in documents for line in document.splitlines() if line]
     odd = ["", " two  spaces\t", "ÉCLAIR 각 🙂 \0", "https://example.org/a.png", "x" * 2000]
-    return [*lines[::10], *documents[:2], *odd]
+    return [*lines[::20], *sorted(documents, key=len)[:2], *odd]
 
 
 def changed(path: str, folder: Path, file: str, **settings: object) -> str:
@@ -118,15 +118,15 @@ def test_a_model_with_code_of_its_own_tokenises_with_it(version, tmp_path):
 
 
 @pytest.fixture
-def alone():
+def alone(tiny_encoder):
     """An encoder on one device, as on a GPU: no pool, and some batches."""
-    encoder = SentenceEncoder(MODEL, device="cpu", batch_tokens=512)
+    encoder = SentenceEncoder(tiny_encoder, device="cpu", batch_tokens=256)
     encoder._pool = None
     return encoder
 
 
-def test_the_next_batches_are_made_by_one_thread_while_one_is_computed(alone, texts):
-    expected = tokenised_again(SentenceEncoder(MODEL, device="cpu", batch_tokens=512)).encode_passages(texts)
+def test_the_next_batches_are_made_by_one_thread_while_one_is_computed(alone, texts, tiny_encoder):
+    expected = tokenised_again(SentenceEncoder(tiny_encoder, device="cpu", batch_tokens=256)).encode_passages(texts)
     events, features, embed = [], alone._features, alone._model.embed
 
     def makes(*given):

@@ -24,6 +24,10 @@ from kohaku_ray.systems.narrative.rules import Passage
 MOST_CITED = 8
 """Excerpts that a judgement may cite."""
 
+MOST_CHARS = 256
+"""Longest text of a judgement in characters, and half of its longest rationale: with ``MOST_CITED`` excerpts it fits
+2,048 tokens. Unbounded, a small model repeats an analysis until its reply is cut off."""
+
 LEAST_WEIGHT = 1e-6
 """Weight of a ballot without any confidence: a label that nobody else gives still wins over none."""
 
@@ -79,12 +83,12 @@ class Judgement:
 
 def judgement_schema(node_ids: Sequence[str]) -> dict[str, Any]:
     """Describe a judgement as JSON: what may be cited, and what it means, before the label it leads to."""
-    string = {"type": "string"}
+    text = {"type": "string", "maxLength": MOST_CHARS}
     node_id = {"type": "string", "enum": list(node_ids)}
-    cited = _object(node_id=node_id, quote=string, claim=string, analysis=string)
+    cited = _object(node_id=node_id, quote=text, claim=text, analysis=text)
     return _object(
         excerpts={"type": "array", "items": cited, "maxItems": MOST_CITED},
-        rationale=string,
+        rationale={"type": "string", "maxLength": 2 * MOST_CHARS},
         label={"type": "string", "enum": list(LABELS)},
         confidence={"type": "number"},
     )

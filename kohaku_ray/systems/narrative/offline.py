@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.baseline import Baseline, Draw
+from kohaku_ray.systems.narrative.dossier import MOST_CHARS, MOST_CITED
 from kohaku_ray.systems.narrative.names import words_of
 
 CONFIDENCE = 0.95
@@ -32,8 +33,10 @@ class OfflineJudge(Baseline):
         if findings := variables["findings"]:
             reasons = "; ".join(f"{one['rule']}: {one['reason']}" for one in findings)
             return {
-                "excerpts": [_cited(one["ref_id"], one["excerpt"], one["claim"], one["reason"]) for one in findings],
-                "rationale": f"{_SAYS}the rules found a contradiction: {reasons}.",
+                "excerpts": [
+                    _cited(one["ref_id"], one["excerpt"], one["claim"], one["reason"]) for one in findings[:MOST_CITED]
+                ],
+                "rationale": f"{_SAYS}the rules found a contradiction: {reasons}."[: 2 * MOST_CHARS],
                 "label": CONTRADICT,
                 "confidence": CONFIDENCE,
             }
@@ -64,4 +67,5 @@ def _nearest(claim: Mapping[str, str], text: str) -> dict[str, str]:
 
 
 def _cited(node_id: str, quote: str, claim: str, analysis: str) -> dict[str, str]:
-    return {"node_id": node_id, "quote": quote, "claim": claim, "analysis": analysis}
+    texts = {"quote": quote, "claim": claim, "analysis": analysis}
+    return {"node_id": node_id} | {name: text[:MOST_CHARS] for name, text in texts.items()}

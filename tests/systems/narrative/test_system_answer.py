@@ -110,12 +110,24 @@ def test_a_name_the_book_lacks_is_left_out_of_the_search_and_said_to_the_model()
     assert searched[1][-1].startswith("Anton Varga Anton Varga was born")
 
 
-def test_the_schema_admits_the_shown_ids_alone():
+def test_the_schema_admits_the_shown_ids_alone_and_no_endless_text():
     _, tools = asked(verdict(CONSISTENT), k=2)
     (call,) = tools.calls
     shown = [part["ref_id"] for part in call.prompt.variables["passages"]]
-    jsonschema.validate(json.loads(verdict(CONSISTENT, node_id=shown[1])), call.schema)
-    for wrong in (verdict(CONSISTENT, node_id="other:c0"), verdict("maybe"), verdict(CONSISTENT, extra=1)):
+    longest = {"quote": "q" * 256, "claim": "c" * 256, "analysis": "a" * 256}
+    (cited,) = json.loads(verdict(CONSISTENT, node_id=shown[1], **longest))["excerpts"]
+    good = verdict(CONSISTENT, excerpts=[cited] * 8, rationale="r" * 512)
+    jsonschema.validate(json.loads(good), call.schema)
+    assert len(good) < 2048 * 4.5, "English has more characters a token: the longest judgement is not cut off"
+    longer = [{**cited, name: text + "."} for name, text in longest.items()]
+    for wrong in (
+        verdict(CONSISTENT, node_id="other:c0"),
+        verdict("maybe"),
+        verdict(CONSISTENT, extra=1),
+        verdict(CONSISTENT, excerpts=[cited] * 9),
+        verdict(CONSISTENT, rationale="r" * 513),
+        *(verdict(CONSISTENT, excerpts=[one]) for one in longer),
+    ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(json.loads(wrong), call.schema)
     assert list(call.schema["properties"]) == ["excerpts", "rationale", "label", "confidence"]
