@@ -16,7 +16,7 @@ from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.systems.narrative import SYSTEM
-from kohaku_ray.systems.narrative.dossier import find_quote, read_judgement, results_csv
+from kohaku_ray.systems.narrative.dossier import find_quote, judgement_schema, read_judgement, results_csv
 from kohaku_ray.systems.narrative.offline import CONFIDENCE, OfflineJudge
 
 STORIES = stories()
@@ -42,6 +42,13 @@ def test_a_finding_is_a_contradiction(role):
     found = asked(role, findings=(finding, finding))
     assert (found["label"], found["confidence"]) == (CONTRADICT, CONFIDENCE)
     assert found["excerpts"][0] == {"node_id": "c0", "quote": "He rose.", "claim": "c", "analysis": "why"}
+
+
+def test_its_texts_are_as_short_as_a_models():
+    long = {"rule": "r", "claim": "he " * 99, "excerpt": "He rose " * 99, "reason": "why " * 99, "ref_id": "c0"}
+    found = asked("search", findings=(long,) * 9)
+    jsonschema.validate(found, judgement_schema(["c0"]))
+    assert found["excerpts"][0]["quote"] == ("He rose " * 99)[:256]
 
 
 @pytest.mark.parametrize(
