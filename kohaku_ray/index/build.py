@@ -189,7 +189,7 @@ def build_shard(
         settings.paragraph_vectors,
         settings.encoder,
         (keys, vectors),
-        known_vectors(path, settings.encoder) if known is None else known,
+        known_vectors(path, settings.encoder, number) if known is None else known,
         captions=plan.encodes_captions,
     )
     images = placed(tree, plan, image_vectors, known_image_vectors(path))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,32 @@ from kohaku_ray.storage import Directory
 IMAGE_VECTORS = "image-vectors"
 """File of a shard: the node row of each image paragraph, the key and the vector of its image."""
 
-Part = tuple[Keys, I64, F32]
-"""Sorted keys, shape ``(n,)``; the row of each in a matrix; the matrix, shape ``(m, d)``."""
+
+@dataclass(frozen=True)
+class Part:
+    """Vectors by the key of their text, which are read when one is wanted: a shard of an index on S3 has gigabytes.
+
+    Attributes:
+        keys: Sorted; shape ``(n,)``.
+        rows: The row of each in the matrix.
+        read: Read the matrix, shape ``(m, d)``.
+    """
+
+    keys: Keys
+    rows: I64
+    read: Callable[[], F32]
+
+    @functools.cached_property
+    def matrix(self) -> F32:
+        """The vectors."""
+        return self.read()
+
+    def find(self, keys: Keys) -> tuple[Mask, I64]:
+        """Tell which of ``k`` keys it has, shape ``(k,)``, and their rows in the matrix."""
+        at = np.searchsorted(self.keys, keys)
+        there = at < len(self.keys)
+        there[there] = self.keys[at[there]] == keys[there]
+        return there, self.rows[at[there]]
 
 
 class KnownVectors:
@@ -28,23 +54,23 @@ class KnownVectors:
         dim: Length of a vector; 0: there are none.
     """
 
-    def __init__(self, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, parts: Sequence[Part] = (), dim: int = 0) -> None:
         """Combine matrices: the first that has a key gives its vector."""
-        self._parts = [part for part in parts if len(part[0])]
-        self.dim = next((matrix.shape[1] for _, _, matrix in self._parts), 0)
+        self._parts = [part for part in parts if len(part.keys)]
+        self.dim = dim if self._parts else 0
 
     def __len__(self) -> int:
         """Count the vectors; a text in several shards counts in each."""
-        return sum(len(keys) for keys, _, _ in self._parts)
+        return sum(len(part.keys) for part in self._parts)
 
     @classmethod
     def of(cls, keys: Keys, vectors: F32) -> KnownVectors:
         """Hold vectors with their keys, in any order."""
-        return cls([_sorted(as_keys(keys), vectors)])
+        return cls([_sorted(as_keys(keys), vectors)], vectors.shape[1])
 
     def behind(self, others: KnownVectors) -> KnownVectors:
         """Look keys up among others first, then here."""
-        return KnownVectors([*others._parts, *self._parts])
+        return KnownVectors([*others._parts, *self._parts], others.dim or self.dim)
 
     def lookup(self, keys: Keys) -> tuple[Mask, F32]:
         """Tell which keys are known, shape ``(k,)``, and return the vectors of those, in the order of the keys."""
@@ -52,9 +78,10 @@ class KnownVectors:
         found, vectors = np.zeros(len(keys), bool), np.empty((len(keys), self.dim), np.float32)
         for part in self._parts:
             missing = np.flatnonzero(~found)
-            there, rows = _find(part, keys[missing])
-            vectors[missing[there]] = part[2][rows]
-            found[missing[there]] = True
+            there, rows = part.find(keys[missing])
+            if there.any():
+                vectors[missing[there]] = part.matrix[rows]
+                found[missing[there]] = True
         return found, vectors if found.all() else vectors[found]
 
     def has(self, keys: Keys) -> Mask:
@@ -62,16 +89,20 @@ class KnownVectors:
         keys = as_keys(keys)
         found = np.zeros(len(keys), bool)
         for part in self._parts:
-            found |= _find(part, keys)[0]
+            found |= part.find(keys)[0]
         return found
 
 
-def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
-    """Map the vectors that an index holds; none for a missing or damaged index, or one of another encoder."""
+def known_vectors(path: str, identity: Mapping[str, Any], shard: int | None = None) -> KnownVectors:
+    """Map the vectors that an index holds; none for a missing or damaged index, or one of another encoder.
+
+    Those of ``shard`` come first: it needs hardly one of another's.
+    """
     try:
         index = Index.open(path)
         if index.manifest["passage_identity"] == plain(passage_part(identity)):
-            return KnownVectors([_part(index, shard["files"]) for shard in index.manifest["shards"]])
+            shards = sorted(index.manifest["shards"], key=lambda one: one["number"] != shard)
+            return KnownVectors([_part(index, one["files"]) for one in shards], index.manifest["dim"])
     except StorageError:
         raise  # not to be taken for an index without vectors
     except DataError:
@@ -93,25 +124,22 @@ def known_image_vectors(path: str) -> KnownVectors:
         raise
     except DataError:
         return KnownVectors()
-    return KnownVectors([_sorted(column_keys(table["key"]), column_matrix(table["vector"])) for table in tables])
+    held = [(column_keys(table["key"]), column_matrix(table["vector"])) for table in tables]
+    return KnownVectors(
+        [_sorted(*one) for one in held], next((vectors.shape[1] for keys, vectors in held if len(keys)), 0)
+    )
 
 
 def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> Part:
     # Large and mapped: a job compares their checksums once, before it starts.
     table = read_table(index.directory, files["keys"], mapped=True)
-    matrix = column_matrix(read_table(index.directory, files["vectors"], mapped=True)["vector"])
-    return column_keys(table["key"]), table["place"].to_numpy(), matrix
+
+    def matrix() -> F32:
+        return column_matrix(read_table(index.directory, files["vectors"], mapped=True)["vector"])
+
+    return Part(column_keys(table["key"]), table["place"].to_numpy(), matrix)
 
 
 def _sorted(keys: Keys, vectors: F32) -> Part:
     order = np.argsort(keys, kind="stable")
-    return keys[order], order, vectors
-
-
-def _find(part: Part, keys: Keys) -> tuple[Mask, I64]:
-    """Tell which of ``k`` keys a part has, shape ``(k,)``, and their rows in its matrix."""
-    sorted_keys, rows, _ = part
-    at = np.searchsorted(sorted_keys, keys)
-    there = at < len(sorted_keys)
-    there[there] = sorted_keys[at[there]] == keys[there]
-    return there, rows[at[there]]
+    return Part(keys[order], order, lambda: vectors)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from small_index import IDENTITY, FakeEncoder
 
 from kohaku_ray import storage
 from kohaku_ray.errors import StorageError
+from kohaku_ray.index.arrays import column_keys
 from kohaku_ray.index.known import known_vectors
-from kohaku_ray.index.store import MANIFEST, Index
+from kohaku_ray.index.store import MANIFEST, Index, read_table
 from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
@@ -56,6 +58,22 @@ def test_a_build_whose_upload_breaks_off_leaves_the_old_index(s3, build, documen
     assert Index.open(path).manifest["counts"]["n_documents"] == 1
     build(path, documents("a", "b"))
     assert Index.open(path).manifest["counts"]["n_documents"] == 2
+
+
+def test_a_shard_that_is_built_again_reads_no_vectors_but_its_own(s3, build, documents, fake_encoder):
+    """Else an index of n shards reads its vectors n times."""
+    path, encoder = s3.uri("index/again"), fake_encoder()
+    build(path, documents(*"abcdefghi"), n_shards=3)
+    files = [shard["files"] for shard in Index.open(path).manifest["shards"]]
+    assert len(files) == 3
+    s3.sent.clear()
+    keys = np.concatenate([column_keys(read_table(Directory(path), one["keys"])["key"]) for one in files])
+    assert known_vectors(path, IDENTITY).has(keys).all()
+    read = [f"/kohaku/index/again/{one['vectors']['name']}" for one in files]
+    assert not any(s3.sent[name] for name in read)
+    build(path, documents(*"abcdefghijklmnopqr"), encoder, n_shards=3)
+    assert not any(text.startswith(tuple("abcdefghi")) for text in encoder.asked)
+    assert [s3.sent[name] for name in read] == [one["vectors"]["bytes"] for one in files]
 
 
 @pytest.mark.usefixtures("impatient")

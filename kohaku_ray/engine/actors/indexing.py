@@ -281,7 +281,7 @@ def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any
     terms = build_terms(tree, settings, views)
     _, texts = texts_to_encode(tree, settings.paragraph_vectors, captions=settings.image_plan.encodes_captions)
     wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
-    known = known_vectors(path, settings.encoder)
+    known = known_vectors(path, settings.encoder, number)
     wanted = wanted[~known.has(wanted)]
     del tree, texts
     yield None
