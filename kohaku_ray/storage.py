@@ -207,7 +207,10 @@ class Directory:
         root = self.full(folder) if folder else self._root
         selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
         with self._asking("cannot list"):
-            infos = self._filesystem.get_file_info(selector)
+            try:
+                infos = self._filesystem.get_file_info(selector)
+            except FileNotFoundError:  # made between Arrow's attempt to list it and its look whether it is there
+                infos = self._filesystem.get_file_info(selector)
         found = (info for info in infos if info.is_file)
         return sorted(info.path[len(self._root.rstrip("/")) + 1 :] for info in found)
 

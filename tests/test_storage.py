@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
 from kohaku_ray import storage
 from kohaku_ray.errors import ConfigError, StorageError
-from kohaku_ray.storage import below, is_directory, is_file, publish, read_file, remove
+from kohaku_ray.storage import Directory, below, is_directory, is_file, publish, read_file, remove
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,16 @@ def test_files_are_written_read_looked_at_and_removed(s3):
     assert not is_file(file)
     with pytest.raises(FileNotFoundError):
         read_file(file)
+
+
+def test_a_folder_that_is_made_while_it_is_listed_is_empty_or_there(tmp_path):
+    """Arrow looks twice: whether it can list it, and if not, whether it is there."""
+    for folder in map(str, range(300)):
+        maker = threading.Thread(target=(tmp_path / folder).mkdir)
+        maker.start()
+        while maker.is_alive():
+            assert Directory(str(tmp_path)).names(folder) == []
+        maker.join()
 
 
 @pytest.mark.parametrize("kind", ["busy", "drop", "cut"])
