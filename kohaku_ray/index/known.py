@@ -27,11 +27,13 @@ class Part:
     Attributes:
         keys: Sorted; shape ``(n,)``.
         rows: The row of each in the matrix.
-        read: Read the matrix, shape ``(m, d)``.
+        dim: Length of a vector.
+        read: Read the matrix, shape ``(m, dim)``.
     """
 
     keys: Keys
     rows: I64
+    dim: int
     read: Callable[[], F32]
 
     @functools.cached_property
@@ -54,10 +56,10 @@ class KnownVectors:
         dim: Length of a vector; 0: there are none.
     """
 
-    def __init__(self, parts: Sequence[Part] = (), dim: int = 0) -> None:
+    def __init__(self, parts: Sequence[Part] = ()) -> None:
         """Combine matrices: the first that has a key gives its vector."""
         self._parts = [part for part in parts if len(part.keys)]
-        self.dim = dim if self._parts else 0
+        self.dim = next((part.dim for part in self._parts), 0)
 
     def __len__(self) -> int:
         """Count the vectors; a text in several shards counts in each."""
@@ -66,11 +68,11 @@ class KnownVectors:
     @classmethod
     def of(cls, keys: Keys, vectors: F32) -> KnownVectors:
         """Hold vectors with their keys, in any order."""
-        return cls([_sorted(as_keys(keys), vectors)], vectors.shape[1])
+        return cls([_sorted(as_keys(keys), vectors)])
 
     def behind(self, others: KnownVectors) -> KnownVectors:
         """Look keys up among others first, then here."""
-        return KnownVectors([*others._parts, *self._parts], others.dim or self.dim)
+        return KnownVectors([*others._parts, *self._parts])
 
     def lookup(self, keys: Keys) -> tuple[Mask, F32]:
         """Tell which keys are known, shape ``(k,)``, and return the vectors of those, in the order of the keys."""
@@ -102,7 +104,7 @@ def known_vectors(path: str, identity: Mapping[str, Any], shard: int | None = No
         index = Index.open(path)
         if index.manifest["passage_identity"] == plain(passage_part(identity)):
             shards = sorted(index.manifest["shards"], key=lambda one: one["number"] != shard)
-            return KnownVectors([_part(index, one["files"]) for one in shards], index.manifest["dim"])
+            return KnownVectors([_part(index, one["files"]) for one in shards])
     except StorageError:
         raise  # not to be taken for an index without vectors
     except DataError:
@@ -124,10 +126,7 @@ def known_image_vectors(path: str) -> KnownVectors:
         raise
     except DataError:
         return KnownVectors()
-    held = [(column_keys(table["key"]), column_matrix(table["vector"])) for table in tables]
-    return KnownVectors(
-        [_sorted(*one) for one in held], next((vectors.shape[1] for keys, vectors in held if len(keys)), 0)
-    )
+    return KnownVectors([_sorted(column_keys(table["key"]), column_matrix(table["vector"])) for table in tables])
 
 
 def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> Part:
@@ -137,9 +136,9 @@ def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> Part:
     def matrix() -> F32:
         return column_matrix(read_table(index.directory, files["vectors"], mapped=True)["vector"])
 
-    return Part(column_keys(table["key"]), table["place"].to_numpy(), matrix)
+    return Part(column_keys(table["key"]), table["place"].to_numpy(), index.manifest["dim"], matrix)
 
 
 def _sorted(keys: Keys, vectors: F32) -> Part:
     order = np.argsort(keys, kind="stable")
-    return Part(keys[order], order, lambda: vectors)
+    return Part(keys[order], order, vectors.shape[1], lambda: vectors)

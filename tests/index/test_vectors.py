@@ -83,7 +83,7 @@ def test_approximate_factories_find_most_and_score_exactly(factory):
 def test_queries_search_as_many_inverted_lists_as_they_are_told(capfd):
     vectors, queries = random_units(4000, 16), random_units(40, 16, 3)
     exact = VectorIndex.build(vectors, np.arange(4000)).search(queries, 10)
-    for factory in ("IVF64,Flat", "PCA16,IVF64,Flat"):
+    for factory in ("IVF64,Flat", "OPQ8,IVF64,Flat"):
         index, found = VectorIndex.build(vectors, np.arange(4000), factory), {}
         for n_lists in (1, 8, 64):
             index.probe(n_lists)
