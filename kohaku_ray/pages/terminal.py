@@ -121,8 +121,9 @@ class Progress:
             return
         self._said = now
         rate = done / max(now - self._began, 1e-9)
-        speed = f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
-        say(f"{self._job:<8}{done:g}/{self._total:g} {self._unit}  {speed}/s  {more or note}".rstrip())
+        speed = f"{1 / rate:,.0f} s each" if 0 < rate < 0.1 else f"{rate:,.{int(rate < 100)}f}/s"
+        so_far, total = (f"{n:,.1f}".removesuffix(".0") for n in (done, self._total))
+        say(f"{self._job:<8}{so_far}/{total} {self._unit}  {speed}  {more or note}".rstrip())
 
     def _drawn(self) -> Any:
         from tqdm import tqdm

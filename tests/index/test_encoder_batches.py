@@ -75,7 +75,9 @@ def recorded(encoder: SentenceEncoder) -> list[dict]:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("prompt", [None, "Represent this: "])
-@pytest.mark.parametrize("kind", ["package", "left", "no types", "without prompt", "small window"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("package", marks=pytest.mark.slow), "left", "no types", "without prompt", "small window"]
+)
 def test_batches_made_of_tokens_are_those_of_sentence_transformers(models, texts, kind, prompt):
     prompts = {"query_prompt": prompt, "passage_prompt": prompt}
     ours, library = (SentenceEncoder(models[kind], device="cpu", **prompts) for _ in range(2))

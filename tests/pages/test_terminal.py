@@ -45,6 +45,18 @@ def test_a_log_gets_plain_lines_at_most_twice_a_second(capsys, clock):
     assert not any("\r" in line for line in lines)
 
 
+def test_slow_work_and_much_work_can_be_read(capsys, clock):
+    with Progress("sweep", 13, "runs") as slow, Progress("batch", 2_000_000, "lines") as long:
+        clock.now += 3600
+        slow.show(2 + 14 / 41, "0 failed")
+        long.show(1_234_567)
+        long.show(0)
+    assert capsys.readouterr().err.splitlines() == [
+        "sweep   2.3/13 runs  1,538 s each  0 failed",
+        "batch   1,234,567/2,000,000 lines  343/s",
+    ]
+
+
 def test_a_terminal_gets_one_bar_with_the_time_that_is_left(monkeypatch, clock):
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 import ray
 
@@ -240,9 +241,14 @@ def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary
     try:
         with ledger.kept_alive():
             pool.wait_until_ready()
+            under_way: dict[str, float] = {}
             for run_id, outcome in _outcomes(plan, runs, pool, ledger):
-                summary.add(run_id, outcome)
-                progress.show(summary.n_ended, f"{len(summary.failed)} failed")
+                if isinstance(outcome, float):
+                    under_way[run_id] = outcome
+                else:
+                    under_way.pop(run_id, None)
+                    summary.add(run_id, outcome)
+                progress.show(summary.n_ended + sum(under_way.values()), f"{len(summary.failed)} failed")
             summary.shared.update(pool.counts())
     finally:
         pool.close()
@@ -250,15 +256,31 @@ def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary
 
 def _outcomes(
     plan: Plan, runs: Mapping[str, Config], pool: ActorPool, ledger: Ledger
-) -> Iterator[tuple[str, AnswerSummary | Exception]]:
-    """Make runs in threads, which only wait; yield each run's summary or error."""
+) -> Iterator[tuple[str, float | AnswerSummary | Exception]]:
+    """Make runs in threads, which only wait; yield the share of a run that is done, at last its summary or error."""
+    told: SimpleQueue[tuple[str, float | AnswerSummary | Exception]] = SimpleQueue()
     stop = threading.Event()
-    with ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
-        made = {threads.submit(_make_one, config, pool, ledger, stop): run_id for run_id, config in runs.items()}
+
+    def make(run_id: str, config: Config) -> None:
+        def go_on(share: float) -> None:
+            if stop.is_set():
+                raise KohakuRayError("the sweep was interrupted")
+            told.put((run_id, share))
+
         try:
-            for future in as_completed(made):
-                error = future.exception()
-                yield made[future], error if isinstance(error, Exception) else future.result()
+            told.put((run_id, _make_one(config, pool, ledger, go_on)))
+        except Exception as error:
+            told.put((run_id, error))
+
+    with ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
+        for run_id, config in runs.items():
+            threads.submit(make, run_id, config)
+        try:
+            n_left = len(runs)
+            while n_left:
+                run_id, outcome = told.get()
+                yield run_id, outcome
+                n_left -= not isinstance(outcome, float)
         except BaseException:
             stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
@@ -266,20 +288,20 @@ def _outcomes(
             raise
 
 
-def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.Event) -> AnswerSummary:
+def _make_one(config: Config, pool: ActorPool, ledger: Ledger, go_on: Callable[[float], None]) -> AnswerSummary:
     """Make one run as ``run_answer`` does, on a running pool, unless another sweep has made it meanwhile."""
     began = time.perf_counter()
     if is_finished(config.run):
         return AnswerSummary(config.run)
     RunDirectory(config.run).check_writable()
-
-    def go_on(_: AnswerSummary) -> None:
-        if stop.is_set():
-            raise KohakuRayError("the sweep was interrupted")
-
     context = context_of(config, ledger, _applications(config), config.declaration.prompts(config.prompts))
     identity = identity_of(config, open_index(config))
-    return make_run(pool, context, ledger, questions_of(config), identity, go_on, began)
+    questions = questions_of(config)
+
+    def show(so_far: AnswerSummary) -> None:
+        go_on(so_far.n_questions / len(questions))
+
+    return make_run(pool, context, ledger, questions, identity, show, began)
 
 
 def dry_run(plan: Plan) -> str:

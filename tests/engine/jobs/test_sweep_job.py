@@ -195,6 +195,7 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(indexes, tmp_path, ca
         assert main(arguments) == 3
         said = capsys.readouterr()
         assert f"{LIMIT} model calls got no reply: repeat the sweep" in said.err
+        assert re.search(r"^sweep   0\.\d/2 runs ", said.err, re.MULTILINE), "as questions are answered"
         assert "failed" in said.out
         failing = False
         assert main(arguments) == 0
