@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import time
 from concurrent import futures
-from contextlib import suppress
 
-import psutil
 import pytest
 from kit.fake_openai import FakeOpenAI
+from kit.ray_processes import reached_from_elsewhere
 
 from kohaku_ray.config.schema import ClusterConfig
 from kohaku_ray.engine import cluster
@@ -61,15 +59,12 @@ def test_names_without_a_port_and_servers_of_ray_pass():
         server.stop(None)
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("pool")
 def test_every_process_listens_on_loopback_alone():
-    found = set()
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # ended meanwhile
-            listening = [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
-            found |= {(process.name().split()[0], one.laddr.ip) for one in listening}
-    assert {"gcs_server", "raylet"} <= {process for process, _ in found}
-    assert [one for one in found if not ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback] == []
+    listening, open_to_all = reached_from_elsewhere()
+    assert not open_to_all
+    assert {"gcs_server", "raylet"} <= listening
+    assert any(name.startswith("ray::ServeReplica") for name in listening)
 
 
 def test_a_ray_that_does_not_start_is_said_in_words(monkeypatch):

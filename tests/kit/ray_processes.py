@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 
 import psutil
 
@@ -14,3 +15,14 @@ def our_processes() -> list[tuple[str, psutil.Process]]:
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append(((process.cmdline() or [""])[0], process))
     return found
+
+
+def reached_from_elsewhere() -> tuple[set[str], set[tuple[str, str]]]:
+    """Names of the processes that listen; of those that other machines may reach, with the address."""
+    found = set()
+    for _, process in our_processes():
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
+            listening = [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+            found |= {(process.name().split()[0], one.laddr.ip) for one in listening}
+    local = {one for one in found if ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback}
+    return {name for name, _ in found}, found - local

@@ -30,7 +30,7 @@ from kohaku_ray.config.deployments import (
 from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
-from kohaku_ray.engine.serving.handles import Together
+from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
 from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
@@ -84,6 +84,7 @@ class ChatReplica(Together):
     """A Serve replica that hosts one backend."""
 
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
+        listen_on_loopback()
         self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
         self._meter = Meter(deployment.gpus if isinstance(deployment, TransformersConfig) else 0)
         self._places = asyncio.Semaphore(deployment.max_ongoing)
@@ -343,6 +344,7 @@ class PairReplica:
     """Hosts one cross-encoder of sentence-transformers."""
 
     def __init__(self, deployment: CrossEncoderConfig) -> None:
+        listen_on_loopback()
         with without_sklearn():
             from sentence_transformers import CrossEncoder
 

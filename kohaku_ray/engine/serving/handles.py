@@ -65,6 +65,19 @@ class Handles:
         raise TransientModelError(f"{who}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}")
 
 
+def listen_on_loopback() -> None:
+    """Let the replica that starts in this process take calls by gRPC, which it unpickles, from this machine alone.
+
+    Ray 2.60 binds that port to all interfaces, also where its other servers are on 127.0.0.1, and asks for no token. It
+    serves nobody unless Serve is told to call by gRPC: handles call actors.
+    """
+    from ray._common.tls_utils import add_port_to_grpc_server
+    from ray.serve._private import constants, replica
+
+    if not (constants.RAY_SERVE_USE_GRPC_BY_DEFAULT or constants.RAY_SERVE_PROXY_USE_GRPC):
+        replica.add_port_to_grpc_server = lambda server, _: add_port_to_grpc_server(server, "127.0.0.1:0")
+
+
 class Together:
     """Answers the requests of a question, which have one prompt, in one call (a mixin of replicas)."""
 

@@ -14,7 +14,7 @@ from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
 from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.engine.errors import ReplicaLostError
-from kohaku_ray.engine.serving.handles import Together
+from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
 from kohaku_ray.engine.serving.meter import Meter, watch_power
 from kohaku_ray.engine.serving.vllm import IGNORE_EOS
 from kohaku_ray.errors import ContextOverflowError, ModelError
@@ -37,6 +37,7 @@ class VllmReplica(Together, LLMServer):
     """Answers our requests by the engine's chat completions, with its template, tokenizer, grammar and cache."""
 
     async def __init__(self, llm_config: LLMConfig, deployment: VllmConfig) -> None:  # type: ignore[misc]
+        listen_on_loopback()
         await super().__init__(llm_config)
         self._deployment = deployment
         self._model_id = llm_config.model_id

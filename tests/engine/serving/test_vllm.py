@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from kit import tiny_llama, tiny_lora
+from kit.ray_processes import reached_from_elsewhere
 from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
 
 from kohaku_ray.config import Config
@@ -207,6 +208,13 @@ def test_a_prompt_is_rendered_once_for_all_its_calls(tiny):
     assert len(rendered) == 2
     asyncio.run(ids(*(request(0, f"Why {n}?") for n in range(2 * PROMPTS))))
     assert len(replica._rendered) == PROMPTS
+
+
+@pytest.mark.usefixtures("application")
+def test_engines_and_their_replicas_listen_on_loopback_alone():
+    listening, open_to_all = reached_from_elsewhere()
+    assert not open_to_all
+    assert any(name.startswith("ray::ServeReplica") for name in listening)
 
 
 def replica_processes(application: str) -> list[psutil.Process]:
