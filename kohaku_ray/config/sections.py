@@ -64,7 +64,7 @@ class EncoderConfig(Section):
     dim: PositiveInt | None = None
     """Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own."""
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Number format of the model's weights."""
+    """Number format of the model's weights; bfloat16 nearly halves the time of CPUs that have it (avx512_bf16)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto: a GPU if Ray assigns one."""
     batch_tokens: Annotated[int, Field(ge=64)] | None = None
