@@ -1,7 +1,7 @@
 """How full an answer job keeps its replicas, measured and simulated; the driver's memory over a long run.
 
     python benchmarks/flow.py [--questions 400] [--members 5] [--call-s 4] [--queries 1] [--rounds 1]
-    python benchmarks/flow.py --set waiting.top_k=64 --set waiting.max_context_tokens=8000   # longer prompts
+    python benchmarks/flow.py --set waiting.max_context_tokens=8000          # longer prompts, of larger documents
     python benchmarks/flow.py --simulate PREPARE,ANSWER,VOTE,DRIVE,RECORD    # milliseconds of CPU, as the above prints
     python benchmarks/flow.py --driver 10000                                 # replayed questions
 
