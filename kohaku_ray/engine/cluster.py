@@ -96,15 +96,18 @@ def _on_loopback() -> Iterator[None]:
 
     Ray does so by itself on Windows and macOS, by the same setting. RAY_enable_metrics_collection=1 keeps the metrics.
     """
-    usual = ray_constants.ENABLE_RAY_CLUSTER
+    variable = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    usual, before = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(variable)
     ray_constants.ENABLE_RAY_CLUSTER = False  # what this process read at import
-    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for the processes that it starts
+    os.environ[variable] = "0"  # for the processes that it starts
     os.environ.setdefault("RAY_enable_metrics_collection", "0")
     try:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = usual
-        del os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR]
+        del os.environ[variable]
+        if before is not None:
+            os.environ[variable] = before
 
 
 @contextmanager
