@@ -19,8 +19,8 @@ def our_processes() -> list[tuple[str, psutil.Process]]:
 
 def reached_from_elsewhere() -> tuple[set[str], set[tuple[str, str]]]:
     """Names of the processes that listen; of those that other machines may reach, with the address."""
-    found = set()
-    for process in (psutil.Process(), *(process for _, process in our_processes())):
+    found, driver = set(), psutil.Process()
+    for process in (driver, *driver.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
             listening = [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
             found |= {(process.name().split()[0], one.laddr.ip) for one in listening}
