@@ -12,16 +12,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 
 import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import united_depths
-from kohaku_ray.engine.actors.pool import ActorPool, member_processes, n_ledger_shards
+from kohaku_ray.engine.actors.pool import ActorPool, member_processes, n_ledger_shards, n_retrievers, n_voters
 from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
@@ -196,15 +195,18 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
 
 
 def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
-    """Make the runs grouped by models, then by ledger and index, so that replicas and actors start once per group."""
+    """Make the runs grouped by models, then by ledger and index: replicas start once per group, actors more seldom."""
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
-    for group in _grouped(left, lambda one: tuple(_applications(one).values())):
-        deployments = next(iter(group.values())).used_deployments
-        say(f"sweep   {counted(len(group), 'run')} on {', '.join(deployments)}")
-        with _failing_alone(group, summary), serving(deployments):
-            for part in _grouped(group, lambda one: (one.ledger.path, one.index.path, one.index.nprobe)):
-                with _failing_alone(part, summary):
-                    _make_together(plan, part, summary, progress)
+    with _Actors(plan.loaded.sweep.concurrency, list(left.values())) as actors:
+        for group in _grouped(left, lambda one: tuple(_applications(one).values())):
+            deployments = next(iter(group.values())).used_deployments
+            say(f"sweep   {counted(len(group), 'run')} on {', '.join(deployments)}")
+            parts = _grouped(group, lambda one: (one.ledger.path, *_searched(one)))
+            actors.leave_unless_for(list(parts[0].values()))  # replicas may need their room
+            with _failing_alone(group, summary), serving(deployments):
+                for part in parts:
+                    with _failing_alone(part, summary):
+                        _make_together(plan, part, summary, progress, actors)
 
 
 @contextmanager
@@ -229,62 +231,94 @@ def _applications(config: Config) -> dict[str, str]:
     return {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}
 
 
-def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
-    """Make runs on one index, several at once."""
+def _searched(config: Config) -> tuple[str, int]:
+    """What of a run its retrievers are started for."""
+    return config.index.path, config.index.nprobe
+
+
+class _Actors:
+    """The actor pool of the runs under way; it stays up for those that follow if they need the same."""
+
+    def __init__(self, n_at_once: int, runs: Sequence[Config]) -> None:
+        self._n_at_once, self._runs = n_at_once, runs
+        self._pool: ActorPool | None = None
+        self._needed: object = None
+
+    def __enter__(self) -> _Actors:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.leave()
+
+    def pool_for(self, runs: Sequence[Config]) -> ActorPool:
+        """Return the pool for runs on one index, and start it if it is another one."""
+        self.leave_unless_for(runs)
+        if self._pool is None:
+            same = [config for config in self._runs if _searched(config) == _searched(runs[0])]
+            self._pool, self._needed = ActorPool(runs[0], self._n_workers(runs), united_depths(same)), self._needs(runs)
+        return self._pool
+
+    def leave_unless_for(self, runs: Sequence[Config]) -> None:
+        """End the pool if these runs need another one."""
+        with suppress(KohakuRayError):  # of an index that cannot be read: said when it is wanted
+            if self._needed == self._needs(runs):
+                return
+        self.leave()
+
+    def leave(self) -> None:
+        """End the pool."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = self._needed = None
+
+    def _needs(self, runs: Sequence[Config]) -> object:
+        config = runs[0]
+        n = n_retrievers(config, open_index(config).n_shards, ray.cluster_resources())
+        return _searched(config), config.cluster.retriever, n, n_voters(config), self._n_workers(runs)
+
+    def _n_workers(self, runs: Sequence[Config]) -> int:
+        # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.
+        n_cpus = ray.cluster_resources().get("CPU", 1)
+        return max(min(self._n_at_once, int(n_cpus)), *(member_processes(one, n_cpus) for one in runs))
+
+
+def _make_together(
+    plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress, actors: _Actors
+) -> None:
+    """Make runs on one index, several at once, in threads, which only wait."""
     configs = list(runs.values())
     ledger = open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
-    # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.
-    n_cpus = ray.cluster_resources().get("CPU", 1)
-    n_busy = min(plan.loaded.sweep.concurrency, int(n_cpus))
-    n_workers = max(n_busy, *(member_processes(one, n_cpus) for one in configs))
-    pool = ActorPool(configs[0], n_workers, united_depths(configs))
-    try:
-        with ledger.kept_alive():
-            pool.wait_until_ready()
-            under_way: dict[str, float] = {}
-            for run_id, outcome in _outcomes(plan, runs, pool, ledger):
-                if isinstance(outcome, float):
-                    under_way[run_id] = outcome
-                else:
-                    under_way.pop(run_id, None)
-                    summary.add(run_id, outcome)
-                progress.show(summary.n_ended + sum(under_way.values()), f"{len(summary.failed)} failed")
-            summary.shared.update(pool.counts())
-    finally:
-        pool.close()
+    shares: dict[str, float] = {}  # done of each run under way
+    stop, lock = threading.Event(), threading.Lock()
 
+    def show(run_id: str, share: float) -> None:
+        with lock:
+            shares[run_id] = share
+            progress.show(summary.n_ended + sum(shares.values()), f"{len(summary.failed)} failed")
 
-def _outcomes(
-    plan: Plan, runs: Mapping[str, Config], pool: ActorPool, ledger: Ledger
-) -> Iterator[tuple[str, float | AnswerSummary | Exception]]:
-    """Make runs in threads, which only wait; yield the share of a run that is done, at last its summary or error."""
-    told: SimpleQueue[tuple[str, float | AnswerSummary | Exception]] = SimpleQueue()
-    stop = threading.Event()
-
-    def make(run_id: str, config: Config) -> None:
+    def make(run_id: str, config: Config) -> AnswerSummary:
         def go_on(share: float) -> None:
             if stop.is_set():
                 raise KohakuRayError("the sweep was interrupted")
-            told.put((run_id, share))
+            show(run_id, share)
 
-        try:
-            told.put((run_id, _make_one(config, pool, ledger, go_on)))
-        except Exception as error:
-            told.put((run_id, error))
+        return _make_one(config, pool, ledger, go_on)
 
-    with ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
-        for run_id, config in runs.items():
-            threads.submit(make, run_id, config)
+    with ledger.kept_alive(), ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
         try:
-            n_left = len(runs)
-            while n_left:
-                run_id, outcome = told.get()
-                yield run_id, outcome
-                n_left -= not isinstance(outcome, float)
+            pool = actors.pool_for(configs)
+            pool.wait_until_ready()
+            before = pool.counts()
+            made = {threads.submit(make, run_id, config): run_id for run_id, config in runs.items()}
+            for one in as_completed(made):
+                error = one.exception()
+                summary.add(made[one], error if isinstance(error, Exception) else one.result())
+                show(made[one], 0.0)
+            summary.shared.update(pool.counts() - before)
         except BaseException:
             stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
-            pool.close()  # a thread waits for its block, which may take a model an hour; replies stay in the ledger
+            actors.leave()  # a thread waits for its block, which may take a model an hour; replies stay in the ledger
             raise
 
 
@@ -299,7 +333,7 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, go_on: Callable[[
     questions = questions_of(config)
 
     def show(so_far: AnswerSummary) -> None:
-        go_on(so_far.n_questions / len(questions))
+        go_on(so_far.n_questions / (len(questions) + 1))  # the last part is its files
 
     return make_run(pool, context, ledger, questions, identity, show, began)
 

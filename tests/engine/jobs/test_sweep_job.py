@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,6 +21,7 @@ from kit.answers import COMPARED, deployment, steps_of
 from kit.fake_openai import Action, FakeOpenAI, completion
 
 from kohaku_ray.cli import main
+from kohaku_ray.engine.jobs import sweep as sweeping
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
 from kohaku_ray.engine.ledger.segments import SegmentStore
@@ -180,65 +183,88 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
     assert {"sweep.html", "depth.md", "depth.csv", "depth.tex", "sizes.csv"} <= names
 
 
-@pytest.mark.slow
-def test_a_run_with_rows_in_error_is_named_and_tried_again(indexes, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def models_apart(indexes, tmp_path_factory):
+    """A sweep over four models, started twice: one without a key, one whose replies are prose, one that fails at first.
+
+    Its file, its server, what each start printed, and the actor pools that each took.
+    """
     failing = True
 
     def script(index, body):
+        if body["model"] == "prose":
+            return Action(body=completion("I would rather not say."))
         return Action(status=400, body={"error": {"message": "no such thing"}}) if failing else Action()
 
-    with FakeOpenAI(script) as server:
+    home, pools, starts = tmp_path_factory.mktemp("models"), [], []
+
+    class Counted(sweeping.ActorPool):
+        def __init__(self, *given):
+            pools.append(self)
+            super().__init__(*given)
+
+    with FakeOpenAI(script) as server, pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OPENROUTER_API_KEY", raising=False)
+        patch.setattr(sweeping, "ActorPool", Counted)
         axis = {"floor": {"roles.answer.model": "extractive"}}
-        axis["api"] = {"roles.answer.model": "api", "deployments.api": deployment(server, max_tries=1)}
-        path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0], indexes=indexes)
+        axis["keyless"] = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
+        for name in ("api", "prose"):
+            one = deployment(server, model=name, max_tries=1)
+            axis[name] = {"roles.answer.model": name, f"deployments.{name}": one}
+        tables = [{"name": "m", "axes": {"model": axis}}]
+        path = write_sweep(home, tables, seeds=[0], indexes=indexes, prefer=["encoders/jina_v3"], by="split")
         arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
-        assert main(arguments) == 3
-        said = capsys.readouterr()
-        assert f"{LIMIT} model calls got no reply: repeat the sweep" in said.err
-        assert re.search(r"^sweep   0\.\d/2 runs ", said.err, re.MULTILINE), "as questions are answered"
-        assert "failed" in said.out
-        failing = False
-        assert main(arguments) == 0
-        assert server.n_requests == 2 * LIMIT
+        for _ in range(2):
+            n_before, out, err = len(pools), io.StringIO(), io.StringIO()
+            with redirect_stdout(out), redirect_stderr(err):
+                code = main(arguments)
+            starts.append((code, out.getvalue(), err.getvalue(), len(pools) - n_before))
+            failing = False
+    return path, server, starts
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(indexes, tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
-    keyless = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
-    table = {"name": "m", "axes": {"model": {"none": {"model": "extractive"}, "keyless": keyless}}}
-    path = write_sweep(tmp_path, [table], seeds=[0], prefer=["encoders/jina_v3"], by="split", indexes=indexes)
-    assert main(["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]) == 0
-    said = capsys.readouterr()
-    page = (tmp_path / "out-mine" / "sweep.html").read_text(encoding="utf-8")
+def test_a_run_with_rows_in_error_is_named_and_tried_again(models_apart):
+    _, server, [(first, out, err, _), (again, _, err_again, _)] = models_apart
+    assert (first, again) == (3, 3), "finished, with rows in error"
+    assert f"{LIMIT} model calls got no reply: repeat the sweep" in err
+    assert re.search(r"^sweep   \d\.\d/3 runs ", err, re.MULTILINE), "as questions are answered"
+    assert "failed" in out
+    assert "got no reply" not in err_again
+    assert Counter(one.body["model"] for one in server.log)["api"] == 2 * LIMIT
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(models_apart):
+    path, _, [_, (_, out, err, _)] = models_apart
+    page = (Path(path).parent / "out-mine" / "sweep.html").read_text(encoding="utf-8")
     preferred = "encoders/jina_v3 is preferred but left out"
-    for text in (said.out, said.err, page):
+    for text in (out, err, page):
         assert preferred in text
         assert "jinaai/jina-embeddings-v3" in text
         assert "OPENROUTER_API_KEY" in text
-    assert "skipped   m (keyless): deployments.gateway" in said.err, "before anything is run"
-    assert re.search(r"^none +\S*0\.\d{3}", said.out, re.MULTILINE)
-    assert re.search(r"^keyless +skipped \[1\]", said.out, re.MULTILINE)
-    assert "1 of 2" in page
+    assert "skipped   m (keyless): deployments.gateway" in err, "before anything is run"
+    assert re.search(r"^floor +best 0\.\d{3}", out, re.MULTILINE)
+    assert re.search(r"^keyless +skipped \[1\]", out, re.MULTILINE)
+    assert "3 of 4" in page
     assert 'id="groups"' in page
 
 
 @pytest.mark.slow
-def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(indexes, tmp_path, capsys):
-    with FakeOpenAI(lambda index, body: Action(body=completion("I would rather not say."))) as server:
-        axis = {"floor": {"roles.answer.model": "extractive"}}
-        axis["prose"] = {"roles.answer.model": "api", "deployments.api": deployment(server)}
-        path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0], indexes=indexes)
-        arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
-        for start in range(2):
-            assert main(arguments) == 3, "finished, with rows in error"
-            assert f"{LIMIT} of {2 * LIMIT} answers carry an error" in capsys.readouterr().out
-            assert server.n_requests == LIMIT, f"start {start}"
+def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(models_apart):
+    path, server, [_, (_, out, _, _)] = models_apart
+    assert f"{LIMIT} of {3 * LIMIT} answers carry an error" in out
+    assert Counter(one.body["model"] for one in server.log)["prose"] == LIMIT
     sweep = collect(plan_sweep(load_sweep(path, ["demo"], ["kohaku.queries=1"])), {})
     cells = cells_of(sweep, "m")
-    assert {cell.state for cell in cells.values()} == {"finished"}
+    assert {name for (name,), cell in cells.items() if cell.state == "finished"} == {"floor", "api", "prose"}
     assert cells["prose",].scores[0] < cells["floor",].scores[0]
-    assert {run.facts["model"] for run in sweep.runs} == {"extractive", "fake"}
+    assert {run.facts["model"] for run in sweep.runs} == {"extractive", "api", "prose"}
+
+
+@pytest.mark.slow
+def test_models_that_follow_one_another_on_an_index_share_its_actors(models_apart):
+    assert [n_pools for *_, n_pools in models_apart[2]] == [1, 1], "three models at first, the one that failed again"
 
 
 @pytest.mark.chaos
