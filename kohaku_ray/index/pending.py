@@ -68,24 +68,20 @@ _SHARDS = b"shards"
 
 
 class _Segments:
-    """Arrow files of one prefix beside an index; each is written whole or not at all."""
+    """Arrow files of one folder beside an index; each is written whole or not at all."""
 
-    def __init__(self, path: str, prefix: str = "") -> None:
-        self._directory, self._prefix = Directory(path), f"{FOLDER}/{prefix}"
+    def __init__(self, path: str, folder: str = FOLDER) -> None:
+        self._directory, self._folder = Directory(path), folder
 
     def clear(self) -> None:
         """Remove them all."""
-        for name in self._files():
-            self._directory.remove(name)
+        self._directory.clear(self._folder)
 
     def _files(self) -> list[str]:
-        return [name for name in self._directory.names(FOLDER) if name.startswith(self._prefix)]
+        return self._directory.names(self._folder)
 
     def _write(self, name: str, *batches: pa.Table) -> None:
-        name = f"{self._prefix}{name}.arrow"
-        temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
-        self._directory.write_arrow(temporary, *batches)
-        self._directory.rename(temporary, name)
+        self._directory.replace_arrow(f"{self._folder}/{name}.arrow", *batches)
 
 
 class PendingVectors(_Segments):
@@ -177,7 +173,7 @@ class ParsedParts(_Segments):
 
     def __init__(self, path: str, job: str) -> None:
         """Open the parts of a job, a unique name, beside the index at a path."""
-        super().__init__(path, f"parsed-{job}-")
+        super().__init__(path, f"{FOLDER}/parsed-{job}")
 
     def write(self, part: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a part, each table with a batch per shard; parts are read in the order of their names.
@@ -202,7 +198,7 @@ class ParsedParts(_Segments):
     def names(self) -> list[str]:
         """List the parts that are whole."""
         end = ".rows.arrow"
-        return [name[len(self._prefix) : -len(end)] for name in self._files() if name.endswith(end)]
+        return [name[len(self._folder) + 1 : -len(end)] for name in self._files() if name.endswith(end)]
 
     def rows(self, *columns: str, parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
         """Read what names the documents and rejects, and where their tables are (``at``).
@@ -245,7 +241,7 @@ class ParsedParts(_Segments):
         return table
 
     def _name(self, part: str, what: str) -> str:
-        return f"{self._prefix}{part}.{what}.arrow"
+        return f"{self._folder}/{part}.{what}.arrow"
 
 
 def _shard(row: Mapping[str, Any]) -> int:

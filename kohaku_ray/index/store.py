@@ -269,10 +269,14 @@ def image_files(directory: Directory, manifest: Mapping[str, Any]) -> set[str]:
 
 def read_manifest(directory: Directory) -> dict[str, Any]:
     """Read the manifest of an index; none, or a damaged one or of another layout, is a ``DataError``."""
-    if directory.size(MANIFEST) is None:
-        raise DataError(f"there is no index at {directory.path}: build one with `kohaku-ray index CONFIG`")
     try:
-        manifest = json.loads(directory.read(MANIFEST).to_pybytes())
+        data = directory.read(MANIFEST).to_pybytes()
+    except StorageError:
+        raise
+    except DataError as error:
+        raise DataError(f"there is no index at {directory.path}: build one with `kohaku-ray index CONFIG`") from error
+    try:
+        manifest = json.loads(data)
         layout = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise directory.damaged(MANIFEST, error) from error
@@ -297,8 +301,9 @@ def all_files(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) -> None:
     """Check that every listed file exists and is whole, else ``DataError``."""
+    sizes = directory.sizes(entry["name"] for entry in files.values())
     for entry in files.values():
-        size = directory.size(entry["name"])
+        size = sizes.get(entry["name"])
         if size != entry["bytes"]:
             state = "is missing" if size is None else f"has {size:,} bytes but the manifest says {entry['bytes']:,}"
             raise DataError(f"{directory.full(entry['name'])} {state}: {REINDEX}")

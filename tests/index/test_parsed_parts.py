@@ -128,3 +128,22 @@ def test_jobs_do_not_see_each_other_and_nothing_stays(tmp_path, make_document):
     assert len(other.rows()) == 1
     PendingVectors(str(tmp_path)).clear()  # the next job that ends, after one that was killed
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_on_s3_a_file_is_a_request_and_all_of_a_job_are_deleted_by_few(s3, make_document):
+    """A request takes tens of milliseconds there, and a job has thousands of files."""
+    mine, other = (ParsedParts(s3.uri("index/parts"), job) for job in ("mine", "other"))
+    row = document_row(make_document, "a", "One.")
+    mine.write(part_name(0, 1), [row])
+    names = ("documents", "nodes", "images", "texts", "rows")
+    assert s3.requests == [
+        f"PUT /kohaku/index/parts/pending/parsed-mine/000000000-000001.{name}.arrow" for name in names
+    ]
+    for number in range(1, 9):
+        mine.write(part_name(number, 1), [row])
+    other.write(part_name(0, 1), [row])
+    s3.requests.clear()
+    mine.clear()
+    assert len(s3.requests) <= 4, s3.requests
+    assert (mine.names(), len(other.names())) == ([], 1)
+    mine.clear()

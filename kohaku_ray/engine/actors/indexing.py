@@ -78,7 +78,7 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
 
     Takes columns file and at, its number among all files; returns the texts that are new to the index, ``TEXT_SCHEMA``.
     """
-    metadata = read_metadata(config.documents.metadata)
+    metadata = _metadata(config.documents.metadata, job)
     rows: list[dict[str, Any]] = []
     for file in batch["file"].to_pylist():
         parsed = parse_source(file, config)
@@ -231,6 +231,12 @@ def _held(config_json: str, job: str) -> tuple[dict[str, Any], KnownVectors, set
     config = Config.model_validate_json(config_json)
     identity = encoder_settings(config)
     return identity, known_vectors(config.index.path, identity), PendingVectors(config.index.path).keys(identity)
+
+
+@functools.lru_cache(maxsize=1)
+def _metadata(path: str | None, job: str) -> Mapping[str, Mapping[str, str]]:
+    """The metadata of all documents: read once per worker and job."""
+    return read_metadata(path)
 
 
 def _counted(nodes: pa.Table, count: Any) -> pa.Table:

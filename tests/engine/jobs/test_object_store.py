@@ -17,7 +17,7 @@ SMALL = ("questions.limit=12", "ensemble.members=2", "index.encoders=1")
 
 
 @pytest.fixture
-def overrides(s3, tiny_encoder) -> list[str]:
+def overrides(s3) -> list[str]:
     """The sample collection and every output on S3."""
     folder = Path(sample.path("documents"))
     for file in [*sorted(folder.rglob("*")), Path(sample.path("questions.csv")), Path(sample.path("metadata.csv"))]:
@@ -30,25 +30,21 @@ def overrides(s3, tiny_encoder) -> list[str]:
         f"index.path={s3.uri('all/index')}",
         f"ledger.path={s3.uri('all/ledger')}",
         f"run={s3.uri('all/run')}",
-        f"index.encoder.model={tiny_encoder}",
         *SMALL,
     ]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, tiny_encoder, tmp_path):
+def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, sample_config, run_answer):
     from kohaku_ray.api import Run
     from kohaku_ray.engine.jobs.index import run_index
     from kohaku_ray.pages.report import write_report
 
-    local = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
-    here = Run(load_config("demo", [*local, *SMALL, f"index.encoder.model={tiny_encoder}"]))
-    here.index()
-    here.answer()
+    here = Run(sample_config(*SMALL))
+    run_answer(here.config)
 
     config = load_config("demo", overrides)
-    for method, path in (("POST", "all/index"), ("PUT", "all/ledger"), ("GET", "all/index"), ("POST", "all/run")):
+    for method, path in (("PUT", "all/index"), ("PUT", "all/ledger"), ("GET", "all/index"), ("PUT", "all/run")):
         s3.fail("busy", method, path, times=3)
     s3.fail("drop", "GET", "all/index", times=2)
     s3.fail("cut", "GET", "sample/documents", times=2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 from kit.lease_race import takers
 
@@ -49,27 +52,36 @@ def test_a_torn_segment_is_counted_and_the_others_are_read(s3):
     assert (list(loaded.entries), loaded.damaged) == (["whole"], (name,))
 
 
+@pytest.fixture(scope="module")
+def large() -> Entry:
+    """A reply that is uploaded in parts: from 10 MB on."""
+    return replace(ENTRY, reply=replace(ENTRY.reply, text=random.Random(0).randbytes(12_000_000).hex()))
+
+
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("step", ["PUT .*segments.*partNumber", "PUT .*segments.*arrow$", "DELETE .*segments"])
-def test_an_upload_that_breaks_off_leaves_no_half_segment_and_can_be_repeated(s3, step):
-    """A part that is lost, a rename that does not copy, a rename that leaves its temporary file."""
+@pytest.mark.parametrize("step", ["PUT .*segments.*arrow$", "PUT .*segments.*partNumber", "POST .*segments.*uploadId"])
+def test_an_upload_that_breaks_off_leaves_no_half_segment_and_can_be_repeated(s3, step, large):
+    """The one request of a small segment, a part of a large one, its completion."""
+    entry = ENTRY if step.endswith("$") else large
     where = "ledger/broken-" + step.partition(" ")[0].lower() + str(len(step))
     store = SegmentStore(s3.uri(where))
+    store.write([("before", ENTRY)])
     method, path = step.split(" ")
     s3.fail("drop", method, path, times=100)
     with pytest.raises(StorageError, match=rf"s3://kohaku/{where}/segments/.*did not answer.*repeat the command"):
-        store.write([("key", ENTRY)])
+        store.write([("key", entry)])
     s3.faults.clear()
-    assert not store.load(everything).damaged
-    store.write([("key", ENTRY)])
-    assert store.load(everything).entries == {"key": ENTRY}
+    loaded = store.load(everything)
+    assert (loaded.entries, loaded.damaged) == ({"before": ENTRY}, ())
+    store.write([("key", entry)])
+    assert store.load(everything).entries == {"before": ENTRY, "key": entry}
 
 
 def test_a_busy_server_and_a_time_out_cost_no_reply(s3, monkeypatch):
     monkeypatch.setattr(storage, "REQUEST_S", 1.0)
     storage._patient.cache_clear()
     store = SegmentStore(s3.uri("ledger/busy"))
-    s3.fail("busy", "POST", "ledger/busy/segments", times=2)
+    s3.fail("busy", "PUT", "ledger/busy/segments", times=2)
     store.write([("key", ENTRY)])
     s3.fail("busy", "GET", "ledger/busy/segments", times=2)
     s3.fail("hang", "GET", "ledger/busy/segments")
