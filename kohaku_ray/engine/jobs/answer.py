@@ -5,7 +5,6 @@ The object graph is the schedule: a block's vote task depends on its members' re
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.serving.applications import replicas_up, serving
+from kohaku_ray.engine.serving.applications import check_there, replicas_up, serving
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.models.prompts import Prompts
@@ -136,10 +135,14 @@ def make_run(
     with directory.owned():
         directory.begin(config)
         before = {name: ledger.placed(application) for name, application in applications.items()}
-        waits = None
-        if is_alone:
-            waits = functools.partial(_say_state, ledger, tuple(applications.values()), ledger.progress())
-        summary = answer_all(RunWork(pool, context), questions, directory, show, waits)
+        said_by = (ledger, tuple(applications.values()), ledger.progress()) if is_alone else None
+
+        def wait(since_s: float) -> None:
+            check_there(context.applications.values())
+            if said_by is not None:
+                _say_state(*said_by, since_s)
+
+        summary = answer_all(RunWork(pool, context), questions, directory, show, wait)
         for name, application in applications.items():
             counts = zip(ledger.placed(application), before[name], strict=True)
             summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
@@ -192,11 +195,11 @@ def answer_all(
     questions: Sequence[Question],
     directory: RunDirectory,
     show: Callable[[AnswerSummary], None],
-    waits: Callable[[float], None] | None,
+    wait: Callable[[float], None],
 ) -> AnswerSummary:
     """Answer a run's questions block by block and write its files.
 
-    ``waits`` is called with the seconds since a block was done, whenever none was for ``SAY_EVERY_S``.
+    ``wait`` is called with the seconds since a block was done, whenever none was for ``SAY_EVERY_S``.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used.
@@ -211,9 +214,9 @@ def answer_all(
         nonlocal pending, n_failed
         began, done = time.perf_counter(), list[Any]()
         while not done:
-            done, pending = ray.wait(pending, num_returns=1, timeout=None if waits is None else SAY_EVERY_S)
-            if waits is not None and not done:
-                waits(time.perf_counter() - began)
+            done, pending = ray.wait(pending, num_returns=1, timeout=SAY_EVERY_S)
+            if not done:
+                wait(time.perf_counter() - began)
         for result in ray_get(done):
             summary.add(result)
             failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.config import load_config
@@ -284,6 +285,23 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
             say(f"serve   {name}: {n_up}/{deployment.n_engines} replicas up after {now - began:.0f} s")
             said = now
         time.sleep(0.2)
+
+
+def check_there(applications: Iterable[str]) -> None:
+    """Check that Serve still has these applications: a call to one that is gone may wait for ever.
+
+    Raises:
+        ModelError: It has not; the message says how that comes.
+    """
+    try:
+        there = set(serve.status().applications)
+    except RayError:  # Serve itself is gone
+        there = set()
+    if gone := sorted(set(applications) - there):
+        raise ModelError(
+            f"Serve has no application {gone[0]} any more: somebody ended it, or this job stood still for more than "
+            f"{LOST_AFTER_S:.0f} s; repeat the command, which goes on where it stopped"
+        )
 
 
 def replicas_up(applications: Iterable[str]) -> int:

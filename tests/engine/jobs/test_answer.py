@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kit.answers import COMPARED, fake, rows_of, steps_of
 from kit.fake_openai import Action, FakeOpenAI, completion, doc_ids_of
+from ray import serve
 
 from kohaku_ray.api import Run
 from kohaku_ray.cli import main
@@ -17,10 +18,11 @@ from kohaku_ray.config import as_yaml, load_config
 from kohaku_ray.engine.jobs import answer as answer_job
 from kohaku_ray.engine.jobs.answer import run_answer as run_answer_alone
 from kohaku_ray.ensemble.vote import Ballot, vote
-from kohaku_ray.errors import ConfigError, IndexMismatchError
+from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.run.block import rule_of
+from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.identity import finished_before
 from kohaku_ray.sample import path as sample_path
 
@@ -152,6 +154,24 @@ def test_a_job_whose_questions_take_long_says_what_it_does(sample_config, run_an
         r"answer  no question finished for \d+ s: 1 replica up, 2 model calls in flight, 0 answered so far, 0 tokens"
     )
     assert re.search(waits, said), said
+
+
+@pytest.mark.slow
+def test_an_application_that_somebody_ends_ends_the_job_and_the_next_goes_on(sample_config, run_answer, monkeypatch):
+    """A call that waits for a replica of it would wait for ever."""
+    monkeypatch.setattr(answer_job, "SAY_EVERY_S", 0.5)
+
+    def script(index, body):
+        if index == 0:
+            serve.delete(application)
+        return None
+
+    with FakeOpenAI(script) as server:
+        config = sample_config(*fake(server), "questions.limit=4", "ensemble.members=2", "kohaku.queries=1")
+        application = application_name("fake", config.deployments["fake"])
+        with pytest.raises(ModelError, match=f"Serve has no application {application} any more: .*repeat the command"):
+            run_answer(config)
+        assert run_answer(config).n_unanswered == 0
 
 
 @pytest.mark.slow
