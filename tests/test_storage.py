@@ -100,6 +100,20 @@ def test_a_file_on_s3_is_replaced_by_one_request_or_stays(s3, monkeypatch):
     storage._patient.cache_clear()
 
 
+def test_files_that_are_removed_together_are_gone_or_an_error_says_so(s3, monkeypatch):
+    monkeypatch.setattr(storage, "ATTEMPTS", 2)
+    storage._patient.cache_clear()
+    directory = Directory(s3.uri("many"))
+    for name in "abc":
+        directory.write(name, b"1")
+    directory.remove("a", "missing", "c")
+    assert directory.names() == ["b"]
+    s3.fail("drop", "DELETE", "many/b", times=100)
+    with pytest.raises(StorageError, match=r"cannot delete s3://kohaku/many/b: bucket kohaku did not answer"):
+        directory.remove("missing", "b")
+    storage._patient.cache_clear()
+
+
 def test_wrong_credentials_name_the_bucket_and_the_cure(s3):
     s3.demand_credentials(True)
     try:

@@ -130,8 +130,7 @@ def forget_damaged(path: str) -> list[str]:
         return []
     reused = [entry for role, entry in files.items() if role.split()[0] in ("keys", "vectors", IMAGE_VECTORS)]
     wrong = [entry["name"] for entry in reused if directory.size(entry["name"]) and damage_of(directory, entry)]
-    for name in wrong:
-        directory.remove(name)
+    directory.remove(*wrong)
     return [directory.full(name) for name in wrong]
 
 

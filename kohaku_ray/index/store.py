@@ -254,10 +254,11 @@ def remove_unlisted(directory: Directory, manifest: Mapping[str, Any]) -> None:
     """Delete the files of earlier builds, finished or not; only files that an index writes are deleted."""
     listed = {entry["name"] for entry in all_files(manifest).values()}
     listed |= image_files(directory, manifest)
-    for name in directory.names():
-        ours = name.split("/")[0] in PARTS if "/" in name else name.startswith(f"{MANIFEST}.")
-        if ours and name not in listed:
-            directory.remove(name)
+
+    def is_ours(name: str) -> bool:
+        return name.split("/")[0] in PARTS if "/" in name else name.startswith(f"{MANIFEST}.")
+
+    directory.remove(*(name for name in directory.names() if is_ours(name) and name not in listed))
 
 
 def image_files(directory: Directory, manifest: Mapping[str, Any]) -> set[str]:

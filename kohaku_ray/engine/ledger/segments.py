@@ -250,15 +250,12 @@ class SegmentStore:
 
     def drop(self, names: Iterable[str]) -> None:
         """Delete segments whose rows are in another."""
-        for name in names:
-            self._directory.remove(name)
+        self._directory.remove(*names)
         self.table_of.cache_clear()
 
     def remove_unfinished(self) -> None:
         """Delete files that a killed process had not finished: the caller holds the lease, so nobody else writes."""
-        for name in self._directory.names(FOLDER):
-            if name.endswith(TEMPORARY):
-                self._directory.remove(name)
+        self._directory.remove(*(name for name in self._directory.names(FOLDER) if name.endswith(TEMPORARY)))
 
     @contextmanager
     def starting(self, shard: str, owner: str) -> Iterator[None]:
