@@ -274,7 +274,7 @@ class _Actors:
     def _needs(self, runs: Sequence[Config]) -> object:
         config = runs[0]
         n = n_retrievers(config, open_index(config).n_shards, ray.cluster_resources())
-        return _searched(config), config.cluster.retriever, n, n_voters(config), self._n_workers(runs)
+        return config.index, config.cluster.retriever, n, n_voters(config), self._n_workers(runs)
 
     def _n_workers(self, runs: Sequence[Config]) -> int:
         # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.
@@ -291,16 +291,16 @@ def _make_together(
     shares: dict[str, float] = {}  # done of each run under way
     stop, lock = threading.Event(), threading.Lock()
 
-    def show(run_id: str, share: float) -> None:
-        with lock:
-            shares[run_id] = share
-            progress.show(summary.n_ended + sum(shares.values()), f"{len(summary.failed)} failed")
+    def show() -> None:
+        progress.show(summary.n_ended + sum(shares.values()), f"{len(summary.failed)} failed")
 
     def make(run_id: str, config: Config) -> AnswerSummary:
         def go_on(share: float) -> None:
             if stop.is_set():
                 raise KohakuRayError("the sweep was interrupted")
-            show(run_id, share)
+            with lock:
+                shares[run_id] = share
+                show()
 
         return _make_one(config, pool, ledger, go_on)
 
@@ -312,8 +312,11 @@ def _make_together(
             made = {threads.submit(make, run_id, config): run_id for run_id, config in runs.items()}
             for one in as_completed(made):
                 error = one.exception()
-                summary.add(made[one], error if isinstance(error, Exception) else one.result())
-                show(made[one], 0.0)
+                outcome = error if isinstance(error, Exception) else one.result()
+                with lock:
+                    shares.pop(made[one], None)
+                    summary.add(made[one], outcome)
+                    show()
             summary.shared.update(pool.counts() - before)
         except BaseException:
             stop.set()
