@@ -12,8 +12,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, StorageError
@@ -21,11 +22,14 @@ from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, StorageErr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 ATTEMPTS = 8
 """Requests per operation on S3, the first one included: they wait longer each time, some 6 s in all."""
 
-MOST_REQUESTS = 16
-"""Files that are deleted at once on an object store: one takes three requests."""
+AT_ONCE = 8
+"""Files of many that are read or deleted at once: on an object store each takes up to three requests."""
 
 TEMPORARY = ".tmp"
 """Suffix of a file that is being written; one that stays is of a process that was killed."""
@@ -363,11 +367,15 @@ class Directory:
             with suppress(FileNotFoundError), self._asking("cannot delete", name):
                 self._filesystem.delete_file(self.full(name))
 
-        if self.is_local or len(names) == 1:
-            list(map(delete, names))
-            return
-        with ThreadPoolExecutor(MOST_REQUESTS) as threads:
-            list(threads.map(delete, names))
+        for _ in self.each(delete, names):
+            pass
+
+    def each(self, do: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Call a function for each item, ``AT_ONCE`` at a time; results in the items' order."""
+        waiting = iter(items)
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            while some := list(islice(waiting, AT_ONCE)):  # no more results in memory than that
+                yield from threads.map(do, some)
 
     def clear(self, folder: str) -> None:
         """Delete every file of a folder, however deep; on S3 a thousand by one request."""

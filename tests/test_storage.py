@@ -114,6 +114,23 @@ def test_files_that_are_removed_together_are_gone_or_an_error_says_so(s3, monkey
     storage._patient.cache_clear()
 
 
+def test_many_are_handled_several_at_once_and_come_back_in_order(tmp_path):
+    lock, running, most = threading.Lock(), 0, 0
+
+    def slow(number):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02 if number % 3 else 0.06)
+        with lock:
+            running -= 1
+        return -number
+
+    assert list(Directory(str(tmp_path)).each(slow, range(20))) == [-number for number in range(20)]
+    assert 1 < most <= storage.AT_ONCE
+
+
 def test_wrong_credentials_name_the_bucket_and_the_cure(s3):
     s3.demand_credentials(True)
     try:

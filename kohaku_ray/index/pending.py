@@ -149,14 +149,18 @@ class PendingVectors(_Segments):
             yield keys, matrix
 
     def _tables(self, identity: Mapping[str, Any], choose: Callable[[pa.Schema], Iterable[int]]) -> Iterator[pa.Table]:
-        for name in self._files():
-            if name.startswith(f"{FOLDER}/{_stem(identity)}-") and name.endswith(".arrow"):
-                try:
-                    yield from self._directory.arrow_batches(name, choose)
-                except StorageError:
-                    raise
-                except DataError:
-                    continue  # truncated by a crash: its texts are encoded again
+        def read(name: str) -> list[pa.Table]:
+            try:
+                return self._directory.arrow_batches(name, choose)
+            except StorageError:
+                raise
+            except DataError:
+                return []  # truncated by a crash: its texts are encoded again
+
+        begin = f"{FOLDER}/{_stem(identity)}-"
+        names = [name for name in self._files() if name.startswith(begin) and name.endswith(".arrow")]
+        for tables in self._directory.each(read, names):
+            yield from tables
 
 
 def _places(schema: pa.Schema) -> Iterable[tuple[int, int | None]]:
@@ -207,8 +211,9 @@ class ParsedParts(_Segments):
         """
         wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", "shard", *columns]
         found: list[dict[str, Any]] = []
-        for part in self.names() if parts is None else parts:
-            table = self._directory.read_arrow(self._name(part, "rows"))
+        names = self.names() if parts is None else list(parts)
+        tables = self._directory.each(lambda part: self._directory.read_arrow(self._name(part, "rows")), names)
+        for part, table in zip(names, tables, strict=True):
             sizes = table.select([f"n_{kind}" for kind in _SCHEMAS]).to_pylist()
             pairs = zip(table.select(wanted).to_pylist(), sizes, strict=True)
             for batch, (_, of_shard) in enumerate(itertools.groupby(pairs, lambda pair: _shard(pair[0]))):
@@ -229,8 +234,8 @@ class ParsedParts(_Segments):
         for number, row in enumerate(rows):
             places[row["at"][:2]].append(number)
         found: dict[int, pa.Table] = {}
-        for (part, batch), numbers in places.items():
-            whole = self._batch(part, kind, batch)
+        batches = self._directory.each(lambda place: self._batch(place[0], kind, place[1]), places)
+        for numbers, whole in zip(places.values(), batches, strict=True):
             for number in numbers:
                 first, last = rows[number]["at"][2][kind]
                 found[number] = whole.slice(first, last - first)

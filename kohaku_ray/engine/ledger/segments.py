@@ -7,7 +7,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -26,9 +25,6 @@ MERGED_ROWS = 65_536
 
 MOST_SMALL = 64
 """Small segments of one shard that are merged into one."""
-
-READERS = 8
-"""Segments read at once."""
 
 REMOTE_KEPT = 8
 """Segments of an object store kept in memory; local ones are mapped."""
@@ -305,10 +301,8 @@ class SegmentStore:
 
     def _tables(self, names: Iterable[str]) -> Iterator[tuple[str, pa.Table | None]]:
         """Read segments; None for a damaged one."""
-        waiting = iter(names)
-        with ThreadPoolExecutor(READERS) as threads:
-            while some := list(islice(waiting, READERS)):
-                yield from zip(some, threads.map(self._read, some), strict=True)
+        names = list(names)
+        yield from zip(names, self._directory.each(self._read, names), strict=True)
 
     def _is_siblings(self, name: str) -> bool:
         """Whether a segment is of another of as many shards, and so has no keys of this one."""
