@@ -187,7 +187,8 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
 def models_apart(indexes, tmp_path_factory):
     """A sweep over four models, started twice: one without a key, one whose replies are prose, one that fails at first.
 
-    Its file, its server, what each start printed, and the actor pools that each took.
+    Its file, its server, and of each start the exit code, what it printed, and the actor pools that it took; the last
+    start is of a sweep without the prose.
     """
     failing = True
 
@@ -208,16 +209,17 @@ def models_apart(indexes, tmp_path_factory):
         patch.setattr(sweeping, "ActorPool", Counted)
         axis = {"floor": {"roles.answer.model": "extractive"}}
         axis["keyless"] = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
-        for name in ("api", "prose"):
-            one = deployment(server, model=name, max_tries=1)
+        for name, tries in (("api", {"max_tries": 1}), ("prose", {})):
+            one = deployment(server, model=name, **tries)
             axis[name] = {"roles.answer.model": name, f"deployments.{name}": one}
-        tables = [{"name": "m", "axes": {"model": axis}}]
-        path = write_sweep(home, tables, seeds=[0], indexes=indexes, prefer=["encoders/jina_v3"], by="split")
-        arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
-        for _ in range(2):
+        common = {"seeds": [0], "indexes": indexes, "prefer": ["encoders/jina_v3"], "by": "split"}
+        path = write_sweep(home, [{"name": "m", "axes": {"model": dict(axis)}}], **common)
+        del axis["prose"]
+        without = write_sweep(home, [{"name": "m", "axes": {"model": axis}}], "without", **common)
+        for file in (path, path, without):
             n_before, out, err = len(pools), io.StringIO(), io.StringIO()
             with redirect_stdout(out), redirect_stderr(err):
-                code = main(arguments)
+                code = main(["sweep", file, "--base", "demo", "--set", "kohaku.queries=1"])
             starts.append((code, out.getvalue(), err.getvalue(), len(pools) - n_before))
             failing = False
     return path, server, starts
@@ -225,10 +227,11 @@ def models_apart(indexes, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_run_with_rows_in_error_is_named_and_tried_again(models_apart):
-    _, server, [(first, out, err, _), (again, _, err_again, _)] = models_apart
-    assert (first, again) == (3, 3), "finished, with rows in error"
+    _, server, [(first, out, err, _), (again, _, err_again, _), (without_prose, *_)] = models_apart
+    assert (first, again) == (3, 3), "with rows in error"
+    assert without_prose == 0, "all that can be run is"
     assert f"{LIMIT} model calls got no reply: repeat the sweep" in err
-    assert re.search(r"^sweep   \d\.\d/3 runs ", err, re.MULTILINE), "as questions are answered"
+    assert re.search(r"^sweep   0\.\d/3 runs ", err, re.MULTILINE), "as questions are answered"
     assert "failed" in out
     assert "got no reply" not in err_again
     assert Counter(one.body["model"] for one in server.log)["api"] == 2 * LIMIT
@@ -236,7 +239,7 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(models_apart):
 
 @pytest.mark.slow
 def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(models_apart):
-    path, _, [_, (_, out, err, _)] = models_apart
+    path, _, [_, (_, out, err, _), _] = models_apart
     page = (Path(path).parent / "out-mine" / "sweep.html").read_text(encoding="utf-8")
     preferred = "encoders/jina_v3 is preferred but left out"
     for text in (out, err, page):
@@ -252,7 +255,7 @@ def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(model
 
 @pytest.mark.slow
 def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(models_apart):
-    path, server, [_, (_, out, _, _)] = models_apart
+    path, server, [_, (_, out, _, _), _] = models_apart
     assert f"{LIMIT} of {3 * LIMIT} answers carry an error" in out
     assert Counter(one.body["model"] for one in server.log)["prose"] == LIMIT
     sweep = collect(plan_sweep(load_sweep(path, ["demo"], ["kohaku.queries=1"])), {})
@@ -264,7 +267,7 @@ def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(model
 
 @pytest.mark.slow
 def test_models_that_follow_one_another_on_an_index_share_its_actors(models_apart):
-    assert [n_pools for *_, n_pools in models_apart[2]] == [1, 1], "three models at first, the one that failed again"
+    assert [n_pools for *_, n_pools in models_apart[2]] == [1, 1, 0], "three models, the one that failed again, none"
 
 
 @pytest.mark.chaos
