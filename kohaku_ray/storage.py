@@ -361,7 +361,7 @@ class Directory:
             raise DataError(f"cannot rename {self.full(name)} to {to}: {error}") from error
 
     def remove(self, *names: str) -> None:
-        """Delete files, several at once where each takes requests; a missing one is not an error."""
+        """Delete files, several at once; a missing one is not an error."""
 
         def delete(name: str) -> None:
             with suppress(FileNotFoundError), self._asking("cannot delete", name):
@@ -373,9 +373,14 @@ class Directory:
     def each(self, do: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Call a function for each item, ``AT_ONCE`` at a time; results in the items' order."""
         waiting = iter(items)
+        some = list(islice(waiting, AT_ONCE))
+        if len(some) < 2:  # no threads, which cannot be started any more when the process ends
+            yield from map(do, some)
+            return
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            while some := list(islice(waiting, AT_ONCE)):  # no more results in memory than that
+            while some:  # no more results in memory than that
                 yield from threads.map(do, some)
+                some = list(islice(waiting, AT_ONCE))
 
     def clear(self, folder: str) -> None:
         """Delete every file of a folder, however deep; on S3 a thousand by one request."""

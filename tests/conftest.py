@@ -68,6 +68,17 @@ def s3(s3_server: FaultyS3) -> FaultyS3:
     return s3_server
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two attempts per request, so that a test of a server that stays down is short."""
+    from kohaku_ray import storage
+
+    monkeypatch.setattr(storage, "ATTEMPTS", 2)
+    storage._patient.cache_clear()
+    yield
+    storage._patient.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
     """One local Ray cluster for the whole test run; yields the address other drivers join it by."""

@@ -72,9 +72,8 @@ def test_a_server_that_does_not_answer_is_asked_again(s3, monkeypatch):
     storage._patient.cache_clear()
 
 
-def test_a_torn_upload_leaves_the_old_file(s3, monkeypatch):
-    monkeypatch.setattr(storage, "ATTEMPTS", 2)
-    storage._patient.cache_clear()
+@pytest.mark.usefixtures("impatient")
+def test_a_torn_upload_leaves_the_old_file(s3):
     file = s3.uri("torn/x")
     publish(file, b"old")
     s3.fail("drop", "PUT|POST", "torn/x", times=100)
@@ -82,12 +81,10 @@ def test_a_torn_upload_leaves_the_old_file(s3, monkeypatch):
         publish(file, b"new" * 1000)
     s3.faults.clear()
     assert read_file(file) == b"old"
-    storage._patient.cache_clear()
 
 
-def test_a_file_on_s3_is_replaced_by_one_request_or_stays(s3, monkeypatch):
-    monkeypatch.setattr(storage, "ATTEMPTS", 2)
-    storage._patient.cache_clear()
+@pytest.mark.usefixtures("impatient")
+def test_a_file_on_s3_is_replaced_by_one_request_or_stays(s3):
     directory = Directory(s3.uri("replaced"))
     directory.replace("x", b"old")
     assert s3.requests == ["PUT /kohaku/replaced/x"]
@@ -97,12 +94,10 @@ def test_a_file_on_s3_is_replaced_by_one_request_or_stays(s3, monkeypatch):
     s3.faults.clear()
     assert bytes(directory.read("x")) == b"old"
     assert directory.names() == ["x"]
-    storage._patient.cache_clear()
 
 
-def test_files_that_are_removed_together_are_gone_or_an_error_says_so(s3, monkeypatch):
-    monkeypatch.setattr(storage, "ATTEMPTS", 2)
-    storage._patient.cache_clear()
+@pytest.mark.usefixtures("impatient")
+def test_files_that_are_removed_together_are_gone_or_an_error_says_so(s3):
     directory = Directory(s3.uri("many"))
     for name in "abc":
         directory.write(name, b"1")
@@ -111,7 +106,6 @@ def test_files_that_are_removed_together_are_gone_or_an_error_says_so(s3, monkey
     s3.fail("drop", "DELETE", "many/b", times=100)
     with pytest.raises(StorageError, match=r"cannot delete s3://kohaku/many/b: bucket kohaku did not answer"):
         directory.remove("missing", "b")
-    storage._patient.cache_clear()
 
 
 def test_many_are_handled_several_at_once_and_come_back_in_order(tmp_path):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from small_index import IDENTITY, FakeEncoder
 
-from kohaku_ray import storage
 from kohaku_ray.errors import StorageError
 from kohaku_ray.index.arrays import column_keys
 from kohaku_ray.index.known import known_vectors
@@ -16,14 +15,6 @@ from kohaku_ray.index.store import MANIFEST, Index, read_table
 from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(storage, "ATTEMPTS", 2)
-    storage._patient.cache_clear()
-    yield
-    storage._patient.cache_clear()
 
 
 def stems(path: str) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import ray
@@ -197,12 +197,12 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
 def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
     """Make the runs grouped by models, then by ledger and index: replicas start once per group, actors more seldom."""
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
-    with _Actors(plan.loaded.sweep.concurrency, list(left.values())) as actors:
+    with closing(_Actors(plan.loaded.sweep.concurrency, list(left.values()))) as actors:
         for group in _grouped(left, lambda one: tuple(_applications(one).values())):
             deployments = next(iter(group.values())).used_deployments
             say(f"sweep   {counted(len(group), 'run')} on {', '.join(deployments)}")
             parts = _grouped(group, lambda one: (one.ledger.path, *_searched(one)))
-            actors.leave_unless_for(list(parts[0].values()))  # replicas may need their room
+            actors.close_unless_for(list(parts[0].values()))  # replicas may need their room
             with _failing_alone(group, summary), serving(deployments):
                 for part in parts:
                     with _failing_alone(part, summary):
@@ -244,28 +244,22 @@ class _Actors:
         self._pool: ActorPool | None = None
         self._needed: object = None
 
-    def __enter__(self) -> _Actors:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.leave()
-
     def pool_for(self, runs: Sequence[Config]) -> ActorPool:
         """Return the pool for runs on one index, and start it if it is another one."""
-        self.leave_unless_for(runs)
+        self.close_unless_for(runs)
         if self._pool is None:
             same = [config for config in self._runs if _searched(config) == _searched(runs[0])]
             self._pool, self._needed = ActorPool(runs[0], self._n_workers(runs), united_depths(same)), self._needs(runs)
         return self._pool
 
-    def leave_unless_for(self, runs: Sequence[Config]) -> None:
+    def close_unless_for(self, runs: Sequence[Config]) -> None:
         """End the pool if these runs need another one."""
         with suppress(KohakuRayError):  # of an index that cannot be read: said when it is wanted
             if self._needed == self._needs(runs):
                 return
-        self.leave()
+        self.close()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the pool."""
         if self._pool is not None:
             self._pool.close()
@@ -321,7 +315,7 @@ def _make_together(
         except BaseException:
             stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
-            actors.leave()  # a thread waits for its block, which may take a model an hour; replies stay in the ledger
+            actors.close()  # a thread waits for its block, which may take a model an hour; replies stay in the ledger
             raise
 
 

@@ -21,15 +21,6 @@ def everything(_: str) -> bool:
     return True
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    """Two attempts, so that a test of a server that stays down is short."""
-    monkeypatch.setattr(storage, "ATTEMPTS", 2)
-    storage._patient.cache_clear()
-    yield
-    storage._patient.cache_clear()
-
-
 def test_segments_are_written_read_and_merged(s3):
     store = SegmentStore(s3.uri("ledger/plain"))
     names = [store.write([(f"key{number}", ENTRY)]) for number in range(3)]
