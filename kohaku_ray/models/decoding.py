@@ -190,8 +190,14 @@ def grammar_tokenizer(tokenizer: Any, end_ids: Sequence[int]) -> Any:
     return from_tokenizer(tokenizer, n_vocab=max(tokenizer.get_vocab().values()) + 1, eos_token=list(end_ids))
 
 
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
 def matcher(tokenizer: Any, schema: Mapping[str, Any]) -> Any:
-    """Compile a schema to a matcher of compact JSON: a weak model may repeat optional white space without end.
+    """Compile a schema to a matcher of JSON with a space after each colon and comma, as vLLM's xgrammar writes it.
+
+    Models have read it so: without these spaces Qwen2.5-Coder-0.5B left 17 of 30 answers without a reference, with them
+    3. No space is optional: a weak model may repeat white space without end.
 
     Raises:
         ModelError: The schema is not one that the library supports.
@@ -199,7 +205,7 @@ def matcher(tokenizer: Any, schema: Mapping[str, Any]) -> Any:
     from llguidance import LLMatcher
 
     try:
-        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_flexible": False})
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SPACING)
         compiled = LLMatcher(tokenizer, grammar)
     except ValueError as error:
         raise ModelError(f"the schema of the reply does not compile: {error}") from error

@@ -17,7 +17,7 @@ from kit.tiny_job import SAMPLE_TEXTS
 from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import TransformersConfig
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
-from kohaku_ray.models.decoding import sample
+from kohaku_ray.models.decoding import grammar_tokenizer, matcher, sample
 from kohaku_ray.models.local import LocalBackend
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema
@@ -117,6 +117,23 @@ def test_a_prompt_is_computed_once_for_all_members_now_and_later(make):
     assert sorted(tokens for _, tokens in backend.shapes if tokens > 1) == sorted(
         one.prompt_tokens - one.cached_tokens for one in (other, longer)
     )
+
+
+def test_a_reply_has_the_spaces_that_vllms_grammar_writes_and_no_other(path):
+    xgrammar = pytest.importorskip("xgrammar")
+    _, tokenizer = load_model(Path(path), n_gpus=0, n_cpus=1, dtype="float32")
+    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
+    compiled = xgrammar.GrammarCompiler(info).compile_json_schema(json.dumps(SCHEMA), any_whitespace=False)
+    ends = [tokenizer.eos_token_id]
+    reply = {"explanation": "It says 3.", "answer": "3", "answer_value": "3", "answer_unit": "MWh"}
+    reply["ref_id"] = ["alpha2024", "beta2023"]
+    for separators in ((", ", ": "), (",", ":"), (",  ", ": "), (", ", " : "), (",\n", ": ")):
+        text = json.dumps(reply, separators=separators)
+        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        vllms, ours = xgrammar.GrammarMatcher(compiled), matcher(grammar_tokenizer(tokenizer, ends), SCHEMA)
+        is_written = separators == (", ", ": ")
+        assert vllms.accept_string(text) is is_written
+        assert (ours.try_consume_tokens(tokens) == len(tokens)) is is_written
 
 
 def test_rows_come_and_go_while_others_are_decoded(make):
