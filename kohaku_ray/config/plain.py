@@ -161,6 +161,11 @@ def expand(value: Any) -> Any:
     return Environment().expand(value)
 
 
+def unset_variables(text: str) -> list[str]:
+    """Return the environment variables that a configuration's text refers to and the environment lacks."""
+    return [name for name in dict.fromkeys(match[1] for match in _VARIABLE.finditer(text)) if name not in os.environ]
+
+
 def _default(match: re.Match[str], text: str) -> str:
     default: str | None = match[2]
     if default is not None and "${" in default:

@@ -21,7 +21,7 @@ from kohaku_ray.engine.jobs import again
 from kohaku_ray.engine.jobs import bundle as job
 from kohaku_ray.engine.jobs.bundle import Source, find_source, make_bundle, replay_bundle
 from kohaku_ray.engine.ledger.segments import Loaded, SegmentStore
-from kohaku_ray.errors import ContextOverflowError, DataError
+from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.records import Reply, digest
@@ -281,7 +281,7 @@ def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
         replay_bundle(bundled, f"{tmp_path}/moved")
 
 
-def test_what_cannot_be_replayed_is_not_bundled(home, tmp_path, monkeypatch):
+def test_what_cannot_be_replayed_is_not_bundled(home, make, tmp_path, monkeypatch):
     out = f"{tmp_path}/one.zip"
     with pytest.raises(DataError, match="is no finished run: "):
         make_bundle(Source({"run": f"{home}/index"}), out)
@@ -289,6 +289,10 @@ def test_what_cannot_be_replayed_is_not_bundled(home, tmp_path, monkeypatch):
     (tmp_path / "run" / "votes.parquet").write_bytes(b"x")
     with pytest.raises(DataError, match=r"votes.parquet is not what the run wrote"):
         make_bundle(Source({"run": f"{tmp_path}/run"}), out)
+    of_a_server = make(chat=says)
+    monkeypatch.delenv("KOHAKU_MODEL")
+    with pytest.raises(ConfigError, match="was made with KOHAKU_MODEL in the environment: set what it was made with"):
+        make_bundle(Source({"run": of_a_server}), out)
     monkeypatch.setattr(again, "questions_of", lambda config: questions_of(config)[:2])
     with pytest.raises(DataError, match=r"is not the same when it is made again .*votes: 1 of 3 rows"):
         make_bundle(Source({"run": f"{home}/run"}), out)

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import adapted
 from kohaku_ray.config.load import expand, merge, parse_file
-from kohaku_ray.config.plain import value_at
+from kohaku_ray.config.plain import unset_variables, value_at
 from kohaku_ray.engine.jobs.again import (
     Models,
     Recorded,
@@ -115,7 +115,7 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
     what replies quote, and a replay needs the index.
 
     Raises:
-        ConfigError: A run ranks with a cross-encoder, or its configuration cannot be used.
+        ConfigError: A run ranks with a cross-encoder, or its configuration cannot be used, for want of a variable too.
         DataError: A run is not finished or damaged, its ledger lacks replies, or it is not the same when made again.
     """
     recorded, entries = Recorded(), dict[str, Entry]()
@@ -185,6 +185,8 @@ def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
 def _config_of(run: str) -> Config:
     if not is_directory(run) or not is_finished(run):
         raise DataError(f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`")
+    if unset := unset_variables(read_file(below(run, "config.yaml")).decode()):
+        raise ConfigError(f"{run} was made with {' and '.join(unset)} in the environment: set what it was made with")
     for error in RunDirectory(run).damage():
         raise error
     return config_of(run)
