@@ -52,5 +52,7 @@ def build(path: Path, texts: Iterable[str], *, window: int = 8192, hidden: int =
         for token, token_id in tokenizer.get_vocab().items():
             if token.startswith('"'):
                 model.lm_head.weight[token_id, 0] = QUOTE_LOGIT / hidden**0.5
+    # What no engine may take from a model: members would all write the same.
+    model.generation_config.update(do_sample=True, top_k=1)
     model.save_pretrained(path)
     return str(path)

@@ -105,6 +105,8 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
         "trust_remote_code": deployment.trust_remote_code,
         "enable_prefix_caching": True,
         "enable_prompt_tokens_details": True,
+        # Sampling is the configuration's: a model's own may penalise what the prompt holds, its numbers and ids too.
+        "generation_config": "vllm",
         # JSON without optional white space, which a weak model may repeat without end.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }

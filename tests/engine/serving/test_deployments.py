@@ -86,7 +86,8 @@ GRAMMAR = {"backend": "xgrammar", "disable_any_whitespace": True}
             {"tensor_parallel": 2, "engine_kwargs": {"enable_prefix_caching": False, "seed": 5}},  # its own win
             {"enable_prefix_caching": False, "seed": 5, "tensor_parallel_size": 2, "trust_remote_code": False},
         ),
-        ({}, {"limit_mm_per_prompt": None, "structured_outputs_config": GRAMMAR}),
+        ({}, {"limit_mm_per_prompt": None, "structured_outputs_config": GRAMMAR, "generation_config": "vllm"}),
+        ({"engine_kwargs": {"generation_config": "auto"}}, {"generation_config": "auto"}),
         ({"vision": True, "max_images": 3}, {"limit_mm_per_prompt": {"image": 3}}),
         (
             {"vision": True, "engine_kwargs": {"limit_mm_per_prompt": {"image": 3, "video": 0}}},
