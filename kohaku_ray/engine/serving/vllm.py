@@ -145,9 +145,9 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
     if deployment.gpus < 1:
         # What the engine's worker asks of its bundle: Ray sets it only for the task that reads the engine's settings.
         own["VLLM_RAY_PER_WORKER_GPUS"] = str(deployment.gpus)
-    passed = {
-        key: os.environ[key] for key in ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE") if key in os.environ
-    }
+    # Of gpt-oss, Harmony's vocabulary is no part of the model: it is downloaded, or read from TIKTOKEN_ENCODINGS_BASE.
+    names = ("HF_HUB_OFFLINE", "HF_HOME", "TIKTOKEN_ENCODINGS_BASE", "VLLM_CPU_KVCACHE_SPACE")
+    passed = {name: os.environ[name] for name in names if name in os.environ}
     return {**own, **passed, **deployment.env}
 
 

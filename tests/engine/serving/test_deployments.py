@@ -14,7 +14,7 @@ from kit import tiny_llama
 from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import PriceConfig, VllmConfig
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.engine.serving.vllm import engine_kwargs, placement
+from kohaku_ray.engine.serving.vllm import engine_kwargs, environment, placement
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import answer_demand, check_demand, deployment_demand, replicas_demand
@@ -102,6 +102,16 @@ GRAMMAR = {"backend": "xgrammar", "disable_any_whitespace": True}
 def test_arguments_of_the_engine(settings, expected):
     kwargs = engine_kwargs(VllmConfig(model="m", **settings))
     assert {name: kwargs.get(name) for name in expected} == expected
+
+
+def test_replicas_get_the_variables_that_name_files_on_their_nodes(monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/mnt/hub")
+    monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", "/mnt/harmony")
+    found = environment(VllmConfig(model="m", env={"HF_HOME": "/own"}))
+    assert {name: found[name] for name in ("HF_HOME", "TIKTOKEN_ENCODINGS_BASE")} == {
+        "HF_HOME": "/own",
+        "TIKTOKEN_ENCODINGS_BASE": "/mnt/harmony",
+    }
 
 
 def test_identity_holds_what_changes_replies_and_nothing_else():
