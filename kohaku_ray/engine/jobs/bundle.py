@@ -185,10 +185,10 @@ def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
 def _config_of(run: str) -> Config:
     if not is_directory(run) or not is_finished(run):
         raise DataError(f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`")
-    if unset := unset_variables(read_file(below(run, "config.yaml")).decode()):
-        raise ConfigError(f"{run} was made with {' and '.join(unset)} in the environment: set what it was made with")
     for error in RunDirectory(run).damage():
         raise error
+    if unset := unset_variables(read_file(below(run, "config.yaml")).decode()):
+        raise ConfigError(f"{run} was made with {' and '.join(unset)} in the environment: set what it was made with")
     return config_of(run)
 
 
