@@ -124,7 +124,7 @@ def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int
 
     def write(temporary: str) -> None:
         with zipfile.ZipFile(temporary, "w") as archive:
-            for name, data in ((MANIFEST, json.dumps(values, indent=1, sort_keys=True).encode()), *there.items()):
+            for name, data in ((MANIFEST, json.dumps(values, indent=1).encode()), *there.items()):
                 entry = zipfile.ZipInfo(name)  # of 1980
                 entry.create_system, entry.external_attr = 3, 0o644 << 16
                 archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)  # type: ignore[arg-type]  # any buffer

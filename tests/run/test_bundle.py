@@ -24,12 +24,15 @@ from kohaku_ray.engine.ledger.segments import Loaded, SegmentStore
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts
+from kohaku_ray.pages.sweep_stats import compute_sweep_stats
+from kohaku_ray.pages.sweep_tables import as_csv, as_markdown
 from kohaku_ray.records import Reply, digest
 from kohaku_ray.run import bundle
 from kohaku_ray.run.bundle import MANIFEST, compare_outputs
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.storage import checksum
+from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 
@@ -49,6 +52,13 @@ async def says(request) -> Reply:
     return Reply(
         '{"queries": ["energy of a data centre"]}' if plans else REPLY, prompt_tokens=100, completion_tokens=20
     )
+
+
+async def one_in_two_says(request) -> Reply:
+    """Half of the members know the same answer, the others abstain."""
+    value = 1383.9 if request.seed % 2 else "is_blank"
+    said = {"explanation": "", "answer": "1383.9 MWh", "answer_value": value, "answer_unit": "MWh"}
+    return Reply(json.dumps({**said, "ref_id": ["halden2023"]}))
 
 
 @pytest.fixture(scope="module")
@@ -303,18 +313,36 @@ def test_what_cannot_be_replayed_is_not_bundled(home, make, tmp_path, monkeypatc
 
 
 @pytest.fixture
-def swept(home, tmp_path, tiny_encoder) -> str:
+def sweep_of(home, tmp_path, tiny_encoder):
+    """Write a sweep of these tables, with two seeds, and make its runs but the last few; ``chat`` stands for models."""
+
+    def write(tables: list[dict], n_left: int, chat=None) -> str:
+        own = dict(text.split("=", 1) for text in settings(home, tiny_encoder))
+        keys = {key: yaml.safe_load(value) for key, value in own.items()} | {"ledger.path": f"{tmp_path}/ledger"}
+        values = {"base": "demo", "set": keys, "seeds": [0, 1], "tables": tables, "runs": f"{tmp_path}/runs"}
+        (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**values, "output": f"{tmp_path}/out"}, sort_keys=False))
+        runs = list(plan_sweep(load_sweep(f"{tmp_path}/sweep.yaml")).runs.values())
+        for config in runs[: len(runs) - n_left]:
+            run_here(config, chat)
+        return f"{tmp_path}/sweep.yaml"
+
+    return write
+
+
+DEPTH = {"name": "depth", "axes": {"kohaku.top_k": [2, 8]}, "show": ["tokens", "attempts"]}
+RULE, SIZE = "ensemble.vote.ignore_blank", "ensemble.members"
+VOTES = {
+    "name": "votes",
+    "pool": {"members": 4},
+    "set": {"kohaku.max_retries": 0},
+    "axes": {RULE: [True, False], SIZE: [1, 3]},
+}
+
+
+@pytest.fixture
+def swept(sweep_of) -> str:
     """A sweep of two cells with two seeds, all runs made but the last."""
-    own = dict(text.split("=", 1) for text in settings(home, tiny_encoder))
-    keys = {key: yaml.safe_load(value) for key, value in own.items()}
-    tables = [{"name": "depth", "axes": {"kohaku.top_k": [2, 8]}, "show": ["tokens", "attempts"]}]
-    values = {"base": "demo", "set": keys, "seeds": [0, 1], "tables": tables, "runs": f"{tmp_path}/runs"}
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**values, "output": f"{tmp_path}/out"}))
-    plan = plan_sweep(load_sweep(f"{tmp_path}/sweep.yaml"))
-    assert len(plan.runs) == 4
-    for config in list(plan.runs.values())[:3]:
-        run_here(config)
-    return f"{tmp_path}/sweep.yaml"
+    return sweep_of([DEPTH], 1)
 
 
 def test_a_sweep_gives_its_tables_again(swept, tmp_path, capsys):
@@ -329,6 +357,24 @@ def test_a_sweep_gives_its_tables_again(swept, tmp_path, capsys):
     files["sweep/depth.csv"] = files["sweep/depth.csv"].replace(b"0.", b"1.", 1)
     assert main(["replay", zipped(files, tmp_path / "fixed.zip")]) == 1
     assert "depth.csv: 1 of " in capsys.readouterr().out
+
+
+def test_a_study_of_recorded_members_gives_its_tables_again(sweep_of, tmp_path, capsys):
+    sweep = sweep_of([VOTES], 0, one_in_two_says)
+    plan = plan_sweep(load_sweep(sweep))
+    (as_swept,) = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
+    assert main(["bundle", sweep, f"{tmp_path}/sweep.zip"]) == 0
+    assert files_in(f"{tmp_path}/sweep.zip")["sweep/votes.csv"].decode() == as_csv(as_swept)
+    mean = {(cell.at[RULE], cell.at[SIZE]): cell.total.mean() for cell in as_swept.table.cells}
+    assert mean["true", "3"] > mean["false", "3"], "cells that vote alike would hide what each votes by"
+    assert main(["replay", f"{tmp_path}/sweep.zip"]) == 0
+    assert as_markdown(as_swept) in capsys.readouterr().out
+
+
+def test_a_study_whose_run_is_not_made_is_left_out(sweep_of, tmp_path):
+    assert main(["bundle", sweep_of([DEPTH, VOTES], 1), f"{tmp_path}/sweep.zip"]) == 0
+    files = files_in(f"{tmp_path}/sweep.zip")
+    assert [name for name in files if name.startswith("sweep/")] == ["sweep/depth.csv", "sweep/depth.md"]
 
 
 def test_a_missing_run_is_said_as_a_sweep_is(capsys):

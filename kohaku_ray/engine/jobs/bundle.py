@@ -17,12 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import adapted
 from kohaku_ray.config.load import expand, merge, parse_file
 from kohaku_ray.config.plain import unset_variables, value_at
+from kohaku_ray.config.sections import EnsembleConfig
 from kohaku_ray.engine.jobs.again import (
     Models,
     Recorded,
@@ -82,6 +83,8 @@ class SweepFacts(Section):
 
     sweep: SweepConfig
     cells: tuple[tuple[PlannedCell, ...], ...]
+    studied: dict[str, EnsembleConfig] = Field(default_factory=dict)
+    """Of recorded members: what each cell votes by, by the cell's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,12 @@ def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] 
     plan = plan_sweep(load_sweep(source, base, overrides))
     if not plan.finished:
         raise DataError(f"{source}: none of its {len(plan.runs)} runs is finished: run `kohaku-ray sweep` first")
-    facts = SweepFacts(sweep=plan.loaded.sweep, cells=tuple(table.cells for table in plan.tables))
+    studies = [one for one in plan.tables if one.table.pool is not None]
+    facts = SweepFacts(
+        sweep=plan.loaded.sweep,
+        cells=tuple(one.cells for one in plan.tables),
+        studied={cell_id: config.ensemble for one in studies for cell_id, config in one.configs.items()},
+    )
     return Source({run_id: config.run for run_id, config in plan.finished.items()}, facts)
 
 
@@ -173,10 +181,18 @@ def _inputs_of(run: str, config: Config, with_text: bool) -> tuple[dict[str, Any
 
 def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
     """Write the tables of a sweep from its finished runs: CSV and Markdown, by name."""
-    pairs = zip(facts.sweep.tables, facts.cells, strict=True)
-    tables = tuple(PlannedTable(*pair, {}) for pair in pairs if pair[0].pool is None or not pair[0].pool.files)
+    tables = []
+    for table, cells in zip(facts.sweep.tables, facts.cells, strict=True):
+        live, configs = [cell for cell in cells if cell.runs], dict[str, Config]()
+        if table.pool is not None:
+            if table.pool.files or any(run not in runs for cell in live for run in cell.runs.values()):
+                continue
+            for cell in live:
+                pool = runs[next(iter(cell.runs.values()))]
+                configs[cell.cell_id] = pool.model_copy(update={"ensemble": facts.studied[cell.cell_id]})
+        tables.append(PlannedTable(table, cells, configs))
     loaded = LoadedSweep(facts.sweep, {}, "the bundle", lambda _: {})
-    plan = Plan(loaded, tables, runs, {})
+    plan = Plan(loaded, tuple(tables), runs, {})
     found = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
     writers = (("csv", as_csv), ("md", as_markdown))
     return {f"{one.table.name}.{end}": write(one) for one in found for end, write in writers}
@@ -184,7 +200,10 @@ def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
 
 def _config_of(run: str) -> Config:
     if not is_directory(run) or not is_finished(run):
-        raise DataError(f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`")
+        raise DataError(
+            f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`; of a sweep, "
+            "name its YAML file"
+        )
     for error in RunDirectory(run).damage():
         raise error
     if unset := unset_variables(read_file(below(run, "config.yaml")).decode()):
