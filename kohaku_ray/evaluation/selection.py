@@ -54,9 +54,14 @@ class Selection:
     rank_intervals: Mapping[str, tuple[float, float]]
 
     @property
+    def first(self) -> float:
+        """The best rank that an interval reaches; above 1 where the best cells tie."""
+        return min(low for low, _ in self.rank_intervals.values())
+
+    @property
     def n_first(self) -> int:
-        """Number of cells whose interval of ranks reaches the first."""
-        return sum(low <= 1.0 for low, _ in self.rank_intervals.values())
+        """Number of cells whose interval of ranks reaches ``first``."""
+        return sum(low <= self.first for low, _ in self.rank_intervals.values())
 
 
 def select(

@@ -281,7 +281,7 @@ def verdict(found: Selection | None, name: str = "") -> list[str]:
     low, high = found.rank_intervals[found.best]
     lines.append(
         f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {found.n_cells:,}; the interval "
-        f"of {counted(found.n_first, 'cell')} reaches rank 1 (bootstrap over questions)."
+        f"of {counted(found.n_first, 'cell')} reaches rank {found.first:g} (bootstrap over questions)."
     )
     if found.expected is None or found.low is None or found.high is None:
         lines.append(f"{n}: too few to correct the best score for its selection.")

@@ -81,6 +81,7 @@ def test_ties_share_their_ranks_and_the_first_is_the_best():
     found = select({"a": row, "b": row, "c": row * 0.0})
     assert (found.best, found.expected) == ("a", pytest.approx(0.5, abs=0.05))
     assert found.rank_intervals["a"] == found.rank_intervals["b"] == (1.5, 1.5)
+    assert (found.first, found.n_first) == (1.5, 2)
     same = select({"a": row, "b": row})
     assert (same.detectable, same.detectable_best, same.n_needed) == (None, None, None)
 
