@@ -4,6 +4,8 @@ Both make each run again in this process, from recorded replies alone: a call wi
 or a tokenizer said is recorded with the bundle, so that a replay needs neither.
 """
 
+# Over 400 lines: what a bundle takes in and what its replay makes of it must not part.
+
 from __future__ import annotations
 
 import os
@@ -61,7 +63,7 @@ from kohaku_ray.run.sources import read_source, resolve
 from kohaku_ray.settings import Section
 from kohaku_ray.storage import Directory, below, checksum, is_directory, read_file
 from kohaku_ray.sweep.collect import collect
-from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, load_sweep
+from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, TableConfig, load_sweep
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, plan_sweep
 
 RECORDED = "recorded.parquet"
@@ -181,21 +183,27 @@ def _inputs_of(run: str, config: Config, with_text: bool) -> tuple[dict[str, Any
 
 def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
     """Write the tables of a sweep from its finished runs: CSV and Markdown, by name."""
-    tables = []
-    for table, cells in zip(facts.sweep.tables, facts.cells, strict=True):
-        live, configs = [cell for cell in cells if cell.runs], dict[str, Config]()
-        if table.pool is not None:
-            if table.pool.files or any(run not in runs for cell in live for run in cell.runs.values()):
-                continue
-            for cell in live:
-                pool = runs[next(iter(cell.runs.values()))]
-                configs[cell.cell_id] = pool.model_copy(update={"ensemble": facts.studied[cell.cell_id]})
-        tables.append(PlannedTable(table, cells, configs))
+    pairs = zip(facts.sweep.tables, facts.cells, strict=True)
+    tables = tuple(
+        PlannedTable(*pair, configs) for pair in pairs if (configs := _studied(facts, *pair, runs)) is not None
+    )
     loaded = LoadedSweep(facts.sweep, {}, "the bundle", lambda _: {})
-    plan = Plan(loaded, tuple(tables), runs, {})
+    plan = Plan(loaded, tables, runs, {})
     found = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
     writers = (("csv", as_csv), ("md", as_markdown))
     return {f"{one.table.name}.{end}": write(one) for one in found for end, write in writers}
+
+
+def _studied(
+    facts: SweepFacts, table: TableConfig, cells: Sequence[PlannedCell], runs: Mapping[str, Config]
+) -> dict[str, Config] | None:
+    """Return the configurations of a study's cells, of another table none; None: its members are not in the bundle."""
+    if table.pool is None:
+        return {}
+    of_cell = {cell.cell_id: run for cell in cells for run in cell.runs.values()}
+    if table.pool.files or not of_cell.keys() <= facts.studied.keys() or not runs.keys() >= {*of_cell.values()}:
+        return None
+    return {one: runs[run].model_copy(update={"ensemble": facts.studied[one]}) for one, run in of_cell.items()}
 
 
 def _config_of(run: str) -> Config:
