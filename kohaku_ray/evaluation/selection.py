@@ -61,7 +61,7 @@ class Selection:
     @property
     def n_first(self) -> int:
         """Number of cells whose interval of ranks reaches ``first``."""
-        return sum(low <= self.first for low, _ in self.rank_intervals.values())
+        return [low for low, _ in self.rank_intervals.values()].count(self.first)
 
 
 def select(

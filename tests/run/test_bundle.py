@@ -314,15 +314,16 @@ def test_what_cannot_be_replayed_is_not_bundled(home, make, tmp_path, monkeypatc
 
 @pytest.fixture
 def sweep_of(home, tmp_path, tiny_encoder):
-    """Write a sweep of these tables, with two seeds, and make its runs but the last few; ``chat`` stands for models."""
+    """Write a sweep of these tables, with two seeds, and make the first of its runs; ``chat`` stands for models."""
 
-    def write(tables: list[dict], n_left: int, chat=None) -> str:
+    def write(tables: list[dict], n_made: int, n_runs: int, chat=None) -> str:
         own = dict(text.split("=", 1) for text in settings(home, tiny_encoder))
         keys = {key: yaml.safe_load(value) for key, value in own.items()} | {"ledger.path": f"{tmp_path}/ledger"}
         values = {"base": "demo", "set": keys, "seeds": [0, 1], "tables": tables, "runs": f"{tmp_path}/runs"}
         (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**values, "output": f"{tmp_path}/out"}, sort_keys=False))
         runs = list(plan_sweep(load_sweep(f"{tmp_path}/sweep.yaml")).runs.values())
-        for config in runs[: len(runs) - n_left]:
+        assert len(runs) == n_runs
+        for config in runs[:n_made]:
             run_here(config, chat)
         return f"{tmp_path}/sweep.yaml"
 
@@ -342,7 +343,7 @@ VOTES = {
 @pytest.fixture
 def swept(sweep_of) -> str:
     """A sweep of two cells with two seeds, all runs made but the last."""
-    return sweep_of([DEPTH], 1)
+    return sweep_of([DEPTH], 3, 4)
 
 
 def test_a_sweep_gives_its_tables_again(swept, tmp_path, capsys):
@@ -360,7 +361,7 @@ def test_a_sweep_gives_its_tables_again(swept, tmp_path, capsys):
 
 
 def test_a_study_of_recorded_members_gives_its_tables_again(sweep_of, tmp_path, capsys):
-    sweep = sweep_of([VOTES], 0, one_in_two_says)
+    sweep = sweep_of([VOTES], 1, 1, one_in_two_says)
     plan = plan_sweep(load_sweep(sweep))
     (as_swept,) = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
     assert main(["bundle", sweep, f"{tmp_path}/sweep.zip"]) == 0
@@ -369,10 +370,16 @@ def test_a_study_of_recorded_members_gives_its_tables_again(sweep_of, tmp_path, 
     assert mean["true", "3"] > mean["false", "3"], "cells that vote alike would hide what each votes by"
     assert main(["replay", f"{tmp_path}/sweep.zip"]) == 0
     assert as_markdown(as_swept) in capsys.readouterr().out
+    files = files_in(f"{tmp_path}/sweep.zip")
+    manifest = json.loads(files[MANIFEST])
+    manifest["sweep"]["studied"].popitem()
+    files[MANIFEST] = json.dumps(manifest).encode()
+    assert main(["replay", zipped(files, tmp_path / "less.zip")]) == 1
+    assert "votes.csv: not there any more" in capsys.readouterr().out
 
 
 def test_a_study_whose_run_is_not_made_is_left_out(sweep_of, tmp_path):
-    assert main(["bundle", sweep_of([DEPTH, VOTES], 1), f"{tmp_path}/sweep.zip"]) == 0
+    assert main(["bundle", sweep_of([DEPTH, VOTES], 4, 5), f"{tmp_path}/sweep.zip"]) == 0
     files = files_in(f"{tmp_path}/sweep.zip")
     assert [name for name in files if name.startswith("sweep/")] == ["sweep/depth.csv", "sweep/depth.md"]
 

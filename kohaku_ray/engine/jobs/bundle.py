@@ -295,7 +295,7 @@ def replay_bundle(path: str, index: str | None = None) -> Replay:
         if manifest.sweep is None:
             return Replay(tuple(runs))
         tables = _tables(_sweep_of(path, manifest.sweep), configs)
-        was = {one: read_file(file) for one in tables if os.path.isfile(file := f"{home}/sweep/{one}")}
+        was = {file.name: file.read_bytes() for file in Path(home, "sweep").glob("*")}
         found = compare_outputs(was, {name: text.encode() for name, text in tables.items()})
         return Replay(tuple(runs), tables, tuple(found.differences))
 
