@@ -198,12 +198,12 @@ class Run:
         return pl.DataFrame(scored.report.records)
 
     def __enter__(self) -> Run:
-        from kohaku_ray.engine.jobs.answer import standing
+        from kohaku_ray.engine.jobs.answer import kept_warm
 
         if self._warm is not None:
             raise ConfigError("this run is open already: leave its `with` block first")
         self._warm = ExitStack()
-        self._pool = self._warm.enter_context(standing(self.config))
+        self._pool = self._warm.enter_context(kept_warm(self.config))
         return self
 
     def __exit__(self, *exc: object) -> None:

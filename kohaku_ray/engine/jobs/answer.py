@@ -19,15 +19,15 @@ from kohaku_ray.engine.actors.pool import (
     RunWork,
     block_size,
     blocks_in_flight,
-    member_processes,
     n_ledger_shards,
 )
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
+from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.errors import ray_get
-from kohaku_ray.engine.ledger.client import Ledger, open_ledger
+from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.serving.applications import check_there, replicas_up, serving
+from kohaku_ray.engine.serving.applications import check_there, replicas_up
+from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.models.prompts import Prompts
@@ -89,26 +89,28 @@ def run_answer(
         say(f"answer  warning: {warning}")
     asked = f"{counted(len(questions), 'question')} × {counted(config.ensemble.members, 'member')}"
     say(f"answer  {asked}: {_waiting_for(config)}")
-    with connected(config.cluster) as is_ours:
-        check_cluster(answer_demand(config, index.n_shards), config.cluster)
-        check_nodes({"index.path": below(config.index.path, MANIFEST)}, {"ledger.path": config.ledger.path})
-        ledger = open_ledger(config.ledger, n_ledger_shards(config))
-        if pool is None:
-            pool = _start_pool(config)
+    with Session(config.cluster) as session:
+        session.check(
+            answer_demand(config, index.n_shards),
+            read={"index.path": below(config.index.path, MANIFEST)},
+            written={"ledger.path": config.ledger.path},
+        )
+        ledger = session.open_ledger(config.ledger, n_ledger_shards(config))
         # Actors open the index while Serve starts the replicas.
-        with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
-            pool.wait_until_ready()
-            up = counted(replicas_up(applications.values()), "replica")
-            say(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
-            context = context_of(config, ledger, applications, prompts, again)
-            with Progress("answer", len(questions), "questions") as progress:
+        pool = pool or session.start_pool(config)
+        applications = session.start_replicas(deployments)
+        pool.wait_until_ready()
+        up = counted(replicas_up(applications.values()), "replica")
+        say(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
+        context = context_of(config, ledger, applications, prompts, again)
+        with Progress("answer", len(questions), "questions") as progress:
 
-                def show(summary: AnswerSummary) -> None:
-                    n_calls, made = sum(summary.n_calls.values()), summary.n_calls["made"]
-                    detail = f"{n_calls} calls ({sources_said(summary.n_calls)})"
-                    progress.show(summary.n_questions, f"{n_calls} calls, {made} made", detail)
+            def show(summary: AnswerSummary) -> None:
+                n_calls, made = sum(summary.n_calls.values()), summary.n_calls["made"]
+                detail = f"{n_calls} calls ({sources_said(summary.n_calls)})"
+                progress.show(summary.n_questions, f"{n_calls} calls, {made} made", detail)
 
-                return make_run(pool, context, ledger, questions, identity, show, began, is_alone=True)
+            return make_run(pool, context, ledger, questions, identity, show, began, is_alone=True)
 
 
 def make_run(
@@ -153,23 +155,16 @@ def make_run(
 
 
 @contextmanager
-def standing(config: Config) -> Iterator[ActorPool]:
+def kept_warm(config: Config) -> Iterator[ActorPool]:
     """Keep a run's cluster, actors and model replicas up while the block runs; ``run_answer`` takes the actors."""
     n_shards = open_index(config).n_shards
     say(f"answer  {_waiting_for(config)}")
-    with connected(config.cluster):
-        check_cluster(answer_demand(config, n_shards), config.cluster)
-        pool = _start_pool(config)
-        try:
-            with serving(config.used_deployments):  # which ``run_answer`` uses and leaves
-                pool.wait_until_ready()
-                yield pool
-        finally:
-            pool.close()
-
-
-def _start_pool(config: Config) -> ActorPool:
-    return ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
+    with Session(config.cluster) as session:
+        session.check(answer_demand(config, n_shards))
+        pool = session.start_pool(config)
+        session.start_replicas(config.used_deployments, shared=True)  # ``run_answer`` uses and leaves them
+        pool.wait_until_ready()
+        yield pool
 
 
 def _waiting_for(config: Config) -> str:

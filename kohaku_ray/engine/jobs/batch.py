@@ -12,11 +12,12 @@ from typing import Any
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import n_ledger_shards
-from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
-from kohaku_ray.engine.ledger.client import Asking, open_ledger
+from kohaku_ray.engine.cluster import say
+from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.shard import Asked
-from kohaku_ray.engine.serving.applications import QUEUED, serving
+from kohaku_ray.engine.serving.applications import QUEUED
+from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError, TransientModelError
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.batch_file import BatchModels, BatchOutput, Line, LineError, errors_path, read_lines, writing
@@ -85,12 +86,11 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
         else:
             SegmentStore(config.ledger.path).check_writable()
             say(f"batch   {counted(n_good.total(), 'request')}: waiting for {', '.join(deployments)}")
-            with connected(config.cluster) as is_ours:
-                check_cluster(replicas_demand(deployments), config.cluster)
-                check_nodes({}, {"ledger.path": config.ledger.path})
-                ledger = open_ledger(config.ledger, n_ledger_shards(config, deployments))
-                with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
-                    asyncio.run(ask_all(config, models, source, ledger, applications, files, summary))
+            with Session(config.cluster) as session:
+                session.check(replicas_demand(deployments), written={"ledger.path": config.ledger.path})
+                ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments))
+                applications = session.start_replicas(deployments)
+                asyncio.run(ask_all(config, models, source, ledger, applications, files, summary))
     summary.errors = errors_path(output) if summary.n_errors else None
     summary.wall_s = time.perf_counter() - began
     return summary

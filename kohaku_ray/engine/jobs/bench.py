@@ -22,7 +22,7 @@ from ray.exceptions import RayError
 from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import VllmConfig
-from kohaku_ray.engine.cluster import connected, node_resources, say
+from kohaku_ray.engine.cluster import node_resources, say
 from kohaku_ray.engine.errors import Refused, message_of
 from kohaku_ray.engine.jobs.bench_answers import (
     WAVES,
@@ -37,9 +37,9 @@ from kohaku_ray.engine.jobs.bench_answers import (
     versions,
     with_index,
 )
-from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.handles import ask_together
 from kohaku_ray.engine.serving.vllm import IGNORE_EOS, engine_kwargs, environment
+from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.index.identity import prompt_counter, token_counter
 from kohaku_ray.models.request import ChatRequest, seed_for
@@ -139,7 +139,7 @@ def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
     make_directory(output)
     # Beside the output, which all nodes share.
     place = tempfile.TemporaryDirectory(dir=None if is_uri(output) else output, prefix="answers-")
-    with place as folder, connected(config.cluster):
+    with place as folder, Session(config.cluster):
         bench = _Bench(config, name, deployment, grid, texts, output, os.path.abspath(folder))
         for number, replicas in enumerate(grid.replicas):
             bench.measure(replicas)
@@ -233,7 +233,8 @@ class _Bench:
             return
         n_before = len(self._cells)
         try:
-            with serving({self._name: _of(self._deployment, replicas)}) as applications:
+            with Session(self._config.cluster) as session:
+                applications = session.start_replicas({self._name: _of(self._deployment, replicas)})
                 for number, cell in cells:
                     self._cells.append(self._measured(number, cell, applications[self._name]))
                     self._write()

@@ -21,7 +21,7 @@ from kohaku_ray.config.sections import DocumentsConfig, QuestionsConfig
 from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.again import requests_of
-from kohaku_ray.engine.jobs.answer import run_answer, standing
+from kohaku_ray.engine.jobs.answer import kept_warm, run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import open_ledger
 from kohaku_ray.errors import ConfigError, ModelError
@@ -90,7 +90,7 @@ def answer_on(
     run = run_on(config, name, deployment, members, range(n_questions), folder)
     ledger = {"ledger": run.ledger}
     try:
-        with standing(run) as pool:
+        with kept_warm(run) as pool:
             run_answer(before.model_copy(update=ledger), pool=pool)
             summary = run_answer(run, pool=pool)
     finally:

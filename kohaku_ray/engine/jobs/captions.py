@@ -15,8 +15,8 @@ from kohaku_ray.documents.bounded import unpacked
 from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.cluster import say
-from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.engine.ledger.client import Ledger
+from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.images import known_captions
 from kohaku_ray.index.pending import ParsedParts
@@ -74,8 +74,9 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], Captio
     n_known = len(captions)
     if wanted:
         say(f"caption {len(wanted)} images, {n_known} known: waiting for {name}")
-        ledger = open_ledger(config.ledger, n_ledger_shards(config, deployments))
-        with ledger.kept_alive(), serving(deployments) as applications:
+        with Session(config.cluster) as session:
+            ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments))
+            applications = session.start_replicas(deployments)
             captions |= asyncio.run(_ask_all(config, ledger, applications[name], wanted))
     errors = [error for key in wanted if (error := captions[key].error)]
     return captions, CaptionSummary(n_known, len(wanted), errors)

@@ -12,10 +12,11 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.image_encoding import check_reads_images
-from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
+from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources, index_all
 from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
 from kohaku_ray.index.gpu import check_trains
@@ -57,14 +58,17 @@ def run_index(config: Config) -> IndexSummary:
     PendingVectors(config.index.path).check_writable()
     for name in forget_damaged(config.index.path):
         say(f"index   {name} is damaged and deleted: its index is built again from the documents")
-    with connected(config.cluster):
+    with Session(config.cluster) as session:
         sizes = sources["bytes"].to_pylist()
         n_bytes = None if None in sizes else sum(sizes)
         of_texts, of_images = plan_encoders(config, ray.cluster_resources(), n_bytes)
-        for demand in (index_demand(config, of_texts), index_demand(config, of_images), caption_demand(config)):
-            if demand is not None:
-                check_cluster(demand, config.cluster)
-        check_nodes({"documents.paths": files[0]}, {"index.path": config.index.path})
+        session.check(
+            index_demand(config, of_texts),
+            index_demand(config, of_images),
+            caption_demand(config),
+            read={"documents.paths": files[0]},
+            written={"index.path": config.index.path},
+        )
         if config.index.build_gpus:
             ray_get(ray.remote(check_trains).options(num_gpus=config.index.build_gpus, num_cpus=0).remote())
         if settings.image_plan.identity is not None:

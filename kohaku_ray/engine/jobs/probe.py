@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
-from kohaku_ray.engine.cluster import check_cluster, connected, say
-from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.serving.handles import Handles, rank_pairs
+from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
@@ -41,12 +41,11 @@ def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
         return asyncio.run(probe_here(name, deployment))  # type: ignore[arg-type]
     is_vllm = isinstance(deployment, VllmConfig)
     one = deployment.model_copy(update={"replicas": 1} | ({"max_replicas": None} if is_vllm else {}))
-    with connected(config.cluster):
+    with Session(config.cluster) as session:
         if one.application is None:
             say(f"probe   {name}: starts one replica by Ray Serve")
-            check_cluster(replicas_demand({name: one}), config.cluster)
-        with serving({name: one}) as names:
-            return asyncio.run(_probe_served(name, one, names))
+            session.check(replicas_demand({name: one}))
+        return asyncio.run(_probe_served(name, one, session.start_replicas({name: one})))
 
 
 async def _probe_served(name: str, deployment: Deployment, names: Mapping[str, str]) -> Probed:

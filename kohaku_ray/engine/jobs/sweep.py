@@ -21,13 +21,13 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import united_depths
 from kohaku_ray.engine.actors.pool import ActorPool, member_processes, n_ledger_shards, n_retrievers, n_voters
-from kohaku_ray.engine.cluster import check_cluster, connected, say
+from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.engine.ledger.client import Ledger, open_ledger
+from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.evaluation.selection import Selection
 from kohaku_ray.index.pending import can_reuse, reuse_vectors
@@ -108,8 +108,8 @@ def run_sweep(plan: Plan) -> SweepSummary:
     if waiting:
         first, n_waiting = next(iter(waiting.values())), len(waiting)
         check_outlives_job(first)
-        with connected(first.cluster):
-            waiting = _affordable(plan, waiting, summary)
+        with Session(first.cluster) as session:
+            waiting = _affordable(session, plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
             with Progress("sweep", n_waiting, "runs") as progress:
                 _make_runs(plan, waiting, summary, progress)
@@ -117,12 +117,14 @@ def run_sweep(plan: Plan) -> SweepSummary:
     return summary
 
 
-def _affordable(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> dict[str, Config]:
+def _affordable(
+    session: Session, plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary
+) -> dict[str, Config]:
     """Leave out the runs that ask for more than the cluster has; an error if none is left and none is finished."""
     left: dict[str, Config] = {}
     for run_id, config in waiting.items():
         try:
-            check_cluster(answer_demand(config), config.cluster)
+            session.check(answer_demand(config))
             left[run_id] = config
         except ConfigError as error:
             summary.skipped[run_id] = str(error)
@@ -203,7 +205,9 @@ def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary,
             say(f"sweep   {counted(len(group), 'run')} on {', '.join(deployments)}")
             parts = _grouped(group, lambda one: (one.ledger.path, *_searched(one)))
             actors.close_unless_for(list(parts[0].values()))  # replicas may need their room
-            with _failing_alone(group, summary), serving(deployments):
+            cluster = next(iter(group.values())).cluster
+            with _failing_alone(group, summary), Session(cluster) as session:
+                session.start_replicas(deployments)
                 for part in parts:
                     with _failing_alone(part, summary):
                         _make_together(plan, part, summary, progress, actors)
@@ -281,7 +285,6 @@ def _make_together(
 ) -> None:
     """Make runs on one index, several at once, in threads, which only wait."""
     configs = list(runs.values())
-    ledger = open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
     shares: dict[str, float] = {}  # done of each run under way
     stop, lock = threading.Event(), threading.Lock()
 
@@ -298,7 +301,8 @@ def _make_together(
 
         return _make_one(config, pool, ledger, go_on)
 
-    with ledger.kept_alive(), ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
+    with Session(configs[0].cluster) as session, ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
+        ledger = session.open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
         try:
             pool = actors.pool_for(configs)
             pool.wait_until_ready()

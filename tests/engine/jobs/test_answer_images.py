@@ -13,7 +13,7 @@ from kit.answers import deployment
 from kit.vision_server import VisionServer
 from pages import opened
 
-from kohaku_ray.engine.jobs.answer import run_answer, standing
+from kohaku_ray.engine.jobs.answer import kept_warm, run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.images import Images
@@ -47,7 +47,7 @@ def test_images_answer_what_text_does_not(cluster, config_of):
     with VisionServer() as server:
         config = config_of(server, "with", *SENDS)
         run_index(config)
-        with standing(config) as pool:
+        with kept_warm(config) as pool:
             run_answer(config, pool=pool)
             assert values(config) == gold
             sent = [request.images for request in server.log if request.images]

@@ -1,0 +1,87 @@
+"""A job's stay on a Ray cluster: what it checks, opens and starts there, in one order for every job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+
+import ray
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.deployments import Deployment
+from kohaku_ray.config.sections import ClusterConfig, LedgerConfig
+from kohaku_ray.engine.actors.pool import ActorPool, member_processes
+from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected
+from kohaku_ray.engine.ledger.client import Ledger, open_ledger
+from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.run.demand import Demand
+
+
+class Session:
+    """A context on the configured cluster, or on a local one that starts and ends with it.
+
+    What is opened in it stays until its end, and is closed in the reverse order. Within another session it joins the
+    same cluster, and closes only what it opened itself: replicas for a part of a job have a session of their own.
+
+    Raises:
+        ConfigError: On entering: the cluster's address cannot be reached.
+    """
+
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self._cluster = cluster
+        self._until_end = ExitStack()
+        self._ends_cluster = False
+
+    def __enter__(self) -> Session:
+        self._ends_cluster = self._until_end.enter_context(connected(self._cluster))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._until_end.__exit__(kind, error, trace)
+
+    def check(
+        self,
+        *demands: Demand | None,
+        read: Mapping[str, str] | None = None,
+        written: Mapping[str, str] | None = None,
+    ) -> None:
+        """Check, before anything starts, that the cluster has what is needed and that its nodes see a job's files.
+
+        Args:
+            demands: What is needed, each at another time.
+            read: Files that workers read, by configuration key.
+            written: Directories that workers write to, by configuration key.
+
+        Raises:
+            ConfigError: The cluster is too small, or a node does not see a file.
+            DataError: A file cannot be read here, or a directory cannot be written.
+        """
+        for demand in demands:
+            if demand is not None:
+                check_cluster(demand, self._cluster)
+        if read or written:
+            check_nodes(read or {}, written or {})
+
+    def open_ledger(self, config: LedgerConfig, n_shards: int) -> Ledger:
+        """Open the ledger, whose shards stay alive; see ``ledger.client.open_ledger``."""
+        ledger = open_ledger(config, n_shards)
+        self._until_end.enter_context(ledger.kept_alive())
+        return ledger
+
+    def start_replicas(self, deployments: Mapping[str, Deployment], *, shared: bool = False) -> dict[str, str]:
+        """Start model replicas and return their applications by deployment.
+
+        Jobs share them, and the last one ends them. On a cluster that ends with this session nobody does, unless
+        they are to be ``shared`` with sessions inside this one.
+        """
+        release = shared or not self._ends_cluster
+        return self._until_end.enter_context(serving(deployments, release=release))
+
+    def start_pool(self, config: Config) -> ActorPool:
+        """Start the actors of a run; they open its index while replicas start (``ActorPool.wait_until_ready``)."""
+        pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
+        self._until_end.callback(pool.close)
+        return pool
