@@ -370,12 +370,18 @@ class OpenAIBackend:
         if self._client is None:
             for name in ("httpx", "httpcore"):  # they log what the server says, which may be the key
                 logging.getLogger(name).setLevel(logging.WARNING)
+            # One request per connection: a proxy may answer twice, a gateway's time-out page be followed by the late
+            # reply, and what comes on a used connection would be read as the reply to the next request.
             self._client = httpx.AsyncClient(
                 base_url=self._base_url,
-                headers={"Content-Type": "application/json", "Accept-Encoding": "gzip, deflate"}
+                headers={
+                    "Content-Type": "application/json",
+                    "Accept-Encoding": "gzip, deflate",
+                    "Connection": "close",
+                }
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                 timeout=None,  # noqa: S113  # the time-out in _fetch covers the whole reply, not each read
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             )
         return self._client
 
