@@ -110,6 +110,7 @@ class Reply:
         service_s: Seconds in the backend.
         gpu_s: GPU seconds of its replica that this call used; 0 without a GPU.
         joules: Energy of these GPUs for this call; None where it is not measured.
+        note: What the server was asked otherwise than the request says, since it refuses that; empty: nothing.
     """
 
     text: str
@@ -121,6 +122,7 @@ class Reply:
     service_s: float = 0.0
     gpu_s: float = 0.0
     joules: float | None = None
+    note: str = ""
 
 
 FLAGS = {

@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import httpx
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
+from kohaku_ray.models.dialect import Dialect
+from kohaku_ray.models.json_text import find, loads
 from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest, data_uris
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
@@ -235,6 +237,7 @@ class OpenAIBackend:
         self._most_body_mib = most_body_mib
         self._client: httpx.AsyncClient | None = None
         self._there: list[str] | None = None
+        self._dialect = Dialect()
 
     async def chat(self, request: ChatRequest) -> Reply:
         """Ask the server, up to ``max_tries`` times.
@@ -246,12 +249,10 @@ class OpenAIBackend:
         """
         self._require_fits(request)
         fields = await completion_body(request, self._model, self._schema_mode) | self._extra_body
-        body = json.dumps({name: value for name, value in fields.items() if value is not None}).encode("ascii")
         failure = TransientModelError("never tried")
         for tries in range(1, self._max_tries + 1):
-            await self._limiter.acquire()
             try:
-                return await self._post(body)
+                return await self._adapted(fields)
             except TransientModelError as error:
                 failure = error
             if failure.retry_after_s is not None:
@@ -262,6 +263,17 @@ class OpenAIBackend:
             f"{self._model} at {self._shown_url}: gave up after {self._max_tries} tries, the last one: {failure}",
             failure.retry_after_s,
         )
+
+    async def _adapted(self, fields: Mapping[str, Any]) -> Reply:
+        """Send a request, and once more for everything that the server refuses by name."""
+        while True:
+            sent = self._dialect.write(fields)
+            await self._limiter.acquire()
+            try:
+                return replace(await self._post(sent), note=self._dialect.note)
+            except ModelError:
+                if self._dialect.write(fields) == sent:  # what was learnt since, by this request or another, is no help
+                    raise
 
     async def models(self, timeout_s: float | None = None) -> dict[str, int | None]:
         """List the server's models by name, each with its window in tokens where the server says it, as vLLM does.
@@ -309,7 +321,8 @@ class OpenAIBackend:
         bound_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** min(tries - 1, 30))
         return (retry_after_s or 0.0) + random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
 
-    async def _post(self, body: bytes) -> Reply:
+    async def _post(self, sent: Mapping[str, Any]) -> Reply:
+        body = json.dumps(sent).encode("ascii")
         response = await self._fetch("POST", "chat/completions", self._timeout_s, body)
         if 200 <= response.status < 300:
             # A large body's objects take far longer to make than the loop's other calls may wait.
@@ -317,7 +330,11 @@ class OpenAIBackend:
             reply = _read_reply(response) if small else await asyncio.to_thread(_read_reply, response)
             text, reason = self._redacted(reply.text), self._redacted(reply.finish_reason)
             return replace(reply, text=text, finish_reason=reason)
+        if (text := _failed_generation(response)) is not None:
+            return Reply(self._redacted(text))
         refusal = self._refusal(response)
+        if response.status in (400, 422):
+            self._dialect.learn(sent, response.text)
         if response.status in (400, 404) and "model" in response.text.lower():
             raise type(refusal)(await self.with_models(str(refusal)))
         raise refusal
@@ -434,6 +451,21 @@ def _checked_url(base_url: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
     return url
+
+
+def _failed_generation(response: _Response) -> str | None:
+    """Read the text that a server withheld since it is not what its own check of the schema expects; None: no such.
+
+    Raises:
+        TransientModelError: It withheld no JSON object, so that another try may have one.
+    """
+    if response.status != 400 or b"json_validate_failed" not in response.body:
+        return None
+    error = _object(_object(loads(response.body.decode("utf-8", "replace"))).get("error"))
+    text = clean_text(str(error.get("failed_generation") or ""))
+    if find(text, lambda value: value if isinstance(value, dict) else None) is None:
+        raise TransientModelError(f"the server's own check of the reply failed: {response.text[:_BODY_CHARS]}")
+    return text
 
 
 def _read_reply(response: _Response) -> Reply:

@@ -91,7 +91,7 @@ def test_a_second_response_that_comes_while_the_next_request_waits():
     def gateway(send, question, number):
         if question == "a" and number == 0:
             send(response("gateway time-out", "504 Gateway Time-out"))
-            late.append(threading.Timer(0.2, lambda: send(response("late reply to a"))))
+            late.append(threading.Timer(0.2, send_late, [send]))
             late[0].start()
         else:
             time.sleep(0.4)

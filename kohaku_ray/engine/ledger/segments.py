@@ -49,8 +49,11 @@ SEGMENT_SCHEMA = pa.schema(
         ("joules", pa.float64()),
         ("call_s", pa.float64()),
         ("generation", pa.int64()),
+        ("note", pa.string()),
     ]
 )
+_WITHOUT_NOTES = SEGMENT_SCHEMA.remove(SEGMENT_SCHEMA.get_field_index("note"))
+"""Columns of segments before replies had notes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +329,8 @@ class SegmentStore:
         data = self._directory.read(name)
         if checksum(data) == name.removesuffix(".arrow").rpartition("-")[2]:
             table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+            if table.schema == _WITHOUT_NOTES:
+                table = table.append_column("note", pa.array([""] * len(table), pa.string()))
             if table.schema == SEGMENT_SCHEMA:
                 return table
         raise DataError(f"segment {name} of ledger {self.path} is damaged")

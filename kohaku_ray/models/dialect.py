@@ -1,0 +1,130 @@
+"""What one server has refused by name, and how requests are written for it since.
+
+Servers of OpenAI's API differ in what they take: some want ``max_completion_tokens``, fix the temperature, refuse
+temperature and top_p together, or keywords of a schema. The refusal names it, so that the request can be written again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Fields = Mapping[str, Any]
+
+_REFUSES = re.compile(
+    r"not (?:be )?(?:supported|permitted|allowed|available|accepted|recognized|specified|both)|unsupported|"
+    r"unrecognized|unexpected|unknown|extra inputs|extra_forbidden|cannot|can't|may not|must not|only one of|"
+    r"only the default|does not support|doesn't support|no longer|deprecated|incompatible|invalid schema",
+    re.IGNORECASE,
+)
+_OF_SCHEMA = re.compile("schema|response_format|strict|grammar", re.IGNORECASE)
+_BOUNDS = (
+    *("maxLength", "minLength", "pattern", "format", "maxItems", "minItems", "uniqueItems", "contains"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("maxProperties", "minProperties", "default", "title", "description"),
+)
+"""Keywords of a schema without which its replies have the same shape."""
+
+_SUBSCHEMAS = ("properties", "$defs", "definitions", "patternProperties")
+"""Keywords whose values are schemas by name: a property may be called ``pattern``."""
+
+
+class Dialect:
+    """How requests to one server are written; it knows nothing until the server has refused something."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+    @property
+    def note(self) -> str:
+        """What requests leave out or say otherwise, in one line; empty: nothing."""
+        return "; ".join(self._changes)
+
+    def write(self, fields: Fields) -> dict[str, Any]:
+        """Write a request's fields as the server takes them; fields of None are left out."""
+        written = {name: value for name, value in fields.items() if value is not None}
+        for change in self._changes.values():
+            written = change(written)
+        return written
+
+    def learn(self, sent: Fields, refusal: str) -> None:
+        """Learn from the refusal of a request that was ``sent``; a refusal that names nothing known changes nothing."""
+        if "max_completion_tokens" in refusal and "max_tokens" in sent:
+            self._changes["max_tokens is sent as max_completion_tokens"] = _rename_max_tokens
+        elif not _REFUSES.search(refusal):
+            return
+        elif _OF_SCHEMA.search(refusal) and (keyword := _named_keyword(sent, refusal)) is not None:
+            self._changes[f"schemas are sent without {keyword}"] = lambda fields: _without_keyword(fields, keyword)
+        elif _names(refusal, "temperature") and _names(refusal, "top_p"):
+            # Of the two, the one that changes nothing can go.
+            for name in ("top_p", "temperature"):
+                if sent.get(name) == 1:
+                    self._leave_out(name)
+                    return
+        else:
+            for name in ("temperature", "top_p", "seed"):
+                if name in sent and _names(refusal, name):
+                    self._leave_out(name)
+                    return
+
+    def _leave_out(self, name: str) -> None:
+        self._changes[f"{name} is not sent"] = lambda fields: {key: fields[key] for key in fields if key != name}
+
+
+def _rename_max_tokens(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"max_completion_tokens" if name == "max_tokens" else name: value for name, value in fields.items()}
+
+
+def _names(text: str, word: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text) is not None
+
+
+def _named_keyword(sent: Fields, refusal: str) -> str | None:
+    """Find the schema keyword that a refusal names and the sent schema has."""
+    schema = _schema_of(sent)
+    if schema is None:
+        return None
+    used = _keywords(schema)
+    return next((word for word in _BOUNDS if word in used and _names(refusal, word)), None)
+
+
+def _schema_of(fields: Fields) -> Mapping[str, Any] | None:
+    form = fields.get("response_format")
+    return form["json_schema"]["schema"] if isinstance(form, Mapping) and "json_schema" in form else None
+
+
+def _keywords(schema: Any) -> set[str]:
+    if isinstance(schema, list):
+        return set().union(*map(_keywords, schema))
+    if not isinstance(schema, Mapping):
+        return set()
+    used = set(schema)
+    for key, value in schema.items():
+        inner = list(value.values()) if key in _SUBSCHEMAS and isinstance(value, Mapping) else value
+        used |= set() if key in ("enum", "const", "default", "examples") else _keywords(inner)
+    return used
+
+
+def _without_keyword(fields: dict[str, Any], keyword: str) -> dict[str, Any]:
+    schema = _schema_of(fields)
+    if schema is None:
+        return fields
+    named = {**fields["response_format"]["json_schema"], "schema": _strip(schema, keyword)}
+    return {**fields, "response_format": {**fields["response_format"], "json_schema": named}}
+
+
+def _strip(schema: Any, keyword: str) -> Any:
+    if isinstance(schema, list):
+        return [_strip(inner, keyword) for inner in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: {name: _strip(inner, keyword) for name, inner in value.items()}
+        if key in _SUBSCHEMAS and isinstance(value, Mapping)
+        else value
+        if key in ("enum", "const", "default", "examples")
+        else _strip(value, keyword)
+        for key, value in schema.items()
+        if key != keyword
+    }

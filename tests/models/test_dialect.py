@@ -1,0 +1,178 @@
+"""Servers that refuse a parameter by name: the request is written again, once for all that follow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from kit.fake_openai import Action, FakeOpenAI, completion, error_body
+
+from kohaku_ray.errors import ModelError, TransientModelError
+from kohaku_ray.models.dialect import Dialect
+from kohaku_ray.models.openai import OpenAIBackend
+from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.models.schema import answer_schema, plan_schema
+
+SCHEMA = answer_schema(["a", "b"], most_chars=200)
+
+
+def asked(seed=1, schema=SCHEMA, **changes):
+    fields = {"temperature": 0.7, "top_p": 1.0, "max_tokens": 64, "seed": seed, "schema": schema}
+    return ChatRequest(model="fake", messages=(("user", "Question?"),), **{**fields, **changes})
+
+
+def ask_in_turn(server, *requests, **options):
+    async def run():
+        backend = OpenAIBackend(server.base_url, "fake", **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
+        try:
+            return [await backend.chat(request) for request in requests]
+        finally:
+            await backend.close()
+
+    return asyncio.run(run())
+
+
+def refusing(holds, message, code=None, status=400):
+    """A server that refuses the requests for which ``holds``, and answers the others."""
+    return lambda index, body: Action(status, error_body(message, code)) if holds(body) else None
+
+
+def keywords_in(body):
+    return json.dumps(body["response_format"])
+
+
+REFUSALS = {
+    "Claude's endpoint": (
+        lambda body: "temperature" in body and "top_p" in body,
+        "`temperature` and `top_p` cannot both be specified for this model. Please use only one.",
+        "top_p is not sent",
+    ),
+    "OpenAI's reasoning models": (
+        lambda body: "max_tokens" in body,
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        "max_tokens is sent as max_completion_tokens",
+    ),
+    "a fixed temperature": (
+        lambda body: "temperature" in body,
+        "Unsupported value: 'temperature' does not support 0.7 with this model. Only the default (1) is supported.",
+        "temperature is not sent",
+    ),
+    "no top_p": (lambda body: "top_p" in body, "Unsupported parameter: 'top_p'", "top_p is not sent"),
+    "no seed": (
+        lambda body: "seed" in body,
+        '[{"type":"extra_forbidden","loc":["body","seed"],"msg":"Extra inputs are not permitted"}]',
+        "seed is not sent",
+    ),
+    "a strict schema": (
+        lambda body: "maxLength" in keywords_in(body),
+        "Invalid schema for response_format 'answer': In context=('properties', 'b'), 'maxLength' is not permitted.",
+        "schemas are sent without maxLength",
+    ),
+    "another strict schema": (
+        lambda body: "maxItems" in keywords_in(body),
+        "Unsupported JSON schema keyword in strict mode: maxItems",
+        "schemas are sent without maxItems",
+    ),
+}
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_what_a_server_refuses_by_name_is_written_again_and_remembered(kind, status):
+    holds, message, note = REFUSALS[kind]
+    with FakeOpenAI(refusing(holds, message, status=status)) as server:
+        replies = ask_in_turn(server, asked(1), asked(2))
+    assert [reply.note for reply in replies] == [note, note]
+    assert server.n_requests == 3  # refused once, for both
+    assert all(not holds(received.body) for received in server.log[1:])
+    assert request_key(asked(1)) == request_key(asked(1))
+
+
+def test_a_server_that_refuses_several_things_one_after_the_other():
+    def script(index, body):
+        for holds, message, _ in REFUSALS.values():
+            if holds(body):
+                return Action(400, error_body(message))
+        return None
+
+    with FakeOpenAI(script) as server:
+        (reply,) = ask_in_turn(server, asked())
+    assert reply.note.count(";") == 5  # top_p is refused twice
+    assert server.log[-1].body.keys() == {"model", "messages", "max_completion_tokens", "response_format"}
+
+
+def test_requests_that_were_under_way_when_it_was_learnt_are_sent_again():
+    holds, message, note = REFUSALS["no seed"]
+    server_script = lambda index, body: Action(400, error_body(message), delay_s=0.1) if holds(body) else None  # noqa: E731
+
+    async def run(server):
+        backend = OpenAIBackend(server.base_url, "fake")
+        replies = await asyncio.gather(*(backend.chat(asked(seed)) for seed in range(20)))
+        await backend.close()
+        return replies
+
+    with FakeOpenAI(server_script) as server:
+        replies = asyncio.run(run(server))
+    assert {reply.note for reply in replies} == {note}
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("`temperature` and `top_p` cannot both be specified", {"top_p": 0.9}),  # leaving out either changes the answer
+        ("your credit is used up: the temperature of our servers does not allow it", {"temperature": None}),
+        ("response_format is not supported", {}),
+        ("model is not available", {}),
+        ("the prompt may not hold the word maxLength", {}),
+        ("'enum' is not permitted in strict schemas", {}),  # without it, documents could be invented
+    ],
+)
+def test_a_refusal_that_names_nothing_that_can_go_is_the_users(message, changes):
+    with FakeOpenAI(lambda index, body: Action(400, error_body(message))) as server:
+        with pytest.raises(ModelError, match=r"HTTP 400") as caught:
+            ask_in_turn(server, asked(**{k: v for k, v in changes.items() if v is not None}), extra_body=changes)
+        assert server.n_requests <= 2  # the list of models besides
+    assert not isinstance(caught.value, TransientModelError)
+
+
+def test_a_property_that_is_called_as_a_keyword_stays():
+    schema = {
+        "type": "object",
+        "properties": {"pattern": {"type": "string", "pattern": "^a$"}, "b": {"enum": [{"pattern": 1}]}},
+        "anyOf": [{"properties": {"c": {"items": {"pattern": "x"}}}}],
+    }
+    sent = {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}}
+    dialect = Dialect()
+    dialect.learn(sent, "'pattern' is not permitted in strict schemas")
+    assert dialect.write(sent)["response_format"]["json_schema"]["schema"] == {
+        "type": "object",
+        "properties": {"pattern": {"type": "string"}, "b": {"enum": [{"pattern": 1}]}},
+        "anyOf": [{"properties": {"c": {"items": {}}}}],
+    }
+    assert dialect.note == "schemas are sent without pattern"
+    assert schema["properties"]["pattern"] == {"type": "string", "pattern": "^a$"}  # the request's own is untouched
+    plain = {"seed": 1}
+    assert dialect.write(plain) == plain
+
+
+FAILED = {"error": {"message": "Failed to generate JSON.", "code": "json_validate_failed"}}
+
+
+def withheld(text):
+    return Action(400, {"error": {**FAILED["error"], "failed_generation": text}})
+
+
+@pytest.mark.parametrize("text", ['{"answer_value": "4.3"}', 'Here it is:\n{"answer_value": "4.3"}\nDone.'])
+def test_a_text_that_a_server_withheld_since_its_own_check_failed_is_read(text):
+    with FakeOpenAI(lambda index, body: withheld(text)) as server:
+        (reply,) = ask_in_turn(server, asked())
+    assert (reply.text, server.n_requests) == (text, 1)
+
+
+@pytest.mark.parametrize("action", [withheld(""), withheld("I cannot say"), withheld(None), Action(400, FAILED)])
+def test_a_check_that_failed_without_an_object_is_asked_again(action):
+    good = Action(body=completion('{"answer_value": "4.3"}'))
+    with FakeOpenAI(lambda index, body: action if index == 0 else good) as server:
+        (reply,) = ask_in_turn(server, asked(schema=plan_schema(2)))
+    assert (reply.text, server.n_requests) == ('{"answer_value": "4.3"}', 2)
