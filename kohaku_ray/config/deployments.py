@@ -136,7 +136,8 @@ class OpenAIConfig(ModelConfig):
 
     kind: Literal["openai"] = "openai"
     base_url: str
-    """URL up to and including the version, such as http://127.0.0.1:8000/v1."""
+    """URL up to and including the version, such as http://127.0.0.1:8000/v1; a query (?api-version=…) stays at the end
+    of every request's address."""
     model: str
     """Model name the server knows."""
     identity: str | None = None
@@ -145,8 +146,12 @@ class OpenAIConfig(ModelConfig):
     """Environment variable that holds the API key; None: no key is sent."""
     max_ongoing: PositiveInt = 64
     """Requests in flight per replica."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Headers sent with every request, such as {api-key: "${AZURE_KEY}"} (with `api_key_env: null`)."""
     requests_per_s: Annotated[float, Field(gt=0)] | None = None
     """Rate limit over all replicas; None: no limit."""
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """Limit over all replicas of prompt tokens, about four characters each, plus max_tokens; None: no limit."""
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Longest wait for one reply."""
     max_reply_mib: Annotated[float, Field(gt=0)] = MAX_REPLY_MIB

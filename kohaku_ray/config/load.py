@@ -67,6 +67,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
     values, environment = with_index(placed(values), Config.model_fields["run"].default), Environment()
     try:
         expanded = environment.expand(values)
+        environment.find_literals(expanded)
         system = system_of(expanded)
     except ConfigError as error:
         raise ConfigError(f"{where}: {environment.hide(str(error))}") from None

@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from kohaku_ray.config.paths import Placed
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.settings import find_secrets
 
 Place = tuple[str, ...]
 """Keys and positions that lead to a value."""
@@ -77,6 +79,9 @@ def misread(given: Any, made: Any) -> list[str]:
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _SHORT_CHARS = 4
 
+HIDDEN = "[hidden]"
+"""What stands for a key or password of the file itself, wherever a configuration is printed or written."""
+
 
 def _is_shown(path: Place) -> bool:
     """Return whether the value at a place is shown: a reader must see which model ran."""
@@ -88,13 +93,22 @@ class Environment:
     """The environment variables in one configuration.
 
     By place: text as written with its ``${NAME}``, text after expansion, value after validation; and by name, the
-    values of the variables that are hidden.
+    values of the variables that are hidden. Besides, keys and passwords that stand in the file itself.
     """
 
     references: dict[Place, str] = field(default_factory=dict)
     texts: dict[Place, str] = field(default_factory=dict)
     made: dict[Place, Any] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
+    literals: set[str] = field(default_factory=set)
+
+    def find_literals(self, values: Any) -> None:
+        """Find the keys and passwords that a configuration's deployments hold in clear."""
+        deployments = values.get("deployments") if isinstance(values, Mapping) else None
+        for deployment in deployments.values() if isinstance(deployments, Mapping) else ():
+            if isinstance(deployment, Mapping):
+                given = [deployment.get(name) for name in ("headers", "extra_body")]
+                self.literals |= find_secrets(given) | _secrets_in_url(str(deployment.get("base_url", "")))
 
     def expand(self, value: Any, path: Place = ()) -> Any:
         """Replace ``${NAME}`` and ``${NAME:-default}`` in plain values; see ``expand``."""
@@ -117,6 +131,7 @@ class Environment:
         """Replace the values of environment variables, plain or as ``repr`` writes them, by their references."""
         known = {value: f"${{{name}}}" for name, value in self.variables.items()}
         known |= {whole: self.references[path] for path, whole in self.texts.items() if not _is_shown(path)}
+        known |= dict.fromkeys(self.literals - known.keys(), HIDDEN)
         for value, reference in [*known.items()]:
             known.setdefault(repr(value)[1:-1], reference)
         longest_first = sorted(filter(str.strip, known), key=len, reverse=True)
@@ -130,14 +145,15 @@ class Environment:
         """Put the references back into plain values after validation, perhaps changed since.
 
         A path made absolute is restored with its directory; of another value, only the environment's part is replaced.
+        Keys and passwords that stand in the file itself are hidden.
         """
+        for place, value in [*leaves(values)] if self.literals else ():
+            if isinstance(value, str) and place[:1] == ("deployments",) and any(key in value for key in self.literals):
+                _put(values, place, self.hide(value))
         for path, reference in self.references.items():
-            there = value_at(values, path[:-1])
             now = value_at(values, path)
-            if now is None or not isinstance(there, (dict, list)):
-                continue
-            key: Any = int(path[-1]) if isinstance(there, list) else path[-1]
-            there[key] = self._restored(now, path, reference)
+            if now is not None:
+                _put(values, path, self._restored(now, path, reference))
 
     def _restored(self, now: Any, path: Place, reference: str) -> Any:
         made = self.made.get(path)
@@ -150,6 +166,23 @@ class Environment:
         if now != os.path.abspath(os.path.expanduser(made)):
             return self.hide(now)
         return reference if made.startswith(("/", "~")) else os.path.join(os.getcwd(), reference)
+
+
+def _put(values: Any, path: Place, value: Any) -> None:
+    section = value_at(values, path[:-1])
+    if isinstance(section, dict):
+        section[path[-1]] = value
+    elif isinstance(section, list):
+        section[int(path[-1])] = value
+
+
+def _secrets_in_url(url: str) -> set[str]:
+    """Return the password and the keys in an address; none of what is no address."""
+    try:
+        parts = urlsplit(url)
+        return find_secrets({"password": parts.password, **dict(parse_qsl(parts.query))})
+    except ValueError:
+        return set()
 
 
 def expand(value: Any) -> Any:

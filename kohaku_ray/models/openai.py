@@ -21,6 +21,7 @@ from kohaku_ray.models.dialect import Dialect
 from kohaku_ray.models.json_text import find, loads
 from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest, data_uris
 from kohaku_ray.records import Reply
+from kohaku_ray.settings import find_secrets
 from kohaku_ray.values.read import clean_text
 
 MOST_TOKENS = 2**40
@@ -119,8 +120,8 @@ def _count(value: Any) -> int:
 class Limiter(Protocol):
     """Decides when the next request may be sent. It may run in another process: pauses are durations, not instants."""
 
-    async def acquire(self) -> None:
-        """Wait for one request's turn."""
+    async def acquire(self, n_tokens: int = 0) -> None:
+        """Wait for the turn of a request of so many tokens."""
         ...
 
     async def penalise(self, pause_s: float) -> None:
@@ -129,19 +130,23 @@ class Limiter(Protocol):
 
 
 class TokenBucket:
-    """Sends ``requests_per_s`` at an even rate, in order of arrival; None: no limit, only penalties."""
+    """Sends ``requests_per_s`` and ``tokens_per_minute`` at even rates, in order of arrival.
 
-    def __init__(self, requests_per_s: float | None) -> None:
+    None is no limit: penalties alone are.
+    """
+
+    def __init__(self, requests_per_s: float | None, tokens_per_minute: float | None = None) -> None:
         self._interval_s = 0.0 if requests_per_s is None else 1.0 / requests_per_s
+        self._token_s = 0.0 if tokens_per_minute is None else 60.0 / tokens_per_minute
         self._due_s = time.monotonic()  # when the next request may be sent
         self._line = asyncio.Lock()  # first come, first served; a cancelled wait does not use up a turn
 
-    async def acquire(self) -> None:
-        """Wait for one request's turn, and for any penalty given meanwhile."""
+    async def acquire(self, n_tokens: int = 0) -> None:
+        """Wait for the turn of a request of so many tokens, and for any penalty given meanwhile."""
         async with self._line:
             while (wait_s := self._due_s - time.monotonic()) > 0:
                 await asyncio.sleep(wait_s)
-            self._due_s = max(self._due_s, time.monotonic()) + self._interval_s
+            self._due_s = max(self._due_s, time.monotonic()) + max(self._interval_s, n_tokens * self._token_s)
 
     async def penalise(self, pause_s: float) -> None:
         """Send nothing for ``pause_s`` seconds from now; a longer pause in progress stays."""
@@ -153,15 +158,13 @@ MAX_BACKOFF_S = 60.0
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
+_CHARS_PER_TOKEN = 4  # about: what a limit of tokens per minute counts by
 _BODY_CHARS = 300
 
 _INLINE_BYTES = 2**16
 """Longest body that is parsed in the event loop, in half a millisecond; longer ones are in a thread."""
 
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
-
-_SECRET_CHARS = 8
-"""Shortest key that is a secret; a shorter one, such as EMPTY or ollama, is a word that texts may hold."""
 
 MAX_LISTED = 20
 """Most models of a server that a message lists."""
@@ -196,6 +199,7 @@ class OpenAIBackend:
         backoff_s: float = 0.5,
         schema_mode: SchemaMode = "json_schema",
         extra_body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
         window_tokens: int = 131072,
         limiter: Limiter | None = None,
         key_variable: str | None = None,
@@ -212,15 +216,17 @@ class OpenAIBackend:
             backoff_s: Bound of the first pause; it doubles up to a minute, and each pause is drawn below it.
             schema_mode: How a schema of an object is sent; the API accepts no other root (a plan's).
             extra_body: Fields merged into every request; a field set to None is left out.
+            headers: Sent with every request; they cannot be those of the connection and the body.
             window_tokens: Longest prompt plus answer, in tokens.
             limiter: Shared rate limit; None: only Retry-After, for this backend's own requests.
             key_variable: Environment variable of the key, for messages; None: no key is configured.
             most_body_mib: Largest body of a response, decompressed, in MiB.
 
         Raises:
-            ConfigError: The URL is not http(s), the key does not fit an HTTP header, or extra_body is no JSON.
+            ConfigError: The URL is not http(s), the key or a header does not fit HTTP, or extra_body is no JSON.
         """
         self._base_url = _checked_url(base_url)
+        self._headers = _checked_headers(headers or {}, bool(api_key))
         self._key = (api_key or "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise ConfigError(f"the API key in {key_variable} cannot stand in an HTTP header: correct it")
@@ -231,7 +237,12 @@ class OpenAIBackend:
             extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
+        for secret in find_secrets(self._extra_body):
+            extra = extra.replace(json.dumps(secret), '"[key]"')
         self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
+        address = {**self._base_url.params, "password": self._base_url.password}
+        secrets = find_secrets([{"key": self._key}, address, self._headers, self._extra_body])
+        self._secrets = sorted(secrets, key=len, reverse=True)  # the longest first: one may be a part of another
         self._limiter: Limiter = limiter or TokenBucket(None)
         self._key_variable = key_variable
         self._most_body_mib = most_body_mib
@@ -252,7 +263,7 @@ class OpenAIBackend:
         failure = TransientModelError("never tried")
         for tries in range(1, self._max_tries + 1):
             try:
-                return await self._adapted(fields)
+                return await self._adapted(fields, request.n_chars // _CHARS_PER_TOKEN + request.max_tokens)
             except TransientModelError as error:
                 failure = error
             if failure.retry_after_s is not None:
@@ -264,11 +275,11 @@ class OpenAIBackend:
             failure.retry_after_s,
         )
 
-    async def _adapted(self, fields: Mapping[str, Any]) -> Reply:
+    async def _adapted(self, fields: Mapping[str, Any], n_tokens: int) -> Reply:
         """Send a request, and once more for everything that the server refuses by name."""
         while True:
             sent = self._dialect.write(fields)
-            await self._limiter.acquire()
+            await self._limiter.acquire(n_tokens)
             try:
                 return replace(await self._post(sent), note=self._dialect.note)
             except ModelError:
@@ -330,8 +341,8 @@ class OpenAIBackend:
             reply = _read_reply(response) if small else await asyncio.to_thread(_read_reply, response)
             text, reason = self._redacted(reply.text), self._redacted(reply.finish_reason)
             return replace(reply, text=text, finish_reason=reason)
-        if (text := _failed_generation(response)) is not None:
-            return Reply(self._redacted(text))
+        if (withheld := _failed_generation(response)) is not None:
+            return Reply(self._redacted(withheld))
         refusal = self._refusal(response)
         if response.status in (400, 422):
             self._dialect.learn(sent, response.text)
@@ -390,8 +401,10 @@ class OpenAIBackend:
             # One request per connection: a proxy may answer twice, a gateway's time-out page be followed by the late
             # reply, and what comes on a used connection would be read as the reply to the next request.
             self._client = httpx.AsyncClient(
-                base_url=self._base_url,
-                headers={
+                base_url=self._base_url.copy_with(query=None),
+                params=self._base_url.params,
+                headers=self._headers
+                | {
                     "Content-Type": "application/json",
                     "Accept-Encoding": "gzip, deflate",
                     "Connection": "close",
@@ -425,7 +438,9 @@ class OpenAIBackend:
         return "the server does not take this request: check deployments.*.schema_mode and extra_body"
 
     def _redacted(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if len(self._key) >= _SECRET_CHARS else text
+        for secret in self._secrets:
+            text = text.replace(secret, "[key]")
+        return text
 
 
 def retry_after_s(header: str | None) -> float | None:
@@ -451,6 +466,22 @@ def _checked_url(base_url: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
     return url
+
+
+_OWN_HEADERS = frozenset(
+    {"content-type", "content-length", "accept-encoding", "connection", "host", "transfer-encoding"}
+)
+
+
+def _checked_headers(headers: Mapping[str, str], has_key: bool) -> dict[str, str]:
+    for name, value in headers.items():
+        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or name.lower() in _OWN_HEADERS:
+            raise ConfigError(f"headers: {name!r} cannot be set: name another header")
+        if not (value.isascii() and value.isprintable()):
+            raise ConfigError(f"headers: the value of {name} cannot stand in an HTTP header: correct it")
+        if has_key and name.lower() == "authorization":
+            raise ConfigError("headers: Authorization is set beside api_key_env: set api_key_env to null")
+    return dict(headers)
 
 
 def _failed_generation(response: _Response) -> str | None:

@@ -55,6 +55,7 @@ def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool 
             backoff_s=deployment.backoff_s,
             schema_mode=deployment.schema_mode,
             extra_body=deployment.extra_body,
+            headers=deployment.headers,
             window_tokens=deployment.window_tokens,
             limiter=limiter,
             key_variable=deployment.api_key_env,

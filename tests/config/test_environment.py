@@ -156,3 +156,30 @@ def test_a_configuration_hides_what_the_environment_gave_it_in_any_text():
     assert not leaks(said)
     assert said.endswith("/q/${SECRET}.csv cannot be read; '${SECRET}'; ${TINY}; a prezqfix; /r/${TINY}")
     assert load_config().hide("nothing") == "nothing"
+
+
+CLEAR = {
+    "a header": {"headers": {"api-key": "s3cr3t-in-clear"}},
+    "the body": {"extra_body": {"auth": {"keys": ["s3cr3t-in-clear"]}}},
+    "the address": {"base_url": "http://h/v1?api_key=s3cr3t-in-clear&api-version=1"},
+    "a password": {"base_url": "http://me:s3cr3t-in-clear@h/v1"},
+}
+
+
+@pytest.mark.parametrize("place", CLEAR)
+def test_a_key_of_the_file_itself_is_hidden_where_it_is_printed_or_written(place):
+    config = build_config(deployment(**CLEAR[place]), "here")
+    assert "s3cr3t" not in as_yaml(config)
+    assert "[hidden]" in as_yaml(config)
+    assert config.hide("refused: s3cr3t-in-clear") == "refused: [hidden]"
+    assert "s3cr3t-in-clear" in str(config.deployments["api"].model_dump())  # it is used
+    with pytest.raises(ConfigError) as caught:
+        build_config(deployment(**CLEAR[place], model=3.5, window_tokens="s3cr3t-in-clear"), "here")
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_words_that_are_no_keys_stay():
+    values = {"headers": {"X-Title": "kohaku_ray sweep"}, "extra_body": {"num_keep": 4, "api_key": "EMPTY"}}
+    text = as_yaml(build_config(deployment(**values), "here"))
+    assert "kohaku_ray sweep" in text
+    assert "EMPTY" in text

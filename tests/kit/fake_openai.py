@@ -199,7 +199,7 @@ class FakeOpenAI:
         with self._lock:
             received = Received(len(self.log), time.monotonic(), path, headers, body)
             self.log.append(received)
-        if path != "/v1/chat/completions":
+        if path.partition("?")[0] != "/v1/chat/completions":
             return Action(404, error_body(f"no such path: {path}"))
         action = self._script(received.index, body) or Action()
         if action.body is None and not action.reset:

@@ -96,3 +96,23 @@ def test_one_that_gives_up_costs_nobody_a_turn():
         await asyncio.wait_for(bucket.acquire(), timeout=2.0)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("requests_per_s", "tokens_per_minute", "sizes", "times"),
+    [
+        (None, 600.0, [20, 10, 0, 40], [0, 2.0, 3.0, 3.0]),
+        (1.0, 600.0, [20, 5, 5, 5], [0, 2.0, 3.0, 4.0]),  # the slower of both
+        (None, None, [10**6, 10**6, 1, 1], [0, 0, 0, 0]),
+    ],
+)
+def test_tokens_per_minute_beside_requests_per_second(clock, requests_per_s, tokens_per_minute, sizes, times):
+    bucket, departures = TokenBucket(requests_per_s, tokens_per_minute), []
+
+    async def run():
+        for size in sizes:
+            await bucket.acquire(size)
+            departures.append(clock.now_s - 100.0)
+
+    asyncio.run(run())
+    assert departures == pytest.approx(times)

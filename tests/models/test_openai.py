@@ -399,3 +399,81 @@ def test_a_key_that_is_a_word_is_left_in_replies():
 
     with FakeOpenAI(lambda *_: Action(body=completion("EMPTY is a word"))) as server:
         assert asyncio.run(run(server)) == "EMPTY is a word"
+
+
+class CountingLimiter:
+    def __init__(self):
+        self.n_tokens = []
+
+    async def acquire(self, n_tokens=0):
+        self.n_tokens.append(n_tokens)
+
+    async def penalise(self, pause_s):
+        raise AssertionError("no penalty was due")
+
+
+def test_a_limit_of_tokens_counts_prompt_and_reply():
+    limiter = CountingLimiter()
+    with FakeOpenAI() as server:
+        ask(server, request(user="x" * 4000), limiter=limiter)
+    assert limiter.n_tokens == [1003 + 64]  # the system's text too
+
+
+def test_headers_and_a_query_go_with_every_request():
+    headers = {"api-key": "azure-key-123", "x-team": "green"}
+    with FakeOpenAI() as server:
+
+        async def run():
+            url = server.base_url + "?api-version=2024-10-21&deployment=a%20b"
+            backend = OpenAIBackend(url, "fake", headers=headers)
+            await backend.chat(request())
+            await backend.chat(request(2))
+            await backend.close()
+
+        asyncio.run(run())
+    for received in server.log:
+        assert received.path.replace("+", "%20") == "/v1/chat/completions?api-version=2024-10-21&deployment=a%20b"
+        assert headers.items() <= {name.lower(): value for name, value in received.headers.items()}.items()
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"Content-Length": "3"}, "'Content-Length' cannot be set"),
+        ({"a b": "x"}, "'a b' cannot be set"),
+        ({"X-A": "a\r\nX-B: b"}, "the value of X-A cannot stand in an HTTP header"),
+        ({"X-A": "é"}, "the value of X-A cannot stand in an HTTP header"),
+        ({"authorization": "Basic abc"}, "set api_key_env to null"),
+    ],
+)
+def test_headers_that_cannot_be_sent(headers, message):
+    with pytest.raises(ConfigError, match=message):
+        OpenAIBackend("http://127.0.0.1:1/v1", "fake", KEY, headers=headers)
+
+
+GIVEN = {
+    "a header": {"headers": {"api-key": "s3cr3t-in-clear"}},
+    "another header": {"headers": {"X-Auth-Token": "s3cr3t-in-clear"}},
+    "the body": {"extra_body": {"auth": {"api_key": ["s3cr3t-in-clear"]}}},
+    "the address": {"query": "?api_key=s3cr3t-in-clear"},
+}
+
+
+@pytest.mark.parametrize("place", GIVEN)
+def test_a_key_in_any_place_is_in_no_reply_error_or_identity(place):
+    options = dict(GIVEN[place])
+    query = options.pop("query", "")
+    actions = [Action(body=completion("it is s3cr3t-in-clear")), Action(400, error_body("s3cr3t-in-clear"))]
+    with FakeOpenAI(scripted(*actions)) as server:
+
+        async def run():
+            backend = OpenAIBackend(server.base_url + query, "fake", **options)
+            reply = await backend.chat(request())
+            with pytest.raises(ModelError) as caught:
+                await backend.chat(request())
+            await backend.close()
+            return backend.identity, reply.text, str(caught.value)
+
+        identity, text, error = asyncio.run(run())
+    assert text == "it is [key]"
+    assert "s3cr3t" not in identity + error

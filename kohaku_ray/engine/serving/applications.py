@@ -72,9 +72,9 @@ class SharedLimiter:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    async def acquire(self) -> None:
+    async def acquire(self, n_tokens: int = 0) -> None:
         """Wait for this request's turn."""
-        await self._actor.acquire.remote()
+        await self._actor.acquire.remote(n_tokens)
 
     async def penalise(self, pause_s: float) -> None:
         """Pause every replica's requests."""
@@ -330,9 +330,9 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
         resources = {"num_cpus": 1, "num_gpus": deployment.gpus, "resources": deployment.resources}
         return _deployed(PairReplica, name, deployment, resources).bind(deployment)
     limiter = None
-    if isinstance(deployment, OpenAIConfig) and deployment.requests_per_s is not None:
-        rate = deployment.requests_per_s
-        limiter = _detached(TokenBucket, f"limit-{application}-{rate:g}", rate, max_concurrency=10_000)
+    if isinstance(deployment, OpenAIConfig) and (deployment.requests_per_s or deployment.tokens_per_minute):
+        rates = (deployment.requests_per_s, deployment.tokens_per_minute)
+        limiter = _detached(TokenBucket, f"limit-{application}-{rates}", *rates, max_concurrency=10_000)
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else idle_cpus()}
     if isinstance(deployment, TransformersConfig):
         actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}
