@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -33,15 +33,29 @@ MOST_FAULTS = 5
 PART = ".part"
 """Suffix of an output that is being written; the next run writes it anew."""
 
-_NEUTRAL: Mapping[str, Any] = {
-    "n": 1,
-    "stream": False,
-    "logprobs": False,
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "response_format": {"type": "text"},
+_NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "n": [1],
+    "stream": [False],
+    "logprobs": [False],
+    "top_logprobs": [0],
+    "frequency_penalty": [0],
+    "presence_penalty": [0],
+    "response_format": [{"type": "text"}],
+    "tools": [[]],
+    "functions": [[]],
+    "tool_choice": ["auto", "none"],
+    "function_call": ["auto", "none"],
+    "parallel_tool_calls": [True, False],
+    "stop": [[]],
+    "logit_bias": [{}],
+    "modalities": [["text"]],
 }
 """Values that change nothing, of fields that a request cannot carry otherwise; null changes nothing in any field."""
+
+_WITHOUT_EFFECT = frozenset(
+    {"metadata", "user", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+)
+"""Fields that change no reply, whatever they say: they are for the API's own books."""
 
 _CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unsupported_parameter"}
 
@@ -140,7 +154,7 @@ def _given(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     said = ((key, one) for key, one in value.items() if one is not None)
-    return {key: one for key, one in said if key not in _NEUTRAL or one != _NEUTRAL[key]}
+    return {key: one for key, one in said if key not in _WITHOUT_EFFECT and one not in _NEUTRAL.get(key, ())}
 
 
 def _text(content: Any) -> Any:

@@ -69,10 +69,25 @@ def test_what_a_line_leaves_open_is_the_apis_default_or_the_configurations(tmp_p
     assert line.request.messages == (("user", "Hello"),)
 
 
+def test_fields_that_change_no_reply_change_no_call(tmp_path):
+    books = {"metadata": {"batch": "7"}, "user": "me", "store": True, "service_tier": "flex", "safety_identifier": "x"}
+    empty = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": False, "stop": [], "logit_bias": {}}
+    plain, full = read(tmp_path, a_line("a"), a_line("b", **books, **empty, modalities=["text"], top_logprobs=0))
+    assert (plain.error, full.error) == (None, None)
+    assert plain.request == full.request
+
+
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
         ({"tools": [{"type": "function"}]}, "body.tools", "unsupported_parameter"),
+        ({"tool_choice": {"type": "function"}}, "body.tool_choice", "unsupported_parameter"),
+        ({"stop": ["."]}, "body.stop", "unsupported_parameter"),
+        ({"logit_bias": {"50256": -100}}, "body.logit_bias", "unsupported_parameter"),
+        ({"modalities": ["text", "audio"]}, "body.modalities", "unsupported_parameter"),
+        ({"top_logprobs": 2}, "body.top_logprobs", "unsupported_parameter"),
+        ({"stream": 0.5}, "body.stream", "unsupported_parameter"),
+        ({"reasoning_effort": "low"}, "body.reasoning_effort", "unsupported_parameter"),
         ({"n": 2}, "body.n", "unsupported_parameter"),
         ({"stream": True}, "body.stream", "unsupported_parameter"),
         ({"temprature": 0.5}, "body.temprature", "unsupported_parameter"),
