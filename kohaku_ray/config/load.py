@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os.path
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from kohaku_ray.config.paths import PRESETS, described_presets, directory_of, pr
 from kohaku_ray.config.plain import Environment, Place, misread, placed, shown, value_at
 from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
+from kohaku_ray.config.yaml_text import read_json, read_yaml
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.systems.base import System
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_names
@@ -189,13 +189,15 @@ def parse_file(file: Path, directory: str = "") -> Any:
     Raises:
         ConfigError: It cannot be read.
     """
-    name, parse = ("JSON", json.loads) if file.suffix == ".json" else ("YAML", yaml.safe_load)
+    name, parse = ("JSON", read_json) if file.suffix == ".json" else ("YAML", read_yaml)
     try:
         values = parse(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
-    except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
-        raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{file} is not {name}: {error}") from None
     return placed(values, directory)
 
 
@@ -233,8 +235,10 @@ def override(values: dict[str, Any], text: str) -> None:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as --set seed=1")
     try:
-        value = yaml.safe_load(raw) if raw.strip() else ""
-    except Exception:  # PyYAML may raise anything if a tag does not fit its text
+        value = read_yaml(raw) if raw.strip() else ""
+    except ConfigError as error:
+        raise ConfigError(f"--set {text[:200]}: {error}") from None
+    except ValueError:
         value = raw
     put(values, key.strip(), value, where=f"--set {text[:200]}")
 

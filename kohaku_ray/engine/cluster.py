@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import ray
-from ray._private import ray_constants
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config.sections import ClusterConfig
+from kohaku_ray.engine.local_ray import missed_when_dead, on_loopback, own_token, private_directory
 from kohaku_ray.errors import ConfigError, KohakuRayError
 from kohaku_ray.pages.terminal import say as say
 from kohaku_ray.records import digest_text
@@ -62,10 +62,14 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
         )
     settings: dict[str, object] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     with ExitStack() as until_end:
+        directory = None
         if address is None:
-            until_end.enter_context(_on_loopback())
+            directory = until_end.enter_context(private_directory())
+            until_end.enter_context(own_token())
+            until_end.enter_context(on_loopback())
             settings |= {
                 "address": "local",  # not a cluster that another program has started on this machine
+                "_temp_dir": directory,
                 "num_cpus": local_cpus(cluster),
                 "object_store_memory": int(cluster.object_store_gib * 2**30),
                 "include_dashboard": False,
@@ -83,31 +87,13 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
                 raise
             raise KohakuRayError(
                 f"Ray did not start on this machine ({type(error).__name__}: {error}): see its logs in "
-                f"{tempfile.gettempdir()}/ray/session_latest/logs; a busy machine may need a second try"
+                f"{directory}/session_latest/logs; a busy machine may need a second try"
             ) from error
         until_end.callback(ray.shutdown)
         until_end.enter_context(_sigterm_interrupts())
+        if address is None:
+            until_end.enter_context(missed_when_dead())
         yield address is None
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Let a Ray that starts in the block listen on 127.0.0.1 alone, without a port for metrics.
-
-    Ray does so by itself on Windows and macOS, by the same setting. RAY_enable_metrics_collection=1 keeps the metrics.
-    """
-    variable = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    usual, before = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(variable)
-    ray_constants.ENABLE_RAY_CLUSTER = False  # what this process read at import
-    os.environ[variable] = "0"  # for the processes that it starts
-    os.environ.setdefault("RAY_enable_metrics_collection", "0")
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = usual
-        del os.environ[variable]
-        if before is not None:
-            os.environ[variable] = before
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml
 
 from kohaku_ray import __version__
 from kohaku_ray.documents.rows import HUB
@@ -259,9 +258,10 @@ def _questions_path(run: str) -> str | None:
     if not is_file(file):
         return None
     from kohaku_ray.config.load import expand
+    from kohaku_ray.config.yaml_text import read_yaml
     from kohaku_ray.run.sources import resolve
 
-    config = yaml.safe_load(read_file(file))
+    config = read_yaml(read_file(file))
     questions = config.get("questions") if isinstance(config, Mapping) else None
     path = questions.get("path") if isinstance(questions, Mapping) else None
     return resolve(str(expand(path))) if path is not None else None

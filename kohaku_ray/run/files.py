@@ -10,9 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import yaml
 
-from kohaku_ray.errors import DataError, did_you_mean
+from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.tables import SCHEMAS, grouped
@@ -92,7 +91,9 @@ def read_run(run: str) -> RunFiles:
     directory = _existing(run)
     tables = {name: rows_of(directory.read_table(name)) for name in SCHEMAS}
     facts = _mapping(directory.path, "run.json", json.loads)
-    config = _mapping(directory.path, "config.yaml", yaml.safe_load)
+    from kohaku_ray.config.yaml_text import read_yaml
+
+    config = _mapping(directory.path, "config.yaml", read_yaml)
     return RunFiles(directory.path, facts, config, tables, read_submission(directory.file("submission.csv")))
 
 
@@ -144,7 +145,7 @@ def _mapping(path: str, name: str, parse: Any) -> Mapping[str, Any]:
     file = below(path, name)
     try:
         value = parse(read_file(file))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, ConfigError, RecursionError) as error:
         raise DataError(f"{file} cannot be read ({error}): repeat `kohaku-ray answer`") from error
     if not isinstance(value, dict):
         raise DataError(f"{file} holds a {type(value).__name__}, not keys with values: repeat `kohaku-ray answer`")

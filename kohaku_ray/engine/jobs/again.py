@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from kohaku_ray.config import Config, build_config
+from kohaku_ray.config.yaml_text import read_yaml
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.members import answer_block, each, prepare_one
 from kohaku_ray.engine.actors.pool import block_size, groups_of, waves_of
@@ -137,7 +137,11 @@ def config_of(run: str) -> Config:
         ConfigError: It cannot be used, or ranks with a cross-encoder.
     """
     path = below(run, "config.yaml")
-    config = build_config(yaml.safe_load(read_file(path)), path)
+    try:
+        values = read_yaml(read_file(path))
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    config = build_config(values, path)
     if config.uses.cross_encoder is not None:
         raise ConfigError(f"{run} ranks with a cross-encoder, whose scores no ledger records: it cannot be made again")
     return config

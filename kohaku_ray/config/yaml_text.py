@@ -1,0 +1,131 @@
+"""Read YAML and JSON as a person does: no key twice, no number in another base, no text that unfolds without end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from kohaku_ray.errors import ConfigError
+
+MOST_VALUES = 100_000
+"""Most values of a file, each counted as often as aliases repeat it."""
+
+MOST_DEPTH = 64
+"""Most lists and sections inside each other."""
+
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader but for YAML 1.1's numbers: 010 is ten, not eight, and 1:30 is a text, not ninety."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # as the base class has it
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _FLOAT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_WHOLE = r"[-+]?[0-9][0-9_]*$|0o[0-7]+$|0x[0-9a-fA-F]+$"
+_DECIMAL = r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf)$|\.(?:nan|NaN)$"
+_Loader.add_implicit_resolver(_INT, re.compile(_WHOLE), list("-+0123456789"))
+_Loader.add_implicit_resolver(_FLOAT, re.compile(_DECIMAL), list("-+0123456789."))
+
+
+def _int_of(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = node.value.replace("_", "")
+    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+
+
+_Loader.add_constructor(_INT, _int_of)
+
+
+def read_yaml(text: str | bytes) -> Any:
+    """Read a YAML document as plain values.
+
+    Raises:
+        ConfigError: It has a key twice, or unfolds to more than ``MOST_VALUES`` values or ``MOST_DEPTH`` sections.
+        ValueError: It is no YAML.
+    """
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _measure(node, {}, [])
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except ConfigError:
+        raise
+    except RecursionError:
+        raise ConfigError(f"more than {MOST_DEPTH} lists and sections stand inside each other: write fewer") from None
+    except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def read_json(text: str) -> Any:
+    """Read a JSON document as plain values.
+
+    Raises:
+        ConfigError: It has a key twice.
+        ValueError: It is no JSON.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ConfigError("too many lists and objects stand inside each other: write fewer") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"key {name} is there twice: leave one")
+    return values
+
+
+def _measure(node: yaml.Node, sizes: dict[int, int], above: list[yaml.Node]) -> int:
+    """Count a node's values, with those that aliases repeat; ``sizes`` are those of nodes that are counted already."""
+    if id(node) in sizes:
+        return sizes[id(node)]
+    line = node.start_mark.line + 1
+    if any(node is parent for parent in above):
+        raise ConfigError(f"the value in line {line} holds itself, by an alias (*): write it out")
+    if len(above) > MOST_DEPTH:
+        raise ConfigError(
+            f"line {line}: more than {MOST_DEPTH} lists and sections stand inside each other: write fewer"
+        )
+    if isinstance(node, yaml.MappingNode):
+        _check_keys(node)
+    size = 1 + sum(_measure(inner, sizes, [*above, node]) for inner in _inner(node))
+    if size > MOST_VALUES:
+        raise ConfigError(
+            f"the value in line {line} unfolds to more than {MOST_VALUES:,} values: write fewer aliases (*)"
+        )
+    sizes[id(node)] = size
+    return size
+
+
+def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    lines: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            line, name = key.start_mark.line + 1, (key.tag, key.value)
+            if name in lines:
+                raise ConfigError(f"key {key.value} is there twice, in lines {lines[name]} and {line}: leave one")
+            lines[name] = line

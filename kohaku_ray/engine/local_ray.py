@@ -1,0 +1,133 @@
+"""A Ray of the job's own on this machine: on loopback, closed to other users, and missed when it dies."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ray._private import ray_constants, worker
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.pages.terminal import complain
+
+LONGEST_DIRECTORY = 40
+"""Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 63 of Linux's 107."""
+
+LOOK_EVERY_S = 2.0
+"""Interval at which it is looked whether Ray's processes run."""
+
+_WHOLE = {"raylet": "raylet", "gcs_server": "GCS"}
+"""Processes without which no call ends, by Ray's names for them."""
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Let a Ray that starts in the block listen on 127.0.0.1 alone, without a port for metrics.
+
+    Ray does so by itself on Windows and macOS, by the same setting. RAY_enable_metrics_collection=1 keeps the metrics.
+    """
+    variable = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    usual = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False  # what this process read at import
+    os.environ.setdefault("RAY_enable_metrics_collection", "0")
+    try:
+        with _set_variables({variable: "0"}):  # for the processes that it starts
+            yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = usual
+
+
+@contextmanager
+def own_token() -> Iterator[None]:
+    """Let a Ray that starts in the block ask for a token that this job alone knows.
+
+    Ray itself writes one to ~/.ray/auth_token, which other users of the machine may read: whoever has it runs code as
+    this user. A mode or token that the environment sets stays.
+    """
+    if {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        yield
+        return
+    loader = AuthenticationTokenLoader.instance()
+    try:
+        with _set_variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
+            loader.reset_cache()
+            yield
+    finally:
+        loader.reset_cache()
+
+
+@contextmanager
+def private_directory() -> Iterator[str]:
+    """Make a directory for Ray's sockets and logs that no other user can enter; it is kept if the block fails.
+
+    Ray's own, /tmp/ray, can be written by everybody, who could put a socket in the place of a job's.
+
+    Raises:
+        ConfigError: There is no directory for temporary files whose path is short enough for a socket's.
+    """
+    parents = [tempfile.gettempdir(), "/tmp"]  # noqa: S108  # mkdtemp makes a directory that is ours alone
+    for parent in parents:
+        if len(os.fsencode(parent)) + len("/kohaku-12345678") <= LONGEST_DIRECTORY and os.access(parent, os.W_OK):
+            break
+    else:
+        raise ConfigError(
+            f"TMPDIR is {parents[0]} ({len(os.fsencode(parents[0]))} bytes), which leaves no room for the names of "
+            f"Ray's sockets, and /tmp cannot be written: set TMPDIR to a path of at most {LONGEST_DIRECTORY - 16} bytes"
+        )
+    directory = tempfile.mkdtemp(prefix="kohaku-", dir=parent)
+    try:
+        yield directory
+    except (KeyboardInterrupt, ConfigError):
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def missed_when_dead() -> Iterator[None]:
+    """End this process, with the reason, if a process of the local Ray dies on which all calls wait.
+
+    Ray ends a driver without its raylet in seconds, and one without its GCS after a minute, in the middle of a call and
+    without a reason; a job that is just starting would wait for ever.
+    """
+    node, is_over = worker._global_node, threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(LOOK_EVERY_S):
+            for kind, process in node.dead_processes():
+                if kind in _WHOLE and not is_over.is_set():
+                    complain(
+                        f"kohaku-ray: Ray's {_WHOLE[kind]} on this machine ended (exit code {process.returncode}): it "
+                        "was killed, or the machine had no memory left. Run the same command again: recorded model "
+                        "calls are not made again"
+                    )
+                    node.kill_all_processes(check_alive=False, allow_graceful=False)
+                    os._exit(1)
+
+    thread = threading.Thread(target=look, name="missed when dead", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextmanager
+def _set_variables(variables: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
