@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 
 from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.pages.terminal import complain, conclude, shown_as
+from kohaku_ray.pages.terminal import complain, conclude, shown_as, sigterm_interrupts
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
 
 
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     arguments.hide = str  # a configuration hides what its environment variables hold
     code = OK
-    with shown_as(quiet=arguments.quiet, as_json=arguments.json):
+    with shown_as(quiet=arguments.quiet, as_json=arguments.json), sigterm_interrupts():
         try:
             returned = arguments.command(arguments)
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
@@ -35,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             complain(f"kohaku-ray: {arguments.hide(str(error))}")
             if arguments.json:
                 conclude("", failure(arguments.name, error, code, arguments.hide))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as end:
+            if isinstance(end, SystemExit) and end.code != signal.SIGTERM:  # Ray's own handler, while it starts
+                raise
             complain("interrupted: repeat the same command to go on")
             code = FAILED
         except BrokenPipeError:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import tempfile
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +19,7 @@ from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine.local_ray import missed_when_dead, on_loopback, own_token, private_directory
 from kohaku_ray.errors import ConfigError, KohakuRayError
 from kohaku_ray.pages.terminal import say as say
+from kohaku_ray.pages.terminal import sigterm_interrupts
 from kohaku_ray.records import digest_text
 from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.storage import Directory, below, read_file, without_options
@@ -90,23 +89,10 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
                 f"{directory}/session_latest/logs; a busy machine may need a second try"
             ) from error
         until_end.callback(ray.shutdown)
-        until_end.enter_context(_sigterm_interrupts())
+        until_end.enter_context(sigterm_interrupts())
         if address is None:
             until_end.enter_context(missed_when_dead())
         yield address is None
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM, which ``ray job stop`` sends, end the block as Ctrl-C does: Ray's own handler makes Ray abort."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _check_answers(address: str) -> None:

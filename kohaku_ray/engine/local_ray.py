@@ -17,7 +17,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.pages.terminal import complain
 
 LONGEST_DIRECTORY = 40
-"""Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 63 of Linux's 107."""
+"""Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 65 of Linux's 107."""
 
 LOOK_EVERY_S = 2.0
 """Interval at which it is looked whether Ray's processes run."""
@@ -48,41 +48,48 @@ def own_token() -> Iterator[None]:
     """Let a Ray that starts in the block ask for a token that this job alone knows.
 
     Ray itself writes one to ~/.ray/auth_token, which other users of the machine may read: whoever has it runs code as
-    this user. A mode or token that the environment sets stays.
+    this user. A token that the environment sets stays, and so does ``RAY_AUTH_MODE=disabled``.
     """
-    if {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if mode == "disabled" or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         yield
         return
     loader = AuthenticationTokenLoader.instance()
     try:
-        with _set_variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
+        with _set_variables({"RAY_AUTH_TOKEN": secrets.token_hex(32)}):
             loader.reset_cache()
             yield
     finally:
         loader.reset_cache()
+        if mode is None:
+            os.environ.pop("RAY_AUTH_MODE", None)  # Ray turns tokens on for a local cluster, and leaves it set
 
 
 @contextmanager
 def private_directory() -> Iterator[str]:
     """Make a directory for Ray's sockets and logs that no other user can enter; it is kept if the block fails.
 
-    Ray's own, /tmp/ray, can be written by everybody, who could put a socket in the place of a job's.
+    Ray's own, /tmp/ray, can be written by everybody, who could put a socket in the place of a job's. RAY_TMPDIR, where
+    it is set, names another, as ever.
 
     Raises:
         ConfigError: There is no directory for temporary files whose path is short enough for a socket's.
     """
+    if chosen := os.environ.get("RAY_TMPDIR"):
+        yield os.path.join(chosen, "ray")
+        return
     parents = [tempfile.gettempdir(), "/tmp"]  # noqa: S108  # mkdtemp makes a directory that is ours alone
     for parent in parents:
-        if len(os.fsencode(parent)) + len("/kohaku-12345678") <= LONGEST_DIRECTORY and os.access(parent, os.W_OK):
+        if len(os.fsencode(parent)) + len("/kohaku-12345678/r") <= LONGEST_DIRECTORY and os.access(parent, os.W_OK):
             break
     else:
         raise ConfigError(
             f"TMPDIR is {parents[0]} ({len(os.fsencode(parents[0]))} bytes), which leaves no room for the names of "
-            f"Ray's sockets, and /tmp cannot be written: set TMPDIR to a path of at most {LONGEST_DIRECTORY - 16} bytes"
+            f"Ray's sockets, and /tmp cannot be written: set TMPDIR to a path of at most {LONGEST_DIRECTORY - 18} bytes"
         )
     directory = tempfile.mkdtemp(prefix="kohaku-", dir=parent)
     try:
-        yield directory
+        yield os.path.join(directory, "r")  # Ray opens the directory itself, though not what is around it, to everybody
     except (KeyboardInterrupt, ConfigError):
         shutil.rmtree(directory, ignore_errors=True)
         raise

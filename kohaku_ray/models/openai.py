@@ -242,7 +242,9 @@ class OpenAIBackend:
         self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
         address = {**self._base_url.params, "password": self._base_url.password}
         secrets = find_secrets([{"key": self._key}, address, self._headers, self._extra_body])
-        self._secrets = sorted(secrets, key=len, reverse=True)  # the longest first: one may be a part of another
+        # The longest first: one may be a part of another.
+        patterns = [_spellings(secret) for secret in sorted(secrets, key=len, reverse=True)]
+        self._secrets = re.compile("|".join(patterns)) if patterns else None
         self._limiter: Limiter = limiter or TokenBucket(None)
         self._key_variable = key_variable
         self._most_body_mib = most_body_mib
@@ -302,7 +304,9 @@ class OpenAIBackend:
             raise ModelError(f"{where}: {self._way_out(response.status)}")
         try:
             listed = json.loads(response.body)["data"]
-            found = {self._redacted(str(one["id"])): one.get("max_model_len") for one in listed}
+            # A name of several lines would print lines of its own.
+            names = (" ".join(clean_text(self._redacted(str(one["id"]))).split()) for one in listed)
+            found = dict(zip(names, (one.get("max_model_len") for one in listed), strict=True))
         except (AttributeError, ValueError, RecursionError, LookupError, TypeError):
             raise ModelError(f"{where}, no list of models") from None
         return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
@@ -438,9 +442,8 @@ class OpenAIBackend:
         return "the server does not take this request: check deployments.*.schema_mode and extra_body"
 
     def _redacted(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "[key]")
-        return text
+        """Hide the secrets in a text, however it spells them: what is written is what its JSON says after parsing."""
+        return text if self._secrets is None else self._secrets.sub("[key]", text)
 
 
 def retry_after_s(header: str | None) -> float | None:
@@ -466,6 +469,21 @@ def _checked_url(base_url: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
     return url
+
+
+_DROPPED = r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff\ud800-\udfff]"
+_DROPPED_ESCAPE = r"\\{1,4}(?:[nrtbf]|u00[01][0-9a-f]|ud[89a-f][0-9a-f]{2})"
+_BETWEEN = f"(?:{_DROPPED}|{_DROPPED_ESCAPE})*+"
+"""What may stand between the characters of a key and is dropped, or read as a space, before a text is written."""
+
+
+def _spellings(secret: str) -> str:
+    """Write a pattern of a secret in every spelling that JSON reads alike, also in JSON within JSON."""
+    if not secret.isascii():
+        return re.escape(secret)
+    plain = (re.escape(char) if char.isalnum() else r"\\{0,4}" + re.escape(char) for char in secret)
+    chars = (rf"(?:{spelled}|\\{{1,4}}(?i:u{ord(char):04x}))" for char, spelled in zip(secret, plain, strict=True))
+    return _BETWEEN.join(chars)
 
 
 _OWN_HEADERS = frozenset(

@@ -31,8 +31,14 @@ MOST_KEPT_CHARS = 8192
 MOST_MARK_CHARS = 200  # longest mark that could be read as one of a reference
 _TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a string
 _INVISIBLE = ("Cc", "Cf", "Cs")  # categories of control and format characters and surrogates
-_OPENING = re.compile(r"[\[［【〔〖〘〚⟦⟬⁅❲⦋⦍⦏⦗⸢⌈⌊「『﹝︹︻﹇]+")  # square brackets, and what looks like one
-_LOOK_ALIKE = str.maketrans("еєɇгɍғƒіıɨӏԁđ", "eeerrffiiiidd")  # letters that NFKD leaves as they are
+_OPEN = "".join(char for char in map(chr, range(ord("["), 2**16)) if unicodedata.category(char) == "Ps")
+_OPENING = re.compile(rf"[{re.escape(_OPEN)}⎡⎢⎣]+")  # all opening brackets but the round one, and parts of square ones
+_LOOK_ALIKE = str.maketrans(  # letters that NFKD leaves as they are; those that show nothing are none
+    {
+        **dict(zip("еєɇ℮ҽεгɍғƒẝіıɨӏιɩԁđɗժ", "eeeeeerrfffiiiiiidddd", strict=True)),
+        **dict.fromkeys("\u115f\u1160\u3164\uffa0"),
+    }
+)
 
 
 class Snippet(NamedTuple):

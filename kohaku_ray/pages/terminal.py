@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -39,6 +41,19 @@ def shown_as(*, quiet: bool = False, as_json: bool = False) -> Iterator[None]:
             yield
     finally:
         _mode.quiet, _mode.json, _mode.stdout = before
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM, which ``ray job stop`` sends, end the block as Ctrl-C does: Ray's own handler makes Ray abort."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_rows, suffix_of
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
-from kohaku_ray.storage import is_directory
+from kohaku_ray.storage import below, is_directory, is_file
 from kohaku_ray.systems.questions import read_questions
 
 _RAY_COPY = "/runtime_resources/working_dir_files/"
@@ -27,13 +29,31 @@ _MOST_NAMED = 3
 resolve_paths = resolved
 
 
-def check_outlives_job(config: Config) -> None:
-    """Refuse outputs inside the copy of a working directory that Ray makes for a job, and deletes after it."""
-    check_kept({"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path})
+def check_places(config: Config) -> None:
+    """Check that outputs, index and ledger each have a directory of their own, which outlives the job.
+
+    Raises:
+        ConfigError: One of them has not.
+    """
+    places = {"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path}
+    documents = [os.path.realpath(resolve(path)) for path in config.documents.paths if "://" not in path]
+    taken = dict.fromkeys(documents, "documents.paths")
+    for key, path in places.items():
+        if not path.strip() or "\0" in path:
+            raise ConfigError(f"{key} is {path!r}, which names no directory: give one, such as runs/mine")
+        real = path.rstrip("/") if "://" in path else os.path.realpath(path)
+        if real == "/":
+            raise ConfigError(f"{key} is {path}, the root of all files: give a directory, such as runs/mine")
+        if real in taken:
+            raise ConfigError(f"{key} and {taken[real]} are both {path}: give each a directory of its own")
+        taken[real] = key
+    if is_file(below(config.run, MANIFEST)):
+        raise ConfigError(f"run is {config.run}, which holds an index: give the outputs a directory of their own")
+    check_kept(places)
 
 
 def check_kept(places: Mapping[str, str]) -> None:
-    """Refuse paths as ``check_outlives_job`` does; they are given by what they are."""
+    """Refuse paths inside the copy of a working directory that Ray makes for a job, and deletes after it."""
     lost = [f"{key} is {path}" for key, path in places.items() if _RAY_COPY in path]
     if lost:
         raise ConfigError(

@@ -39,6 +39,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.sources import (
     check_images,
+    check_places,
     describe_passed_over,
     find_sources,
     first_of,
@@ -84,6 +85,7 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     if resolved is None:
         return found
     config = resolved
+    found.of(check_places, config)
     files = found.of(find_sources, config)
     if files is not None:
         kinds = Counter(_kind(file) for file in files)

@@ -162,13 +162,6 @@ def test_retry_after_holds_back_every_request_of_the_limiter():
     assert min(received.arrived_s for received in server.log[1:]) - server.log[0].arrived_s >= 0.6
 
 
-def test_the_rate_is_kept():
-    with FakeOpenAI() as server:
-        ask(server, *map(request, range(11)), limiter=TokenBucket(20.0))
-    arrivals = [received.arrived_s for received in server.log]
-    assert arrivals[-1] - arrivals[0] >= 0.35
-
-
 @pytest.mark.parametrize(
     "failure",
     [
@@ -374,6 +367,8 @@ def test_large_replies_are_decompressed_each_on_a_connection_of_its_own():
         Action(401, "x" * 290 + KEY, {"WWW-Authenticate": KEY}),
         Action(500, f"<p>{KEY}</p>", {"Retry-After": KEY}, reason=KEY),
         Action(500, f"<p>{KEY[:9]}\x00{KEY[9:]}</p>"),
+        Action(500, f"<p>{KEY[:9]}\n  {KEY[9:]}</p>"),
+        Action(400, "".join(f"\\u{ord(char):04x}" for char in KEY)),
         Action(400, f"the model {KEY} maximum context length"),
         Action(404, f"no model {KEY}"),
         Action(200, {"key": KEY}),
@@ -412,11 +407,12 @@ class CountingLimiter:
         raise AssertionError("no penalty was due")
 
 
-def test_a_limit_of_tokens_counts_prompt_and_reply():
+def test_every_try_waits_for_its_turn_by_its_tokens():
+    """The limiter's own clock is tested in ``test_limits``."""
     limiter = CountingLimiter()
-    with FakeOpenAI() as server:
+    with FakeOpenAI(scripted(Action(500), Action(503))) as server:
         ask(server, request(user="x" * 4000), limiter=limiter)
-    assert limiter.n_tokens == [1003 + 64]  # the system's text too
+    assert limiter.n_tokens == [1003 + 64] * 3  # the system's text too
 
 
 def test_headers_and_a_query_go_with_every_request():
@@ -477,3 +473,44 @@ def test_a_key_in_any_place_is_in_no_reply_error_or_identity(place):
         identity, text, error = asyncio.run(run())
     assert text == "it is [key]"
     assert "s3cr3t" not in identity + error
+
+
+SPELLED = {
+    "escapes": "".join(f"\\u{ord(char):04x}" for char in KEY),
+    "capital escapes": "".join(f"\\u{ord(char):04X}" for char in KEY),
+    "one escape": KEY[:4] + f"\\u{ord(KEY[4]):04x}" + KEY[5:],
+    "a NUL": KEY[:7] + "\\u0000" + KEY[7:],
+    "a bare NUL": KEY[:7] + "\x00" + KEY[7:],
+    "a lone surrogate": KEY[:7] + "\\ud800" + KEY[7:],
+    "a line break": KEY[:7] + "\\n" + KEY[7:],
+    "JSON in JSON": KEY[:3] + f"\\\\u{ord(KEY[3]):04x}" + KEY[4:],
+    "an escaped hyphen": KEY.replace("-", "\\-"),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLED)
+def test_a_key_that_a_reply_spells_otherwise_is_in_nothing_that_is_read_from_it(spelling):
+    text = '{"answer_value": "' + SPELLED[spelling] + '", "explanation": "as said"}'
+    with FakeOpenAI(lambda *_: Action(body=completion(text))) as server:
+        (reply,) = ask(server, request())
+    assert reply.text == '{"answer_value": "[key]", "explanation": "as said"}'
+
+
+def test_texts_that_are_no_key_stay():
+    text = '{"answer_value": "sk-secret-01234567", "explanation": "sk secret 0123456789, \\u0073"}'
+    with FakeOpenAI(lambda *_: Action(body=completion(text))) as server:
+        (reply,) = ask(server, request())
+    assert reply.text == text
+
+
+def test_a_models_name_of_several_lines_is_one():
+    with FakeOpenAI(models=["EVIL\n\nfake line\x1b[31m", "b"]) as server:
+
+        async def run():
+            backend = OpenAIBackend(server.base_url, "b")
+            try:
+                return await backend.models()
+            finally:
+                await backend.close()
+
+        assert list(asyncio.run(run())) == ["EVIL fake line[31m", "b"]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.sources import (
-    check_outlives_job,
+    check_places,
     describe_passed_over,
     find_sources,
     read_metadata,
     resolve_paths,
 )
+from kohaku_ray.run.validate import validate
 
 
 def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tmp_path):
@@ -33,10 +35,10 @@ def test_outputs_that_ray_would_delete_after_the_job_are_refused_at_once(monkeyp
     copy.mkdir(parents=True)
     monkeypatch.chdir(copy)
     (copy / "my.yaml").write_text("base: demo\nrun: out\n")
-    check_outlives_job(resolve_paths(load_config("my.yaml", ["shared=/elsewhere"])))
+    check_places(resolve_paths(load_config("my.yaml", ["shared=/elsewhere"])))
     said = r"run is \S+/_ray_pkg_0/out, ledger.path is \S+/_ray_pkg_0/runs/demo/ledger: inside .* --set shared=/path"
     with pytest.raises(ConfigError, match=said):
-        check_outlives_job(resolve_paths(load_config("my.yaml", ["index.path=/elsewhere/index"])))
+        check_places(resolve_paths(load_config("my.yaml", ["index.path=/elsewhere/index"])))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
@@ -83,3 +85,33 @@ def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
     followed = load_config("demo", [f"documents.paths=[{docs}]", "documents.follow_links=true"])
     assert find_sources(followed) == [f"{docs}/a.md", f"{docs}/link.md"]
     assert describe_passed_over(followed) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["run=''"], "run is '', which names no directory"),
+        (['run="a\\0b"'], r"run is '.*a\\x00b', which names no directory"),
+        (["run=/"], "run is /, the root of all files"),
+        (["run=//"], "run is /+, the root of all files"),
+        (["ledger.path=/tmp/.."], "ledger.path is /, the root of all files"),
+        (["documents.paths=[docs]", "run=docs"], r"run and documents.paths are both \S+/docs: give each a directory"),
+        (["documents.paths=[docs]", "run=other/../docs/"], r"run and documents.paths are both \S+/docs"),
+        (["documents.paths=[docs]", "index.path=docs"], r"index.path and documents.paths are both"),
+        (["run=link", "documents.paths=[docs]"], r"run and documents.paths are both \S+/link"),
+        (["run=x", "index.path=x"], r"index.path and run are both"),
+        (["ledger.path=y", "index.path=y"], r"ledger.path and index.path are both"),
+        (["run=s3://b/x", "index.path=s3://b/x/"], r"index.path and run are both s3://b/x/"),
+        (["run=made/index"], r"run is \S+/made/index, which holds an index"),
+    ],
+)
+def test_outputs_index_and_ledger_have_directories_of_their_own(monkeypatch, tmp_path, changes, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "link").symlink_to("docs")
+    (tmp_path / "made/index").mkdir(parents=True)
+    (tmp_path / "made/index/manifest.json").write_text("{}")
+    config = load_config("demo", changes)
+    with pytest.raises(ConfigError, match=message):
+        check_places(resolve_paths(config))
+    assert any(problem for problem in validate(config).problems if re.search(message, str(problem)))

@@ -39,7 +39,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
-from kohaku_ray.run.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
+from kohaku_ray.run.sources import check_places, questions_of, read_metadata, resolve_paths
 from kohaku_ray.run.summary import AnswerSummary, counted, sources_said
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.storage import below
@@ -68,7 +68,7 @@ def run_answer(
         IndexMismatchError: ``strict``, and the index was made from other documents.
     """
     began, config = time.perf_counter(), resolve_paths(config)
-    check_outlives_job(config)
+    check_places(config)
     check_tracking(config)
     questions = questions_of(config)
     deployments = config.used_deployments

@@ -26,7 +26,7 @@ from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.indexes import index_settings, sources_of
 from kohaku_ray.run.sources import (
     check_images,
-    check_outlives_job,
+    check_places,
     describe_passed_over,
     find_sources,
     read_metadata,
@@ -42,7 +42,7 @@ def run_index(config: Config) -> IndexSummary:
         DataError: No document can be used, or the index cannot be written.
     """
     began, config = time.perf_counter(), resolve_paths(config)
-    check_outlives_job(config)
+    check_places(config)
     files = find_sources(config)
     sources = sources_of(config, files)
     read_metadata(config.documents.metadata)

@@ -40,7 +40,7 @@ from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
-from kohaku_ray.run.sources import check_outlives_job, questions_of
+from kohaku_ray.run.sources import check_places, questions_of
 from kohaku_ray.run.summary import AnswerSummary, counted
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
@@ -107,7 +107,7 @@ def run_sweep(plan: Plan) -> SweepSummary:
         say(f"sweep   {line}")
     if waiting:
         first, n_waiting = next(iter(waiting.values())), len(waiting)
-        check_outlives_job(first)
+        check_places(first)
         with Session(first.cluster) as session:
             waiting = _affordable(session, plan, waiting, summary)
             _build_indexes(plan, waiting, summary)

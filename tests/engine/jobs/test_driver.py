@@ -105,6 +105,6 @@ def test_the_key_is_in_no_file_of_a_run_that_ends(sample_config, run_answer, cap
     errors = [row["error"] for row in rows_of(config.run, "answers") if row["error"] is not None]
     assert len(errors) == 2, "of the three, one was a reply"
     assert all("[key]" in error for error in errors), errors
-    session = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", ray.get_runtime_context().get_session_name())
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
     assert files_with_the_key(Path(config.run).parent, session / "logs") == []
     assert KEY not in "".join(capfd.readouterr())

@@ -1,0 +1,153 @@
+"""A Ray of the job's own: other users of the machine cannot reach it, and its death is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kohaku_ray.engine import local_ray
+from kohaku_ray.engine.local_ray import LONGEST_DIRECTORY, own_token, private_directory
+from kohaku_ray.errors import ConfigError
+
+STARTED = """
+import os, sys, time
+from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.engine.cluster import connected
+
+with connected(ClusterConfig(num_cpus=2, object_store_gib=0.1)):
+    import ray
+
+    print("up", ray._private.worker._global_node.get_session_dir_path(), flush=True)
+    task = ray.remote(num_cpus=0)(lambda: os.environ["RAY_AUTH_TOKEN"])
+    print("token", ray.get(task.remote()), flush=True)
+    if len(sys.argv) > 1:
+        ray.get(ray.remote(num_cpus=99)(lambda: 0).remote())  # never placed: the call waits
+print("ended", flush=True)
+"""
+
+
+def started(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """A process with a Ray of its own: its environment has nothing of this process's Ray."""
+    names = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.Popen(
+        [sys.executable, "-c", STARTED, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**environment, "HOME": str(tmp_path), **variables},
+    )
+
+
+def test_directories_are_closed_and_short_enough(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    long = tmp_path / ("x" * 150)
+    long.mkdir()
+    monkeypatch.setattr(local_ray.tempfile, "gettempdir", lambda: str(long))
+    with private_directory() as directory:
+        parent = os.path.dirname(directory)
+        assert stat.S_IMODE(os.stat(parent).st_mode) == 0o700
+        assert len(directory) <= LONGEST_DIRECTORY
+    assert not os.path.exists(parent)
+    with pytest.raises(RuntimeError), private_directory() as kept:
+        raise RuntimeError("Ray did not start: its logs are wanted")
+    assert os.path.exists(os.path.dirname(kept))
+    os.rmdir(os.path.dirname(kept))
+    monkeypatch.setattr(local_ray.os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match=r"TMPDIR is \S+x \(\d+ bytes\), which leaves no room"), private_directory():
+        raise AssertionError("not reached")
+    monkeypatch.setenv("RAY_TMPDIR", "/chosen")
+    with private_directory() as directory:
+        assert directory == "/chosen/ray"
+
+
+def test_a_token_that_is_set_stays(monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    with own_token():
+        first = os.environ["RAY_AUTH_TOKEN"]
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    with own_token():
+        assert os.environ["RAY_AUTH_TOKEN"] != first
+        os.environ["RAY_AUTH_MODE"] = "token"  # as Ray does
+    assert "RAY_AUTH_MODE" not in os.environ
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with own_token():
+        assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+@pytest.mark.slow
+def test_nothing_of_a_local_ray_is_open_to_other_users(tmp_path):
+    """Its token is in no file, its files lie behind a closed door, and a HOME that is not there is no hindrance."""
+    with started(tmp_path, "wait", HOME="/nonexistent") as process:
+        try:
+            session = Path(process.stdout.readline().split()[1])
+            token = process.stdout.readline().split()[1]
+            assert len(token) == 64
+            door = session.parent.parent
+            assert stat.S_IMODE(door.stat().st_mode) == 0o700
+            assert door.stat().st_uid == os.getuid()
+            files = [file for file in session.rglob("*") if file.is_file() and not file.is_socket()]
+            assert len(files) > 5
+            assert not [file for file in files if token.encode() in file.read_bytes()]
+            assert not Path("/nonexistent").exists()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    assert not door.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["raylet", "gcs_server"])
+def test_a_dead_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
+    process = started(tmp_path, "wait")
+    try:
+        assert process.stdout.readline().startswith("up")
+        assert process.stdout.readline().startswith("token")
+        (victim,) = [one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == kind]
+        began = time.monotonic()
+        victim.kill()
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert time.monotonic() - began < 30
+    assert process.returncode == 1, error
+    assert "Run the same command again: recorded model calls are not made again" in error
+
+
+def catches(process: subprocess.Popen[str], number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(caught >> (number - 1) & 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.0, 0.5, 2.0])
+def test_sigterm_in_the_first_seconds_is_one_line(tmp_path, delay_s):
+    """It is caught before the libraries are loaded, while they are, and while Ray starts."""
+    names = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-m", "kohaku_ray", "index", "demo", "--set", "run=r"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as process:
+        while not catches(process, signal.SIGTERM):
+            time.sleep(0.005)
+        loaded = Path(f"/proc/{process.pid}/maps").read_text()
+        assert not any(name in loaded for name in ("arrow", "numpy", "_raylet", "torch"))
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=90)
+    assert process.returncode == 1, error
+    assert error.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
+    assert "Traceback" not in error
