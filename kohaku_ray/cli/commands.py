@@ -356,12 +356,20 @@ def compare(arguments: argparse.Namespace) -> Outcome:
 def validate(arguments: argparse.Namespace) -> Outcome:
     """Check configuration, files and cluster demand; start nothing."""
     from kohaku_ray.config import as_yaml
+    from kohaku_ray.run.directory import RunDirectory
+    from kohaku_ray.run.identity import is_finished
     from kohaku_ray.run.validate import validate
+    from kohaku_ray.storage import is_directory
 
     config = _load(arguments)
     if arguments.settings:
         tell(as_yaml(config))
     found = validate(config, deep=arguments.deep)
+    if arguments.deep and is_finished(config.run) and is_directory(config.ledger.path):
+        from kohaku_ray.engine.ledger.segments import ledger_damage
+
+        made = RunDirectory(config.run).read_table("usage", ["key"])["key"].unique().to_pylist()
+        found.problems += ledger_damage(config.ledger.path, made)
     tell(config.hide("\n".join(found.lines)))
     problems, probes = [str(problem) for problem in found.problems], []
     if arguments.probe and not problems:

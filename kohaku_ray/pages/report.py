@@ -40,7 +40,7 @@ from kohaku_ray.pages.questions import (
     shown_steps,
     view_questions,
 )
-from kohaku_ray.run.directory import baseline_note, own_truth
+from kohaku_ray.run.directory import baseline_note, own_truth, seal_page
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
 from kohaku_ray.run.summary import describe_errors, describe_flags, spent
@@ -115,7 +115,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
         page = _render(inputs, limits)
         if len(page) <= MAX_BYTES:
             break
-    publish(target, page)
+    publish(target, seal_page(page))
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -113,9 +114,13 @@ class RunDirectory:
         if not is_whole:
             return [self._damaged("run.json")]
         found = ((name, self.file(name), expected) for name, expected in facts["checksums"].items())
-        return [
+        wrong = [
             self._damaged(name) for name, file, expected in found if not is_file(file) or checksum_of(file) != expected
         ]
+        page = self.file("report.html")
+        if is_file(page) and not is_sealed(read_file(page)):
+            wrong.append(DataError(f"{page} is not what was written: repeat `kohaku-ray report {self.path}`"))
+        return wrong
 
     def _damaged(self, name: str) -> DataError:
         return DataError(
@@ -194,6 +199,19 @@ def _checksum_of(facts: Mapping[str, Any]) -> str:
 
 
 _WAY_OUT = "free the disk or its rights, or set run to another directory; model replies are safe in the ledger"
+
+
+_SEAL = b"<!-- sha256 "
+
+
+def seal_page(page: bytes) -> bytes:
+    """End a page with the digest of what comes before, since it may be written again long after its run."""
+    return page + _SEAL + hashlib.sha256(page).hexdigest().encode() + b" -->\n"
+
+
+def is_sealed(page: bytes) -> bool:
+    """Return whether a page is as ``seal_page`` made it."""
+    return page == seal_page(page[: page.rfind(_SEAL)])
 
 
 def facts_of(config: Config) -> dict[str, Any]:

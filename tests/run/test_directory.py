@@ -15,7 +15,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.score_text import describe_run
 from kohaku_ray.pages.score_text import describe_scores as render
-from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, truth_of
+from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, seal_page, truth_of
 from kohaku_ray.run.scoring import score_run, scores_of
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.storage import checksum_of
@@ -259,5 +259,14 @@ def test_validate_deep_names_every_damaged_file(finished, capsys):
     assert f"{run}/answers.jsonl is not what the run wrote: repeat `kohaku-ray answer --again`" in said
     assert f"{run}/votes.parquet is not what the run wrote" in said
     assert main(asked[:-1]) == 0
+    (run / "report.html").write_bytes(seal_page(b"<p>score 0.5</p>"))
+    capsys.readouterr()
+    main(asked)
+    assert "report.html" not in capsys.readouterr().err
+    for page in (b"<p>score 0.9</p>", b"", seal_page(b"<p>score 0.5</p>").replace(b"0.5", b"0.9"), seal_page(b"")[:-1]):
+        (run / "report.html").write_bytes(page)
+        assert main(asked) == 2
+        assert f"{run}/report.html is not what was written: repeat `kohaku-ray report" in capsys.readouterr().err
+    (run / "report.html").unlink()
     RunDirectory(str(run)).begin(config)
     assert RunDirectory(str(run)).damage() == [], "a run under way has no checksums yet"

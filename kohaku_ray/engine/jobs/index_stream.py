@@ -240,7 +240,7 @@ def _configure_data() -> None:
     context.execution_options.verbose_progress = False
     # Windows hold the same texts in every job: batches, and so vectors, are identical to the bit.
     context.execution_options.preserve_order = True
-    # Ray Data's own lines would mix with our progress lines; what it logs of an error, pages of its stack, is raised too.
+    # Ray Data's own lines would mix with our progress lines; the errors that it logs at length are raised, too.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 

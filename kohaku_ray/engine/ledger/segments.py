@@ -6,7 +6,7 @@ import functools
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -334,6 +334,23 @@ class SegmentStore:
             if table.schema == SEGMENT_SCHEMA:
                 return table
         raise DataError(f"segment {name} of ledger {self.path} is damaged")
+
+
+def ledger_damage(path: str, wanted: Collection[str]) -> list[DataError]:
+    """Read a whole ledger: an error per damaged segment, and one if replies that are ``wanted`` are not there.
+
+    Raises:
+        StorageError: A segment cannot be read.
+    """
+    keys = set(wanted)
+    loaded = SegmentStore(path).load(keys.__contains__)
+    wrong = [f"segment {name} of ledger {path} is damaged: its calls will be asked again" for name in loaded.damaged]
+    if missing := len(keys - loaded.entries.keys()):
+        wrong.append(
+            f"ledger {path} lacks {missing:,} of the {len(keys):,} replies that the run is made of: a segment is gone, "
+            "or ledger.path is another; `kohaku-ray answer --again` would ask them again"
+        )
+    return list(map(DataError, wrong))
 
 
 def _age(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from kit.damage import damaged
 
 from kohaku_ray.engine.ledger import segments
-from kohaku_ray.engine.ledger.segments import Entry, Loaded, SegmentStore
+from kohaku_ray.engine.ledger.segments import Entry, Loaded, SegmentStore, ledger_damage
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Reply
 from kohaku_ray.storage import checksum
@@ -222,3 +222,16 @@ def test_a_reply_whose_segment_is_merged_while_it_is_looked_up_is_found(tmp_path
     recorded._table_of = merged_meanwhile
     store.table_of.cache_clear()
     assert recorded["a"] == entry("one")
+
+
+def test_a_ledger_is_looked_over_for_damaged_and_missing_replies(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    names = [store.write([(f"k{n}", entry(f"reply {n}"))]) for n in range(3)]
+    keys = ["k0", "k1", "k2", "k2"]
+    assert ledger_damage(str(tmp_path), keys) == []
+    file = tmp_path / names[0]
+    file.write_bytes(file.read_bytes()[:-9] + b"?" + file.read_bytes()[-8:])
+    (tmp_path / names[2]).unlink()
+    damaged, missing = map(str, ledger_damage(str(tmp_path), keys))
+    assert damaged.startswith(f"segment {names[0]} of ledger {tmp_path} is damaged")
+    assert missing.startswith(f"ledger {tmp_path} lacks 2 of the 3 replies that the run is made of")
