@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import pickle
+import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import chain
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayError
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine import metrics
 from kohaku_ray.engine.actors.index_access import Depths, LocalIndex, remote
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext, Shared
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
-from kohaku_ray.records import Prediction, Question
+from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.run.block import Answered, Prepared, settle_block, vote_block
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SHARED, Parts, Tables
 from kohaku_ray.systems.base import Answer
+from kohaku_ray.values.read import clean_text
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -66,39 +71,83 @@ class Retriever:
 
 
 class Member:
-    """A process in which the members of an ensemble answer, each with its own seeds."""
+    """A process in which members of an ensemble answer, each with its own seeds: one task per member and block."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[Hashable, SharedBlock] = {}
 
     async def answer(
-        self,
-        context: RunContext,
-        members: Sequence[int],
-        retriever: Any,
-        prepared: Sequence[Prepared | None],
-        settled: Sequence[bool] | None = None,
-    ) -> list[list[Answered | None]]:
-        """See ``answer_block``; what members of a question share travels once."""
-        return await answer_block(context, members, remote(retriever), prepared, settled)
+        self, refs: tuple[Any, Any], member: int, retriever: Any, settled: Sequence[bool] | None = None
+    ) -> list[SentAnswer | None]:
+        """Answer a block as one member; see ``answer_block``.
+
+        ``refs`` are those of the run's context and of the prepared block, not their values: the tasks that have the
+        same ones fetch them once, and share what they make from them until the last of these tasks ends.
+        """
+        block = self._blocks.get(refs)
+        if block is None:
+            block = self._blocks[refs] = SharedBlock(refs)
+        block.n_tasks += 1
+        try:
+            context, prepared = await block.fetched
+            rows = await answer_block(context, member, remote(retriever), prepared, settled, block.shared)
+            return [None if row is None else block.pack(row) for row in rows]
+        finally:
+            block.n_tasks -= 1
+            if block.n_tasks == 0:
+                del self._blocks[refs]
+
+
+class SharedBlock:
+    """What the tasks of a block share in a process while any of them runs."""
+
+    def __init__(self, refs: tuple[Any, Any]) -> None:
+        """Start to fetch the run's context and the prepared block."""
+        self.n_tasks = 0
+        self.fetched = asyncio.gather(*refs)
+        self.shared: Shared = {}
+        self._pickled: dict[int, tuple[Any, bytes]] = {}
+
+    def pack(self, row: Answered) -> SentAnswer:
+        """Make an answer ready to send; a trace that members share is pickled once."""
+        trace = row.answer.trace
+        if id(trace) not in self._pickled:
+            # Beside the trace itself: its id stands for it as long as it lives.
+            self._pickled[id(trace)] = trace, pickle.dumps(trace, pickle.HIGHEST_PROTOCOL)
+        return SentAnswer(replace(row, answer=replace(row.answer, trace=())), self._pickled[id(trace)][1])
+
+
+@dataclass(frozen=True, slots=True)
+class SentAnswer:
+    """A member's answer on its way to a voter, its trace apart and pickled."""
+
+    answered: Answered
+    trace: bytes
 
 
 class Voter:
     """Votes on blocks, without a state; the one on the driver's node writes the run's files.
 
-    An actor, since each task would start a process. Answers come in lists, one per task of ``Member.answer``.
+    An actor, since each task would start a process.
     """
 
     def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
-        """See ``vote_block``."""
-        result, tables = vote_block(config, n_prepared, *parts[:n_prepared], *chain.from_iterable(parts[n_prepared:]))
+        """See ``vote_block``; equal pickled traces are read once."""
+        read = functools.cache(pickle.loads)
+        answered = [
+            [None if row is None else _with_trace(row.answered, read(row.trace)) for row in member]
+            for member in parts[n_prepared:]
+        ]
+        result, tables = vote_block(config, n_prepared, *parts[:n_prepared], *answered)
         n_in_error = result.n_questions_in_error
         metrics.add("kohaku_ray_questions_total", result.n_questions - n_in_error, outcome="answered")
         metrics.add("kohaku_ray_questions_total", n_in_error, outcome="error")
         return result, tables
 
-    def settle(
-        self, config: Config, questions: Sequence[Question], *answered: Sequence[Sequence[Answered | None]]
-    ) -> list[bool]:
+    def settle(self, config: Config, questions: Sequence[Question], *sent: Sequence[SentAnswer | None]) -> list[bool]:
         """See ``settle_block``."""
-        return settle_block(config, questions, *chain.from_iterable(answered))
+        answered = [[None if row is None else row.answered for row in member] for member in sent]
+        return settle_block(config, questions, *answered)
 
     def finish(self, config: Config, run: str, blocks: Sequence[Any]) -> None:
         """Write a run's files from the refs of its blocks' tables in order, one block at a time; see ``write_run``."""
@@ -125,37 +174,43 @@ async def prepare_one(index: LocalIndex, context: RunContext, question: Question
 
 async def answer_block(
     context: RunContext,
-    members: Sequence[int],
+    member: int,
     index: LocalIndex,
     prepared: Sequence[Prepared | None],
     settled: Sequence[bool] | None,
-) -> list[list[Answered | None]]:
-    """Answer a block as members that share its evidence, all of them and all its questions at once.
+    shared: Shared,
+) -> list[Answered | None]:
+    """Answer a block as one member, all its questions at once.
+
+    Members with the same evidence share what ``Tools.once`` makes in ``shared``.
 
     Returns:
-        Per member its rows in the questions' order, None for those that are settled.
+        Rows in the questions' order, None for those that are settled.
     """
+    declaration, settings = context.config.declaration, context.config.settings
 
-    async def of_all(row: Prepared) -> list[Answered]:
-        shared: Shared = {}
-        return await asyncio.gather(*(_answer_one(context, member, index, row, shared) for member in members))
+    async def answer_one(row: Prepared) -> Answered:
+        if row.error is not None:
+            return Answered(Answer(Prediction(error=row.error)))
+        question_id = row.question.question_id
+        tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again, shared=shared)
+        try:
+            answer = await declaration.answer(row.evidence, tools, settings)
+        except (DataError, ConfigError):
+            raise
+        except KohakuRayError as error:
+            answer = Answer(Prediction(error=str(error)))
+        except RayError:
+            # An actor that the run needs is lost, not one answer: the run must stop.
+            raise
+        except Exception as error:
+            *_, raised = traceback.extract_tb(error.__traceback__)
+            where = f"{Path(raised.filename).name}, line {raised.lineno}"
+            error_text = f"system {declaration.name} failed with {type(error).__name__} in {where}: {error}"
+            answer = Answer(Prediction(error=clean_text(error_text)))
+        return Answered(answer, tuple(tools.calls), tools.n_no_reply)
 
-    rows = await each(prepared, settled, of_all)
-    return [[None if row is None else row[place] for row in rows] for place in range(len(members))]
-
-
-async def _answer_one(context: RunContext, member: int, index: LocalIndex, row: Prepared, shared: Shared) -> Answered:
-    if row.error is not None:
-        return Answered(Answer(Prediction(error=row.error)))
-    question_id = row.question.question_id
-    tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again, shared=shared)
-    try:
-        answer = await context.config.declaration.answer(row.evidence, tools, context.config.settings)
-    except (DataError, ConfigError):
-        raise
-    except KohakuRayError as error:
-        answer = Answer(Prediction(error=str(error)))
-    return Answered(answer, tuple(tools.calls), tools.n_no_reply)
+    return await each(prepared, settled, answer_one)
 
 
 async def each(
@@ -168,3 +223,7 @@ async def each(
         return None if row is None or is_settled else await work(row)
 
     return await asyncio.gather(*map(one, rows, skipped))
+
+
+def _with_trace(row: Answered, trace: tuple[TraceRow, ...]) -> Answered:
+    return replace(row, answer=replace(row.answer, trace=trace))

@@ -123,10 +123,11 @@ class RunWork:
         for wave in waves_of(self.config):
             if answered:
                 settled = voter.settle.remote(self._config, block, *answered)
-            for some in groups_of(self.config, wave):
+            for member in wave:
                 if not prepared or self.config.ensemble.scope == "question":
-                    prepared.append(retriever.prepare.remote(self._context, block, some[0], settled))
-                answered.append(process.answer.remote(self._context, some, retriever, prepared[-1], settled))
+                    prepared.append(retriever.prepare.remote(self._context, block, member, settled))
+                task = process.answer.options(name=f"member {member} · block {number}")
+                answered.append(task.remote((self._context, prepared[-1]), member, retriever, settled))
         result, tables = voter.vote.options(num_returns=2).remote(self._config, len(prepared), *prepared, *answered)
         return result, tables
 
@@ -146,11 +147,6 @@ def waves_of(config: Config) -> list[range]:
         return [range(ensemble.members)]
     ends = list(accumulate(ensemble.waves or default_waves(ensemble.members)))
     return [range(start, end) for start, end in pairwise([0, *ends])]
-
-
-def groups_of(config: Config, wave: range) -> list[range]:
-    """Split a wave into groups of members that share their evidence: each group answers a block in one task."""
-    return [wave] if config.ensemble.scope == "answer" else [range(member, member + 1) for member in wave]
 
 
 def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) -> int:

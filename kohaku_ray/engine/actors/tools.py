@@ -33,7 +33,7 @@ PROMPTS_KEPT = 10_000
 _PROMPT_TOKENS: dict[int, int] = {}
 
 Shared = dict[Hashable, asyncio.Future[Any]]
-"""What the members of a question share, by what it is; made once."""
+"""What members with the same evidence share, by question and by what it is; made once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class EngineTools:
     again: bool = False  # whether to ask recorded calls again
     calls: list[Call] = field(default_factory=list)  # those that were answered
     n_no_reply: int = 0  # model calls that got none; the next start makes them again
-    shared: Shared = field(default_factory=dict)  # what ``once`` made for the question
+    shared: Shared = field(default_factory=dict)  # what ``once`` made
 
     @property
     def prompts(self) -> Prompts:
@@ -83,9 +83,10 @@ class EngineTools:
         counts = tuple(
             (role, one.identity, one.max_tokens, one.window_tokens, one.tokenizer, one.revision) for role, one in models
         )
-        if (counts, key) not in self.shared:
-            self.shared[counts, key] = asyncio.ensure_future(make())
-        made: Made = await self.shared[counts, key]
+        shared_key = self.question_id, counts, key
+        if shared_key not in self.shared:
+            self.shared[shared_key] = asyncio.ensure_future(make())
+        made: Made = await self.shared[shared_key]
         return made
 
     def limits(self, role: str = "answer") -> Limits:

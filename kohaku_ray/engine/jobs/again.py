@@ -17,8 +17,8 @@ from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.yaml_text import read_yaml
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.members import answer_block, each, prepare_one
-from kohaku_ray.engine.actors.pool import block_size, groups_of, waves_of
-from kohaku_ray.engine.actors.tools import RunContext
+from kohaku_ray.engine.actors.pool import block_size, waves_of
+from kohaku_ray.engine.actors.tools import RunContext, Shared
 from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.ledger.shard import Asked
@@ -202,11 +202,14 @@ async def answer_again(context: RunContext, index: LocalIndex, questions: Sequen
     answered: list[Any] = []
     for wave in waves_of(config):
         settled = settle_block(config, questions, *answered) if answered else None
-        for some in groups_of(config, wave):
+        answering = []
+        for member in wave:
             if not prepared or config.ensemble.scope == "question":
-                prepare = functools.partial(prepare_one, index, context, member=some[0])
+                prepare = functools.partial(prepare_one, index, context, member=member)
                 prepared.append(await each(questions, settled, prepare))
-            answered += await answer_block(context, some, index, prepared[-1], settled)
+                shared: Shared = {}
+            answering.append(answer_block(context, member, index, prepared[-1], settled, shared))
+        answered += await asyncio.gather(*answering)
     return vote_block(config, len(prepared), *prepared, *answered)[1]
 
 
