@@ -24,7 +24,9 @@ from tests.own_system.lookup import Found
 REPLY = '{"answer": "4", "answer_value": "4", "ref_id": ["doc"], "explanation": ""}'
 N_MEMBERS, N_QUESTIONS = 5, 3
 FAILING_LINE = next(
-    number for number, line in enumerate(Path(sharing.__file__).read_text().splitlines(), 1) if "raise ValueError" in line
+    number
+    for number, line in enumerate(Path(sharing.__file__).read_text().splitlines(), 1)
+    if "raise ValueError" in line
 )
 
 

@@ -97,7 +97,8 @@ class Killer:
         return True
 
     def newest(self, title: str) -> int | None:
-        named = [process for name, process in our_processes() if name.startswith(title)]
+        # A member's process is called after its class, or after a task: ray::member 3 · block 12.
+        named = [process for name, process in our_processes() if name.casefold().startswith(title.casefold())]
         return max(named, key=lambda process: process.create_time()).pid if named else None
 
 
