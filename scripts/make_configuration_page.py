@@ -59,6 +59,7 @@ TEXTS = {
     "name": "depth",
     "output": "runs/sweeps/mine",
     "passage_prompt": "passage: ",
+    "place": "Table 1, Figure 10",
     "prompts": "my_prompts",
     "query_prompt": "query: ",
     "reasoning_end": "</think>",
@@ -75,6 +76,7 @@ VALUES: dict[str, Any] = {
     "env": {"VLLM_CPU_KVCACHE_SPACE": "4"},
     "engine_kwargs": {"gpu_memory_utilization": 0.85},
     "files": ["runs/*.csv"],
+    "figures": {"score": {"none": {4: 0.808, 16: 0.833}}},
     "prefer": ["encoders/jina_v3"],
     "adapters": {"physics": "/adapters/physics"},
     "resources": {"replica_node": 0.001},
@@ -136,6 +138,7 @@ def every_section() -> Iterator[tuple[str, str, type[Section]]]:
     yield "A sweep's file", "", sweep_schema.SweepConfig
     yield "A sweep's tables", "tables.", sweep_schema.TableConfig
     yield "A table's pool", "pool.", sweep_schema.PoolConfig
+    yield "A table's paper", "paper.", sweep_schema.PaperConfig
 
 
 def summary(section: type[Section]) -> str:

@@ -18,8 +18,8 @@ from kohaku_ray.index.arrays import F64
 
 CONFIDENCE = 0.95
 
-STAR_LEVELS = (0.10, 0.05, 0.01, 0.001)
-"""The paper's levels of significance: one star per level that p is below."""
+STAR_LEVELS = {"***": 0.001, "**": 0.01, "*": 0.05, "+": 0.10}
+"""Marks by the level of significance that p is below, as in the paper's captions; the last one is marginal."""
 
 NOISE = 1e-12
 """Relative to the largest value: means of the same scores differ by less when summed in another order."""
@@ -154,8 +154,8 @@ def correlate(a: npt.ArrayLike, b: npt.ArrayLike) -> Correlation:
 
 
 def stars(p: float | None) -> str:
-    """Mark a p value as the paper does: one star per level it is below; none where there is no p."""
-    return "" if p is None else "*" * sum(p < level for level in STAR_LEVELS)
+    """Mark a p value as the paper's captions do; no mark where there is no p."""
+    return "" if p is None else next((mark for mark, level in STAR_LEVELS.items() if p < level), "")
 
 
 def _settled(scores: npt.ArrayLike) -> F64:

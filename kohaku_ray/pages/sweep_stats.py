@@ -24,6 +24,7 @@ from kohaku_ray.sweep.compare import (
     compare_column,
     select_best,
 )
+from kohaku_ray.sweep.load import SCORE
 from kohaku_ray.values.read import parse_number
 
 THIN = "†"
@@ -118,6 +119,7 @@ class Shown:
     footnote: int = 0  # number of its reason
     is_scored: bool = False  # the text is a figure
     cell_id: str = ""
+    paper: str = ""  # the paper's figure of the same setting, marked as such
 
     @property
     def raised(self) -> str:
@@ -213,7 +215,12 @@ def shown(stats: TableStats, place: Place) -> Shown:
     is_alone = sum(column == place[1] for _, column in stats.comparisons) == 1
     mark: Mark = "" if is_alone else "best" if comparison.is_best else "second" if comparison.is_second else ""
     text = score_of(cell).write()
-    return Shown(text, comparison.stars, mark, cell.is_thin, footnote, True, cell.cell_id)
+    return Shown(text, comparison.stars, mark, cell.is_thin, footnote, True, cell.cell_id, _paper(cell, SCORE, 3))
+
+
+def _paper(cell: TableCell, name: str, digits: int) -> str:
+    """Write the paper's figure of a cell; empty where it has none of this setting."""
+    return f"paper {cell.paper[name]:,.{digits}f}" if name in cell.paper else ""
 
 
 def write_measure(stats: TableStats, name: str) -> dict[Place, str]:
@@ -222,7 +229,11 @@ def write_measure(stats: TableStats, name: str) -> dict[Place, str]:
     found = {place: one for place, cell in cells if (one := measured(stats.table, cell, name)) is not None}
     largest = max((abs(one.mean) for one in found.values()), default=0.0)
     digits = 0 if largest >= 1000 else 1 if largest >= 100 else 2 if largest >= 1 else 3
-    return {place: one.write(digits) for place, one in found.items()}
+    paper = {place: _paper(stats.grid.cells[place], name, digits) for place in found}
+    return {
+        place: f"{one.write(digits)} ({paper[place]})" if paper[place] else one.write(digits)
+        for place, one in found.items()
+    }
 
 
 def measured(table: Table, cell: TableCell, name: str) -> Spread | None:
@@ -244,13 +255,15 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
     if any(field.mark for field in fields):
         lines[0] = f"{lines[0]} {marks}".rstrip()
     if any(field.stars for field in fields):
-        levels = ", ".join(f"{'*' * n} p < {level:g}" for n, level in enumerate(STAR_LEVELS, 1))
+        levels = ", ".join(f"{mark} p < {level:g}" for mark, level in reversed(STAR_LEVELS.items()))
         lines.append(f"Stars: differs from the column's best by Welch's t over {repeats}, not corrected: {levels}.")
         if repeats == "subsamples":
             lines.append("Subsamples of one pool share members: these stars overstate significance.")
     if any(field.is_thin for field in fields):
         few = f"fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}"
         lines.append(f"{THIN} from {few}: a difference may be chance.")
+    if any(cell.paper for cell in stats.grid.cells.values()):
+        lines.append("paper: the paper's own figure of the same setting, not a figure of this sweep.")
     if stats.average:
         lines.append("Average rank: over the columns in which every row has a score; 1 is best.")
     n_asked = {one.n_questions for one in stats.comparisons.values()}

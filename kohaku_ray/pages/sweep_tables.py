@@ -107,6 +107,8 @@ def as_latex(stats: TableStats) -> str:
 def as_csv(stats: TableStats) -> str:
     """Write one line per cell with all its figures; an unknown figure is empty.
 
+    Where cells have the setting of a paper, its figures are in columns ``paper score`` and ``paper MEASURE``.
+
     A part of the score, an axis or a measure with the name of a figure is written with ``part``, ``axis`` or
     ``measure`` before its name.
     """
@@ -119,7 +121,8 @@ def as_csv(stats: TableStats) -> str:
     is_spread = stats.table.spread == "questions"
     spreads = {name: f"{column} sd" for name, column in measures.items() if is_spread and name in stats.table.show}
     buffer = io.StringIO()
-    columns = [*axes.values(), *figures, *measures.values(), *spreads.values()]
+    papers = {name: f"paper {visible(name)}" for cell in cells.values() for name in cell.paper}
+    columns = [*axes.values(), *figures, *measures.values(), *spreads.values(), *papers.values()]
     writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()
     for place, cell in cells.items():
@@ -130,7 +133,8 @@ def as_csv(stats: TableStats) -> str:
             one = measured(stats.table, cell, name)
             means[column] = _decimal(one.sd if one else None)
         scored = {column: _decimal(float(cell.parts[name].mean())) for name, column in parts.items() if cell.is_scored}
-        writer.writerow(labels | _record(stats, place, cell) | scored | means)
+        paper = {column: _decimal(cell.paper.get(name)) for name, column in papers.items()}
+        writer.writerow(labels | _record(stats, place, cell) | scored | means | paper)
     return buffer.getvalue()
 
 
@@ -205,7 +209,7 @@ def _measures(stats: TableStats, name: str, escape: Callable[[str], str]) -> Lin
 
 
 def _suffix(field: Shown) -> str:
-    return f" {field.raised}".rstrip()
+    return f" {field.raised}".rstrip() + (f" ({field.paper})" if field.paper else "")
 
 
 def _terminal(width: int) -> Callable[[Shown], str]:
@@ -260,7 +264,10 @@ def _latex_field(field: Shown) -> str:
     command = {"best": r"\textbf", "second": r"\underline", "": ""}[field.mark]
     text = f"{command}{{{_latex(field.text)}}}" if command else _latex(field.text)
     raised = field.stars + (r"\dagger" if field.is_thin else "")
-    return text + (f"$^{{{raised}}}$" if raised else "") + (f" {{[}}{field.footnote}{{]}}" if field.footnote else "")
+    text += f"$^{{{raised}}}$" if raised else ""
+    return (
+        text + (f" {{[}}{field.footnote}{{]}}" if field.footnote else "") + (f" ({field.paper})" if field.paper else "")
+    )
 
 
 def _latex_table(stats: TableStats, lines: Lines) -> str:

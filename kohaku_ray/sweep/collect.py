@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import adapted
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.references import K, gold_refs, stage_recall
 from kohaku_ray.evaluation.submissions import Submission, read_submission
@@ -32,8 +31,9 @@ from kohaku_ray.run.tracking import Exported, export, is_tracked, track
 from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell, group_scores
 from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.load import TableConfig
+from kohaku_ray.sweep.paper import model_name, with_paper
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
-from kohaku_ray.sweep.study import ensembles, outlook, pool_of
+from kohaku_ray.sweep.study import ensembles, files_of, outlook, pool_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,11 @@ def collect(
     reader, why = _Reader(plan, found), _Missing(failed, skipped or {})
     read = {run_id: reader.run(run_id, config) for run_id, config in plan.finished.items()}
     tables = tuple(
-        _studied(planned, plan, reader, why) if planned.table.pool is not None else _table(planned, read, why, found)
+        with_paper(
+            plan,
+            planned,
+            _table(planned, read, why, found) if planned.table.pool is None else _studied(planned, plan, reader, why),
+        )
         for planned in plan.tables
     )
     sweep = plan.loaded.sweep
@@ -214,11 +218,7 @@ class _Reader:
 
 def _models(config: Config) -> str:
     """Return the names of the models that answer; deployments of one name may hold different models."""
-    names = []
-    for deployment in config.answering_models.values():
-        name = str(getattr(deployment, "model", deployment.kind)).rstrip("/").rsplit("/", 1)[-1]
-        names.append(name if deployment.adapter is None else adapted(name, deployment.adapter))
-    return ", ".join(dict.fromkeys(names))
+    return ", ".join(dict.fromkeys(map(model_name, config.answering_models.values())))
 
 
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
@@ -321,12 +321,15 @@ def _provenance(plan: Plan) -> dict[str, str]:
 
     sweep = plan.loaded.sweep
     corpora = dict.fromkeys(", ".join(config.documents.paths) for config in plan.runs.values())
-    questions = dict.fromkeys(resolve(config.questions.path) for config in plan.runs.values())
+    questions = dict.fromkeys(resolve(config.questions.path) for config in plan.configs)
+    pools = [table.pool for table in sweep.tables if table.pool is not None and table.pool.files]
+    members = dict.fromkeys(Path(file).stem for pool in pools for file in files_of(pool))
     return {
         "sweep": f"{plan.loaded.where}, {digest(sweep.model_dump(mode='json'))}",
         "base": f"{', '.join(sweep.base)}, {digest(plan.loaded.base)}",
         "seeds": ", ".join(map(str, sweep.seeds)),
         "documents": "; ".join(corpora),
+        **({"recorded runs": ", ".join(members)} if members else {}),
         "questions": "; ".join(questions),
         "indexes": ", ".join(Path(path).name for path in plan.indexes),
         "versions": f"kohaku_ray {__version__}, ray {version('ray')}, pyarrow {pyarrow.__version__}, "

@@ -89,6 +89,7 @@ class TableCell:
     measures: Mapping[str, F64] = field(default_factory=dict)  # other means over questions, by name: (n_seeds,) each
     question_measures: Mapping[str, F64] = field(default_factory=dict)  # means over seeds: (n_questions,) each
     is_exact: bool = False  # the one row is the exact expectation over all subsamples
+    paper: Mapping[str, float] = field(default_factory=dict)  # the paper's figures of this very setting, by measure
 
     @property
     def right(self) -> F64:

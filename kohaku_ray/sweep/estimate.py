@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from kohaku_ray.config import Config
+from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Question, digest
@@ -17,36 +19,62 @@ from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import settings_of
+from kohaku_ray.sweep.load import DECIDE_NOTHING, MEMBERS, VOTE, PoolConfig
+from kohaku_ray.sweep.paper import paper_lines
 from kohaku_ray.sweep.plan import Plan, PlannedTable, is_there
+from kohaku_ray.sweep.study import files_of, strata_of
 
-_SILENT = ("run", "documents", "questions", "deployments", "tracking", "cluster", "ledger")
-_ANSWERS, _SHOWN = "answered by", ("index.encoder.model", "index.encoder.dim")
+_SILENT = (*DECIDE_NOTHING, "seed", "documents", "questions", "deployments", "model")
+_ANSWERS, _TEMPERATURE = "answered by", "temperature"
+_VOTE = ("ensemble.vote.strategy", "ensemble.vote.ignore_blank", "ensemble.vote.tiebreak")
+_SHOWN = (_ANSWERS, _TEMPERATURE, "index.encoder.model", "index.encoder.dim", MEMBERS, *_VOTE)
 
 
 def fixed_lines(plan: Plan) -> list[str]:
-    """List the fixed settings of each table with a cell that can be run, a line each.
+    """List what each table with a cell that can be run holds fixed, a line each.
 
-    Shown are the keys of the sweep's own base and of its ``set``, and always generator, encoder and dimension.
+    Shown are generator, encoder, ensemble size and vote rule, the keys of the sweep's own base and of its ``set``, and
+    whatever else is not as by default. A study of files has no generator, encoder or retrieval, but these files.
     """
     return [line for table in plan.tables if (line := _line(plan, table))]
 
 
-def _line(plan: Plan, table: PlannedTable) -> str:
-    configs = [
-        settings_of(config) | {_ANSWERS: ", ".join(map(_named, config.answering_models.items()))}
-        for config in table.configs.values()
-    ]
+def _line(plan: Plan, planned: PlannedTable) -> str:
+    configs, pool = list(planned.configs.values()), planned.table.pool
     if not configs:
         return ""
-    keys = (_ANSWERS, *_SHOWN, *(key for key in plan.loaded.own if key.split(".")[0] not in _SILENT), *table.table.set)
-    found = {key: {config[key] for config in configs if key in config} for key in dict.fromkeys(keys)}
+    usual = settings_of(build_config({"system": configs[0].system}, where="the defaults"))
+    settings = [settings_of(config) | _played(config) for config in configs]
+    changed = [key for key, value in settings[0].items() if value != usual.get(key, "None")]
+    keys = dict.fromkeys([*_SHOWN, *plan.loaded.own, *planned.table.set, *changed])
+    shown = [key for key in keys if not any(f"{key}.".startswith(f"{one}.") for one in _SILENT)]
+    if pool is not None and pool.files:
+        shown = [key for key in shown if key.startswith(VOTE)]
+    found = {key: {config[key] for config in settings if key in config} for key in shown}
     fixed = [f"{key} {values.pop()}" for key, values in found.items() if len(values) == 1]
-    seeds = [] if table.table.pool is not None else [counted(len(plan.loaded.sweep.seeds), "seed")]
-    return f"{table.table.name}: {', '.join([*fixed, *seeds])}"
+    repeated = _repeated(plan, pool)
+    parts = [*repeated, *fixed] if pool is not None and pool.files else [*fixed, *repeated]
+    return f"{planned.table.name}: {', '.join(parts)}; all else by default"
 
 
-def _named(item: tuple[str, Deployment]) -> str:
-    name, deployment = item
+def _repeated(plan: Plan, pool: PoolConfig | None) -> list[str]:
+    """Say over what a table's cells are repeated: seeds, or recorded members."""
+    if pool is None:
+        return [counted(len(plan.loaded.sweep.seeds), "seed")]
+    if pool.members is not None:
+        return [f"{counted(pool.members, 'recorded member')} of one run"]
+    names = [Path(file).stem for file in files_of(pool)]
+    strata = Counter(strata_of(pool, names) or ())
+    of_each = f" ({', '.join(f'{stratum} {n}' for stratum, n in strata.items())})" if strata else ""
+    return [f"votes over {counted(len(names), 'recorded run')}{of_each}, {', '.join(pool.files)}"]
+
+
+def _played(config: Config) -> dict[str, str]:
+    models = {_model(*item): None for item in config.answering_models.items()}
+    return {_ANSWERS: ", ".join(models), _TEMPERATURE: str(config.role(config.declaration.lead).temperature)}
+
+
+def _model(name: str, deployment: Deployment) -> str:
     model = getattr(deployment, "model", None)
     return f"{name} ({model})" if model else name
 
@@ -134,7 +162,7 @@ def _what_is_shown(config: Config, name: str) -> str:
             "questions": config.questions.model_dump(mode="json"),
             "system": config.declaration.name,
             "settings": config.settings.model_dump(mode="json", exclude=set(config.uses.retry_settings)),
-            "roles": {role: _played(config, role) for role in config.uses.roles},
+            "roles": {role: _sampled(config, role) for role in config.uses.roles},
             "prompts": config.prompts,
             "model": model_parts(config.models[name]),
             "scope": config.ensemble.scope,
@@ -144,7 +172,7 @@ def _what_is_shown(config: Config, name: str) -> str:
     )
 
 
-def _played(config: Config, role: str) -> dict[str, Any]:
+def _sampled(config: Config, role: str) -> dict[str, Any]:
     played = config.role(role)
     return {**asdict(played), "model": model_parts(config.models[played.model])}
 
@@ -157,6 +185,7 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
     """
     lines = [plan.loaded.sweep.title or "", *(_described(table, plan.loaded.sweep.seeds) for table in plan.tables), ""]
     lines += [f"fixed     {line}" for line in fixed_lines(plan)]
+    lines += [f"paper     {line}" for line in paper_lines(plan)]
     cells = [cell for table in plan.tables for cell in table.cells]
     n_finished, found = len(plan.finished), estimate(plan, recorded)
     n_there = sum(map(is_there, plan.indexes))

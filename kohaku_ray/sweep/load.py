@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os.path
@@ -27,7 +28,7 @@ from kohaku_ray.config.load import (
     validated,
 )
 from kohaku_ray.config.paths import PRESETS, FilePath, directory_of
-from kohaku_ray.config.plain import expand, label_of, leaves, misread, shown
+from kohaku_ray.config.plain import as_written, expand, label_of, leaves, misread, shown
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section
@@ -59,34 +60,47 @@ class LoadedSweep:
     """A sweep and its base."""
 
     sweep: SweepConfig
-    base: Values  # plain values, with all preferred presets; the sweep's own keys and the command line's win
     where: str  # the file, for messages
-    compose: Callable[[Sequence[str]], Values]  # builds the base with some of the preferred presets
+    compose: Callable[[tuple[str, ...]], Values]  # the base on some preferred presets; command line and ``set`` win
     presets: Mapping[str, Values] = field(default_factory=dict)  # values of those that tables and cells name
     own: tuple[str, ...] = ()  # keys that the sweep's own base and its ``set`` give
+    left_out: frozenset[str] = frozenset()  # preferred presets that are not used
+    published: LoadedSweep | None = None  # the same without the command line, and with the models its presets name
+
+    @property
+    def base(self) -> Values:
+        """Plain values under every cell of a table that prefers nothing of its own."""
+        return self.compose(self._used(self.sweep.prefer))
 
     def preferring(self, names: Sequence[str]) -> LoadedSweep:
         """Copy the sweep with these of its preferred presets alone."""
-        return replace(self, base=self.compose(names))
+        return replace(self, left_out=frozenset(name for name in self.sweep.preferred if name not in names))
 
     def config(self, table: TableConfig, setting: Setting, seed: int) -> Config:
         """Build the configuration of one cell and seed, see ``built``."""
-        return self.built({"seed": seed}, table.set, setting.values)
+        return self.built({"seed": seed}, table.set, setting.values, prefer=table.prefer)
 
-    def built(self, *layers: Mapping[str, Any]) -> Config:
+    def built(self, *layers: Mapping[str, Any], prefer: Sequence[str] | None = None) -> Config:
         """Build a configuration from the base and layers of dotted keys; presets they name lie under all keys.
+
+        Args:
+            layers: Keys and values; later ones win.
+            prefer: Preferred presets under them; None: the sweep's own.
 
         Raises:
             ConfigError: A value does not fit.
             ConflictError: Each value fits, but not together.
         """
-        values = deepcopy(self.base)
+        values = deepcopy(self.compose(self._used(self.sweep.prefer if prefer is None else prefer)))
         for layer in layers:
             for name in names_of(layer.get(WITH)):
                 values = merge(values, deepcopy(self.presets[name]))
         for key, value in (item for layer in layers for item in layer.items() if item[0] != WITH):
             put(values, key, deepcopy(value), where=self.where)
         return build_config(values, where=self.where)
+
+    def _used(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name not in self.left_out)
 
 
 def load_sweep(
@@ -109,7 +123,8 @@ def load_sweep(
     if "seed" in sweep.set or any(text.partition("=")[0].strip() == "seed" for text in overrides):
         raise ConfigError(f"{file}: seed is set, but every cell is run with each of the sweep's seeds: set those")
 
-    def compose(preferred: Sequence[str]) -> Values:
+    @functools.cache
+    def compose(preferred: tuple[str, ...]) -> Values:
         values = read_values([*sweep.base, *preferred, *base], beside=str(file))
         for key, value in sweep.set.items():
             put(values, key, value, where=str(file))
@@ -117,10 +132,19 @@ def load_sweep(
             override(values, text)
         return values
 
+    @functools.cache
+    def publish(preferred: tuple[str, ...]) -> Values:
+        values: Values = as_written(read_values([*sweep.base, *preferred], beside=str(file)))
+        for key, value in sweep.set.items():
+            put(values, key, value, where=str(file))
+        return values
+
     named = dict.fromkeys(name for table in sweep.tables for name in table.presets())
     presets = {name: read_values([name], beside=str(file)) for name in named}
+    written = {name: as_written(values) for name, values in presets.items()}
     own = (".".join(place) for place, _ in leaves(read_values(sweep.base, beside=str(file))))
-    loaded = LoadedSweep(sweep, compose(sweep.prefer), str(file), compose, presets, (*own, *sweep.set))
+    published = LoadedSweep(sweep, str(file), publish, written)
+    loaded = LoadedSweep(sweep, str(file), compose, presets, (*own, *sweep.set), published=published)
     try:
         for table in sweep.tables:
             _check_table(loaded, table)
@@ -169,7 +193,7 @@ def _tables_of(name: str, beside: Path) -> list[Any]:
 def _of_one_table(values: Values, file: Path) -> Values:
     """Turn a file with axes and no tables into a sweep of one table: its keys are among the sweep's."""
     own = {key: value for key, value in values.items() if key in TableConfig.model_fields}
-    rest = {key: value for key, value in values.items() if key not in own or key == "title"}
+    rest = {key: value for key, value in values.items() if key not in own or key in ("title", "prefer")}
     return {"output": f"runs/sweeps/{file.stem}", **rest, "tables": [{"name": file.stem, **own}]}
 
 
@@ -204,7 +228,8 @@ def _explained(entry: Any) -> str:
     if entry["type"] != "extra_forbidden":
         return explain(entry)
     key, place = entry["loc"][-1], ".".join(entry["loc"])
-    return f"no key {place}{did_you_mean(key, [*TableConfig.model_fields, *PoolConfig.model_fields])}"
+    sections = (TableConfig, PoolConfig, PaperConfig)
+    return f"no key {place}{did_you_mean(key, [name for section in sections for name in section.model_fields])}"
 
 
 def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
@@ -216,7 +241,7 @@ def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
         for key in (*table.set, *keys):
             _check_key(table, key, where)
         try:
-            replace(loaded, where=where).built(table.set, keys)
+            replace(loaded, where=where).built(table.set, keys, prefer=table.prefer)
         except ConflictError:
             continue  # other keys of the cell may resolve it
 
@@ -272,6 +297,41 @@ class PoolConfig(Section):
         return self
 
 
+SCORE = "score"
+"""Name of the score among the figures of a paper."""
+
+
+class PaperConfig(Section):
+    """Where a paper has a table, and its figures there."""
+
+    place: str
+    """Its numbers in the paper, such as `Table 1, Figure 10`."""
+    figures: dict[str, Any] = Field(default_factory=dict)
+    """By `score` or the name of a measure: the paper's figures by the labels of the axes, in the axes' order. Each
+    stands beside the sweep's own where a cell has the setting of `base`, `prefer` and `set` on WattBot's questions."""
+
+    @field_validator("figures")
+    @classmethod
+    def _are_numbers(cls, figures: dict[str, Any]) -> dict[str, Any]:
+        for name, at, figure in figures_in(figures):
+            if isinstance(figure, bool) or not isinstance(figure, int | float):
+                raise ValueError(f"{'.'.join((name, *at))} is {shown(figure)}: give the paper's figure, a number")
+        return figures
+
+
+def figures_in(figures: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """Yield the name, the labels and the value of every figure of a paper."""
+
+    def walk(value: Any, at: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+        if not isinstance(value, Mapping):
+            yield at[0], at[1:], value
+            return
+        for key, inner in value.items():
+            yield from walk(inner, (*at, label_of(key)))
+
+    yield from walk(figures, ())
+
+
 class TableConfig(Section):
     """One table: axes over configuration keys, combined."""
 
@@ -279,6 +339,8 @@ class TableConfig(Section):
     """Short name, unique in the sweep. Default: its file's name, or `table1`, `table2`, …"""
     title: str = ""
     """What the table compares."""
+    prefer: tuple[str, ...] | None = None
+    """Presets over the base of this table, instead of the sweep's `prefer`."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Dotted keys set in the whole table; `with` names presets under them."""
     axes: dict[str, tuple[Any, ...] | dict[str, Any]] = Field(default_factory=dict)
@@ -298,6 +360,13 @@ class TableConfig(Section):
     """Makes the table a study of recorded members: axes only over `ensemble.members` and `ensemble.vote`."""
     subsamples: PositiveInt | Literal["all"] = 32
     """Ensembles of each size drawn from the pool; all: the exact expectation."""
+    paper: PaperConfig | None = None
+    """Where a paper has this table, and its figures."""
+
+    @field_validator("prefer", mode="before")
+    @classmethod
+    def _prefers_one_or_many(cls, names: Any) -> Any:
+        return _listed(names)
 
     @field_validator("axes", mode="before")
     @classmethod
@@ -348,6 +417,24 @@ class TableConfig(Section):
     def _all_are_all(self) -> TableConfig:
         if self.pool is not None and self.subsamples == "all" and self.pool.strata is not None:
             raise ValueError("subsamples is all but pool.strata is set: only drawn ones have shares, drop one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _figures_have_cells(self) -> TableConfig:
+        for name, at, _ in figures_in(self.paper.figures) if self.paper else ():
+            if name != SCORE and name not in self.show:
+                raise ValueError(
+                    f"paper.figures has {name}{did_you_mean(name, [SCORE, *self.show])}: name score, or show it"
+                )
+            axes = list(self.labels().items())
+            wrong = next(
+                ((axis, label) for (axis, labels), label in zip(axes, at, strict=False) if label not in labels), None
+            )
+            if wrong is not None or len(at) != len(axes):
+                there = f"axis {wrong[0]} has no {wrong[1]}" if wrong else f"axes are {', '.join(self.labels())}"
+                raise ValueError(
+                    f"paper.figures.{'.'.join((name, *at))} is of no cell ({there}): give each a label per axis"
+                )
         return self
 
     @property
@@ -423,7 +510,7 @@ class SweepConfig(Section):
     @field_validator("base", "prefer", mode="before")
     @classmethod
     def _one_or_many(cls, names: Any) -> Any:
-        return (names,) if isinstance(names, str) else names
+        return _listed(names)
 
     @field_validator("seeds")
     @classmethod
@@ -439,6 +526,11 @@ class SweepConfig(Section):
         if double is not None:
             raise ValueError(f"two tables are named {double!r}: give each a name of its own")
         return self
+
+    @property
+    def preferred(self) -> tuple[str, ...]:
+        """Every preset that the sweep or one of its tables prefers."""
+        return tuple(dict.fromkeys([*self.prefer, *(name for table in self.tables for name in table.prefer or ())]))
 
     @property
     def n_cells(self) -> int:
@@ -459,6 +551,10 @@ def choices_of(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tup
     if not isinstance(values, Mapping):
         return [(label_of(value), {name: value}) for value in values]
     return [(label, dict(keys) if isinstance(keys, Mapping) else {name: keys}) for label, keys in values.items()]
+
+
+def _listed(names: Any) -> Any:
+    return (names,) if isinstance(names, str) else names
 
 
 def names_of(presets: Any) -> tuple[str, ...]:

@@ -98,21 +98,29 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
 
 def _settled(loaded: LoadedSweep) -> tuple[LoadedSweep, list[str]]:
     """Leave out the preferred presets whose encoder or model is not here, and say so."""
-    kept: list[str] = []
-    notes = []
-    if loaded.sweep.prefer and (reason := _missing(loaded.preferring(()))):
+    sweep = loaded.sweep
+    if sweep.preferred and (reason := _missing(loaded, ())):
         return loaded, [f"The base itself cannot be run, whatever is preferred: {reason}"]
-    for name in loaded.sweep.prefer:
-        if reason := _missing(loaded.preferring([*kept, name])):
-            notes.append(f"{name} is preferred but left out, and the base's own setting stands: {reason}")
-        else:
-            kept.append(name)
-    return loaded.preferring(kept), notes
+    lists = [sweep.prefer if table.prefer is None else table.prefer for table in sweep.tables]
+    reasons: dict[str, str] = {}
+    for names in dict.fromkeys([sweep.prefer, *lists]):
+        kept: list[str] = []
+        for name in names:
+            if name in reasons or (reason := _missing(loaded, [*kept, name])):
+                reasons.setdefault(name, reason)
+            else:
+                kept.append(name)
+    notes = []
+    for name, reason in reasons.items():
+        tables = [table.name for table, names in zip(sweep.tables, lists, strict=True) if name in names]
+        where = "" if len(tables) == len(lists) else f" in {', '.join(tables)}"
+        notes.append(f"{name} is preferred but left out, and the base's own setting stands{where}: {reason}")
+    return loaded.preferring([name for name in sweep.preferred if name not in reasons]), notes
 
 
-def _missing(loaded: LoadedSweep) -> str:
+def _missing(loaded: LoadedSweep, prefer: Sequence[str]) -> str:
     try:
-        _Planner(loaded).check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]})))
+        _Planner(loaded).check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]}, prefer=prefer)))
     except (ConfigError, _MissingError) as error:
         return _said(error, loaded)
     return ""
@@ -175,9 +183,10 @@ class _Planner:
         self._once(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
 
     def check(self, config: Config) -> None:
-        """Check that a configuration's encoder and models are here."""
+        """Check that a configuration's encoder and models are here, that which describes images among them."""
         self._index_settings(config)
         self._check_models(config)
+        self._check_captioner(config)
 
     def _cell(self, table: TableConfig, setting: Setting) -> tuple[PlannedCell, Config]:
         seeds = self._loaded.sweep.seeds
@@ -225,6 +234,8 @@ class _Planner:
         placed = config.model_copy(update={"run": run, "index": index})
         if not is_finished(run):  # a finished run needs no model
             self._check_models(config)
+            if not self._once(("there", index.path), lambda: is_there(index.path)):
+                self._check_captioner(config)
         self.runs.setdefault(run_id, placed)
         self.indexes.setdefault(index.path, placed)
         return cell_id, run_id
@@ -241,11 +252,20 @@ class _Planner:
 
     def _check_models(self, config: Config) -> None:
         try:
-            for name, deployment in config.used_deployments.items():
-                self._once(("deployment", name, deployment), functools.partial(_check_here, config, name, deployment))
+            self._check_deployments(config, config.used_deployments)
             check_vision(config)
         except ConfigError as error:
             raise _MissingError(str(error)) from None
+
+    def _check_captioner(self, config: Config) -> None:
+        try:
+            self._check_deployments(config, config.caption_deployments)
+        except ConfigError as error:
+            raise _MissingError(f"its index cannot be built: {error}") from None
+
+    def _check_deployments(self, config: Config, deployments: Mapping[str, Deployment]) -> None:
+        for name, deployment in deployments.items():
+            self._once(("deployment", name, deployment), functools.partial(_check_here, config, name, deployment))
 
     def _once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         name = repr(key)

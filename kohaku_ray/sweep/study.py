@@ -107,13 +107,13 @@ def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metri
         table, units = _recorded(runs[0], list(truth.rows))
         notes.append(f"They are one run's members, of seed {runs[0].seed}.")
     else:
-        files = [read_submission(file) for file in _matching(config.files)]
+        files = [read_submission(file) for file in files_of(config)]
         names = [Path(file.path).stem for file in files]
         table, units = ballots_of(files, list(truth.rows))
         missing = {name: len(truth.rows.keys() - file.rows.keys()) for name, file in zip(names, files, strict=True)}
         notes += [f"{name} lacks {n} of {len(truth.rows)} questions: blank there." for name, n in missing.items() if n]
     pool = pool_ballots(table, units)
-    return Members(pool, marks_of(pool, truth, metric), truth, _strata(config, names), tuple(notes))
+    return Members(pool, marks_of(pool, truth, metric), truth, strata_of(config, names), tuple(notes))
 
 
 def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
@@ -144,14 +144,16 @@ def marks_of(pool: Pool, truth: Submission, metric: Metric) -> Marks:
     return Marks(pool, marks.by_value, marks.by_refs, marks.by_blank)
 
 
-def _matching(patterns: Sequence[str]) -> list[str]:
-    files = [file for pattern in patterns for file in sorted(glob.glob(pattern))]
+def files_of(config: PoolConfig) -> list[str]:
+    """List the files of a pool, one per member; a ``DataError`` if there is none."""
+    files = [file for pattern in config.files for file in sorted(glob.glob(pattern))]
     if not files:
-        raise DataError(f"pool.files is {', '.join(patterns)} and no file is there: check the paths")
+        raise DataError(f"pool.files is {', '.join(config.files)} and no file is there: check the paths")
     return files
 
 
-def _strata(config: PoolConfig, names: Sequence[str]) -> list[str] | None:
+def strata_of(config: PoolConfig, names: Sequence[str]) -> list[str] | None:
+    """Name the stratum of each member; None: all are one."""
     if config.strata is None:
         return None
     found = [re.search(config.strata, name) for name in names]

@@ -12,7 +12,8 @@ from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.run.deployments import check_vision, model_identity
 from kohaku_ray.run.models import chat_request, models_of
 
-MODELS = [name for name in preset_names() if name.startswith("models/")]
+CAPTIONERS = ("models/openrouter_qwen_vl", "models/vllm_qwen3_vl")
+MODELS = [name for name in preset_names() if name.startswith("models/") and name not in CAPTIONERS]
 ENCODERS = [name for name in preset_names() if name.startswith("encoders/")]
 
 JINA = ("encoders/jina_v3", "encoders/jina_v4")
@@ -50,6 +51,20 @@ def test_a_model_preset_serves_every_role_of_every_system(preset, system):
     for role in config.uses.roles:
         longest = config.role(role).max_tokens + deployment.reasoning_tokens
         assert deployment.window_tokens is None or deployment.window_tokens >= 8000 + longest
+
+
+@pytest.mark.parametrize("preset", CAPTIONERS)
+def test_a_preset_for_captions_describes_images_beside_whichever_model_answers(preset, monkeypatch):
+    monkeypatch.delenv("KOHAKU_CAPTION_MODEL", raising=False)
+    alone, beside = load_config(["demo", preset]), load_config(["demo", "models/openrouter", preset])
+    for config, answering in ((alone, "extractive"), (beside, "gateway")):
+        assert config.role("answer").model == answering
+        assert list(config.chat_deployments) == [answering]
+        [(name, deployment)] = config.caption_deployments.items()
+        assert (name, deployment.vision) == ("eyes", True)
+        assert "qwen3-vl" in deployment.model.lower(), "KOHAKU_MODEL names the model that answers"
+        assert config.index.images
+        assert config.index.captions == "model"
 
 
 def test_the_figures_of_the_sample_say_which_model_they_need():

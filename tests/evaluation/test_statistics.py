@@ -241,7 +241,8 @@ class TestCorrelate:
 
 def test_stars_of_the_paper():
     levels = [1.0, 0.1, 0.099, 0.05, 0.049, 0.01, 0.0099, 0.001, 0.00099, 0.0]
-    assert [len(stars(p)) for p in levels] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    marks = ["", "", "+", "+", "*", "*", "**", "**", "***", "***"]
+    assert [stars(p) for p in levels] == marks, "the paper's captions: ** p < 0.01, *** p < 0.001"
     assert stars(None) == ""
 
 

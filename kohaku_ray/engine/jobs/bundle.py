@@ -187,7 +187,7 @@ def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
     tables = tuple(
         PlannedTable(*pair, configs) for pair in pairs if (configs := _studied(facts, *pair, runs)) is not None
     )
-    loaded = LoadedSweep(facts.sweep, {}, "the bundle", lambda _: {})
+    loaded = LoadedSweep(facts.sweep, "the bundle", lambda _: {})
     plan = Plan(loaded, tables, runs, {})
     found = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
     writers = (("csv", as_csv), ("md", as_markdown))

@@ -1,0 +1,145 @@
+"""Which cells of a sweep have the paper's setting: its figures stand beside them; of others, what differs is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.deployments import Deployment, adapted
+from kohaku_ray.config.plain import label_of, leaves
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.records import digest
+from kohaku_ray.run.sources import find_sources
+from kohaku_ray.run.summary import counted
+from kohaku_ray.sweep.compare import Table
+from kohaku_ray.sweep.load import DECIDE_NOTHING, figures_in
+from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, truth_of_sweep
+
+WATTBOT = "cae5b03d25e03ef4"
+"""Digest of the ids of WattBot's 41 training questions, which the paper's tables are over."""
+
+_ELSEWHERE = (
+    *DECIDE_NOTHING,
+    *("seed", "shared", "documents", "questions", "deployments", "model", "roles", "ensemble.models"),
+    *("index.encoder", "index.captions", "index.nprobe"),
+)
+"""Keys that decide nothing, or are compared by what they come to."""
+
+_QWEN_VL = re.compile(r"qwen.*vl", re.IGNORECASE)  # the paper does not say which of them
+
+_ENCODER_ELSEWHERE = {"model", "revision", "device", "batch_tokens", "trust_remote_code"}
+
+
+def paper_lines(plan: Plan) -> list[str]:
+    """Say of every table of the paper which cells have its setting, and what differs in the others; a line each."""
+    return [f"{planned.table.name}: {line}" for planned in plan.tables for line in _compared(plan, planned)[1]]
+
+
+def with_paper(plan: Plan, planned: PlannedTable, table: Table) -> Table:
+    """Put the paper's figures beside the cells that have its setting, and what differs in the others into the notes."""
+    figures, lines = _compared(plan, planned)
+    cells = (replace(cell, paper=of_cell) for cell, of_cell in zip(table.cells, figures, strict=True))
+    return replace(table, cells=tuple(cells), notes=(*lines, *table.notes))
+
+
+def model_name(deployment: Deployment) -> str:
+    """Name a deployment's model without the directory or the owner before it."""
+    name = str(getattr(deployment, "model", deployment.kind)).rstrip("/").rsplit("/", 1)[-1]
+    return name if deployment.adapter is None else adapted(name, deployment.adapter)
+
+
+def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, float]], list[str]]:
+    """Return the paper's figures of every cell, none where its setting is another, and what is to be said of them."""
+    table, cells, published = planned.table, planned.cells, plan.loaded.published
+    shown: list[Mapping[str, float]] = [{} for _ in cells]
+    if table.paper is None or published is None:
+        return shown, []
+    figures: dict[tuple[str, ...], dict[str, float]] = {}
+    for name, at, figure in figures_in(table.paper.figures):
+        figures.setdefault(at, {})[name] = float(figure)
+    live = [place for place, cell in enumerate(cells) if not cell.reason]
+    there = [place for place, cell in enumerate(cells) if not figures or tuple(cell.at.values()) in figures]
+    tested = [place for place in there if place in live]
+    differing: dict[str, list[int]] = {}
+    for place, setting in enumerate(table.settings()):
+        if place not in tested:
+            continue
+        config = planned.configs[cells[place].cell_id]
+        try:
+            differences = _differences(config, published.config(table, setting, config.seed))
+        except ConfigError as error:
+            differences = [f"the sweep's own base makes no configuration: {error}"]
+        for text in differences:
+            differing.setdefault(text, []).append(place)
+        if not differences:
+            shown[place] = figures.get(tuple(cells[place].at.values()), {})
+    others = {place for places in differing.values() for place in places}
+    n_same, n_skipped = len(tested) - len(others), len(there) - len(tested)
+    said = [f"{n_same} of {counted(len(there), 'cell')} tested there have its setting"]
+    said += ["its figures stand beside them"] if any(shown) else [] if figures else ["it gives no figures"]
+    said += [f"{n_skipped} skipped here"] if n_skipped else []
+    lines = [f"{table.paper.place} of the paper: {'; '.join(said)}."]
+    together: dict[tuple[int, ...], list[str]] = {}
+    for text, places in differing.items():
+        together.setdefault(tuple(places), []).append(text)
+    lines += [
+        f"Not the paper's setting in {_named(cells, places, tested, 'all of them')}: {'; '.join(texts)}."
+        for places, texts in together.items()
+    ]
+    if unknown := [place for place in live if place not in there]:
+        lines.append(f"The paper has no figure of {_named(cells, unknown, live, 'any cell that is run')}.")
+    return shown, lines
+
+
+def _named(cells: Sequence[PlannedCell], places: Collection[int], among: Sequence[int], everything: str) -> str:
+    """Name cells among others: all of them, those with certain labels of an axis, or each by its labels."""
+    if len(places) == len(among):
+        return everything
+    for axis in cells[0].at:
+        labels = list(dict.fromkeys(cells[place].at[axis] for place in places))
+        if sum(cells[place].at[axis] in labels for place in among) == len(places):
+            return f"{axis.rpartition('.')[2]} {', '.join(labels)}"
+    return ", ".join(f"({', '.join(cells[place].at.values())})" for place in places)
+
+
+def _differences(config: Config, published: Config) -> list[str]:
+    """Compare a cell's configuration with the paper's: what decides its outputs, each difference with both values."""
+    ours, theirs = _facts(config), _facts(published) | {"questions": "WattBot's 41", "documents": "32"}
+    if ours["encoder"] != theirs["encoder"]:  # its dimensions and prompts are its own
+        ours, theirs = ({k: v for k, v in facts.items() if not k.startswith("encoder.")} for facts in (ours, theirs))
+    keys = dict.fromkeys([*ours, *theirs])
+    pairs = [(key, ours.get(key, "none"), theirs.get(key, "none")) for key in keys]
+    return [f"{key} {config.hide(mine)} (paper: {paper})" for key, mine, paper in pairs if mine != paper]
+
+
+def _facts(config: Config) -> dict[str, str]:
+    index, uses, members = config.index, config.uses, range(config.ensemble.members)
+    models = dict.fromkeys(config.role(role, member).model for role in uses.roles for member in members)
+    captions = [model_name(deployment) for deployment in config.caption_deployments.values()]
+    captions = ["Qwen-VL" if _QWEN_VL.match(name) else name for name in captions]
+    encoder = index.encoder.model_dump(exclude=_ENCODER_ELSEWHERE)
+    played = {role: asdict(config.role(role)) for role in uses.roles}
+    values = config.model_dump(mode="json")
+    values[config.declaration.name] = values.pop("settings")
+    rest = {".".join(place): label_of(value) for place, value in leaves(values)}
+    return {
+        "answered by": ", ".join(dict.fromkeys(model_name(config.models[name]) for name in models)),
+        "encoder": index.encoder.model.rstrip("/").rsplit("/", 1)[-1],
+        "questions": _questions(config),
+        "documents": str(len(find_sources(config))),
+        "captions": ", ".join(captions) or (index.captions if index.images else "none"),
+        **{f"encoder.{key}": label_of(value) for key, value in encoder.items()},
+        **{f"roles.{role}.{k}": label_of(v) for role, one in played.items() for k, v in one.items() if k != "model"},
+        **{key: value for key, value in rest.items() if not any(f"{key}.".startswith(f"{one}.") for one in _ELSEWHERE)},
+    }
+
+
+def _questions(config: Config) -> str:
+    rows = truth_of_sweep(config, find_metric(config.declaration.metrics[0])).rows
+    if digest(sorted(rows)) == WATTBOT:
+        return "WattBot's 41"
+    return f"{len(rows)} of {Path(config.questions.path).name}"
