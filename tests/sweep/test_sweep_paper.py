@@ -1,0 +1,316 @@
+"""The paper's figures in the sweeps: which they are, and beside which cells they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import DATA
+from kit import jina_stand_ins
+
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.sweep import paper
+from kohaku_ray.sweep import plan as sweep_plan
+from kohaku_ray.sweep.compare import Axis, Table, TableCell
+from kohaku_ray.sweep.estimate import describe_plan, fixed_lines
+from kohaku_ray.sweep.load import figures_in, load_sweep
+from kohaku_ray.sweep.paper import paper_lines, with_paper
+from kohaku_ray.sweep.plan import Plan, plan_sweep
+
+PLACES = {
+    "embedding": "Table 1, Figures 7 and 8",
+    "planner_queries": "Table 1, Figure 11",
+    "rerank": "Table 1, Figure 10",
+    "prompt_order": "Table 2, Figure 12",
+    "bm25": "Table 2, Figure 13",
+    "retries": "Table 2, Figure 14",
+    "llm": "Table 3, Figure 16",
+    "dimension": "Table 7",
+    "temperature": "Table 7",
+    "llm_embedding": "Table 8",
+    "images": "Table 9, Figure 9",
+    "top_k_final": "Figure 15",
+    "ensemble_strategy": "Tables 4 (right) and 10, Figure 18",
+    "ensemble_blank": "Tables 4 (left) and 11, Figure 17",
+}
+"""Where the paper has each sweep's table."""
+
+NAMED = {
+    "rerank": {"none": "none", "frequency": "frequency", "score": "score", "combined": "combined"},
+    "planner_queries": {"2": "2 queries", "4": "· 4", "6": "· 6"},
+    "prompt_order": {"context_first": "C→Q", "question_first": "Q→C"},
+    "bm25": {"0": "BM25 0", "2": "· 2", "4": "· 4", "8": "· 8"},
+    "retries": {"0": "retries 0", "1": "· 1", "2": "· 2"},
+    "ensemble_blank": {"false": "off", "true": "on"},
+}
+"""What the list of the paper's figures calls the labels of an axis, where it names each."""
+
+
+ORDERS = {
+    "llm": ("| Table 3,", ("nano", "5-mini", "oss", "mistral", "gemini", "kimi", "grok")),
+    "llm_embedding": ("| Figures 7, 8; Table 8", ("nano", "5-mini", "oss", "mistral", "kimi")),
+    "ensemble_strategy": ("| Figure 18, Table 10", ("independent", "ref", "answer", "union", "intersection")),
+}
+"""The order of the rows in a line of that list."""
+
+
+def figures(name: str) -> dict[tuple[str, ...], float]:
+    [table] = load_sweep(name).sweep.tables
+    return {at: figure for _, at, figure in figures_in(table.paper.figures)}
+
+
+def rows(name: str) -> dict[str, list[str]]:
+    """The figures of each row, as the paper's list writes them."""
+    found: dict[str, list[str]] = {}
+    for (row, *_), figure in figures(name).items():
+        found.setdefault(row, []).append(f"{figure:.3f}".removeprefix("0"))
+    return found
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_sweep_bears_the_papers_numbers(name):
+    loaded = load_sweep(name)
+    [table] = loaded.sweep.tables
+    assert table.paper.place == PLACES[name]
+    assert table.title.startswith(f"KohakuRAG, {PLACES[name]}: ")
+    assert bool(figures(name)) is (name not in ("dimension", "temperature", "top_k_final")), "the paper gives no scores"
+
+
+@pytest.mark.parametrize("name", [name for name in PLACES if figures(name)])
+def test_every_figure_is_the_papers(name):
+    source = DATA.parent / "PAPER.md"
+    if not source.is_file():
+        pytest.skip(f"no list of the paper's figures at {source}")
+    text = source.read_text(encoding="utf-8")
+    for row, written in rows(name).items():
+        called = NAMED.get(name, {}).get(row)
+        wanted = " ".join(written) if called is None else f"{called} {' '.join(written)}"
+        assert wanted in text, (name, row)
+    if name in ORDERS:
+        begin, order = ORDERS[name]
+        [line] = [line for line in text.splitlines() if line.startswith(begin)]
+        named = {word: " ".join(written) for word in order for row, written in rows(name).items() if word in row}
+        places = [line.index(named[word]) for word in order]
+        assert places == sorted(places)
+
+
+def test_union_where_blanks_vote_is_the_same_in_both_tables():
+    strategies, blank = figures("ensemble_strategy"), figures("ensemble_blank")
+    assert {at[1]: figure for at, figure in strategies.items() if at[0] == "union"} == {
+        at[1]: figure for at, figure in blank.items() if at[0] == "false"
+    }
+    loaded = load_sweep("ensemble_strategy")
+    [table] = loaded.sweep.tables
+    assert not any(loaded.config(table, one, 0).ensemble.vote.ignore_blank for one in table.settings())
+
+
+def test_the_models_and_encoders_are_those_the_paper_states_in_the_whole_sweep_too():
+    for loaded, names in ((load_sweep("paper"), ("llm", "images")), (load_sweep("llm"), ("llm",))):
+        tables = {table.name: table for table in loaded.sweep.tables}
+        for name in names:
+            setting = next(tables[name].settings())
+            config = loaded.config(tables[name], setting, 0)
+            assert (config.index.encoder.model, config.index.encoder.dim) == ("jinaai/jina-embeddings-v4", 512), name
+            if name == "images":
+                assert config.deployments[config.role("answer").model].model == "x-ai/grok-4.1-fast"
+    for name in ("embedding", "llm_embedding"):
+        loaded = load_sweep(name)
+        [table] = loaded.sweep.tables
+        for setting in table.settings():
+            config = loaded.config(table, setting, 0)
+            shows_images = "+" in setting.at["embedding"]
+            assert (config.index.images, bool(config.caption_deployments)) == (shows_images, shows_images), setting.at
+
+
+@pytest.fixture(scope="module")
+def jina(tmp_path_factory) -> str:
+    """A directory that bears the name of the paper's encoder."""
+    return str(jina_stand_ins.build(tmp_path_factory.mktemp("models") / "jina-embeddings-v3", "v3", ["a text"]))
+
+
+@pytest.fixture
+def make_plan(tmp_path: Path, monkeypatch, jina):
+    """Plan a sweep of the paper as on a machine that has its encoder, its key and its questions."""
+    monkeypatch.setenv("OPENROUTER_API_KEY", "k")
+    monkeypatch.delenv("KOHAKU_MODEL", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(sweep_plan, "local_gpus", lambda: 0)
+    ids = sorted(paper.truth_of_sweep(load_sweep("rerank", ["demo"]).built(), paper.find_metric("wattbot")).rows)
+    monkeypatch.setattr(paper, "WATTBOT", paper.digest(ids))
+    monkeypatch.setattr(paper, "find_sources", lambda config: [""] * 32)
+
+    def make(name: str, *overrides: str, encoder: str = jina, on: tuple[str, ...] = ()) -> Plan:
+        own = [f"index.encoder.model={encoder}"] if encoder else []
+        own += [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
+        return plan_sweep(load_sweep(name, ["demo", *on], [*own, *overrides]))
+
+    return make
+
+
+def beside(plan: Plan) -> dict[tuple[str, ...], dict[str, float]]:
+    """The paper's figures beside the cells of a plan's only table."""
+    [planned] = plan.tables
+    axes = tuple(Axis(name, labels) for name, labels in planned.table.labels().items())
+    cells = tuple(TableCell(cell.cell_id, cell.at, "unfinished") for cell in planned.cells)
+    table = with_paper(plan, planned, Table(planned.table.name, "", axes, cells))
+    assert [f"{table.name}: {note}" for note in table.notes] == paper_lines(plan)
+    return {tuple(cell.at.values()): dict(cell.paper) for cell in table.cells}
+
+
+def test_the_papers_figures_stand_beside_every_cell_that_has_its_setting(make_plan):
+    plan = make_plan("rerank")
+    found = beside(plan)
+    assert {at: one["score"] for at, one in found.items() if one} == figures("rerank")
+    assert not found["max", "4"], "a strategy of our own"
+    setting, unknown = paper_lines(plan)
+    where = "rerank: Table 1, Figure 10 of the paper"
+    assert setting == f"{where}: 12 of 12 cells tested there have its setting; its figures stand beside them."
+    assert unknown == "rerank: The paper has no figure of rerank max."
+    assert all(f"paper     {line}" in describe_plan(plan, lambda _: set()) for line in (setting, unknown))
+
+
+CHANGED = {
+    "kohaku.alpha=0.7": "kohaku.alpha 0.7 (paper: 0.5)",
+    "kohaku.max_context_tokens=8000": "kohaku.max_context_tokens 8000 (paper: none)",
+    "ensemble.members=3": "ensemble.members 3 (paper: 1)",
+    "index.weights=uniform": "index.weights uniform (paper: tokens)",
+    "index.encoder.dim=256": "encoder.dim 256 (paper: 768)",
+    "roles.answer.temperature=0.0": "roles.answer.temperature 0.0 (paper: 0.7)",
+    "questions.limit=5": "questions 5 of sample:questions.csv (paper: WattBot's 41)",
+    "model=extractive": "answered by extractive (paper: gpt-oss-120b)",
+    "deployments.gateway.model=openai/gpt-5-nano": "answered by gpt-5-nano (paper: gpt-oss-120b)",
+}
+
+
+@pytest.mark.parametrize("override", CHANGED)
+def test_no_figure_stands_beside_another_setting_and_what_differs_is_named(make_plan, override):
+    plan = make_plan("rerank", override)
+    assert not any(beside(plan).values())
+    setting, differs, _ = paper_lines(plan)
+    assert "0 of 12 cells tested there have its setting." in setting
+    assert differs.startswith("rerank: Not the paper's setting in all of them: ")
+    assert CHANGED[override] in differs
+
+
+def test_what_changes_no_output_is_no_other_setting(make_plan):
+    same = (
+        "cluster.retriever.replicas=2",
+        "index.encoder.device=cpu",
+        "run=elsewhere",
+        "index.encoder.batch_tokens=64",
+    )
+    assert paper_lines(make_plan("rerank", *same)) == paper_lines(make_plan("rerank"))
+
+
+def test_a_model_that_the_environment_names_is_not_the_papers(make_plan, monkeypatch):
+    monkeypatch.setenv("KOHAKU_MODEL", "openai/gpt-4o")
+    [_, differs, _] = paper_lines(make_plan("rerank"))
+    assert "answered by gpt-4o (paper: gpt-oss-120b)" in differs
+
+
+def test_another_collection_is_not_the_papers(make_plan, monkeypatch):
+    monkeypatch.setattr(paper, "find_sources", lambda config: [""] * 31)
+    [_, differs, _] = paper_lines(make_plan("rerank"))
+    assert differs.endswith(": documents 31 (paper: 32).")
+
+
+def test_cells_that_alone_lack_something_are_named(make_plan, monkeypatch):
+    """Without Qwen-VL the rows of captions are made with printed ones: the row of texts still is the paper's."""
+    monkeypatch.setattr(
+        sweep_plan._Planner, "_index_settings", lambda self, config: config.index.model_dump(mode="json")
+    )
+    monkeypatch.setattr(sweep_plan._Planner, "_check_captioner", _no_captioner)
+    plan = make_plan("embedding", encoder="")
+    assert [note.split(" is preferred")[0] for note in plan.notes] == ["models/openrouter_qwen_vl"]
+    found = beside(plan)
+    assert [found["jina-embeddings-v3 (768)", k]["score"] for k in ("4", "8", "16")] == [0.752, 0.801, 0.824]
+    assert not found["jina-embeddings-v3 (768) + captions", "4"]
+    setting, differs, unknown = paper_lines(plan)
+    assert "3 of 9 cells tested there have its setting; its figures stand beside them." in setting
+    images = "jina-embeddings-v3 (768) + captions, jina-embeddings-v4 (512) + images"
+    assert differs == f"embedding: Not the paper's setting in embedding {images}: captions printed (paper: Qwen-VL)."
+    assert "bge-m3" in unknown
+
+
+def _no_captioner(self, config) -> None:
+    if config.caption_deployments:
+        raise sweep_plan._MissingError("no key for eyes")
+
+
+def test_cells_that_are_skipped_are_counted(make_plan):
+    [setting, unknown] = paper_lines(make_plan("llm_embedding", encoder=""))
+    assert "0 of 15 cells tested there have its setting; 15 skipped here." in setting
+    assert "The paper has no figure of any cell that is run." in unknown
+
+
+def test_a_table_prefers_presets_of_its_own_within_a_sweep_of_many(make_plan, monkeypatch, tmp_path):
+    monkeypatch.delenv("OPENROUTER_API_KEY")
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump({"base": "paper", "prefer": "encoders/jina_v3", "tables": ["rerank", "images"]}))
+    notes = make_plan(str(path), encoder="").notes
+    assert any(
+        "encoders/jina_v4 is preferred but left out, and the base's own setting stands in images: " in one
+        for one in notes
+    )
+    assert any(
+        "openrouter_gpt_oss_120b is preferred but left out, and the base's own setting stands in rerank: " in one
+        for one in notes
+    )
+
+
+def test_a_study_of_files_says_which_runs_it_studies_and_no_model(tmp_path):
+    for name in ("a-one", "a-two", "b-one"):
+        (tmp_path / f"{name}.csv").write_text("id,answer_value,ref_id\ns001,1,x\n")
+    pool = {"files": [f"{tmp_path}/*.csv"], "strata": "^[a-z]+"}
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({"base": "demo", "pool": pool, "axes": {"ensemble.members": [1, 3]}}))
+    [line] = fixed_lines(plan_sweep(load_sweep(str(path))))
+    assert line == (
+        f"study: votes over 3 recorded runs (a 2, b 1), {tmp_path}/*.csv, ensemble.vote.strategy answer_priority, "
+        "ensemble.vote.ignore_blank True, ensemble.vote.tiebreak first; all else by default"
+    )
+
+
+def test_every_sweep_of_the_paper_states_its_vote_and_what_else_its_cells_hold_fixed(make_plan):
+    [strategy] = fixed_lines(make_plan("ensemble_strategy", "kohaku.siblings=3"))
+    for text in (
+        "answered by gateway (openai/gpt-oss-120b)",
+        "temperature 0.7",
+        "ensemble.vote.ignore_blank False",
+        "ensemble.scope question",
+        "kohaku.siblings 3",
+        "16 recorded members of one run; all else by default",
+    ):
+        assert text in strategy
+    [blank] = fixed_lines(make_plan("ensemble_blank"))
+    assert "ensemble.vote.strategy union" in blank
+    assert "ignore_blank" not in blank, "its own axis"
+    [rerank] = fixed_lines(make_plan("rerank"))
+    assert "ensemble.vote.strategy answer_priority, ensemble.vote.ignore_blank True" in rerank
+    assert re.search(r"3 seeds; all else by default$", rerank)
+
+
+ONE = {"axes": {"kohaku.rerank": ["none", "max"], "kohaku.top_k": [4]}}
+BAD = {
+    "paper.figures.score.none.8 is of no cell (axis kohaku.top_k has no 8)": {"score": {"none": {8: 0.5}}},
+    "paper.figures.score.none is of no cell (axes are kohaku.rerank, kohaku.top_k)": {"score": {"none": 0.5}},
+    "paper.figures has scores, did you mean score?": {"scores": {"none": {4: 0.5}}},
+    "score.none.4 is 'high': give the paper's figure, a number": {"score": {"none": {4: "high"}}},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_figures_that_do_not_fit_are_refused_with_the_way_out(tmp_path, message):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**ONE, "paper": {"place": "Table 1", "figures": BAD[message]}}))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_sweep(str(path))
+
+
+def test_a_key_of_the_paper_that_does_not_exist_is_answered_with_those_that_do(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**ONE, "paper": {"place": "Table 1", "figurs": {}}}))
+    with pytest.raises(ConfigError, match=r"no key tables\.0\.paper\.figurs, did you mean figures\?"):
+        load_sweep(str(path))
