@@ -353,3 +353,13 @@ def test_measures_may_be_spread_over_questions(sweep):
         [row] = csv.DictReader(io.StringIO(as_csv(stats)))
         assert row.get("matches sd") == ("2.000000" if spread == "questions" else None)
         assert ("over questions." in as_markdown(stats)) == (spread == "questions")
+
+
+def test_the_papers_figure_stands_below_ours_and_is_marked(sweep):
+    first, *others = sweep.tables[2].cells
+    table = replace(sweep.tables[2], cells=(replace(first, paper={"score": 0.8125, "matches": 32.0}), *others))
+    made = replace(sweep, tables=(table,))
+    text = section(opened(page(made, compute_sweep_stats(made))), table.title)
+    assert re.search(r'</a>(<sup>[^<]*</sup>)?<br><span class="paper">paper 0\.812</span></td>', text)
+    assert text.count('class="paper"') == 1
+    assert "(paper 32.00)" in text

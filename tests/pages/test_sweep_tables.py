@@ -259,3 +259,25 @@ def test_the_terminal_shows_tables_before_notes(sweep, stats):
 def test_counts_are_written_in_full_and_one_is_singular(n, said):
     assert counted(n, "seed") == said
     assert write_number(20_560.4) == "20,560"
+
+
+def test_the_papers_figures_stand_beside_ours_marked_and_nowhere_else(sweep):
+    table = sweep.tables[2]  # it shows measures
+    first, *others = table.cells
+    with_figures = replace(first, paper={"score": 0.8125, "matches": 32.0})
+    stats = compute_stats(replace(table, cells=(with_figures, *others)))
+    place = next(iter(stats.grid.cells))
+    assert shown(stats, place).paper == "paper 0.812"
+    ours = re.escape(shown(stats, place).text)
+    assert as_markdown(stats).count("(paper ") == 2, "a score and a measure"
+    assert re.search(rf"{ours}\S*( \S+)? \(paper 0\.812\) \|", as_markdown(stats))
+    assert "(paper 32.00)" in as_markdown(stats)
+    assert re.search(rf"{ours}\S* \(paper 0\.812\) &".replace("±", r"\$\\pm\$"), as_latex(stats))
+    assert any(line.startswith("paper: the paper's own figure") for line in legend(stats))
+    rows = records(stats)
+    assert [row["paper score"] for row in rows] == ["0.812500", *[""] * len(others)]
+    assert rows[0]["paper matches"] == "32.000000"
+    told = describe_sweep(replace(sweep, tables=(stats.table,)), [stats])
+    assert told.count("(paper ") == 2
+    plain = compute_stats(table)
+    assert "paper" not in as_markdown(plain) + as_csv(plain) + as_latex(plain)
