@@ -17,6 +17,7 @@ from kohaku_ray.run.summary import counted
 from kohaku_ray.sweep.compare import (
     FEW_QUESTIONS,
     FEW_SEEDS,
+    SCORE,
     Comparison,
     Sweep,
     Table,
@@ -24,7 +25,6 @@ from kohaku_ray.sweep.compare import (
     compare_column,
     select_best,
 )
-from kohaku_ray.sweep.load import SCORE
 from kohaku_ray.values.read import parse_number
 
 THIN = "†"

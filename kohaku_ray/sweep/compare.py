@@ -33,6 +33,9 @@ from kohaku_ray.index.arrays import F64, I64
 FEW_SEEDS = 3
 """A cell over fewer seeds, or than `FEW_QUESTIONS`, is marked: its differences may be chance."""
 
+SCORE = "score"
+"""Name of the score among a paper's figures."""
+
 State = Literal["finished", "partial", "failed", "skipped", "unfinished"]
 """State of a cell: all of its seeds finished, some of them, none because of an error, none because something is
 missing, none so far."""

@@ -32,6 +32,7 @@ from kohaku_ray.config.plain import as_written, expand, label_of, leaves, misrea
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section
+from kohaku_ray.sweep.compare import SCORE
 from kohaku_ray.systems.registry import system_names
 
 SWEEPS = PRESETS / "sweeps"
@@ -295,10 +296,6 @@ class PoolConfig(Section):
             except (re.error, OverflowError, RecursionError) as error:
                 raise ValueError(f"pool.strata is {self.strata!r}, no regular expression: {error}") from None
         return self
-
-
-SCORE = "score"
-"""Name of the score among the figures of a paper."""
 
 
 class PaperConfig(Section):
