@@ -22,6 +22,8 @@ from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, truth_of_swee
 WATTBOT = "cae5b03d25e03ef4"
 """Digest of the ids of WattBot's 41 training questions, which the paper's tables are over."""
 
+_PAPERS = {"questions": "WattBot's 41", "documents": "32"}
+
 _ELSEWHERE = (
     *DECIDE_NOTHING,
     *("seed", "shared", "documents", "questions", "deployments", "model", "roles", "ensemble.models"),
@@ -65,12 +67,16 @@ def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, floa
     there = [place for place, cell in enumerate(cells) if not figures or tuple(cell.at.values()) in figures]
     tested = [place for place in there if place in live]
     differing: dict[str, list[int]] = {}
+    collections: dict[str, dict[str, str]] = {}  # read once
     for place, setting in enumerate(table.settings()):
         if place not in tested:
             continue
         config = planned.configs[cells[place].cell_id]
+        if (asked := repr((config.documents, config.questions))) not in collections:
+            collections[asked] = _collection(config)
         try:
-            differences = _differences(config, published.config(table, setting, config.seed))
+            facts = _facts(published.config(table, setting, config.seed))
+            differences = _differences(config, _facts(config) | collections[asked], facts | _PAPERS)
         except ConfigError as error:
             differences = [f"the sweep's own base makes no configuration: {error}"]
         for text in differences:
@@ -106,9 +112,8 @@ def _named(cells: Sequence[PlannedCell], places: Collection[int], among: Sequenc
     return ", ".join(f"({', '.join(cells[place].at.values())})" for place in places)
 
 
-def _differences(config: Config, published: Config) -> list[str]:
-    """Compare a cell's configuration with the paper's: what decides its outputs, each difference with both values."""
-    ours, theirs = _facts(config), _facts(published) | {"questions": "WattBot's 41", "documents": "32"}
+def _differences(config: Config, ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
+    """Compare what decides a cell's outputs with the paper's, each difference with both values."""
     if ours["encoder"] != theirs["encoder"]:  # its dimensions and prompts are its own
         ours, theirs = ({k: v for k, v in facts.items() if not k.startswith("encoder.")} for facts in (ours, theirs))
     keys = dict.fromkeys([*ours, *theirs])
@@ -129,8 +134,6 @@ def _facts(config: Config) -> dict[str, str]:
     return {
         "answered by": ", ".join(dict.fromkeys(model_name(config.models[name]) for name in models)),
         "encoder": index.encoder.model.rstrip("/").rsplit("/", 1)[-1],
-        "questions": _questions(config),
-        "documents": str(len(find_sources(config))),
         "captions": ", ".join(captions) or (index.captions if index.images else "none"),
         **{f"encoder.{key}": label_of(value) for key, value in encoder.items()},
         **{f"roles.{role}.{k}": label_of(v) for role, one in played.items() for k, v in one.items() if k != "model"},
@@ -138,8 +141,11 @@ def _facts(config: Config) -> dict[str, str]:
     }
 
 
-def _questions(config: Config) -> str:
+def _collection(config: Config) -> dict[str, str]:
     rows = truth_of_sweep(config, find_metric(config.declaration.metrics[0])).rows
-    if digest(sorted(rows)) == WATTBOT:
-        return "WattBot's 41"
-    return f"{len(rows)} of {Path(config.questions.path).name}"
+    own = f"{len(rows)} of {Path(config.questions.path).name}"
+    is_wattbot = digest(sorted(rows)) == WATTBOT
+    return {
+        "questions": _PAPERS["questions"] if is_wattbot else own,
+        "documents": str(len(find_sources(config))),
+    }
