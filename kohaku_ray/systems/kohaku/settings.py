@@ -28,6 +28,9 @@ class KohakuSettings(Section):
     """Weight of frequency in `combined`; the score has the rest."""
     dedup: Literal["none", "node", "tree"] = "tree"
     """Drop repeats: none, by node id, or also nodes under another match."""
+    truncate: Literal["after_dedup", "before_dedup"] = "after_dedup"
+    """When `top_k_final` cuts: after deduplication, so that freed places are filled; or before it, as the paper counts
+    in its Table 6, so that the places of repeats stay empty."""
     bm25_top_k: NonNegativeInt = 4
     """Most paragraphs that BM25 adds, per query and in total; 0: no BM25."""
     cross_encoder: str | None = None
