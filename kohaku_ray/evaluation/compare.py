@@ -35,8 +35,11 @@ FLIPS: tuple[FlipKind, ...] = ("right to wrong", "wrong to right", "other")
 
 _SAME = 1e-9
 
-BANDS = (5, 10, 20, 50)
-"""Last ranks of the bands; the ranks after them are one band."""
+BANDS = (10, 20, 30, 50, 100)
+"""Last ranks of the bands, as in KohakuRAG's Table 15; the ranks after them are one band."""
+
+N_MOVES = 5
+"""Most rises of rank that are listed, and most falls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +237,61 @@ def split_of(by: str, scores: Mapping[str, tuple[Score, ...]]) -> Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Shift:
+    """How the scores of ``n`` files differ from the first group to another one: the second less the first.
+
+    Attributes:
+        mean, sd, median, least, greatest: Of the differences; the standard deviation is None for one file.
+        n_down, n_up: Files that score less on the second group, and more; the others score the same.
+        correlation: Of the score on the first group and the difference.
+    """
+
+    n: int
+    mean: float
+    sd: float | None
+    median: float
+    least: float
+    greatest: float
+    n_down: int
+    n_up: int
+    correlation: Correlation
+
+
+def shift_of(split: Split, label: str) -> Shift:
+    """Describe the differences between the first group and another one (KohakuRAG, Table 13)."""
+    difference = np.array(split.differences[label])
+    mean, sd = mean_sd(difference)
+    return Shift(
+        n=len(difference),
+        mean=mean,
+        sd=sd,
+        median=float(np.median(difference)),
+        least=float(difference.min()),
+        greatest=float(difference.max()),
+        n_down=int((difference < -_SAME).sum()),
+        n_up=int((difference > _SAME).sum()),
+        correlation=correlate([score.score for score in split.scores[split.labels[0]]], difference),
+    )
+
+
+def greatest_moves(split: Split, label: str, n: int = N_MOVES) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Find the files that climb most from the first group to another one, and those that fall most.
+
+    Returns:
+        Indices of at most ``n`` files each, the greatest move first, of equal moves the better rank on the first group.
+    """
+    moves, places = split.moves[label], split.ranks[split.labels[0]]
+    order = sorted(range(len(moves)), key=lambda i: (-abs(moves[i]), places[i]))
+    rises, falls = ([i for i in order if moves[i] * sign > 0] for sign in (1, -1))
+    return tuple(rises[:n]), tuple(falls[:n])
+
+
+@dataclass(frozen=True, slots=True)
 class RankBand:
     """Files whose ranks on the first group lie together: mean scores on the two groups, and mean ranks moved.
 
-    ``sd`` is the standard deviation of the second score less the first; None for one file.
+    ``difference``, ``sd`` and ``median`` are those of the second score less the first; the standard deviation is None
+    for one file.
     """
 
     name: str
@@ -246,6 +300,7 @@ class RankBand:
     second: float
     difference: float
     sd: float | None
+    median: float
     moved: float
 
 
@@ -269,6 +324,7 @@ def rank_bands(split: Split, label: str) -> tuple[RankBand, ...]:
                     second=float(second[at].mean()),
                     difference=mean,
                     sd=sd,
+                    median=float(np.median(difference[at])),
                     moved=float(moved[at].mean()),
                 )
             )
