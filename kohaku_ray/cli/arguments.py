@@ -120,7 +120,8 @@ def make_parser() -> argparse.ArgumentParser:
     compare.add_argument("--truth", metavar="CSV", help="gold answers (default: the first run's question file)")
     compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
     compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
-    compare.add_argument("--page", metavar="HTML", help="also write a page: two runs' answers side by side")
+    page = "also write a page: two runs' answers side by side; of more runs, the groups of --by"
+    compare.add_argument("--page", metavar="HTML", help=page)
 
     bundle = _add(commands, run.bundle)
     _completed(

@@ -331,8 +331,12 @@ def compare(arguments: argparse.Namespace) -> Outcome:
     page = None
     if arguments.page:
         from kohaku_ray.pages.compare_page import write_comparison
+        from kohaku_ray.pages.groups import write_groups
 
-        page = write_comparison(truth, arguments.runs, arguments.page, arguments.metric)
+        if compared.split is not None and compared.pair is None:
+            page = write_groups(compared, arguments.page)
+        else:
+            page = write_comparison(truth, arguments.runs, arguments.page, arguments.metric)
         tell(f"\npage: {page}")
     pair = compared.pair
     scored = list(zip(compared.files, compared.scores, strict=True))
@@ -343,6 +347,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
         "n_questions": len(compared.question_ids),
         "scores": [{"file": file, "score": one.score, "parts": one.parts, "n": one.n} for file, one in scored],
         "pair": None,
+        "split": compared.split and compared.split.record(),
         "notes": compared.notes,
         "page": page,
     }

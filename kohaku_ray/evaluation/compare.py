@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -217,6 +217,19 @@ class Split:
     differences: Mapping[str, tuple[float, ...]]
     moves: Mapping[str, tuple[float, ...]]
     correlations: Mapping[tuple[str, str], Correlation]
+
+    def record(self) -> dict[str, Any]:
+        """Write all figures with plain keys, for JSON; ranks, scores and moves have one entry per file."""
+        later = self.labels[1:]
+        return {
+            "by": self.by,
+            "scores": {name: [score.score for score in scores] for name, scores in self.scores.items()},
+            "ranks": self.ranks,
+            "differences": {name: shift_of(self, name) for name in later},
+            "bands": {name: rank_bands(self, name) for name in later},
+            "moves": self.moves,
+            "correlations": [{"between": pair, "of": found} for pair, found in self.correlations.items()],
+        }
 
 
 def split_of(by: str, scores: Mapping[str, tuple[Score, ...]]) -> Split:

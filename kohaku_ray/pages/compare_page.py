@@ -106,7 +106,10 @@ def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str) 
         DataError: A file is damaged or missing, no question is in both, or the page cannot be written.
     """
     if len(runs) != 2:
-        raise ConfigError(f"--page sets two runs side by side, and got {len(runs)}: name two, or leave --page out.")
+        raise ConfigError(
+            f"--page sets two runs side by side, and got {len(runs)}: name two, give --by COLUMN to compare groups of "
+            "the questions, or leave --page out."
+        )
     comparing = compare_files(truth, [submission_of(run) for run in runs], metric)
     inputs = [gather(read_run(run), truth) if os.path.isdir(run) else None for run in runs]
     page = b""

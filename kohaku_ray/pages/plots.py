@@ -474,7 +474,8 @@ def slopes(
     names: Sequence[str], left: Sequence[float], right: Sequence[float], *, heads: tuple[str, str], label: str
 ) -> Markup:
     """Draw a line per name from its left rank to its right one; rank 1 is at the top, ``heads`` name the sides."""
-    figure, axes = new_figure(WIDTH_IN, 0.9 + 0.2 * max(len(names), 4))
+    deepest = max([len(names), 4, *left, *right])
+    figure, axes = new_figure(WIDTH_IN, 0.9 + (0.2 if deepest <= len(names) else 0.14) * deepest)
     ends: dict[float, list[str]] = {}
     for name, before, after in zip(names, left, right, strict=True):
         colour = PALETTE[2] if after < before else PALETTE[1] if after > before else PALETTE[7]
@@ -485,7 +486,7 @@ def slopes(
         axes.annotate(text, (1, after), (6, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set_xticks([0, 1], [shorten(head, 20) for head in heads])
     axes.set_xlim(-0.1, 2.2)
-    axes.set_ylim(len(names) + 0.5, 0.5)
+    axes.set_ylim(deepest + 0.5, 0.5)
     axes.set_ylabel("rank")
     axes.spines["bottom"].set_visible(False)
     return svg_text(figure, label)

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kohaku_ray.evaluation.compare import BANDS, FLIPS, Comparing, Flip, Pair, Split, rank_bands
+from kohaku_ray.evaluation.compare import (
+    BANDS,
+    FLIPS,
+    Comparing,
+    Flip,
+    Pair,
+    Split,
+    greatest_moves,
+    rank_bands,
+    shift_of,
+)
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
@@ -69,7 +79,9 @@ def describe_comparison(comparing: Comparing) -> str:
     if comparing.pair is not None:
         parts += [pair_text(comparing.files, comparing.pair), *flip_tables(comparing.pair)]
     if comparing.split is not None:
-        parts += split_tables(comparing.files, _order(comparing), comparing.split)
+        places = comparing.split.ranks[comparing.split.labels[0]]
+        order = _order(comparing) if comparing.pair is not None else sorted(range(len(places)), key=places.__getitem__)
+        parts += split_tables(comparing.files, order, comparing.split)
     return "\n\n".join([*parts, *(["\n".join(comparing.notes)] if comparing.notes else [])])
 
 
@@ -132,7 +144,7 @@ def _clip(text: str) -> str:
 def band_table(split: Split, label: str) -> tuple[list[str], list[list[str]]]:
     """Lay out the rank bands: head and rows."""
     first = split.labels[0]
-    head = [f"rank {first}", "n", first, label, f"{label} − {first}", "ranks moved"]
+    head = [f"rank {first}", "n", first, label, f"{label} − {first}", "median", "ranks moved"]
     return head, [
         [
             band.name,
@@ -140,10 +152,52 @@ def band_table(split: Split, label: str) -> tuple[list[str], list[list[str]]]:
             f"{band.first:.4f}",
             f"{band.second:.4f}",
             signed(band.difference) + ("" if band.sd is None else f" ± {band.sd:.4f}"),
+            signed(band.median),
             f"{band.moved:.1f}",
         ]
         for band in rank_bands(split, label)
     ]
+
+
+def shift_table(split: Split, label: str, of: str) -> tuple[list[str], list[list[str]]]:
+    """Lay out the statistics of the differences: head and rows; ``of`` names what is scored, such as ``files``."""
+    shift, first = shift_of(split, label), split.labels[0]
+    counts = {
+        f"lower on {label}": shift.n_down,
+        f"higher on {label}": shift.n_up,
+        "the same on both": shift.n - shift.n_down - shift.n_up,
+    }
+    body = [
+        [of, str(shift.n)],
+        ["mean", signed(shift.mean)],
+        ["standard deviation", "n/a" if shift.sd is None else f"{shift.sd:.4f}"],
+        ["median", signed(shift.median)],
+        ["least", signed(shift.least)],
+        ["greatest", signed(shift.greatest)],
+        *([name, f"{n} ({n / shift.n:.1%})"] for name, n in counts.items()),
+        [f"Pearson, {first} and the difference", write_effect(shift.correlation.pearson)],
+    ]
+    return [f"{label} − {first}", ""], body
+
+
+def move_table(files: Sequence[str], split: Split, label: str) -> tuple[list[str], list[list[str]], list[list[str]]]:
+    """Lay out the greatest moves of rank: head, rows of the rises, rows of the falls."""
+    first = split.labels[0]
+    head = [split.by, f"rank {first}", f"rank {label}", "move", first, label, f"{label} − {first}"]
+    rises, falls = (
+        [
+            [
+                files[i],
+                *(f"{split.ranks[name][i]:g}" for name in (first, label)),
+                _move(split.moves[label][i]),
+                *(f"{split.scores[name][i].score:.4f}" for name in (first, label)),
+                signed(split.differences[label][i]),
+            ]
+            for i in moved
+        ]
+        for moved in greatest_moves(split, label)
+    )
+    return head, rises, falls
 
 
 def group_table(files: Sequence[str], order: Sequence[int], split: Split) -> tuple[list[str], list[list[str]]]:
@@ -184,8 +238,14 @@ def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> It
     head, body = group_table(files, order, split)
     counts = ["n", *(str(split.scores[name][0].n) for name in labels)]
     yield table(head, [*body, [*counts, *[""] * (len(head) - len(counts))]], n_text=1)
-    if len(files) > BANDS[0]:
-        yield from (table(*band_table(split, label), n_text=1) for label in later)
+    for label in later if files[2:] else ():
+        yield table(*shift_table(split, label, "files"), n_text=1)
+        if len(files) > BANDS[0]:
+            yield table(*band_table(split, label), n_text=1)
+        head, *moves = move_table(files, split, label)
+        for kind, rows in zip(("rises", "falls"), moves, strict=True):
+            if rows:
+                yield f"greatest {kind} of rank, {labels[0]} to {label}\n{table(head, rows, n_text=1)}"
     if len(labels) == 1:
         yield f"every question has {split.by} {labels[0]}: there is nothing to compare it with"
     elif files[2:]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
 import numpy as np
 
-from kohaku_ray.evaluation.compare import rank_bands
 from kohaku_ray.pages.plots import (
     MOST_BANDS,
     PALETTE,
@@ -20,21 +18,18 @@ from kohaku_ray.pages.plots import (
     error_bars,
     frontier,
     heat_map,
-    scatter,
     share_bars,
-    slopes,
 )
 from kohaku_ray.pages.sweep_questions import Behind
 from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, row_name, score_of
-from kohaku_ray.pages.sweep_tables import order_of
 from kohaku_ray.pages.text import cut, write_number
-from kohaku_ray.sweep.compare import Comparison, Run, SweepGroups
+from kohaku_ray.sweep.compare import Comparison, Run
 
 MOST_LINES = 8
 """Most lines in a plot; of more, the best are drawn."""
 
 MOST_DRAWN = 30
-"""Most settings or labels in a plot with a line each: the best on the first group."""
+"""Most labels in a plot with a line each."""
 
 LIKE_BEST = "≈"
 """Marks a cell that is not told apart from the best of its column."""
@@ -213,50 +208,3 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
     )
     note = "One point per setting, mean over its runs; the line joins those that score more than all that cost no more."
     return Chart(f"Score against {unit}", note, svg)
-
-
-def group_charts(groups: SweepGroups) -> Iterator[Chart]:
-    """Draw the first two groups: scores against each other, differences, ranks and rank bands."""
-    split, order = groups.split, order_of(groups)
-    first, second = split.labels[:2]
-    a, b = ([score.score for score in split.scores[label]] for label in (first, second))
-    drawn = order[:MOST_DRAWN]
-    names = [groups.names[at] for at in drawn]
-    left_out = f" The {len(drawn)} best of {len(order)} settings." if len(drawn) < len(order) else ""
-    said = cut("; ".join(f"{groups.names[at]}: {a[at]:.3f}, {b[at]:.3f}" for at in order), _SAID_CHARS)
-    yield Chart(
-        f"Score on {second} against {first}",
-        "One point per setting; above the dashed line it scores more on the second group.",
-        scatter(a, b, x_label=f"score, {first}", y_label=f"score, {second}", label=f"{first}, {second}: {said}"),
-    )
-    yield Chart(
-        f"Difference, {second} less {first}",
-        f"Settings by their rank on {first}.{left_out}",
-        error_bars(
-            names,
-            [split.differences[second][at] for at in drawn],
-            [math.nan] * len(drawn),
-            x_label=f"{second} less {first}",
-            y_label="setting",
-            label=f"Differences of {first}, {second}: {said}",
-        ),
-    )
-    before, after = ([split.ranks[label][at] for at in drawn] for label in (first, second))
-    yield Chart(
-        f"Ranks, {first} to {second}",
-        f"Green climbs, orange falls, grey stays; rank 1 is best.{left_out}",
-        slopes(names, before, after, heads=(first, second), label=f"Ranks by {first}, {second}: {said}"),
-    )
-    bands = rank_bands(split, second)
-    yield Chart(
-        f"Difference by rank on {first}",
-        "Point: mean over the settings of a band; bar: ± one standard deviation.",
-        error_bars(
-            [f"{band.name} (n = {band.n})" for band in bands],
-            [band.difference for band in bands],
-            [math.nan if band.sd is None else band.sd for band in bands],
-            x_label=f"{second} less {first}",
-            y_label=f"rank on {first}",
-            label="; ".join(f"ranks {band.name}: {band.difference:+.3f}" for band in bands),
-        ),
-    )

@@ -10,16 +10,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kohaku_ray.evaluation.compare import BANDS
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
-from kohaku_ray.pages.score_text import band_table, correlation_table, group_table
 from kohaku_ray.pages.sweep_charts import (
     ErrorCounts,
     cost_chart,
     error_chart,
-    group_charts,
     paid,
     stair,
     table_charts,
@@ -40,10 +38,10 @@ from kohaku_ray.pages.sweep_stats import (
     write_measure,
     write_rank,
 )
-from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv, order_of
+from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.storage import make_directory, publish
-from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepAnswer, SweepGroups, SweepQuestion, TableCell
+from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepAnswer, SweepQuestion, TableCell
 from kohaku_ray.values.read import is_blank, parse_number
 
 N_EXAMPLES = 3
@@ -99,7 +97,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         anchors={one.cell.cell_id: one.anchor for one in behind},
         blocks=[_table_block(one, at) for at, one in enumerate(stats, 1)],
         verdict=sweep_verdict(sweep),
-        groups=None if sweep.groups is None else _group_block(sweep.groups),
+        groups=sweep.groups and group_block(sweep.groups, "settings", "Mean over the runs of each setting."),
         statistics=_statistics_head(sweep.metric),
         tokens=_costs(behind, "tokens", lambda run: run.tokens),
         seconds=_costs(behind, "seconds", lambda run: run.service_s),
@@ -190,19 +188,6 @@ def _signed(number: float | None, digits: int = 3) -> str:
 
 def _p(p: float | None) -> str:
     return "" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
-
-
-def _group_block(groups: SweepGroups) -> dict[str, Any]:
-    split, order = groups.split, order_of(groups)
-    later = split.labels[1:]
-    tables = [("Scores and ranks", *group_table(groups.names, order, split))]
-    if len(groups.names) > BANDS[0]:
-        tables += [(f"Rank bands, {split.labels[0]} to {label}", *band_table(split, label)) for label in later]
-    if split.correlations:
-        settings = f"{len(groups.names)} settings"
-        tables.append(("Correlation of the scores", *correlation_table(split, settings, between="and")))
-    n = {label: split.scores[label][0].n for label in split.labels}
-    return {"by": split.by, "n": n, "tables": tables, "charts": list(group_charts(groups)) if later else []}
 
 
 def _costs(behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> dict[str, Any] | None:

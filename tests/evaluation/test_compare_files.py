@@ -124,7 +124,7 @@ def test_parts_of_the_truth(files):
 
 def test_parts_as_text(files):
     text = render(compare_files(files["truth"], [files["b"], files["a"], files["a"]], by="split"))
-    _, parts, correlations, reason, _ = text.split("\n\n")
+    _, parts, *differences, correlations, reason, _ = text.split("\n\n")
     first = parts.splitlines()[2]
     assert first.split() == [
         *(files["a"], "1.0000", "0.6250", "1.0000", "-0.3750", "+0.0000"),
@@ -136,6 +136,16 @@ def test_parts_as_text(files):
     assert correlations.splitlines()[2].split() == ["public", "~", "private", *["-1.000"] * 3]
     assert correlations.splitlines()[3].split() == ["public", "~", "(empty)", *["n/a"] * 3]
     assert reason == "all scores are the same on one side"
+    private, climbs, falls, empty, *_ = differences
+    assert private.splitlines()[2].split() == ["files", "3"]
+    assert " ".join(private.split()).endswith(
+        "lower on private 2 (66.7%) higher on private 1 (33.3%) the same on both 0 (0.0%) "
+        "Pearson, public and the difference -1.000"
+    )
+    assert climbs.startswith("greatest rises of rank, public to private\nsplit")
+    assert climbs.splitlines()[3].split()[:4] == [files["b"], "3", "1", "+2"]
+    assert falls.splitlines()[3].split()[:4] == [files["a"], "1.5", "2.5", "-1"]
+    assert empty.startswith("(empty) − public")
 
 
 def test_a_hostile_value_stays_one_short_line(files, tmp_path):

@@ -30,7 +30,7 @@ def test_a_shift_has_the_ten_statistics_of_the_differences():
     assert (shift.least, shift.greatest) == pytest.approx((-0.30, 0.10))
     squares = 0.30**2 + 0.05**2 + 2 * 0.10**2 - 0.25**2 / 7
     assert shift.sd == pytest.approx((squares / 6) ** 0.5)
-    # around the mean of 0.6: 0.3 × −0.3 + 0.1 × 0.05 + −0.1 × −0.1 + −0.2 × 0.1 = −0.095; the public squares sum to 0.28
+    # around 0.6: 0.3 × −0.3 + 0.1 × 0.05 + −0.1 × −0.1 + −0.2 × 0.1 = −0.095; the public squares sum to 0.28
     assert shift.correlation.pearson == pytest.approx(-0.095 / (0.28 * squares) ** 0.5)
 
 

@@ -1,6 +1,7 @@
 """The page of two runs side by side."""
 
 import re
+from pathlib import Path
 
 import pytest
 from pages import Tags, check_harmless, opened, plain
@@ -87,3 +88,31 @@ def test_the_command_writes_it_and_takes_two_runs(pair, tmp_path, capsys):
     assert "--page sets two runs side by side, and got 3" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="got 1"):
         write_comparison(str(truth), [str(a)], str(target), "wattbot")
+
+
+def test_of_more_runs_the_page_has_the_groups_of_by(tmp_path, capsys):
+    truth = tmp_path / "truth.csv"
+    truth.write_text("id,answer_value,ref_id,split\nq1,1,a,public\nq2,2,a,private\nq3,3,a,public\nq4,4,a,private\n")
+    values = {"first": "1 2 3 4", "second": "1 2 9 4", "<script>alert(1)": "9 2 9 4", "last": "9 9 9 4"}
+    files = []
+    for name, line in values.items():
+        files.append(str(tmp_path / f"{name}.csv"))
+        rows = "".join(f"q{at},{value},a\n" for at, value in enumerate(line.split(), 1))
+        Path(files[-1]).write_text(f"id,answer_value,ref_id\n{rows}", encoding="utf-8")
+    target = tmp_path / "groups.html"
+    asked = ["compare", *files, "--truth", str(truth), "--page", str(target)]
+    assert main([*asked, "--by", "split"]) == 0
+    assert f"page: {target}" in capsys.readouterr().out
+    page = opened(target.read_text(encoding="utf-8"))
+    check_harmless(page)
+    text = plain(page)
+    assert "Scores by split public: 2 questions; private: 2 questions." in text
+    assert "first 1.0000 1.0000 +0.0000 1 2 -1" in text, "three share the first rank on private"
+    # a wrong value with the right reference scores 0.25: 1, 0.625, 0.25, 0.25 on public, 1, 1, 1, 0.625 on private
+    assert "files 4 mean +0.3750 standard deviation 0.3062 median +0.3750 least +0.0000 greatest +0.7500" in text
+    assert "lower on private 0 (0.0%) higher on private 3 (75.0%) the same on both 1 (25.0%)" in text
+    assert len(re.findall("<svg ", page)) == 6
+    assert main(asked) == 2
+    assert (
+        "name two, give --by COLUMN to compare groups of the questions, or leave --page out" in capsys.readouterr().err
+    )

@@ -4,6 +4,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from kohaku_ray.pages.difference_plots import bin_edges, difference_points, histogram, named_points, row_bars
 from kohaku_ray.pages.plots import (
     INK,
     PALETTE,
@@ -90,6 +91,10 @@ PLOTS = {
     ),
     "scatter": lambda name: scatter([0.5], [0.6], x_label=name, y_label="b", label=name),
     "slopes": lambda name: slopes([name, "b"], [1, 2], [2, 1], heads=("public", "private"), label=name),
+    "row_bars": lambda name: row_bars([name, "b"], {name: [0.5, np.nan], "k": [1, 0]}, x_label="rate", label=name),
+    "named_points": lambda name: named_points({name: (0.1, 0.2), "b": (0, 0)}, x_label="x", y_label="y", label=name),
+    "difference_points": lambda name: difference_points([0.5], [0.6], x_label=name, y_label="b", label=name),
+    "histogram": lambda name: histogram([0.5, 0.5], x_label=name, y_label="b", label=name),
 }  # fmt: skip
 
 
@@ -107,6 +112,36 @@ def test_every_plot_is_steady_scales_takes_the_pages_ink_and_shows_hostile_names
     assert INK not in svg
     assert "<metadata" not in svg
     assert not re.search(r'(?:href|src)="(?!#)', svg)
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [([-0.213, 0.098], 0.05), ([0.0, 0.0], 0.001), ([-3.0], 0.001), ([0.1, 0.3], 0.02), ([-0.4, 0.0], 0.05)],
+)
+def test_bins_are_round_hold_every_value_and_part_at_0(values, step):
+    edges = bin_edges(values)
+    assert np.diff(edges) == pytest.approx(step)
+    assert edges[0] <= min(values)
+    assert max(values) < edges[-1]
+    assert np.histogram(values, edges)[0].sum() == len(values)
+    assert not any(low < -1e-12 and high > 1e-12 for low, high in zip(edges, edges[1:], strict=False))
+    assert len(edges) <= 13
+
+
+def test_a_histogram_counts_and_names_its_axes():
+    svg = histogram([-0.2, -0.01, 0.01, 0.011, 0.012], x_label="difference", y_label="teams", label="d")
+    assert {"1", "3", "difference", "teams"} <= set(texts(svg))
+
+
+def test_bars_that_lie_carry_their_per_cent_and_leave_out_what_is_not_there():
+    svg = row_bars(["Grok", "nano"], {"4": [0.092, 0.217], "8": [0.115, np.nan]}, x_label="error rate", label="e")
+    assert [text for text in texts(svg) if text and re.search(r"\.\d %", text)] == ["9.2 %", "21.7 %", "11.5 %"]
+    assert {"Grok", "nano", "4", "8", "error rate"} <= set(texts(svg))
+
+
+def test_slopes_show_whoever_falls_out_of_those_that_are_drawn():
+    svg = slopes(["a", "b"], [1, 2], [1, 60], heads=("public", "private"), label="r")
+    assert {"a", "b", "60"} <= set(texts(svg)), "the axis reaches rank 60"
 
 
 def test_bars_carry_their_numbers_and_axis_labels():

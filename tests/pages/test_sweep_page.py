@@ -322,20 +322,28 @@ def grouped(names, public, private):
 
 
 def test_scores_by_group_stand_on_the_page_with_their_plots_and_in_a_csv(sweep, stats, html, tmp_path):
-    names = [*(f"k {at}" for at in range(6)), HOSTILE]
-    public, private = [0.9 - at / 10 for at in range(7)], [0.3 + at / 20 for at in range(7)]
+    names = [*(f"k {at}" for at in range(10)), HOSTILE]
+    public, private = [0.9 - at / 20 for at in range(11)], [0.3 + at / 40 for at in range(11)]
     small = replace(sweep, tables=(), groups=grouped(names, public, private))
     files = write_sweep(small, str(tmp_path), [])
     text = opened(Path(files[0]).read_text(encoding="utf-8"))
     check_harmless(text)
     said = section_text(text, "Scores by")
-    for wanted in ("public: 12 questions", "private − public", "-0.6000", "Rank bands", "1 to 5", "6 to 7", "Pearson"):
+    for wanted in ("public: 12 questions", "private − public", "-0.6000", "Rank bands", "1 to 10", "Pearson"):
         assert wanted in said, wanted
-    titles = ("Score on private against public", "Difference, private less public", "Ranks, public to private")
-    assert all(f"<h3>{title}</h3>" in text for title in (*titles, "Difference by rank on public"))
+    # private less public: -0.6 + 0.075 per rank, so the ninth is the first that does not fall
+    assert "settings 11 mean -0.2250" in said
+    assert "median -0.2250 least -0.6000 greatest +0.1500" in said
+    assert "lower on private 8 (72.7%) higher on private 2 (18.2%) the same on both 1 (9.1%)" in said
+    assert "Pearson, public and the difference -1.000" in said
+    assert "Greatest falls of rank, public to private split rank public rank private move" in said
+    assert "k 0 1 11 -10 0.9000 0.3000 -0.6000" in said
+    titles = ("Score on private against public", "Difference against the score on public", "Ranks, public to private")
+    more = ("Difference, private less public", "Distribution of the differences, private less public")
+    assert all(f"<h3>{title}</h3>" in text for title in (*titles, *more, "Difference by rank on public"))
     rows = list(csv.DictReader(io.StringIO(Path(files[-1]).read_text(encoding="utf-8"))))
-    assert [row["setting"] for row in rows] == [*names[:6], SHOWN]
-    assert (rows[0]["public"], rows[0]["private"], rows[0]["rank private"]) == ("0.900000", "0.300000", "7")
+    assert [row["setting"] for row in rows] == [*names[:10], SHOWN]
+    assert (rows[0]["public"], rows[0]["private"], rows[0]["rank private"]) == ("0.900000", "0.300000", "11")
     assert "<h2>Scores by" not in html
 
 

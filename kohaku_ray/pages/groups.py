@@ -1,0 +1,176 @@
+"""Scores on groups of questions as tables and plots: KohakuRAG's Tables 13 to 16 and Figures 24 to 26."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kohaku_ray.evaluation.compare import BANDS, Comparing, rank_bands, shift_of
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.pages.difference_plots import difference_points, histogram
+from kohaku_ray.pages.page import Packed, page_environment
+from kohaku_ray.pages.plots import Chart, error_bars, scatter, slopes
+from kohaku_ray.pages.score_text import (
+    band_table,
+    correlation_table,
+    group_table,
+    move_table,
+    shift_table,
+    write_effect,
+)
+from kohaku_ray.pages.sweep_tables import order_of
+from kohaku_ray.pages.text import cut
+from kohaku_ray.storage import publish
+from kohaku_ray.sweep.compare import SweepGroups
+
+MOST_DRAWN = 30
+"""Most names in a plot of differences: the best on the first group."""
+
+N_SLOPES = 20
+"""Most names in a plot of ranks, as in KohakuRAG's Figure 26: the best on the first group."""
+
+_SAID_CHARS = 1500
+
+
+def write_groups(comparing: Comparing, output: str) -> str:
+    """Write the page of files that are compared on groups of the questions, and return its path.
+
+    Raises:
+        DataError: The page cannot be written.
+    """
+    assert comparing.split is not None
+    groups = SweepGroups(_short_names(comparing.files), comparing.split)
+    metric = find_metric(comparing.metric)
+    page = (
+        page_environment()
+        .get_template("groups_page.html.j2")
+        .render(
+            comparing=comparing,
+            metric=metric,
+            groups=group_block(groups, "files", f"Scores by {metric.name} on the questions that all files have."),
+            packed=Packed(),
+        )
+    )
+    publish(output, page.encode())
+    return output
+
+
+def _short_names(files: Sequence[str]) -> tuple[str, ...]:
+    """Name files by what their paths do not share, runs by their directories."""
+    parts = [file.removesuffix("/submission.csv").removesuffix(".csv").split("/") for file in files]
+    n_shared = next((at for at, names in enumerate(zip(*parts, strict=False)) if len({*names}) > 1), 0)
+    return tuple("/".join(names[n_shared:]) for names in parts)
+
+
+def group_block(groups: SweepGroups, of: str, about: str) -> dict[str, Any]:
+    """Lay the groups out for ``groups.html.j2``.
+
+    Args:
+        groups: The scores.
+        of: What has the scores, in the plural, such as ``settings``.
+        about: A sentence on the scores.
+    """
+    split = groups.split
+    n = {label: split.scores[label][0].n for label in split.labels}
+    charts = list(group_charts(groups, of)) if split.labels[1:] else []
+    return {"by": split.by, "n": n, "about": about, "tables": list(group_tables(groups, of)), "charts": charts}
+
+
+def group_tables(groups: SweepGroups, of: str) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Lay out every table of the groups: title, head and rows."""
+    split, names = groups.split, groups.names
+    first, *later = split.labels
+    yield f"Scores and ranks, the best on {first} first", *group_table(names, order_of(groups), split)
+    for label in later:
+        yield f"Differences, {first} to {label}", *shift_table(split, label, of)
+        if len(names) > BANDS[0]:
+            yield f"Rank bands, {first} to {label}", *band_table(split, label)
+        head, *moves = move_table(names, split, label)
+        for title, rows in zip(("rises", "falls"), moves, strict=True):
+            if rows:
+                yield f"Greatest {title} of rank, {first} to {label}", head, rows
+    if split.correlations:
+        yield "Correlation of the scores", *correlation_table(split, f"{len(names)} {of}", between="and")
+
+
+def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
+    """Draw the first two groups: scores against each other, differences, ranks and rank bands."""
+    split, order = groups.split, order_of(groups)
+    first, second = split.labels[:2]
+    a, b = ([score.score for score in split.scores[label]] for label in (first, second))
+    differences, shift = split.differences[second], shift_of(split, second)
+    said = cut("; ".join(f"{groups.names[at]}: {a[at]:.3f}, {b[at]:.3f}" for at in order), _SAID_CHARS)
+    yield Chart(
+        f"Score on {second} against {first}",
+        f"A point for each of {shift.n} {of}; above the dashed line it scores more on the second group.",
+        scatter(a, b, x_label=f"score, {first}", y_label=f"score, {second}", label=f"{first}, {second}: {said}"),
+    )
+    pearson = shift.correlation.pearson
+    yield Chart(
+        f"Difference against the score on {first}",
+        f"Green rises, orange falls; dashed: least squares, Pearson {write_effect(pearson)}."
+        if pearson is not None
+        else f"Green rises, orange falls. No correlation: {shift.correlation.reason}.",
+        difference_points(
+            a,
+            differences,
+            x_label=f"score, {first}",
+            y_label=f"{second} less {first}",
+            label=f"Difference by the score on {first}, Pearson {write_effect(pearson)}. {first}, {second}: {said}",
+        ),
+    )
+    yield Chart(
+        f"Distribution of the differences, {second} less {first}",
+        f"Green rises, orange falls; dashed: the mean, {shift.mean:+.4f}.",
+        histogram(
+            differences,
+            x_label=f"{second} less {first}",
+            y_label=of,
+            label=f"Differences from {shift.least:+.3f} to {shift.greatest:+.3f}, median {shift.median:+.3f}: "
+            f"{shift.n_down} of {shift.n} below 0, {shift.n_up} above",
+        ),
+    )
+    drawn = order[:MOST_DRAWN]
+    yield Chart(
+        f"Difference, {second} less {first}",
+        f"By rank on {first}.{_left_out(drawn, order, of)}",
+        error_bars(
+            [groups.names[at] for at in drawn],
+            [differences[at] for at in drawn],
+            [math.nan] * len(drawn),
+            x_label=f"{second} less {first}",
+            y_label=of,
+            label=f"Differences of {first}, {second}: {said}",
+        ),
+    )
+    drawn = order[:N_SLOPES]
+    before, after = ([split.ranks[label][at] for at in drawn] for label in (first, second))
+    yield Chart(
+        f"Ranks, {first} to {second}",
+        f"Green climbs, orange falls, grey stays; rank 1 is best.{_left_out(drawn, order, of)}",
+        slopes(
+            [groups.names[at] for at in drawn],
+            before,
+            after,
+            heads=(first, second),
+            label=f"Ranks by {first}, {second}: {said}",
+        ),
+    )
+    bands = rank_bands(split, second)
+    yield Chart(
+        f"Difference by rank on {first}",
+        f"Point: mean over the {of} of a band; bar: ± one standard deviation.",
+        error_bars(
+            [f"{band.name} (n = {band.n})" for band in bands],
+            [band.difference for band in bands],
+            [math.nan if band.sd is None else band.sd for band in bands],
+            x_label=f"{second} less {first}",
+            y_label=f"rank on {first}",
+            label="; ".join(f"ranks {band.name}: {band.difference:+.3f}" for band in bands),
+        ),
+    )
+
+
+def _left_out(drawn: list[int], order: list[int], of: str) -> str:
+    return f" The {len(drawn)} best of {len(order)} {of}." if len(drawn) < len(order) else ""
