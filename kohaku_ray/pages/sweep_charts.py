@@ -23,7 +23,7 @@ from kohaku_ray.pages.plots import (
 from kohaku_ray.pages.sweep_questions import Behind
 from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, row_name, score_of
 from kohaku_ray.pages.text import cut, write_number
-from kohaku_ray.sweep.compare import Comparison, Run
+from kohaku_ray.sweep.compare import Comparison, ErrorRate, Run
 
 MOST_LINES = 8
 """Most lines in a plot; of more, the best are drawn."""
@@ -47,6 +47,7 @@ class ErrorCounts:
     label: str
     n: int
     counts: Counter[str]
+    rate: ErrorRate | None = None  # of those that a cell scores
 
     @property
     def n_right(self) -> int:

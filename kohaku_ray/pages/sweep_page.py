@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.pages.error_rates import class_chart, list_classes, rate_charts, scored_parts
 from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
@@ -41,8 +42,17 @@ from kohaku_ray.pages.sweep_stats import (
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.storage import make_directory, publish
-from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepAnswer, SweepQuestion, TableCell
-from kohaku_ray.values.read import is_blank, parse_number
+from kohaku_ray.sweep.compare import (
+    Comparison,
+    Run,
+    Sweep,
+    SweepAnswer,
+    SweepQuestion,
+    TableCell,
+    by_number,
+    error_rates,
+)
+from kohaku_ray.values.read import is_blank
 
 N_EXAMPLES = 3
 """Most examples per class of errors, each of another question."""
@@ -89,7 +99,7 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
 
 def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
-    behind = behind_figures(sweep)
+    behind, error_classes = behind_figures(sweep), list_classes(sweep)
     environment = page_environment()
     environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
@@ -102,6 +112,10 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         tokens=_costs(behind, "tokens", lambda run: run.tokens),
         seconds=_costs(behind, "seconds", lambda run: run.service_s),
         errors=_errors(sweep),
+        error_classes=error_classes,
+        class_chart=class_chart(error_classes) if error_classes else None,
+        rate_charts=list(rate_charts(sweep)),
+        scored_parts=scored_parts(sweep.metric),
         classes=sweep.metric.classes,
         examples=examples(sweep),
         questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
@@ -219,12 +233,13 @@ def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:
     for run in sweep.runs:
         if fact is None or fact in run.facts:
             groups.setdefault("all runs" if fact is None else run.facts[fact], []).append(run)
-    numbers = {label: parse_number(label) for label in groups}
+    rates = {rate.labels: rate for rate in error_rates(sweep, *([] if fact is None else [fact]))}
     found = []
-    for label in sorted(groups, key=lambda label: (numbers[label] is None, numbers[label] or 0.0)):
+    for label in sorted(groups, key=by_number):
         counts = Counter(given.error for run in groups[label] for given in run.predictions.values())
         of_class = Counter({name: counts[name] for name in sweep.metric.classes})
-        found.append(ErrorCounts(label, counts.total(), of_class))
+        rate = rates.get(() if fact is None else (label,))
+        found.append(ErrorCounts(label, counts.total(), of_class, rate))
     return found
 
 

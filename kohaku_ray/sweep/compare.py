@@ -29,6 +29,7 @@ from kohaku_ray.evaluation.selection import Selection, select
 from kohaku_ray.evaluation.statistics import Welch, holm, mean_sd, stars, welch
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
+from kohaku_ray.values.read import parse_number
 
 FEW_SEEDS = 3
 """A cell over fewer seeds, or than `FEW_QUESTIONS`, is marked: its differences may be chance."""
@@ -273,6 +274,44 @@ def _checked(cell: TableCell) -> TableCell:
             f"is {cell.total[seed, question]}: every score must be a finite number."
         )
     return cell
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRate:
+    """What runs with the same facts lack to a full score, as means over the runs: 1 less the score, and 1 less each part.
+
+    A run is scored on the questions that its cell has.
+    """
+
+    labels: tuple[str, ...]  # of the facts
+    n_runs: int
+    score: float
+    parts: Mapping[str, float]
+
+
+def error_rates(sweep: Sweep, *facts: str) -> list[ErrorRate]:
+    """Group the scored runs by their labels of some facts; numbers ascend, other labels keep their order."""
+    scored: dict[str, tuple[float, dict[str, float]]] = {}
+    for cell in (cell for table in sweep.tables for cell in table.cells if cell.is_scored):
+        for at, run_id in enumerate(cell.run_ids):
+            parts = {name: float(part[at].mean()) for name, part in cell.parts.items()}
+            scored.setdefault(run_id, (float(cell.total[at].mean()), parts))
+    groups: dict[tuple[str, ...], list[tuple[float, dict[str, float]]]] = {}
+    for run in sweep.runs:
+        if run.run_id in scored and all(fact in run.facts for fact in facts):
+            groups.setdefault(tuple(run.facts[fact] for fact in facts), []).append(scored[run.run_id])
+    rates = []
+    for labels in sorted(groups, key=lambda labels: [by_number(label) for label in labels]):
+        scores, parts_of_runs = zip(*groups[labels], strict=True)
+        means = {name: 1 - float(np.mean([parts[name] for parts in parts_of_runs])) for name in parts_of_runs[0]}
+        rates.append(ErrorRate(labels, len(scores), 1 - float(np.mean(scores)), means))
+    return rates
+
+
+def by_number(label: str) -> tuple[bool, float]:
+    """Sort labels: numbers ascend, then all others, in the order they have."""
+    number = parse_number(label)
+    return number is None, number or 0.0
 
 
 def group_scores(

@@ -16,12 +16,13 @@ from kohaku_ray.evaluation.compare import split_of
 from kohaku_ray.evaluation.metrics import Score
 from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT
 from kohaku_ray.pages import sweep_page, sweep_questions
+from kohaku_ray.pages.error_rates import list_classes, rate_charts
 from kohaku_ray.pages.sweep_charts import is_noise, paid, stair, table_charts
 from kohaku_ray.pages.sweep_page import _table_block, count_errors, examples, page, write_sweep
 from kohaku_ray.pages.sweep_questions import behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats, lay_out
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown
-from kohaku_ray.sweep.compare import Axis, Sweep, SweepGroups, Table, TableCell
+from kohaku_ray.sweep.compare import Axis, Run, Sweep, SweepGroups, Table, TableCell, error_rates
 
 SHOWN = HOSTILE.replace("\u202e", "[U+202E]").replace("\0", "␀")
 
@@ -209,6 +210,55 @@ def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):
     assert f"all runs {whole.n:,} {whole.n_right:,} {counts}" in text
     assert "Errors by model" in text
     assert "Errors by k" in text
+
+
+def test_errors_are_shared_out_by_class_the_most_frequent_first(sweep, html):
+    (whole,) = count_errors(sweep)
+    found = list_classes(sweep)
+    assert {one.name: one.n for one in found} == {name: n for name, n in whole.counts.items() if n}
+    assert [one.n for one in found] == sorted((one.n for one in found), reverse=True)
+    assert sum(one.share for one in found) == pytest.approx(1)
+    text = section_text(html, "What went wrong")
+    n = whole.n - whole.n_right
+    assert f"{whole.n:,} predictions, {whole.n_right / whole.n:.1%}".replace("%", " %") in text
+    assert f"{found[0].name} {found[0].n:,} {100 * found[0].n / n:.1f} % {found[0].note}" in text
+
+
+def test_error_rates_are_what_the_runs_lack_to_a_full_score():
+    def run(at, model, k):
+        return Run(f"r{at}", "", 0, {"model": model, "k": k}, {}, 0, 0.0)
+
+    def cell(at, value, ref):
+        parts = {"value": np.array([value]), "ref": np.array([ref]), "abstain": np.ones((1, 2))}
+        total = 0.75 * parts["value"] + 0.15 * parts["ref"] + 0.10 * parts["abstain"]
+        return TableCell(f"c{at}", {"a": str(at)}, "finished", "", (0,), ("p", "q"), parts, total, (f"r{at}",))
+
+    runs = (run(0, "b", "16"), run(1, "b", "4"), run(2, "a", "16"), run(3, "c", "8"))
+    cells = (cell(0, [1.0, 0.0], [1.0, 0.5]), cell(1, [1.0, 1.0], [0.0, 0.0]), cell(2, [0.0, 0.0], [1.0, 1.0]))
+    table = Table("t", "T", (Axis("a", ("0", "1", "2")),), cells)
+    small = Sweep("s", "S", (table, replace(table, name="again")), (), runs, WATTBOT)
+    rates = error_rates(small, "model")
+    assert [(rate.labels, rate.n_runs) for rate in rates] == [(("b",), 2), (("a",), 1)], "a run counts once, c has none"
+    scores = (0.375 + 0.1125 + 0.1, 0.75 + 0.1)
+    assert [rate.score for rate in rates] == pytest.approx([1 - sum(scores) / 2, 0.75])
+    assert rates[0].parts == pytest.approx({"value": 0.25, "ref": 0.625, "abstain": 0.0})
+    assert [rate.labels for rate in error_rates(small, "k")] == [("4",), ("16",)], "numbers ascend"
+    both = error_rates(small, "model", "k")
+    assert [rate.labels for rate in both] == [("b", "4"), ("b", "16"), ("a", "16")]
+    [every] = error_rates(small)
+    assert (every.labels, every.n_runs) == ((), 3)
+    bars, *points = rate_charts(small)
+    assert [chart.title for chart in (bars, *points)] == [
+        "Error rate by model and k",
+        "Errors of value against references by model",
+        "Errors of value against references by k",
+    ]
+    label = ET.fromstring(bars.svg).attrib["aria-label"]
+    assert label == "Error rate by model and k. b, 4: 15.0%; b, 16: 41.2%; a, 16: 75.0%"
+    label = ET.fromstring(points[0].svg).attrib["aria-label"]
+    assert "b: value 25.0%, references 62.5%; a: value 100.0%, references 0.0%" in label
+    alone = replace(small, runs=runs[:1])
+    assert list(rate_charts(alone)) == [], "nothing differs"
 
 
 def test_examples_are_of_other_questions_and_name_their_run(sweep, html):
