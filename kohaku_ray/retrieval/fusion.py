@@ -172,17 +172,10 @@ def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
     return unique.take(np.array([position[int(row)] for row in keeper[np.sort(best_rank)]], np.int64))
 
 
-def with_parents(rows: I64, parent: I64, mode: Dedup) -> I64:
-    """Add every match's parent, then drop repeats: how KohakuRAG's code counts the snippets of a context.
-
-    ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains; in no particular order.
-    """
+def with_parents(rows: I64, parent: I64) -> I64:
+    """Add every match's parent, repeats and all: the snippets of KohakuRAG's Table 6, twice its matches."""
     above = parent[rows]
-    expanded: I64 = np.concatenate([rows, above[above >= 0]])
-    if mode == "none":
-        return expanded
-    unique: I64 = np.unique(expanded)
-    return unique if mode == "node" else np.unique(swallowed_by(unique, parent))
+    return np.concatenate([rows, above[above >= 0]])
 
 
 def swallowed_by(rows: I64, parent: I64) -> I64:

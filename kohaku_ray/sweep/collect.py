@@ -282,7 +282,7 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
     if reader.metric.marks is None:
         reason = f"metric {reader.metric.name} has no marks, so it cannot score votes over recorded members"
         cells, live = [replace(cell, state="skipped", reason=reason) for cell in cells], []
-    runs = {run_id for place in live for run_id in planned.cells[place].runs.values()}
+    runs = dict.fromkeys(run_id for place in live for run_id in planned.cells[place].runs.values())
     if live and all(is_finished(plan.runs[run_id].run) for run_id in runs):
         configs = {place: planned.configs[planned.cells[place].cell_id] for place in live}
         truth = reader.truth(configs[live[0]])

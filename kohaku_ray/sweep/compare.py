@@ -278,7 +278,7 @@ def _checked(cell: TableCell) -> TableCell:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRate:
-    """What runs with the same facts lack to a full score, as means over the runs: 1 less the score, and 1 less each part.
+    """What runs with the same facts lack to a full score: 1 less the score, and 1 less each part, means over the runs.
 
     A run is scored on the questions that its cell has.
     """

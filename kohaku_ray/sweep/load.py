@@ -274,9 +274,11 @@ class PoolConfig(Section):
     """Recorded members whose ensembles are studied without new calls."""
 
     members: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Members of the base that answer once; instead of `files`."""
+    """Members of the base that answer once; instead of `files` or `table`."""
     files: tuple[FilePath, ...] = ()
     """Submission CSVs, one per member; `*` and `?` are wildcards as in a shell."""
+    table: str | None = None
+    """An earlier table of the sweep: what each of its cells submits, under the first seed, is a member."""
     strata: str | None = None
     """Regular expression on a file's name without its suffix: members with an equal first group (or match) are a
     stratum, and every subsample has its share of each. None: all members are one stratum."""
@@ -288,8 +290,8 @@ class PoolConfig(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> PoolConfig:
-        if (self.members is None) == (not self.files):
-            raise ValueError("pool needs members or files, and not both: say which recorded members are studied")
+        if sum((self.members is not None, bool(self.files), self.table is not None)) != 1:
+            raise ValueError("pool needs members, files or table, one of them: say which recorded members are studied")
         if self.strata is not None:
             try:
                 re.compile(self.strata)
@@ -522,6 +524,19 @@ class SweepConfig(Section):
         double = next((name for name in names if names.count(name) > 1), None)
         if double is not None:
             raise ValueError(f"two tables are named {double!r}: give each a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _pools_are_earlier_tables(self) -> SweepConfig:
+        earlier: list[str] = []
+        for table in self.tables:
+            if table.pool is None:
+                earlier.append(table.name)
+            elif table.pool.table is not None and table.pool.table not in earlier:
+                raise ValueError(
+                    f"pool.table of {table.name} is {table.pool.table!r}, no earlier table whose cells are run"
+                    f"{did_you_mean(table.pool.table, earlier)}: name one of {', '.join(earlier) or 'those before it'}"
+                )
         return self
 
     @property

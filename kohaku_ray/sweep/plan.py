@@ -32,7 +32,7 @@ class PlannedCell:
 
     cell_id: str  # digest of its settings without the seed
     at: Mapping[str, str]  # label by axis
-    runs: Mapping[int, str] = field(default_factory=dict)  # by seed; none if the cell is skipped
+    runs: Mapping[int, str] = field(default_factory=dict)  # by seed, of a pool's table by member; none if it is skipped
     reason: str = ""  # why it is skipped
 
 
@@ -160,6 +160,7 @@ class _Planner:
         self._loaded = loaded
         self.runs: dict[str, Config] = {}
         self.indexes: dict[str, Config] = {}
+        self._tables: dict[str, PlannedTable] = {}
         self._known: dict[str, Any] = {}
 
     def table(self, table: TableConfig) -> PlannedTable:
@@ -174,7 +175,8 @@ class _Planner:
             else:
                 cells.append(cell)
                 configs[cell.cell_id] = resolve_paths(config)
-        return PlannedTable(table, tuple(cells), configs)
+        self._tables[table.name] = PlannedTable(table, tuple(cells), configs)
+        return self._tables[table.name]
 
     def check_truth(self, config: Config) -> None:
         """Check that there are gold answers before anything is run."""
@@ -199,9 +201,18 @@ class _Planner:
         return PlannedCell(cell_id, setting.at, runs), config
 
     def _studied(self, table: TableConfig, pool: PoolConfig, setting: Setting, seed: int) -> tuple[PlannedCell, Config]:
-        """Resolve a cell of a study: every size and rule uses the run of the whole pool."""
+        """Resolve a cell of a study: every size and rule uses the run of the whole pool, or the runs of its table."""
         config = self._loaded.config(table, setting, seed)
-        cell_id = digest({"pool": pool.model_dump(mode="json"), "cell": config.model_dump(mode="json")})
+        cell = {"pool": pool.model_dump(mode="json"), "cell": config.model_dump(mode="json")}
+        if pool.table is not None:
+            cells = self._tables[pool.table].cells
+            runs = dict(enumerate(one.runs[seed] for one in cells if not one.reason))
+            if len(runs) < (size := config.ensemble.members):
+                left_out = "; ".join(f"{', '.join(one.at.values())}: {one.reason}" for one in cells if one.reason)
+                why = f" ({left_out})" if left_out else ""
+                raise _MissingError(f"{size} of table {pool.table}'s cells are needed, and {len(runs)} can be run{why}")
+            return PlannedCell(digest({**cell, "runs": [*runs.values()]}), setting.at, runs), config
+        cell_id = digest(cell)
         if pool.members is None:
             return PlannedCell(cell_id, setting.at), config
         whole = Setting(

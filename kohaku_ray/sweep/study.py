@@ -107,8 +107,9 @@ def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metri
         table, units = _recorded(runs[0], list(truth.rows))
         notes.append(f"They are one run's members, of seed {runs[0].seed}.")
     else:
-        files = [read_submission(file) for file in files_of(config)]
-        names = [Path(file.path).stem for file in files]
+        of_table = [RunDirectory(run.run).file("submission.csv") for run in runs]
+        files = [read_submission(file) for file in of_table or files_of(config)]
+        names = [Path(file.path.removesuffix("/submission.csv")).stem for file in files]
         table, units = ballots_of(files, list(truth.rows))
         missing = {name: len(truth.rows.keys() - file.rows.keys()) for name, file in zip(names, files, strict=True)}
         notes += [f"{name} lacks {n} of {len(truth.rows)} questions: blank there." for name, n in missing.items() if n]

@@ -1,4 +1,5 @@
 import re
+from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_bins_are_round_hold_every_value_and_part_at_0(values, step):
     assert edges[0] <= min(values)
     assert max(values) < edges[-1]
     assert np.histogram(values, edges)[0].sum() == len(values)
-    assert not any(low < -1e-12 and high > 1e-12 for low, high in zip(edges, edges[1:], strict=False))
+    assert not any(low < -1e-12 and high > 1e-12 for low, high in pairwise(edges))
     assert len(edges) <= 13
 
 

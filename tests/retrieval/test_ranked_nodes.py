@@ -47,16 +47,14 @@ def test_tree_equals_a_walk_up_the_tree(rows):
     assert kept.n_dense == len(kept)
 
 
-def test_parents_are_counted_as_the_papers_code_does():
+def test_parents_are_counted_as_in_the_papers_table():
     """Document 0, section 1, paragraphs 2 (sentences 3, 4) and 5 (sentence 6)."""
     parent = np.array([-1, 0, 1, 2, 2, 1, 5], np.int64)
     matches = np.array([3, 4, 2, 3, 6], np.int64)
     # with parents: 3 and 2, 4 and 2, 2 and 1, 3 and 2, 6 and 5
-    assert len(with_parents(matches, parent, "none")) == 10
-    assert sorted(with_parents(matches, parent, "node").tolist()) == [1, 2, 3, 4, 5, 6]
-    assert with_parents(matches, parent, "tree").tolist() == [1]
-    assert with_parents(np.array([0], np.int64), parent, "none").tolist() == [0]
-    assert with_parents(np.array([], np.int64), parent, "tree").tolist() == []
+    assert sorted(with_parents(matches, parent).tolist()) == [1, 2, 2, 2, 2, 3, 3, 4, 5, 6]
+    assert with_parents(np.array([0], np.int64), parent).tolist() == [0]
+    assert with_parents(np.array([], np.int64), parent).tolist() == []
 
 
 FLAT = tree(

@@ -140,6 +140,7 @@ OTHERS = {"llm": {"encoder": ("jinaai/jina-embeddings-v4", 512)}}
 
 VARIED = {
     "images": {"generator", "encoder"},
+    "submission": {"generator", "kohaku.bm25_top_k"},
     "model": {"generator"},
     "embedding": {"encoder"},
     "encoder": {"encoder"},
@@ -217,7 +218,11 @@ BAD = {
         "pool": {"members": 5},
         "axes": {"kohaku.top_k": [4], "ensemble.members": [1]},
     },
-    "pool needs members or files, and not both": {"pool": {"members": 5, "files": ["a.csv"]}, **SIZE},
+    "pool needs members, files or table, one of them": {"pool": {"members": 5, "files": ["a.csv"]}, **SIZE},
+    "pool.table of mine is 'mine', no earlier table whose cells are run: name one of those before it": {
+        "pool": {"table": "mine"},
+        **SIZE,
+    },
     "pool.strata is '(', no regular expression": {"pool": {"files": ["a.csv"], "strata": "("}, **SIZE},
     "name is 'a/b'": {"tables": [{"name": "a/b", **ONE}]},
     "did you mean paper?": {"base": "papr", **ONE},
@@ -304,3 +309,18 @@ def test_table_6_cuts_before_it_deduplicates_and_answers_do_not():
     [table] = load_sweep("dedup").sweep.tables
     orders = {config.settings.truncate for config in configs(load_sweep("dedup"), table).values()}
     assert (orders, Config().settings.truncate) == ({"before_dedup"}, "after_dedup")
+
+
+def test_the_winning_mix_is_one_vote_over_five_configurations():
+    loaded = load_sweep("winning_mix")
+    submissions, mix = loaded.sweep.tables
+    found = configs(loaded, submissions)
+    models = [one.deployments[one.role("answer").model].model.rpartition("/")[2] for one in found.values()]
+    assert models == [*["gpt-oss-120b"] * 2, "gemini-3-pro-preview", "grok-4.1-fast", "kimi-k2-thinking"]
+    assert [one.ensemble.members for one in found.values()] == [5, 7, 1, 1, 1]
+    assert {one.ensemble.scope for one in found.values()} == {"question"}
+    assert [one.settings.bm25_top_k for one in found.values()] == [0, 4, 0, 0, 0]
+    assert [one.settings.send_images for one in found.values()] == [False, False, True, False, False]
+    assert (mix.pool.table, mix.axes["ensemble.members"][-1]) == ("submissions", len(found))
+    votes = {one.ensemble.vote.model_dump_json() for one in (*found.values(), *configs(loaded, mix).values())}
+    assert len(votes) == 1

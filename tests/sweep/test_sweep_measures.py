@@ -108,6 +108,6 @@ def test_a_systems_measure_of_a_trace_sees_the_shared_steps_with_each_members_ow
     assert by_question(found) == {"q1": {name: 6.0}, "q2": {name: (4 + 6) / 2}}
     merged = load_config(None, ["kohaku.dedup=tree"])
     chars = "characters with parents"
-    section = len(f"Head\n\n{TEXT}")
     whole = derived_measures(pl.DataFrame(trace[:3]), NODES, merged, [name, chars])
-    assert by_question(whole) == {"q1": {name: 1.0, chars: section}}
+    first, second, paragraph, section = (NODES.chars[NODES.row_of(one)] for one in (*ids, "a:sec0"))
+    assert by_question(whole) == {"q1": {name: 6.0, chars: float(first + second + 3 * paragraph + section)}}

@@ -220,6 +220,27 @@ def test_a_study_stands_on_one_run_of_the_whole_pool_however_it_is_voted_over(ma
     assert len({cell.cell_id for cell in cells}) == 8
 
 
+def test_a_pool_of_a_table_is_what_its_cells_submit_under_the_first_seed(make_plan):
+    first = {"name": "first", "axes": {"kohaku.top_k": [4, 8, 16]}}
+    mix = {"name": "mix", "pool": {"table": "first"}, "axes": {"ensemble.members": [1, 3]}}
+    plan = make_plan(seeds=[3, 4], tables=[first, mix])
+    single, voted = plan.tables
+    assert len(plan.runs) == 6, "no run of its own"
+    assert [[*cell.runs.values()] for cell in voted.cells] == [[cell.runs[3] for cell in single.cells]] * 2
+    assert len({cell.cell_id for cell in voted.cells}) == 2
+
+
+def test_a_pool_of_a_table_that_lacks_cells_says_which(make_plan):
+    keyless = {"with": "models/openrouter_vision", "deployments.gateway.api_key_env": "NO_SUCH_KEY"}
+    first = {"name": "first", "axes": {"who": {"here": {}, "afar": keyless}}}
+    mix = {"name": "mix", "pool": {"table": "first"}, "axes": {"ensemble.members": [1, 2]}}
+    alone, both = make_plan(tables=[first, mix]).tables[1].cells
+    assert (len(alone.runs), alone.reason) == (1, "")
+    assert both.runs == {}
+    assert both.reason.startswith("2 of table first's cells are needed, and 1 can be run (afar: deployments.gateway: ")
+    assert "NO_SUCH_KEY" in both.reason
+
+
 def test_a_run_is_finished_when_all_its_files_are_there_and_no_row_is_in_error(tmp_path):
     for name in ("config.yaml", "submission.csv", *(f"{table}.parquet" for table in SCHEMAS)):
         (tmp_path / name).touch()

@@ -2,11 +2,15 @@
 
 import pytest
 
+from kohaku_ray.config import Config
+from kohaku_ray.ensemble.rule import VoteRule
 from kohaku_ray.evaluation.metrics import Metric, Part, find_metric
-from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.evaluation.submissions import read_submission, write_submission
+from kohaku_ray.run.vote_files import run_vote
 from kohaku_ray.sweep import collect as sweep_results
-from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.load import PoolConfig, load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
+from kohaku_ray.sweep.study import ensembles, pool_of
 
 TRUTH = "id,question,answer_value,ref_id\nq1,How much?,1000,['a']\nq2,Which?,GPT-3,['b']\nq3,When?,is_blank,is_blank\n"
 MEMBERS = (
@@ -63,3 +67,32 @@ def test_a_metric_without_marks_skips_the_table_and_says_why(plan, monkeypatch):
     assert {(cell.state, cell.reason) for cell in cells} == {
         ("skipped", "metric bare has no marks, so it cannot score votes over recorded members")
     }
+
+
+def test_submissions_of_a_tables_cells_are_voted_over_as_files_are(tmp_path):
+    runs = []
+    for at, text in enumerate(MEMBERS):
+        (tmp_path / f"run{at}").mkdir()
+        (tmp_path / f"run{at}" / "submission.csv").write_text(text)
+        runs.append(Config(run=str(tmp_path / f"run{at}")))
+    (tmp_path / "truth.csv").write_text(TRUTH)
+    truth, metric = read_submission(tmp_path / "truth.csv"), find_metric("wattbot")
+    members = pool_of(PoolConfig(table="singles"), runs, truth, metric)
+    whole = ensembles({0: Config(ensemble={"members": 3})}, 32, members, metric)[0]
+    assert whole.total.shape == (1, 3), "one vote over all three"
+    voted = run_vote([f"{run.run}/submission.csv" for run in runs], VoteRule())
+    write_submission(tmp_path / "voted.csv", voted.rows)
+    scores = [one.total for one in metric.score(truth, read_submission(tmp_path / "voted.csv"))]
+    assert whole.total[0].tolist() == pytest.approx(scores)
+    # ['a'] before ['a', 'b'] and ['c'] before ['b'], as they come first; the one answer to q3 beats two blanks
+    assert whole.total[0].tolist() == pytest.approx([1, 0.85, 0])
+
+
+def test_a_table_that_lacks_a_question_is_named(tmp_path):
+    (tmp_path / "run0").mkdir()
+    (tmp_path / "run0" / "submission.csv").write_text("id,answer_value,ref_id\nq1,1000,['a']\n")
+    (tmp_path / "truth.csv").write_text(TRUTH)
+    truth = read_submission(tmp_path / "truth.csv")
+    runs = [Config(run=str(tmp_path / "run0"))]
+    members = pool_of(PoolConfig(table="singles"), runs, truth, find_metric("wattbot"))
+    assert members.notes == ("run0 lacks 2 of 3 questions: blank there.",)

@@ -201,7 +201,11 @@ def _studied(
     if table.pool is None:
         return {}
     of_cell = {cell.cell_id: run for cell in cells for run in cell.runs.values()}
-    if table.pool.files or not of_cell.keys() <= facts.studied.keys() or not runs.keys() >= {*of_cell.values()}:
+    if (
+        table.pool.members is None
+        or not of_cell.keys() <= facts.studied.keys()
+        or not runs.keys() >= {*of_cell.values()}
+    ):
         return None
     return {one: runs[run].model_copy(update={"ensemble": facts.studied[one]}) for one, run in of_cell.items()}
 

@@ -70,18 +70,18 @@ def opening(question: Question, prompts: Prompts, settings: KohakuSettings) -> l
 
 
 def snippets_with_parents(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> float:
-    """Count the matches and their parents that ``dedup`` leaves."""
-    return float(len(_expanded(trace, nodes, settings)))
+    """Count the matches that ``dedup`` leaves, each with its parent."""
+    return float(len(_expanded(trace, nodes)))
 
 
 def characters_with_parents(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> float:
-    """Sum the characters of the matches and their parents that ``dedup`` leaves."""
-    return float(nodes.chars[_expanded(trace, nodes, settings)].sum())
+    """Sum the characters of the matches that ``dedup`` leaves, each with its parent."""
+    return float(nodes.chars[_expanded(trace, nodes)].sum())
 
 
-def _expanded(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> I64:
+def _expanded(trace: Rows, nodes: NodeTable) -> I64:
     matches = nodes.rows_of([row["node_id"] for row in trace if row["step"] == "evidence"])
-    return with_parents(matches, nodes.parent, settings.dedup)
+    return with_parents(matches, nodes.parent)
 
 
 async def prepare(question: Question, tools: Tools, settings: KohakuSettings) -> Evidence:
