@@ -68,15 +68,18 @@ def order_of(groups: SweepGroups) -> list[int]:
 
 
 def groups_csv(groups: SweepGroups) -> str:
-    """Write one line per setting: its score on every group, and its ranks."""
-    split = groups.split
+    """Write one line per setting: its score on every group, its ranks, and what both change from the first group."""
+    split, later = groups.split, groups.split.labels[1:]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["setting", *split.labels, *(f"rank {label}" for label in split.labels)])
+    changes = [f"{change} {label}" for change in ("difference", "move") for label in later]
+    writer.writerow(["setting", *split.labels, *(f"rank {label}" for label in split.labels), *changes])
     for at in order_of(groups):
         scores = [f"{split.scores[label][at].score:.6f}" for label in split.labels]
         ranks = [f"{split.ranks[label][at]:g}" for label in split.labels]
-        writer.writerow([visible(groups.names[at]), *scores, *ranks])
+        differences = [_decimal(split.differences[label][at]) for label in later]
+        moves = [f"{split.moves[label][at]:g}" for label in later]
+        writer.writerow([visible(groups.names[at]), *scores, *ranks, *differences, *moves])
     return buffer.getvalue()
 
 

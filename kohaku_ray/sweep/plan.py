@@ -210,7 +210,7 @@ class _Planner:
             if len(runs) < (size := config.ensemble.members):
                 left_out = "; ".join(f"{', '.join(one.at.values())}: {one.reason}" for one in cells if one.reason)
                 why = f" ({left_out})" if left_out else ""
-                raise _MissingError(f"{size} of table {pool.table}'s cells are needed, and {len(runs)} can be run{why}")
+                raise _MissingError(f"{size} cells of table {pool.table} are needed, and {len(runs)} can be run{why}")
             return PlannedCell(digest({**cell, "runs": [*runs.values()]}), setting.at, runs), config
         cell_id = digest(cell)
         if pool.members is None:

@@ -1,8 +1,10 @@
 """The pages in a browser: what is packed opens, the list filters and sorts, nothing overflows, axe finds nothing."""
 
 import os
+import random
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,12 @@ from sweeps import small_sweep
 from test_compare_page import other_run
 from test_report_hostile import BAD, hostile_run
 
+from kohaku_ray.evaluation.compare import split_of
+from kohaku_ray.evaluation.metrics import Score
 from kohaku_ray.pages.compare_page import write_comparison
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.sweep_page import write_sweep
+from kohaku_ray.sweep.compare import SweepGroups
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the dev extra has it")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -30,6 +35,13 @@ def browser():
         browser.close()
 
 
+def many_groups():
+    """Thirty settings with long names on two groups of questions."""
+    rng = random.Random(7)
+    scores = {label: tuple(Score(rng.random(), {}, 20, 0) for _ in range(30)) for label in ("public", "private")}
+    return SweepGroups(tuple(f"queries 4, max_retries 2, top_k {k}" for k in range(30)), split_of("split", scores))
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     home = tmp_path_factory.mktemp("pages")
@@ -39,7 +51,7 @@ def pages(tmp_path_factory):
     return {
         "run": write_report(str(run), truth),
         "compare": write_comparison(truth, runs, str(home / "compare.html"), "wattbot"),
-        "sweep": write_sweep(small_sweep(), str(home / "sweep"))[0],
+        "sweep": write_sweep(replace(small_sweep(), groups=many_groups()), str(home / "sweep"))[0],
         "hostile": write_report(str(hostile_run(home / "hostile", BAD)), None),
     }
 

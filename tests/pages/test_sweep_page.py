@@ -394,6 +394,7 @@ def test_scores_by_group_stand_on_the_page_with_their_plots_and_in_a_csv(sweep, 
     rows = list(csv.DictReader(io.StringIO(Path(files[-1]).read_text(encoding="utf-8"))))
     assert [row["setting"] for row in rows] == [*names[:10], SHOWN]
     assert (rows[0]["public"], rows[0]["private"], rows[0]["rank private"]) == ("0.900000", "0.300000", "11")
+    assert (rows[0]["difference private"], rows[0]["move private"]) == ("-0.600000", "-10")
     assert "<h2>Scores by" not in html
 
 

@@ -237,7 +237,7 @@ def test_a_pool_of_a_table_that_lacks_cells_says_which(make_plan):
     alone, both = make_plan(tables=[first, mix]).tables[1].cells
     assert (len(alone.runs), alone.reason) == (1, "")
     assert both.runs == {}
-    assert both.reason.startswith("2 of table first's cells are needed, and 1 can be run (afar: deployments.gateway: ")
+    assert both.reason.startswith("2 cells of table first are needed, and 1 can be run (afar: deployments.gateway: ")
     assert "NO_SUCH_KEY" in both.reason
 
 
