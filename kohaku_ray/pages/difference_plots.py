@@ -8,6 +8,7 @@ from itertools import cycle
 import numpy as np
 from markupsafe import Markup
 
+from kohaku_ray.index.arrays import F64
 from kohaku_ray.pages.plots import (
     HEIGHT_IN,
     INK,
@@ -120,11 +121,11 @@ def histogram(values: Sequence[float], *, x_label: str, y_label: str, label: str
     return svg_text(figure, label)
 
 
-def bin_edges(values: Sequence[float]) -> np.ndarray:
+def bin_edges(values: Sequence[float]) -> F64:
     """Edges of about ten equal bins around all values: multiples of 1, 2 or 5 times a power of ten."""
     low, high = min(values), max(values)
     rough = max(high - low, 0.01) / _N_BINS
     power = 10.0 ** np.floor(np.log10(rough))
     step = power * min(one for one in (1, 2, 5, 10) if one * power >= rough * (1 - 1e-9))
     first, last = np.floor(low / step + 1e-9), np.floor(high / step + 1e-9) + 1
-    return np.arange(first, last + 1) * step
+    return np.arange(first, last + 1, dtype=np.float64) * float(step)

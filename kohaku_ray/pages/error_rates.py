@@ -11,6 +11,7 @@ from kohaku_ray.pages.difference_plots import named_points, row_bars
 from kohaku_ray.pages.plots import PALETTE, Chart
 from kohaku_ray.pages.text import cut
 from kohaku_ray.sweep.compare import ErrorRate, Sweep, error_rates
+from kohaku_ray.values.read import parse_number
 
 MOST_ROWS = 30
 """Most labels in a plot of error rates, of each of two facts that vary, the second at most as many as colours."""
@@ -92,7 +93,11 @@ def _bars(sweep: Sweep, facts: Sequence[str]) -> Chart:
 def _points(metric: Metric, fact: str, rates: Sequence[ErrorRate], parts: Sequence[str]) -> Chart:
     value, refs = (metric.label(name) for name in parts)
     shown = sorted(rates, key=lambda rate: rate.score)[:MOST_POINTS]
-    points = {rate.labels[0]: (rate.parts[parts[1]], rate.parts[parts[0]]) for rate in rates if rate in shown}
+    points = {}
+    for rate in (rate for rate in rates if rate in shown):
+        [label] = rate.labels
+        name = label if parse_number(label) is None else f"{fact} = {label}"
+        points[name] = rate.parts[parts[1]], rate.parts[parts[0]]
     said = "; ".join(f"{name}: {value} {y:.1%}, {refs} {x:.1%}" for name, (x, y) in points.items())
     svg = named_points(
         points,

@@ -257,6 +257,7 @@ def test_error_rates_are_what_the_runs_lack_to_a_full_score():
     assert label == "Error rate by model and k. b, 4: 15.0%; b, 16: 41.2%; a, 16: 75.0%"
     label = ET.fromstring(points[0].svg).attrib["aria-label"]
     assert "b: value 25.0%, references 62.5%; a: value 100.0%, references 0.0%" in label
+    assert "k = 4: value 0.0%, references 100.0%; k = 16:" in ET.fromstring(points[1].svg).attrib["aria-label"]
     alone = replace(small, runs=runs[:1])
     assert list(rate_charts(alone)) == [], "nothing differs"
 
