@@ -113,6 +113,7 @@ def histogram(values: Sequence[float], *, x_label: str, y_label: str, label: str
     bars = axes.bar(edges[:-1], counts, np.diff(edges) * 0.94, align="edge", color=colours)
     axes.bar_label(bars, [f"{n:,}" if n else "" for n in counts], padding=1, fontsize=8)
     axes.axvline(float(np.mean(values)), linestyle="--", color=INK, linewidth=1)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(y=0.12)
     axes.set_xlabel(shorten(x_label, 50))

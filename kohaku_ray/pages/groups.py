@@ -166,7 +166,7 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
             [band.difference for band in bands],
             [math.nan if band.sd is None else band.sd for band in bands],
             x_label=f"{second} less {first}",
-            y_label=f"rank on {first}",
+            y_label="rank",
             label="; ".join(f"ranks {band.name}: {band.difference:+.3f}" for band in bands),
         ),
     )

@@ -232,14 +232,17 @@ def correlation_table(split: Split, of: str, between: str) -> tuple[list[str], l
     return [of, "Pearson", "Spearman", "Kendall"], body
 
 
-def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
-    """Lay out the scores of files on each group, in an order of their indices, and the correlations of the groups."""
+def split_tables(files: Sequence[str], order: Sequence[int], split: Split, of: str = "files") -> Iterator[str]:
+    """Lay out the scores of files on each group, in an order of their indices, and the correlations of the groups.
+
+    ``of`` names what has the scores, in the plural.
+    """
     labels, later = split.labels, split.labels[1:]
     head, body = group_table(files, order, split)
     counts = ["n", *(str(split.scores[name][0].n) for name in labels)]
     yield table(head, [*body, [*counts, *[""] * (len(head) - len(counts))]], n_text=1)
     for label in later if files[2:] else ():
-        yield table(*shift_table(split, label, "files"), n_text=1)
+        yield table(*shift_table(split, label, of), n_text=1)
         if len(files) > BANDS[0]:
             yield table(*band_table(split, label), n_text=1)
         head, *moves = move_table(files, split, label)
@@ -249,7 +252,7 @@ def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> It
     if len(labels) == 1:
         yield f"every question has {split.by} {labels[0]}: there is nothing to compare it with"
     elif files[2:]:
-        yield table(*correlation_table(split, f"{len(files)} files", between="~"), n_text=1)
+        yield table(*correlation_table(split, f"{len(files)} {of}", between="~"), n_text=1)
         yield from sorted({found.reason for found in split.correlations.values() if found.reason})
     else:
         yield next(found.reason for found in split.correlations.values())

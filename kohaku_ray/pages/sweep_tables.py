@@ -55,7 +55,7 @@ def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> s
             parts.append("\n".join(map(one_line, lines)))
     if sweep.groups is not None:
         names = [one_line(name) for name in sweep.groups.names]
-        parts.append("\n\n".join(split_tables(names, order_of(sweep.groups), sweep.groups.split)))
+        parts.append("\n\n".join(split_tables(names, order_of(sweep.groups), sweep.groups.split, "settings")))
     about = sweep_verdict(sweep)
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
     return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in (about, sweep.notes, spent) if lines])
