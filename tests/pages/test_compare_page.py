@@ -1,5 +1,6 @@
 """The page of two runs side by side."""
 
+import json
 import re
 from pathlib import Path
 
@@ -112,6 +113,11 @@ def test_of_more_runs_the_page_has_the_groups_of_by(tmp_path, capsys):
     assert "files 4 mean +0.3750 standard deviation 0.3062 median +0.3750 least +0.0000 greatest +0.7500" in text
     assert "lower on private 0 (0.0%) higher on private 3 (75.0%) the same on both 1 (25.0%)" in text
     assert len(re.findall("<svg ", page)) == 6
+    assert main(["--json", *asked[:-2], "--by", "split"]) == 0
+    split = json.loads(capsys.readouterr().out)["split"]
+    assert split["differences"]["private"]["mean"] == pytest.approx(0.375)
+    assert (split["bands"]["private"][0]["name"], split["bands"]["private"][0]["n"]) == ("1 to 4", 4)
+    assert split["ranks"]["private"] == [2, 2, 2, 4]
     assert main(asked) == 2
     assert (
         "name two, give --by COLUMN to compare groups of the questions, or leave --page out" in capsys.readouterr().err
