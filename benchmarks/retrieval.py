@@ -1,6 +1,6 @@
 """Retrieval quality on WattBot: the share of gold documents and gold values in the context.
 
-Each figure is compared with that of the published code with the same encoder (issue 1). Run after
+Each figure is compared with that of the published code with the same encoder. Run after
 `kohaku-ray index configs/wattbot.yaml`:
 
     python benchmarks/retrieval.py [--config configs/wattbot.yaml] [--set KEY=VALUE]

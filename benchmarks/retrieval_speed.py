@@ -6,7 +6,7 @@ peers only encode and search. Run after `kohaku-ray index configs/wattbot.yaml`:
 
     python benchmarks/retrieval_speed.py [--config configs/wattbot.yaml] [--set KEY=VALUE] [--rounds 3]
 
-Published code with the same encoder: 85 ms wall and 162 ms CPU per question (issue 1).
+Published code with the same encoder: 85 ms wall and 162 ms CPU per question.
 """
 
 from __future__ import annotations

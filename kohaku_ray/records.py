@@ -129,6 +129,7 @@ FLAGS = {
     "uncited": "cite no document of their context",
     "mistyped": "have no value of the kind that the question asks for",
     "contradictory": "say is_blank beside a value and a reference (the value is kept)",
+    "withheld": "say is_blank beside a value that has no reference or is of another kind (the value is dropped)",
     "cut": "were cut off (what was complete is kept)",
 }
 """What can be wrong with a reply that could be read, and how it is said of several answers."""

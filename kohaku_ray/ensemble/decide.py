@@ -1,4 +1,4 @@
-"""Early stopping: whether the first members' ballots decide a question, whatever the others vote (DESIGN §5).
+"""Early stopping: whether the first members' ballots decide a question, whatever the others vote.
 
 Members answer in waves and in member order, so those that have answered are always the first k of m. Each of the
 others may cast any ballot, so an outcome is final exactly when no combination of their ballots changes it. A vote

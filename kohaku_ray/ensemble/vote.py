@@ -1,4 +1,4 @@
-"""Vote over members' answers to questions (DESIGN §5), many subsamples of many questions at once.
+"""Vote over members' answers to questions, many subsamples of many questions at once.
 
 A vote has three steps: who votes (the blank rules), which answer wins (members grouped by normalised value), and which
 references are cited with it (the strategy). They are array operations over cells: a cell is one question in one

@@ -41,7 +41,8 @@ def parse_answer(
 ) -> Prediction:
     """Read an answer.
 
-    ``is_blank: true`` beside a value of the kind asked for and a reference of the context is not believed.
+    ``is_blank: true`` beside a value of the kind asked for and a reference of the context is not believed; beside any
+    other value it is, and flagged.
 
     Args:
         reply: The model's reply.
@@ -66,6 +67,7 @@ def parse_answer(
     is_blank = is_blank_lenient(value) or (says_blank and not (refs and is_typed))
     flags = {
         "contradictory": not is_blank and (says_blank or odd == "contradictory"),
+        "withheld": says_blank and is_blank and not is_blank_lenient(value),
         "uncited": not is_blank and not refs,
         "mistyped": not is_blank and (odd == "mistyped" or not is_typed),
         "cut": is_cut,

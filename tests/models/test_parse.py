@@ -96,13 +96,18 @@ def test_values_become_text_or_blank(value, text):
 def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag):
     kept = parse(is_blank=flag)
     assert kept == replace(READ, flags=("contradictory",))
-    for changes in ({"ref_id": []}, {"ref_id": ["zz"]}, {"answer_value": "is_blank"}):
+    for changes, flags in (
+        ({"ref_id": []}, ("withheld",)),
+        ({"ref_id": ["zz"]}, ("withheld",)),
+        ({"answer_value": "is_blank"}, ()),
+        ({"answer_value": "is_blank", "ref_id": []}, ()),
+    ):
         blank = parse(is_blank=flag, **changes)
-        assert (blank.is_blank, blank.answer_value, blank.ref_ids, blank.flags) == (True, "", (), ())
+        assert (blank.is_blank, blank.answer_value, blank.ref_ids, blank.flags) == (True, "", (), flags)
     sentence = parse_answer(
         json.dumps({**ANSWER, "answer_value": "much", "answer": "?", "is_blank": flag}), ALLOWED, kind="number"
     )
-    assert sentence.is_blank
+    assert (sentence.is_blank, sentence.flags) == (True, ("withheld",))
 
 
 @pytest.mark.parametrize(
