@@ -23,7 +23,7 @@ from kohaku_ray.systems.narrative.dossier import (
     read_judgement,
 )
 from kohaku_ray.systems.narrative.prepare import Claim, Story, StoryEvidence
-from kohaku_ray.systems.narrative.rules import Finding, Passage
+from kohaku_ray.systems.narrative.rules import Finding, Passage, StoryCheck
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools
 
@@ -47,7 +47,7 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
         ),
         "findings": tuple(
             {"rule": one.rule, "ref_id": one.node_id, "claim": one.claim, "excerpt": one.excerpt, "reason": one.reason}
-            for one in evidence.findings
+            for one in evidence.check.findings
             if one.node_id in shown
         ),
     }
@@ -57,7 +57,8 @@ def _examples() -> tuple[dict[str, Any], dict[str, Any]]:
     passage = Passage("d:sec0:c0", "d", "I", 50.0, "t", 1)
     finding = Finding("died_twice", "c", "t", "I", "d:sec0:c0", "r")
     story, claims = Story("c", "n", "b", "h"), (Claim("c", 0.5, "d:sec0:c0"),)
-    evidence = StoryEvidence(Question("q", "c"), story, "d", "b", True, claims, (passage,), (finding,), (), ())
+    check = StoryCheck(findings=(finding,))
+    evidence = StoryEvidence(Question("q", "c"), story, "d", "b", True, claims, (passage,), check, (), ())
     cited = {"ref_id": "d:sec0:c0", "quote": "t", "analysis": "a"}
     variables = _variables(evidence, (passage,))
     return variables, {**variables, "rationale": "r", "cited": (cited,), "bar": "90 %"}
@@ -239,7 +240,9 @@ def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Ju
         "stages": float(len(stages)),
         "calls": float(sum(one.n_calls for one in stages.values())),
         "excerpts": float(len(evidence.passages)),
-        "findings": float(len(evidence.findings)),
+        "claims": float(len(evidence.check.claims)),
+        "facts": float(len(evidence.check.facts)),
+        "findings": float(len(evidence.check.findings)),
         "cited": float(len(final.cited)),
         "misquoted": float(sum(not one.is_quoted for one in final.cited)),
         "character_in_book": float(evidence.knows_character),

@@ -31,6 +31,7 @@ MOST_CHARS = 256
 LEAST_WEIGHT = 1e-6
 """Weight of a ballot without any confidence: a label that nobody else gives still wins over none."""
 
+_UNJUDGED = "Not judged, so taken as consistent: silence is no contradiction."
 _LOOKALIKES = str.maketrans(dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("–—‐‑−", "-") | {"\u00a0": " "})
 _EDGES = " \t\n\"'“”‘’.…"
 
@@ -170,7 +171,9 @@ def dossier(evidence: StoryEvidence, judgements: Mapping[str, Judgement], final:
         "character_in_book": evidence.knows_character,
         **_said(final),
         "dossier": [asdict(cited) for cited in final.cited],
-        "findings": [asdict(finding) for finding in evidence.findings],
+        "claims": [claim._asdict() for claim in evidence.check.claims],
+        "facts": [{**fact._asdict(), "node_id": part.node_id} for fact, part in evidence.check.facts],
+        "findings": [asdict(finding) for finding in evidence.check.findings],
         "stages": {name: _said(one) for name, one in judgements.items()},
     }
     return json.dumps(parts, ensure_ascii=False, sort_keys=True)
@@ -198,9 +201,10 @@ def place_text(chapter: str, progress_pct: float | None) -> str:
 
 
 def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
-    """Write results.csv: Story ID, Prediction (1 consistent, 0 contradict, empty without one), Rationale, Confidence.
+    """Write results.csv: Story ID, Prediction (1 consistent, 0 contradict), Rationale, Confidence.
 
-    The confidence is ``vote_confidence``; where nobody answers, the rationale is why.
+    The confidence is ``vote_confidence``. A story that nobody judged is predicted consistent, for silence is no
+    contradiction: the rationale says so and why, and there is no confidence.
     """
     del trace
     members = defaultdict(list)
@@ -213,7 +217,8 @@ def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
         mine = members[vote["question_id"]]
         if vote["is_blank"]:
             errors = dict.fromkeys(row["error"] for row in mine if row["error"])
-            writer.writerow([vote["question_id"], "", " · ".join(errors) or vote["explanation"], ""])
+            why = " · ".join(errors) or vote["explanation"]
+            writer.writerow([vote["question_id"], 1, f"{_UNJUDGED} {why}".strip(), ""])
             continue
         prediction = int(read_label(vote["answer_value"]) == CONSISTENT)
         writer.writerow([vote["question_id"], prediction, vote["explanation"], vote_confidence(vote, mine)])

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 
@@ -70,16 +70,17 @@ def _title_words(title: str) -> Key:
     return tuple(word for word in words if word not in _ARTICLES) or words
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """The words of a list."""
     return frozenset(text.split())
 
 
-FEMALE_TITLES = _words(
+FEMALE_TITLES = word_set(
     """madame mme mademoiselle mlle miss mrs ms lady dame countess baroness viscountess duchess marchioness marquise
     princess queen empress signora signorina ladyship"""
 )
-_PLAIN_TITLES = _words("m mm mr monsieur messieurs monseigneur sir master don signor senor citizen")
-MALE_TITLES = _PLAIN_TITLES | _words(
+_PLAIN_TITLES = word_set("m mm mr monsieur messieurs monseigneur sir master don signor senor citizen")
+MALE_TITLES = _PLAIN_TITLES | word_set(
     """count comte viscount vicomte baron duke marquis prince king lord mister emperor captain major colonel general
     lieutenant sergeant corporal admiral commander commandant abbe father brother uncle doctor dr professor bishop
     cardinal chevalier governor president judge lordship excellency majesty"""
@@ -87,7 +88,7 @@ MALE_TITLES = _PLAIN_TITLES | _words(
 """Words that stand in front of a person's name, unaccented and in small letters."""
 
 _TITLES = FEMALE_TITLES | MALE_TITLES
-_TELL_NOTHING = _TITLES | _words(
+_TELL_NOTHING = _TITLES | word_set(
     """de la du des d von van della di da of the le l english french spanish italian german latin greek greeks arabic
     turkish russian dutch portuguese maori chinese roman romans corsican irish scotch indian indians englishman
     frenchman scotchman irishman spaniard catholic christian american european god heaven providence paradise hell
@@ -97,13 +98,17 @@ _TELL_NOTHING = _TITLES | _words(
 _RANKS = "Count|Countess|Duke|Duchess|Prince|Princess|Marquis|Marquise|Baron|Baroness|Viscount|King|Queen|Bishop"
 _CAP = r"(?:[dDlLO]')?[A-Z][a-z]+(?:[A-Z][a-z]+)?(?:-[A-Za-z]+|'(?!s\b)[A-Za-z]{2,})*"
 _JOIN = r"\s+(?:(?:de\s+la|de\s+l'|de|du|des|della|di|da|von|van)\s+)?"
-_RUN = re.compile(
+CAPITALISED_RUN = re.compile(
     rf"\b(?:(?:M|MM|Mr|Mrs|Dr|Mme|Mlle)\.\s+(?:de\s+(?:la\s+)?|du\s+|d')?)?"
     rf"(?:(?:{_RANKS})\s+(?:of|de)\s+(?:the\s+|la\s+)?)?{_CAP}(?:{_JOIN}{_CAP}){{0,4}}"
 )
+"""A name as novels write it, unaccented: capitalised words with titles and particles."""
+
 _SMALL = re.compile(r"\b[a-z]+\b")
+_IN_PLACE = re.compile(r"\b(?:[Ii]n|[Aa]t|[Nn]ear|[Ff]rom|[Ii]nto|[Tt]owards?)\s+(?:the\s+)?\Z")
+_PLACE_SHARE, _FEWEST = 0.15, 3
 _OPENING = re.compile(r"(?:\A|[.!?:;\"“”—_(\[]|\n\s*\n)[\s\"“'‘_(]*\Z")
-_LONGEST_BEFORE = 8
+_LONGEST_BEFORE = 12
 _ALIASES = re.compile(r"\s*(?:/|\(|\)|,? alias |,? a\.?k\.?a\.? |,? or )\s*")
 
 
@@ -147,15 +152,27 @@ class BookNames:
     Attributes:
         runs: How often the book writes each run of capitalised words, unaccented, on one line, with its titles.
         small: Its words in small letters.
+        places: How often a run stands behind ``in``, ``at``, ``near``, ``from``, ``into`` or ``towards``.
     """
 
     runs: Mapping[str, int]
     small: frozenset[str]
+    places: Mapping[str, int] = field(default_factory=dict)
 
     def is_name(self, word: str, *, is_initial: bool) -> bool:
         """Whether a capitalised word may name somebody: at the start of a sentence, one not known in small letters."""
         lower = word.lower()
         return bool(name_words(word)) and not (is_initial and (lower in self.small or lower in stop_words()))
+
+    def is_place(self, run: str) -> bool:
+        """Whether a run, unaccented, may be a place: it has no title, and the book has it as no person's name."""
+        name = " ".join(run.split())
+        return not title_of(run) and (self.runs.get(name, 0) < _FEWEST or self.is_known_place(name))
+
+    def is_known_place(self, name: str) -> bool:
+        """Whether a name stands behind words of place in the book, or not in the book at all."""
+        n = self.runs.get(name, 0)
+        return n == 0 or self.places.get(name, 0) > _PLACE_SHARE * n
 
     def person(self, name: str) -> Person:
         """Find who a name means, under whatever spelling; disguises (``Tom Ayrton/Ben Joyce``) are one person.
@@ -215,11 +232,12 @@ def read_names(texts: Iterable[str]) -> BookNames:
     """Count the capitalised runs of paragraphs; one that begins a sentence loses words known in small letters."""
     pieces = [unaccent(text) for text in texts]
     small = frozenset(word for text in pieces for word in _SMALL.findall(text))
-    runs: Counter[str] = Counter()
+    runs, places = Counter[str](), Counter[str]()
     for text in pieces:
-        for match in _RUN.finditer(text):
+        for match in CAPITALISED_RUN.finditer(text):
             start, end = match.span()
-            is_initial = _OPENING.search(text[max(0, start - _LONGEST_BEFORE) : start]) is not None
+            before = text[max(0, start - _LONGEST_BEFORE) : start]
+            is_initial = _OPENING.search(before) is not None
             words = text[start:end].split()
             while words and words[0].lower() not in _TITLES:
                 first = words[0].lower()
@@ -228,4 +246,5 @@ def read_names(texts: Iterable[str]) -> BookNames:
                 words.pop(0)
             if words:
                 runs[" ".join(words)] += 1
-    return BookNames(runs, small)
+                places[" ".join(words)] += _IN_PLACE.search(before) is not None
+    return BookNames(runs, small, +places)

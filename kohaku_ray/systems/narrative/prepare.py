@@ -24,8 +24,9 @@ from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
 from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
-from kohaku_ray.systems.narrative.rules import Finding, Passage, find_contradictions, year_anchors
+from kohaku_ray.systems.narrative.rules import Passage, StoryCheck, check_story
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.systems.narrative.years import year_anchors
 from kohaku_ray.systems.questions import QuestionColumns
 from kohaku_ray.systems.tools import Tools
 
@@ -112,7 +113,7 @@ class StoryEvidence:
         knows_character: Whether the book, ``doc_id``, names the character.
         claims: The story's clauses.
         passages: Retrieved, best first.
-        findings: What the rules say of them.
+        check: What the rules read of the story and of the passages, and what they found.
         book: With ``evidence: book`` all of the book in reading order, else nothing.
     """
 
@@ -123,7 +124,7 @@ class StoryEvidence:
     knows_character: bool
     claims: tuple[Claim, ...]
     passages: tuple[Passage, ...]
-    findings: tuple[Finding, ...]
+    check: StoryCheck
     book: tuple[Passage, ...]
     trace: tuple[TraceRow, ...]
 
@@ -180,9 +181,11 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     claims = tuple(
         _claim(text, hits, nodes) for (text, source), hits in zip(queries, dense, strict=True) if source == "clause"
     )
-    findings: tuple[Finding, ...] = ()
+    check = StoryCheck()
     if settings.reasoning:
-        findings = find_contradictions(story.content, story.character, passages, book.names, settings.rules)
+        check = check_story(
+            story.content, story.character, passages, book.names, settings.rules, pipeline=settings.spacy
+        )
     trace = (
         TraceRow("book", 0, title, doc_id, doc_id, "document", note="" if knows_character else "character unknown"),
         *(
@@ -194,11 +197,16 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
         *(_passage_row(rank, part) for rank, part in enumerate(passages)),
         *(
             TraceRow("findings", rank, one.reason, one.node_id, doc_id, "chunk", note=one.rule)
-            for rank, one in enumerate(findings)
+            for rank, one in enumerate(check.findings)
+        ),
+        *(TraceRow("claims", rank, one.text, note=one.summary) for rank, one in enumerate(check.claims)),
+        *(
+            TraceRow("facts", rank, one.text, part.node_id, doc_id, "chunk", note=one.summary)
+            for rank, (one, part) in enumerate(check.facts)
         ),
     )
     whole = _passages(Hits(np.sort(every[0].rows), every[0].scores), (), nodes, book) if every else ()
-    return StoryEvidence(question, story, doc_id, title, knows_character, claims, passages, findings, whole, trace)
+    return StoryEvidence(question, story, doc_id, title, knows_character, claims, passages, check, whole, trace)
 
 
 async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str, str]:

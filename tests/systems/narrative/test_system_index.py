@@ -83,7 +83,7 @@ def test_a_real_index_gives_what_the_plain_one_gives(tools, key):
         return (
             (found.doc_id, found.title, found.knows_character, [claim.text for claim in found.claims]),
             {(one.node_id, one.chapter, one.progress_pct, one.anchor, one.text) for one in found.passages},
-            {(one.rule, one.node_id) for one in found.findings},
+            {(one.rule, one.node_id) for one in found.check.findings},
         )
 
     real, plain = prepared(STORIES[key], tools), prepared(STORIES[key])

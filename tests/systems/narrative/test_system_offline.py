@@ -107,6 +107,9 @@ def test_confidence_is_the_mean_probability_of_the_voted_label():
     assert write({"answer_value": "", "is_blank": True}, members[2:3]) == ""
 
 
+UNJUDGED = "Not judged, so taken as consistent: silence is no contradiction."
+
+
 def test_results_have_the_asked_columns_and_exact_ids():
     given = [("007", CONSISTENT, 0.8, None), ("1", CONTRADICT, 0.9, None), ("10", "", None, "no such book")]
     answers = [
@@ -128,8 +131,8 @@ def test_results_have_the_asked_columns_and_exact_ids():
         ["Story ID", "Prediction", "Rationale", "Confidence"],
         ["007", "1", 'He said "no",\nthen yes.', "0.8000"],
         ["1", "0", "Why.", "0.9000"],
-        ["10", "", "no such book", ""],
-        ["11", "", "", ""],
+        ["10", "1", f"{UNJUDGED} no such book", ""],
+        ["11", "1", UNJUDGED, ""],
     ]
 
 

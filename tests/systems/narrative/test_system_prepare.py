@@ -14,6 +14,7 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.records import Question
 from kohaku_ray.systems.narrative import SYSTEM, uses
 from kohaku_ray.systems.narrative.prepare import MOST_CLAUSES, Story, story_of
+from kohaku_ray.systems.narrative.rules import StoryCheck
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.questions import read_questions
 
@@ -147,11 +148,17 @@ def test_a_name_in_the_books_text_is_known(name, known):
 
 def test_rules_find_what_the_excerpts_rule_out_and_may_be_off_together_or_one_by_one():
     found = prepared(STORIES["137"])
-    [finding], [row] = found.findings, rows_of(found, "findings")
-    assert (finding.rule, finding.chapter) == ("act_after_death", "CHAPTER II. THE ROCK")
-    assert (row.node_id, row.note) == (finding.node_id, "act_after_death")
-    assert prepared(STORIES["137"], reasoning=False).findings == ()
-    assert prepared(STORIES["137"], rules=("born_twice",)).findings == ()
+    findings, rows = found.check.findings, rows_of(found, "findings")
+    assert {(one.rule, one.chapter) for one in findings} == {
+        ("act_after_death", "CHAPTER II. THE ROCK"),
+        ("act_after_death", "CHAPTER III. THE LAMP"),
+    }
+    assert [(row.node_id, row.note) for row in rows] == [(one.node_id, "act_after_death") for one in findings]
+    [claim], facts = rows_of(found, "claims"), rows_of(found, "facts")
+    assert (claim.text, claim.note) == ("Anton Varga died in Vienna in 1810.", "died 1810 · Vienna")
+    assert {row.note for row in facts} == {"born 1796 · Lisbon", "arrested 1815", "travelled 1832 · Brazil"}
+    assert prepared(STORIES["137"], reasoning=False).check == StoryCheck()
+    assert prepared(STORIES["137"], rules=("born_twice",)).check.findings == ()
     with pytest.raises(ValueError, match=r"'born_twise' is no rule, did you mean born_twice\?"):
         NarrativeSettings(rules=("born_twise",))
 

@@ -1,0 +1,293 @@
+"""What a text asserts that a person did, or that befell a person: when, where, and until when in prison.
+
+Only what is certain is read: a clause that opens with a person, a pronoun for the person or nothing new, and goes on
+with a verb; and what somebody says who introduces himself as the person.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from kohaku_ray.documents.novel import CARDINAL, number_of
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.systems.narrative.names import MALE_TITLES, BookNames, Person, unaccent
+from kohaku_ray.systems.narrative.places import find_place
+from kohaku_ray.systems.narrative.years import YearMention, find_years
+
+Kind = Literal["born", "died", "acted"]
+Deed = Literal["", "arrested", "held", "freed", "married", "travelled", "stayed"]
+_KINDS: tuple[Kind, ...] = ("born", "died")
+_DEEDS: tuple[Deed, ...] = ("arrested", "held", "freed", "married", "travelled", "stayed")
+
+_QUOTED = re.compile(r"“[^”]*(?:”|\Z)|\"[^\"]*(?:\"|\Z)|«[^»]*(?:»|\Z)")
+_UNSAID = re.compile(
+    r"(?<!')\b(?:if|unless|whether|would|could|might|may|should|suppos\w+|dream\w*|nightmare\w*|vision\w*|fancied|imagin\w+|"
+    r"deliri\w+|said|says?|told|heard|believ\w+|thought|claim\w*|rumou?r\w*|report\w*|alleg\w+|pretend\w*|according|"
+    r"presum\w+|perhaps|possibly|probably|doubt\w*|declar\w+|insist\w*|legends?|gossip|lied|false(?:ly)?|feign\w*|"
+    r"suppos\w*|apparently|seemingly|ostensibly|as\s+it\s+seemed|almost|nearly)\b|\?",
+    re.IGNORECASE,
+)
+_PARAGRAPH = re.compile(r"\S(?:.|\n(?!\s*\n))*")
+_DREAM = re.compile(r"\b(?:dream(?:s|t|ed|ing)?|nightmares?|visions?|deliri\w+)\b", re.IGNORECASE)
+_AWAKE = re.compile(r"\b(?:awoke|woke|awakened|in\s+reality)\b", re.IGNORECASE)
+_TIME = re.compile(
+    r"(?:(?:in|on|at|by|during|about|the|that|of|and|year|early|late|spring|summer|autumn|winter|end|beginning|day|then|"
+    r"\d+\w*|january|february|march|april|may|june|july|august|september|october|november|december)[\s,]+)*",
+    re.IGNORECASE,
+)
+_LEAD = re.compile(rf"(?:the\s+)?(?:(?:young|poor|good|{'|'.join(sorted(MALE_TITLES))})\.?\s+)*", re.IGNORECASE)
+_NAME = re.compile(r"\b[A-Z][a-z]\w*")
+_IN = re.compile(r"\b(?:in|near)\s+(?:the\s+)?\Z")
+_AT = re.compile(r"\b(?:at|from|to|into|of)\s+(?:the\s+)?\Z")
+_PRONOUN = re.compile(r"(?:he|she)\b", re.IGNORECASE)
+_ADVERBS = r"(?:\w+ly\s+|(?:then|also|soon|thus|again|once|first|later|now|there|finally|at\s+last|at\s+length)\s+)*"
+_PRISON = r"(?:prison|the\s+dungeons?|a\s+(?:dungeon|cell)|the\s+(?:fortress|Chateau)|irons)"
+_VERB = re.compile(
+    rf"(?:\s+|\s*,\s+(?=born\b)){_ADVERBS}(?:(?P<be>(?:(?P<perfect>ha(?:s|ve))\s+been|had\s+been|was|were|is|am|got)\s+)|"
+    rf"(?:had|has|have)\s+)?{_ADVERBS}(?:(?P<born>born|came\s+into\s+the\s+world)|"
+    r"(?P<died>died|dies|perished|expired|passed\s+away|drowned|breathed\s+(?:his|her)\s+last|(?(be)(?:killed|murdered|"
+    r"executed|guillotined|hanged|shot\s+dead|slain|beheaded|assassinated|dead)|(?!)))|"
+    r"(?P<arrested>(?(be)(?:(?:re-?)?arrested|captured|taken\s+prisoner)|(?!)))|"
+    rf"(?P<held>(?(be)(?:imprisoned|incarcerated|jailed|confined|locked\s+up|(?:thrown|cast|flung)\s+into\s+{_PRISON})|"
+    r"(?:languished|rotted|pined)))|(?P<freed>(?(be)(?:freed|released|pardoned|liberated)|escaped))|"
+    r"(?P<married>married|wedded)|(?P<travelled>travell?ed|sailed|journeyed|emigrated|embarked|fled|returned|went|came|"
+    r"moved|left|arrived|landed|visited|reached)|(?P<stayed>lived|dwelt|settled|stayed|resided|worked|served|studied|"
+    r"taught)|(?P<acted>arrested|imprisoned|freed|released|wrote|took|met|saw|joined|watched|withdrew|began|burned|"
+    r"shipped|transferred|seized|driven|expelled|banished))\b",
+    re.IGNORECASE,
+)
+_BREAK = re.compile(
+    r"[;:—]|\s(?:and|but|then|when|while|until|where|who|whose|that|which|before|after)\s", re.IGNORECASE
+)
+_PLACE_END = re.compile(r",\s+\w+ing\b")
+_HEADING = re.compile(r"\*\*[^*]*\*\*:?")
+_SINCE = re.compile(r"\ssince\s", re.IGNORECASE)
+_SINCE_THEN = re.compile(r"\b(?:since\s+then|ever\s+since)\b.*\bha(?:s|ve)\b", re.IGNORECASE | re.DOTALL)
+_FOR_YEARS = re.compile(rf"\bfor\s+(?P<n>\d{{1,2}}|{CARDINAL})\s+years\b", re.IGNORECASE)
+_SEGMENT = re.compile(r"[;:—]\s*")
+_JOINT = re.compile(r",?\s+(?:and|but)\s+(?:then\s+|so\s+)?|(?P<comma>,\s+)")
+_OPENING = re.compile(
+    r"(?:To|In|At|On|During|Under|With|By|From|Through|Without|[A-Z]\w+(?:ing|ed))\b",
+)
+_NO_OPENING = re.compile(
+    r"\b(?:he|she|it|they|we|I|who|which|that|when|while|after|before|since|until|as|if|because|though|although|whose|where)\b"
+)
+_SUBORDINATE = re.compile(r"\b(?:who|which|that|when|while|whose|where|because|if)\b")
+_WORD = re.compile(r"[^\s,]+")
+_BORN = re.compile(r"(?P<born>Born)\b[^,;:—.]*(?P<comma>,\s*)?")
+_I_AM = re.compile(rf"\b(?:I\s+am|[Mm]y\s+name\s+is)\s+{_ADVERBS}")
+_I = re.compile(r"I\b")
+
+
+class Event(NamedTuple):
+    """What a sentence, ``text``, asserts that the story's character did, or that befell it.
+
+    Attributes:
+        year: None where only the place of a birth or death is known.
+        until: Last year of a captivity (`deed` ``arrested`` or ``held``) that the text itself gives.
+    """
+
+    kind: Kind
+    year: int | None
+    text: str
+    deed: Deed = ""
+    place: str | None = None
+    until: int | None = None
+
+    @property
+    def summary(self) -> str:
+        """What was read of the sentence: ``held 1811–1816 · Château d’If``."""
+        years = "–".join(str(year) for year in (self.year, self.until) if year is not None)
+        what = self.deed or self.kind
+        return " · ".join(filter(None, (f"{what} {years}".strip(), self.place)))
+
+
+def find_events(
+    text: str,
+    names: BookNames,
+    person: Person,
+    anchor: int | None = None,
+    *,
+    is_story: bool = False,
+    pipeline: str | None = None,
+) -> tuple[Event, ...]:
+    """Find what a text asserts of a person, in reading order.
+
+    Quoted, reported, dreamt, supposed and denied events are left out, and those whose subject is not certain; a
+    quotation counts from where its speaker introduces himself as the person. In a story a pronoun means the person
+    before anybody is named; in a passage a blank line ends what it may refer to, and ``anchor`` is the last year that
+    the chapter names before it. ``pipeline``: see `find_place`.
+    """
+    plain = unaccent(text)
+    told = _Reader(
+        text, _HEADING.sub(_blank, _QUOTED.sub(_blank, plain)), names, person, anchor, pipeline, _PRONOUN, is_story
+    )
+    found = list(told.events(is_story))
+    for quoted in () if is_story else _QUOTED.finditer(plain):
+        for opening in _I_AM.finditer(plain, *quoted.span()):
+            speech = " " * opening.start() + plain[opening.start() : quoted.end()].replace("“", " ").replace("”", " ")
+            speaker = _Reader(text, speech.ljust(len(plain)), names, person, anchor, pipeline, _I)
+            is_sentence = plain[: opening.start()].rstrip()[-1:] in tuple('“"«.,;:!?—')
+            if is_sentence and speaker._subject(opening.start(), False):
+                found += speaker.events(True)
+                break
+    return tuple(event for _, event in sorted(found, key=lambda pair: pair[0]))
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads ``plain``: ``text`` without accents and without what is not to be read; ``pronoun`` means the person."""
+
+    text: str
+    plain: str
+    names: BookNames
+    person: Person
+    anchor: int | None
+    pipeline: str | None
+    pronoun: re.Pattern[str]
+    is_story: bool = False
+
+    def events(self, is_topic: bool) -> Iterator[tuple[int, Event]]:
+        """Yield events with where they stand; ``is_topic``: a pronoun means the person from the start."""
+        years, from_start = find_years(self.plain, self.anchor), is_topic
+        for paragraph in _PARAGRAPH.finditer(self.plain):
+            is_topic, is_dream = is_topic and from_start, False
+            for span in split_sentences(paragraph[0]):
+                start, end = paragraph.start() + span.start, paragraph.start() + span.end
+                sentence = self.plain[start:end]
+                is_dream = (is_dream or bool(_DREAM.search(sentence))) and not _AWAKE.search(sentence)
+                if not is_dream and not _UNSAID.search(sentence):
+                    yield from self._sentence(start, end, years, is_topic)
+                if self.pronoun is not _I:
+                    is_topic = _goes_on(sentence, self.names, self.person, is_topic, self.is_story)
+
+    def _sentence(
+        self, start: int, end: int, years: Sequence[YearMention], is_topic: bool
+    ) -> Iterator[tuple[int, Event]]:
+        """Read a sentence part by part, between semicolons, colons and dashes: a year holds for its part alone."""
+        first = start
+        for cut in (*_SEGMENT.finditer(self.plain, start, end), None):
+            last = cut.start() if cut else end
+            inside = [year for year in years if first <= year.start and year.end <= last]
+            year = inside[0] if len(inside) == 1 else None
+            subject = self._subject_start(first, last, year, is_topic)
+            for verb, verb_end in self._verbs(first, subject, last, is_topic):
+                clause_end = verb.end() if verb.re is _BORN else last
+                if event := self._event(verb, verb_end, (start, end), clause_end, subject, year):
+                    yield verb_end, event
+            if cut and self.pronoun is not _I:
+                is_topic = _goes_on(self.plain[first:last], self.names, self.person, is_topic, self.is_story)
+            first = cut.end() if cut else end
+
+    def _subject_start(self, first: int, last: int, year: YearMention | None, is_topic: bool) -> int:
+        """Where the subject may stand: behind a year or a phrase that opens the part, else at its start."""
+        if year and _TIME.fullmatch(self.plain, first, year.start):
+            return year.end + len(self.plain[year.end :]) - len(self.plain[year.end :].lstrip(" ,\n"))
+        first_word = _OPENING.match(self.plain, first, last)
+        if first_word is None:
+            return first
+        for word in _WORD.finditer(self.plain, first, last):
+            if self._subject(word.start(), is_topic):
+                opening = self.plain[first_word.end() : word.start()]
+                return first if _names_another(opening, self.names, self.person, self.is_story) else word.start()
+            if _NO_OPENING.match(word[0]):
+                break
+        return first
+
+    def _subject(self, at: int, is_topic: bool) -> re.Match[str] | None:
+        """The person's name, or a pronoun for it, that stands there; None: somebody else's."""
+        opening = _I_AM.match(self.plain, at) if self.pronoun is _I else None
+        lead = _LEAD.match(self.plain, opening.end() if opening else at)
+        begins = (opening.end() if opening else at, lead.end() if lead else at)
+        name = next(filter(None, (self.person.pattern.match(self.plain, begin) for begin in begins)), None)
+        return name or (self.pronoun.match(self.plain, at) if is_topic else None)
+
+    def _verbs(self, first: int, subject: int, last: int, is_topic: bool) -> Iterator[tuple[re.Match[str], int]]:
+        """Yield what the person did, and where each verb ends; a clause without a subject goes on with the last one."""
+        born = _BORN.match(self.plain, first, last)
+        if born and (self._subject(born.end(), is_topic) if born["comma"] else is_topic):
+            yield born, first + len("Born")
+        is_subject, be = False, ""
+        for joint in (None, *_JOINT.finditer(self.plain, subject, last)):
+            at = joint.end() if joint else subject
+            if who := self._subject(at, is_topic):
+                verb, verb_end = _VERB.match(self.plain, who.end(), last), 0
+                is_subject = True
+            elif joint and joint["comma"]:
+                continue
+            else:
+                is_subject = is_subject and not _SUBORDINATE.search(self.plain, subject, at)
+                tries = [f" {be}", " "] if be else [" "]
+                rest = self.plain[at:last]
+                verb, prefix = next(
+                    ((match, text) for text in tries if is_subject and (match := _VERB.match(text + rest))), (None, "")
+                )
+                verb_end = at - len(prefix)
+            if verb:
+                be = "was " if verb["be"] else ""
+                yield verb, verb_end + verb.end()
+
+    def _event(
+        self,
+        verb: re.Match[str],
+        verb_end: int,
+        sentence: tuple[int, int],
+        last: int,
+        subject: int,
+        year: YearMention | None,
+    ) -> Event | None:
+        """Date and place what a verb says; None where neither is certain."""
+        start, end = sentence
+        name = next((name for name in (*_KINDS, *_DEEDS) if verb.groupdict().get(name)), "acted")
+        deed: Deed = name if name in _DEEDS else ""
+        kind: Kind = name if name in _KINDS else "acted"
+        is_behind = (
+            year is not None and verb_end <= year.start < last and not _BREAK.search(self.plain, verb_end, year.start)
+        )
+        broken = _BREAK.search(self.plain, year.end if year and is_behind else verb_end, last)
+        clause_end = broken.start() if broken else last
+        is_dated = is_behind or (year is not None and year.end <= subject)
+        clause = self.plain[verb_end:clause_end]
+        if _SINCE.search(clause) and deed not in ("arrested", "held"):
+            is_dated = False
+        when = year.year if year and is_dated else None
+        aside = _PLACE_END.search(self.plain, verb_end, clause_end)
+        reach = (aside.start() if aside else clause_end) - start
+        place = find_place(self.text[start:end], verb_end - start, reach, self.names, self.pipeline)
+        if when is None and (kind == "acted" or place is None):
+            return None
+        until = None
+        if when is not None and deed in ("arrested", "held"):
+            for_years = _FOR_YEARS.search(clause)
+            if for_years:
+                until = when + (number_of(for_years["n"]) or 0)
+            elif self.anchor is not None and self.anchor > when:
+                is_still = verb["perfect"] or _SINCE_THEN.search(self.plain, verb_end, end)
+                until = self.anchor if is_still else None
+        return Event(kind, when, self.text[start:end], deed, place, until)
+
+
+def _names_another(text: str, names: BookNames, person: Person, is_story: bool) -> bool:
+    """Whether a text names somebody but the person whom a pronoun may mean next: no place, and no owner in a story."""
+    rest = person.pattern.sub(" ", text)
+    for match in _NAME.finditer(rest):
+        before = rest[: match.start()]
+        is_owner = is_story and re.match(r"(?:\s+[A-Z]\w*)*'s\b", rest[match.end() :])
+        is_where = _IN.search(before) or (_AT.search(before) and names.is_known_place(match[0]))
+        if not (is_owner or is_where) and names.is_name(match[0], is_initial=not before.strip()):
+            return True
+    return False
+
+
+def _goes_on(sentence: str, names: BookNames, person: Person, is_topic: bool, is_story: bool) -> bool:
+    """Whether a pronoun in the next sentence means the person: nobody else is named, and it is named or was meant."""
+    if _names_another(sentence, names, person, is_story):
+        return False
+    return is_topic or person.pattern.search(sentence) is not None

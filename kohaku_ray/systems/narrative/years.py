@@ -1,0 +1,101 @@
+"""The years that a text names, stated or counted from the last one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kohaku_ray.documents.novel import CARDINAL, number_of
+
+FIRST_YEAR, LAST_YEAR = 1700, 1999
+
+_NO_YEAR_BEFORE = r"(?<![\d.,/£$#°])(?<!No\. )(?<!number )(?<!page )"
+_NO_YEAR_AFTER = (
+    r"(?!\d|s\b|[’']s\b|[.,]\d|°|\s*(?:francs?|piastres?|livres?|crowns?|louis|pounds?|dollars?|ducats?|men|miles?|feet|"
+    r"foot|leagues?|tons?|toises?|fathoms?|paces|kilometers?|square|houses|inhabitants|souls|guns|steps|years))"
+)
+_STATED = re.compile(rf"{_NO_YEAR_BEFORE}(?P<year>1[789]\d\d)\b{_NO_YEAR_AFTER}")
+_CENTURIES = {"seventeen": 1700, "eighteen": 1800, "nineteen": 1900}
+_SPELLED = re.compile(
+    rf"\b(?P<century>seventeen|eighteen|nineteen)[\s-](?:hundred(?:\s+and)?[\s-](?P<rest>{CARDINAL})|(?P<tens>"
+    r"(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[\s-](?:one|two|three|four|five|six|seven|eight|nine))?|"
+    r"(?:ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen)))\b(?!\s+(?:francs|men|years|miles))",
+    re.IGNORECASE,
+)
+_ANY_YEAR = re.compile(r"1[789]\d\d|[Yy]ear|[Dd]ecade|teen")
+_COUNT = rf"(?P<count>\d{{1,2}}|{CARDINAL}|an?)"
+_RELATIVE = re.compile(
+    rf"\b{_COUNT}\s+(?P<unit>years?|decades?)\s+(?P<way>later|afterwards?|after(?=\s*[,.;:)])|earlier|previously|"
+    r"before(?=\s*[,.;:)]))\b|\b(?P<next>the\s+(?:following|next)\s+year|the\s+year\s+after|next\s+year)\b|"
+    r"\b(?P<last>the\s+(?:previous|preceding)\s+year|the\s+year\s+before)\b|\b(?P<same>(?:that|the)\s+same\s+year|that\s+year)\b",
+    re.IGNORECASE,
+)
+
+
+class YearMention(NamedTuple):
+    """A year, from `FIRST_YEAR` to `LAST_YEAR`, as a span of a text."""
+
+    start: int
+    end: int
+    year: int
+
+
+def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
+    """Find the years of a text, in reading order.
+
+    Years are stated, in digits or words, or relative (``ten years later``): these count from the last year before
+    them. Sums of money, numbers of houses and decades (1790s) are none.
+
+    Args:
+        text: A paragraph or several of one chapter.
+        anchor: The last year that the chapter names before this text.
+    """
+    if not _ANY_YEAR.search(text):
+        return ()
+    found = sorted(
+        [(match, _stated(match)) for match in (*_STATED.finditer(text), *_SPELLED.finditer(text))]
+        + [(match, None) for match in _RELATIVE.finditer(text)],
+        key=lambda pair: pair[0].start(),
+    )
+    mentions: list[YearMention] = []
+    for match, stated in found:
+        year = _counted(match, anchor) if stated is None else stated
+        if year is not None and FIRST_YEAR <= year <= LAST_YEAR:
+            mentions.append(YearMention(match.start(), match.end(), year))
+            anchor = year
+    return tuple(mentions)
+
+
+def year_anchors(paragraphs: Iterable[tuple[str, str]]) -> list[int | None]:
+    """For each paragraph (chapter, text), in reading order, the last year that its chapter names before it."""
+    anchors: list[int | None] = []
+    chapter, anchor = "", None
+    for name, text in paragraphs:
+        if name != chapter:
+            chapter, anchor = name, None
+        anchors.append(anchor)
+        years = find_years(text, anchor)
+        anchor = years[-1].year if years else anchor
+    return anchors
+
+
+def _stated(match: re.Match[str]) -> int | None:
+    parts = match.groupdict()
+    if "century" not in parts:
+        return int(parts["year"])
+    rest = number_of(parts["rest"] or parts["tens"])
+    return None if rest is None or rest > 99 else _CENTURIES[parts["century"].lower()] + rest
+
+
+def _counted(match: re.Match[str], anchor: int | None) -> int | None:
+    """The year of a relative time."""
+    if anchor is None or match.re is not _RELATIVE:
+        return None
+    if match["same"]:
+        return anchor
+    if match["next"] or match["last"]:
+        return anchor + (1 if match["next"] else -1)
+    count = 1 if match["count"].lower() in ("a", "an") else number_of(match["count"]) or 0
+    years = count * (10 if match["unit"].lower().startswith("decade") else 1)
+    return anchor + (years if match["way"].lower().startswith(("later", "after")) else -years)
