@@ -148,8 +148,9 @@ def instructions() -> list[str]:
 
 def test_the_image_is_made_of_files_that_are_there():
     known = {"FROM", "ENV", "WORKDIR", "COPY", "RUN"}
-    steps = [line.split() for line in instructions()]
-    assert steps[0][0] == "FROM"
+    base, *steps = [line.split() for line in instructions()]
+    assert base[0] == "ARG"
+    assert steps[0] == ["FROM", f"${{{base[1].partition('=')[0]}}}"]
     assert {step[0] for step in steps} <= known
     copied = set()
     for step in steps:
@@ -191,10 +192,21 @@ def resolved(line: str, tmp_path: Path) -> set[str]:
     return set(re.findall(r"^ \+ ([\w.-]+)", done.stderr, re.MULTILINE))
 
 
+def test_every_package_of_the_image_has_hashes_and_the_project_alone_comes_without():
+    text = (CLUSTER / "constraints.txt").read_text()
+    entries = [entry for entry in re.split(r"\n(?=\S)", text) if not entry.startswith("#")]
+    assert len(entries) > 200
+    for entry in entries:
+        assert re.fullmatch(r"[\w.-]+(\[[\w,-]+\])?==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n?", entry), entry
+    locked, project = [step for step in instructions() if "uv pip install" in step]
+    assert "--require-hashes --no-deps -r cluster/constraints.txt" in locked
+    assert project.endswith("--no-deps '.[gpu]'")
+
+
 @pytest.mark.slow
 def test_the_image_gets_one_faiss_and_torchvision_and_the_environment_for_cpus_neither_of_a_gpus(tmp_path):
-    [line] = [step for step in instructions() if "uv pip install" in step]
-    image = resolved(line[line.index("uv pip install") :], tmp_path)
+    lines = [step for step in instructions() if "uv pip install" in step]
+    image = {name for line in lines for name in resolved(line[line.index("uv pip install") :], tmp_path)}
     assert {"faiss-gpu", "vllm", "torchvision"} <= image
     assert "faiss-cpu" not in image
     steps = subprocess.run(
