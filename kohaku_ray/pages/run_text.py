@@ -67,8 +67,10 @@ def describe_replays(runs: Sequence[Row]) -> str:
         verdict = "differs from the bundle" if run["differences"] else "made again, every table the same"
         notes.append(f"{run['name']}: {verdict}")
         notes += [f"  {line}" for line in run["differences"]]
-        if run["n_rounded"]:
-            notes.append(f"  {run['n_rounded']:,} rows differ by the rounding of numbers alone")
+        notes += [
+            f"  {n:,} rows differ by another processor's rounding, in {column} alone"
+            for column, n in run["rounded"].items()
+        ]
     return "\n".join([aligned(head, body, n_text=3), "", *notes])
 
 

@@ -11,8 +11,9 @@ import math
 import os
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -229,10 +230,14 @@ def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict
 
 @dataclass(slots=True)
 class Compared:
-    """What a replay gave otherwise: a line per table or file, and rows that another processor's rounding changed."""
+    """What a replay gave otherwise: a line per table or file.
+
+    Attributes:
+        rounded: Rows that another processor's rounding changed, by column, such as ``trace.scores``.
+    """
 
     differences: list[str]
-    n_rounded: int = 0
+    rounded: Counter[str] = field(default_factory=Counter)
 
 
 _BY_KEY: Mapping[str, tuple[str, ...]] = {
@@ -241,6 +246,10 @@ _BY_KEY: Mapping[str, tuple[str, ...]] = {
     "answers": ("question_id", "member"),
     "votes": ("question_id",),
 }
+_ROUNDED: Mapping[str, str] = {"trace": "scores", "answers": "measures", "votes": "group_weights"}
+"""The one column of each table whose numbers another processor may round otherwise. All others, among them each that a
+prompt or a vote is made of, are equal or are a difference."""
+
 _MEANING = {"usage": "prompts", "trace": "steps", "answers": "replies as read", "votes": "votes"}
 
 
@@ -264,14 +273,19 @@ def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
     then, there = (
         grouped(table.select(columns).to_pylist(), lambda row: tuple(row[column] for column in by)) for table in tables
     )
+    rounded = _ROUNDED.get(name)
+
+    def differs(column: str, a: Any, b: Any) -> bool:
+        return not same(a, b) if column == rounded else bool(a != b)
+
     differing = []
     for key in dict.fromkeys([*then, *there]):
         pair = then.get(key, []), there.get(key, [])
-        if same(*pair):
-            found.n_rounded += pair[0] != pair[1]
+        both = list(zip(*pair, strict=False))
+        odd = dict.fromkeys(column for a, b in both for column in columns if differs(column, a[column], b[column]))
+        if not odd and len(pair[0]) == len(pair[1]):
+            found.rounded.update([f"{name}.{rounded}"] if pair[0] != pair[1] else [])
         else:
-            both = zip(*pair, strict=False)
-            odd = dict.fromkeys(column for a, b in both for column in columns if not same(a[column], b[column]))
             place = " ".join(f"{column} {value}" for column, value in zip(by, key, strict=True) if column != "key")
             differing.append(f"{place}: {', '.join(odd) or ('not there any more' if pair[0] else 'new')}")
     if differing:

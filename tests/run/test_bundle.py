@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import zipfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from kohaku_ray.engine.ledger.segments import Loaded, SegmentStore
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts
+from kohaku_ray.pages.run_text import describe_replays
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats
 from kohaku_ray.pages.sweep_tables import as_csv, as_markdown
 from kohaku_ray.records import Reply, digest
@@ -149,7 +151,7 @@ def test_a_replay_gives_every_table_again(home, tmp_path, with_index, monkeypatc
         assert len(files) == sum(file.is_file() for file in Path(f"{home}/index").rglob("*"))
     [run] = replay_bundle(path).runs
     assert run.differences == ()
-    assert run.n_rounded == 0
+    assert run.rounded == {}
     assert run.scores[0]["metric"] == "wattbot"
     assert run.n_questions == 3
 
@@ -225,8 +227,25 @@ def test_numbers_that_another_processor_rounds_are_no_difference(bundled):
         return {**tables, "trace.parquet": with_rows(tables["trace.parquet"], change)}
 
     assert compare_outputs(tables, move(1e-7)).differences == []
-    assert compare_outputs(tables, move(1e-7)).n_rounded == 1
+    assert compare_outputs(tables, move(1e-7)).rounded == {"trace.scores": 1}
     assert compare_outputs(tables, move(1e-2)).differences
+
+
+def test_what_a_vote_reads_is_equal_to_the_last_digit_or_a_difference(bundled):
+    files = {name.removeprefix("runs/run/"): data for name, data in files_in(bundled).items()}
+    tables = {name: data for name, data in files.items() if name.endswith(".parquet") and name != job.RECORDED}
+
+    def voted(by):
+        def change(rows):
+            rows[0]["group_weights"] = [weight + by for weight in rows[0]["group_weights"]] or [by]
+
+        return {**tables, "votes.parquet": with_rows(tables["votes.parquet"], change)}
+
+    assert compare_outputs(voted(0.0), voted(1e-7)).rounded == {"votes.group_weights": 1}
+    assert compare_outputs(voted(0.0), voted(1e-2)).differences
+    [run] = replay_bundle(bundled).runs
+    told = describe_replays([asdict(replace(run, rounded={"trace.scores": 1163}))])
+    assert "  1,163 rows differ by another processor's rounding, in trace.scores alone" in told
 
 
 def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tmp_path):

@@ -251,7 +251,7 @@ class ReplayedRun:
 
     name: str
     differences: tuple[str, ...]  # what is not as in the bundle, a line each; empty: every table is the same
-    n_rounded: int  # rows whose numbers differ by rounding alone, as on another processor
+    rounded: Mapping[str, int]  # rows that another processor's rounding alone changed, by column (trace.scores)
     model: str  # names of the models that answer
     scores: tuple[dict[str, Any], ...]  # a record per metric; low and high are the ends of the 95 % interval
     n_questions: int
@@ -337,7 +337,7 @@ def _replayed(
     replayed = ReplayedRun(
         name=name,
         differences=tuple(found.differences),
-        n_rounded=found.n_rounded,
+        rounded=dict(found.rounded),
         model=", ".join(dict.fromkeys(_named(roles[config.declaration.lead].identity) for roles in run.models)),
         scores=_with_intervals(scored),
         n_questions=len(again.read_table("votes", ["question_id"])),
