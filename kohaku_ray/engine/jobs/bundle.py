@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -273,16 +274,17 @@ class Replay:
         return not self.differences and not any(run.differences for run in self.runs)
 
 
-def replay_bundle(path: str, index: str | None = None) -> Replay:
+def replay_bundle(path: str, index: str | None = None, home: str | None = None) -> Replay:
     """Make the runs of a bundle again from its replies, and compare every table; no model, key or network is used.
 
-    ``index`` is the directory of the index, if the bundle has none; default: that of the run's configuration.
+    ``index`` is the directory of the index, if the bundle has none; default: that of the run's configuration. The runs
+    stay in ``home``, an empty directory, under ``again``; default: they are not kept.
 
     Raises:
         ConfigError: It is no whole bundle of this version (see ``unpack``).
         DataError: There is no index, or another one.
     """
-    with tempfile.TemporaryDirectory() as home:
+    with nullcontext(home) if home else tempfile.TemporaryDirectory() as home:
         manifest = unpack(path, home)
         try:
             replies = SegmentStore(f"{home}/ledger").load(lambda _: True)
