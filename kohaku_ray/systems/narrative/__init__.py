@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.narrative.answer import SEARCH_EXAMPLE, VERIFY_EXAMPLE, answer
-from kohaku_ray.systems.narrative.dossier import results_csv, vote_confidence, weighted_ballot
+from kohaku_ray.systems.narrative.dossier import count_of, results_csv, vote_confidence, weighted_ballot
 from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import COLUMNS, EVERY, prepare
 from kohaku_ray.systems.narrative.settings import NarrativeSettings, refuse_identical_members
@@ -44,7 +46,11 @@ SYSTEM = System(
     ballot=weighted_ballot,
     weighs=True,
     columns=COLUMNS,
-    extra_columns={"confidence": vote_confidence},
+    extra_columns={
+        "confidence": vote_confidence,
+        "claims": partial(count_of, "claims"),
+        "findings": partial(count_of, "findings"),
+    },
     quote_step="dossier",
     outputs={"results.csv": results_csv},
     offline=OfflineJudge,

@@ -50,6 +50,8 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
             for one in evidence.check.findings
             if one.node_id in shown
         ),
+        "n_claims": len(evidence.check.claims),
+        "n_facts": len(evidence.check.facts),
     }
 
 

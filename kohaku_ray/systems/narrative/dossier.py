@@ -236,6 +236,12 @@ def vote_confidence(vote: Mapping[str, Any], answers: Rows) -> str:
     return "" if vote["is_blank"] or not shares else f"{sum(shares) / len(shares):.4f}"
 
 
+def count_of(name: str, vote: Mapping[str, Any], answers: Rows) -> str:
+    """Write a count that all members share; empty where nobody answered."""
+    del vote
+    return next((f"{row['measures'][name]:.0f}" for row in answers if row["measures"]), "")
+
+
 def weighted_ballot(row: Mapping[str, Any]) -> Ballot:
     """Build a ballot that weighs as much as its confidence; an abstention has none and weighs 1."""
     ballot = ballot_of(row)

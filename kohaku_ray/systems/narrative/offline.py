@@ -25,8 +25,8 @@ class OfflineJudge(Baseline):
     ``abstain_below``. Stage 2 confirms what a rule found alone: silence is no contradiction.
     """
 
-    name, version = "narrative-offline", 1
-    needs: ClassVar = dict.fromkeys(("search", "verify"), ("findings", "claims", "passages"))
+    name, version = "narrative-offline", 2
+    needs: ClassVar = dict.fromkeys(("search", "verify"), ("findings", "claims", "passages", "n_claims", "n_facts"))
 
     def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
         """Judge; nothing is drawn."""
@@ -52,7 +52,9 @@ class OfflineJudge(Baseline):
         return {
             "excerpts": [_nearest(claim, texts[claim["ref_id"]]) for claim in shown],
             "rationale": f"{_SAYS}the rules found nothing, so similarity alone decides, which cannot tell support "
-            f"from contradiction: the claim farthest from the book has an excerpt at {least:.2f}, {bar}.{means}",
+            f"from contradiction: the claim farthest from the book has an excerpt at {least:.2f}, {bar}.{means} "
+            f"The rules read {variables['n_claims']} dated or placed claims of the story and {variables['n_facts']} of "
+            "the book.",
             "label": CONTRADICT if is_far else CONSISTENT,
             "confidence": round(1 - max(least, 0.0) if is_far else max(least, 0.5), 4),
         }

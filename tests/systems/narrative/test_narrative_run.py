@@ -82,13 +82,14 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
         **dict.fromkeys(("46", "007", "9"), "consistent"), "137": "contradict", "10": "is_blank",
     }  # fmt: skip
     assert list(written) == ["46", "137", "007", "9", "10"]
-    assert written["137"]["confidence"] == "0.9500"
+    assert [written["137"][name] for name in ("confidence", "claims", "findings")] == ["0.9500", "1", "2"]
     assert "act_after_death" in written["137"]["explanation"]
     with open(f"{config.run}/results.csv", encoding="utf-8", newline="") as file:
         results = {
             row["Story ID"]: (row["Prediction"], row["Rationale"], row["Confidence"]) for row in csv.DictReader(file)
         }
     assert {key: row[0] for key, row in results.items()} == {"46": "1", "137": "0", "007": "1", "9": "1", "10": "1"}
+    assert results["10"][1].startswith("Not judged, so taken as consistent: silence is no contradiction. ")
     assert results["137"][1:] == (written["137"]["explanation"], "0.9500")
     assert "'The Kitchen', but the index has" in results["10"][1]
     [error] = [row["error"] for row in rows_of(config, "answers") if row["error"]]

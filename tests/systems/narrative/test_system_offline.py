@@ -28,6 +28,8 @@ def asked(role, similarity="0.80", findings=()):
         "claims": ({"text": "He slept.", "similarity": similarity, "ref_id": "c0"},),
         "passages": ({"ref_id": "c0", "where": "I", "text": "It rained. He slept\nwell. He rose."},),
         "findings": findings,
+        "n_claims": 2,
+        "n_facts": 5,
     }
     request = ChatRequest("m", (("user", "x"),), 0.0, 1.0, 500, 42, None, "s", variables)
     return json.loads(asyncio.run(OfflineJudge(0.35).chat(request)).text)
@@ -96,7 +98,24 @@ def test_whole_stories_follow_its_own_schema_and_the_book(key):
     assert found.prediction.answer_value == (CONTRADICT if key == "137" else CONSISTENT)
 
 
-# ---- the confidence of a vote
+def test_without_findings_the_rationale_says_how_much_the_rules_read():
+    said = asked("search")["rationale"]
+    assert said.endswith("The rules read 2 dated or placed claims of the story and 5 of the book.")
+
+
+# ---- the columns of a vote
+
+
+def test_the_submission_counts_claims_and_findings():
+    found = judged(STORIES["137"])
+    answers = [{"measures": {}}, {"measures": found.measures}]
+    counts = {name: SYSTEM.extra_columns[name]({}, answers) for name in ("claims", "findings")}
+    assert counts == {"claims": "1", "findings": "2"}
+    assert found.measures["facts"] == 3
+    details = json.loads(found.details)
+    assert [claim["kind"] for claim in details["claims"]] == ["died"]
+    assert {fact["deed"] or fact["kind"] for fact in details["facts"]} == {"born", "arrested", "travelled"}
+    assert SYSTEM.extra_columns["claims"]({}, answers[:1]) == ""
 
 
 def test_confidence_is_the_mean_probability_of_the_voted_label():
