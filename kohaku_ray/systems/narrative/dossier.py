@@ -172,7 +172,7 @@ def dossier(evidence: StoryEvidence, judgements: Mapping[str, Judgement], final:
         **_said(final),
         "dossier": [asdict(cited) for cited in final.cited],
         "claims": [claim._asdict() for claim in evidence.check.claims],
-        "facts": [{**fact._asdict(), "node_id": part.node_id} for fact, part in evidence.check.facts],
+        "facts": [{**fact._asdict(), "chapter": part.chapter} for fact, part in evidence.check.facts],
         "findings": [asdict(finding) for finding in evidence.check.findings],
         "stages": {name: _said(one) for name, one in judgements.items()},
     }

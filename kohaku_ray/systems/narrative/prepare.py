@@ -8,7 +8,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
 from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
-from kohaku_ray.systems.narrative.rules import Passage, StoryCheck, check_story
+from kohaku_ray.systems.narrative.rules import Fact, Passage, StoryCheck, check_story, read_facts
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.narrative.years import year_anchors
 from kohaku_ray.systems.questions import QuestionColumns
@@ -93,6 +93,7 @@ EVERY = 100_000
 """More books, chapters or chunks than are listed at once."""
 
 _READ = ["node_id", "kind", "title", "text", "attributes"]
+_NEAREST = 10  # chunks among which the one with a sentence is looked for
 _WHOLE = 2**40  # tokens: a section comes with all its paragraphs
 
 
@@ -112,8 +113,8 @@ class StoryEvidence:
     Attributes:
         knows_character: Whether the book, ``doc_id``, names the character.
         claims: The story's clauses.
-        passages: Retrieved, best first.
-        check: What the rules read of the story and of the passages, and what they found.
+        passages: Retrieved, best first; then those with a finding that were not.
+        check: What the rules read of the story and of the whole book, and what they found.
         book: With ``evidence: book`` all of the book in reading order, else nothing.
     """
 
@@ -139,10 +140,23 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is read once of a book: by section and as a whole, where each paragraph of the rejoined text starts."""
+    """What is read once of a book.
+
+    Attributes:
+        places: By section and as a whole, where each paragraph of the rejoined text starts.
+        pieces: Its paragraphs, as passages without a node; one that ends within a quotation goes on in the next.
+    """
 
     names: BookNames
     places: Mapping[str, tuple[list[int], list[Place]]]
+    pieces: tuple[Passage, ...]
+    _facts: dict[tuple[str, str | None], tuple[Fact, ...]] = field(default_factory=dict)
+
+    def facts_of(self, character: str, pipeline: str | None) -> tuple[Fact, ...]:
+        """Read what the whole book says of a character, once."""
+        if (character, pipeline) not in self._facts:
+            self._facts[character, pipeline] = read_facts(character, self.pieces, self.names, pipeline)
+        return self._facts[character, pipeline]
 
     def place(self, parent_id: str, start: int) -> Place:
         """Find the paragraph that holds a character of a section's, or the whole book's, rejoined text."""
@@ -158,7 +172,7 @@ _BOOKS: dict[str, Book] = {}
 
 
 async def prepare(question: Question, tools: Tools, settings: NarrativeSettings) -> StoryEvidence:
-    """Find the book, search it by every clause, fuse by rank, check the excerpts by rules.
+    """Find the book, search it by every clause, fuse by rank, check the story against the book by rules.
 
     Raises:
         KohakuRayError: The index has no such book; the message lists those it has.
@@ -183,9 +197,10 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     )
     check = StoryCheck()
     if settings.reasoning:
-        check = check_story(
-            story.content, story.character, passages, book.names, settings.rules, pipeline=settings.spacy
-        )
+        facts = book.facts_of(story.character, settings.spacy)
+        check = check_story(story.content, story.character, facts, book.names, settings.rules, settings.spacy)
+        depth = min(_NEAREST, settings.most_excerpts)
+        passages, check = await _located(check, passages, doc_id, book, tools, depth)
     trace = (
         TraceRow("book", 0, title, doc_id, doc_id, "document", note="" if knows_character else "character unknown"),
         *(
@@ -201,7 +216,7 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
         ),
         *(TraceRow("claims", rank, one.text, note=one.summary) for rank, one in enumerate(check.claims)),
         *(
-            TraceRow("facts", rank, one.text, part.node_id, doc_id, "chunk", note=one.summary)
+            TraceRow("facts", rank, one.text, doc_id=doc_id, note=f"{one.summary} ({part.chapter})")
             for rank, (one, part) in enumerate(check.facts)
         ),
     )
@@ -252,6 +267,7 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
     texts = [(nodes.title_of(row), nodes.text_of(row)) for row in paragraphs]
     places: dict[str, tuple[list[int], list[Place]]] = defaultdict(lambda: ([], []))
     ends: dict[str, int] = defaultdict(int)
+    pieces: list[Passage] = []
     for row, (chapter, text), anchor in zip(paragraphs, texts, year_anchors(texts), strict=True):
         progress = nodes.attributes_of(row).get("progress_pct")
         place = Place(chapter, float(progress) if progress is not None else None, anchor)
@@ -260,7 +276,30 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
             starts.append(ends[parent_id])
             there.append(place)
             ends[parent_id] += len(text) + len(PARAGRAPH_BREAK)
-    return Book(read_names([text for _, text in texts]), dict(places))
+        last = pieces[-1] if pieces else None
+        if last and last.chapter == chapter and last.text.rfind("“") > last.text.rfind("”"):
+            pieces[-1] = replace(last, text=f"{last.text}{PARAGRAPH_BREAK}{text}")
+        else:
+            pieces.append(Passage("", doc_id, chapter, place.progress_pct, text, 0, anchor))
+    return Book(read_names([text for _, text in texts]), dict(places), tuple(pieces))
+
+
+async def _located(
+    check: StoryCheck, passages: tuple[Passage, ...], doc_id: str, book: Book, tools: Tools, depth: int
+) -> tuple[tuple[Passage, ...], StoryCheck]:
+    """Name the chunk of each finding, which joins the passages: rules read the whole book, not what was retrieved."""
+    excerpts = list(dict.fromkeys(one.excerpt for one in check.findings))
+    if not excerpts:
+        return passages, check
+    rows = distinct_rows(await tools.lexical("chunks", excerpts, depth, [doc_id]))
+    near = _passages(Hits(np.array(rows, np.int64), np.zeros(len(rows))), (), await tools.nodes(rows), book)
+    known = {part.node_id: part for part in (*near, *passages)}.values()
+    holding = {excerpt: next((part for part in known if excerpt in part.text), None) for excerpt in excerpts}
+    located = tuple(
+        replace(one, node_id=part.node_id) for one in check.findings if (part := holding[one.excerpt]) is not None
+    )
+    shown = {part.node_id: part for part in (*passages, *filter(None, holding.values()))}
+    return tuple(shown.values()), replace(check, findings=located)
 
 
 def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -> tuple[Passage, ...]:

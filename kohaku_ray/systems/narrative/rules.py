@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kohaku_ray.systems.narrative.events import Event, Kind, find_events
-from kohaku_ray.systems.narrative.names import BookNames
+from kohaku_ray.systems.narrative.names import BookNames, unaccent
 from kohaku_ray.systems.narrative.places import are_apart
 
 
@@ -104,25 +104,41 @@ RULES: Mapping[str, Callable[[Event, Event], str | None]] = {
 """Every rule by name: why a story's event and the book's exclude each other; None where they do not."""
 
 
+Fact = tuple[Event, Passage]
+
+
+def read_facts(
+    character: str, passages: Sequence[Passage], names: BookNames, pipeline: str | None = None
+) -> tuple[Fact, ...]:
+    """Read what passages of a book say of a character (disguises behind a slash), in their order.
+
+    A captivity ends with the next release or death, unless its sentence says when.
+    """
+    person = names.person(character)
+    read = [
+        (part, find_events(part.text, names, person, part.anchor, pipeline=pipeline))
+        for part in passages
+        if person.pattern.search(unaccent(part.text))
+    ]
+    events = _with_releases([event for _, events in read for event in events])
+    return tuple(zip(events, (part for part, events in read for _ in events), strict=True))
+
+
 def check_story(
     story: str,
     character: str,
-    passages: Sequence[Passage],
+    facts: Sequence[Fact],
     names: BookNames,
     rules: Iterable[str] = tuple(RULES),
     pipeline: str | None = None,
 ) -> StoryCheck:
-    """Check what a story claims of a character (disguises behind a slash) against passages of its book.
+    """Check what a story claims of a character against what its book says (`read_facts`).
 
     Returns:
-        What was read, and one finding per rule, claim and sentence of the book, in the order of passages. A captivity
-        ends with the next release or death on its own side, unless its sentence says when.
+        What was read, and one finding per rule, claim and sentence of the book, in the order of facts.
     """
     person = names.person(character)
     claims = _with_releases(find_events(story, names, person, is_story=True, pipeline=pipeline))
-    read = [(part, find_events(part.text, names, person, part.anchor, pipeline=pipeline)) for part in passages]
-    events = _with_releases([event for _, events in read for event in events])
-    facts = tuple(zip(events, (part for part, events in read for _ in events), strict=True))
     found = [
         Finding(rule, claim.text, fact.text, part.chapter, part.node_id, f"{character} {reason}")
         for fact, part in facts
@@ -130,7 +146,7 @@ def check_story(
         for claim in claims
         if (reason := RULES[rule](claim, fact)) is not None
     ]
-    return StoryCheck(claims, facts, tuple(dict.fromkeys(found)))
+    return StoryCheck(claims, tuple(facts), tuple(dict.fromkeys(found)))
 
 
 def _with_releases(events: Sequence[Event]) -> tuple[Event, ...]:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.systems.narrative.events import Event, find_events
-from kohaku_ray.systems.narrative.names import read_names
+from kohaku_ray.systems.narrative.names import BookNames, read_names
 from kohaku_ray.systems.narrative.places import are_apart
-from kohaku_ray.systems.narrative.rules import RULES, Finding, Passage, check_story
+from kohaku_ray.systems.narrative.rules import RULES, Finding, Passage, check_story, read_facts
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.narrative.years import find_years, year_anchors
 
@@ -28,8 +28,10 @@ NAMES = read_names(["“Yes,” said Abbé Faria. Faria rose. “No,” said Fer
 FARIA = NAMES.person("Faria")
 
 
-def find_contradictions(*given: Any) -> tuple[Finding, ...]:
-    return check_story(*given).findings
+def find_contradictions(
+    story: str, character: str, passages: list[Passage], names: BookNames, *rules: Any
+) -> tuple[Finding, ...]:
+    return check_story(story, character, read_facts(character, passages, names), names, *rules).findings
 
 
 def excerpt(node_id: str, chapter: str, text: str, anchor: int | None = None) -> Passage:
