@@ -40,9 +40,115 @@ def test_ids_are_kept_labels_are_left_out_and_a_caption_may_be_missing():
 
 
 def test_clauses_end_where_sentences_and_subclauses_do():
+    content = (
+        "Born in Oran, he fled; at ten he stole bread, and the judge, who was kind, let him go. Alone. He wept — hard."
+    )
+    assert Story(content, "", "", "").clauses == (
+        "Born in Oran, he fled;",
+        "at ten he stole bread",
+        "and the judge",
+        "who was kind, let him go. Alone. He wept hard.",
+    )
+
+
+def test_queries_are_clauses_then_the_story_with_its_character_then_the_caption():
+    one = Story("He ran away. She stayed at home.", "Tom Ayrton/Ben Joyce", "B", "The Mutiny")
+    assert one.queries(with_character=True) == (
+        ("He ran away.", "clause"),
+        ("She stayed at home.", "clause"),
+        ("Tom Ayrton Ben Joyce He ran away. She stayed at home.", "story"),
+        ("The Mutiny", "caption"),
+    )
+    assert one.queries(with_character=False)[2] == (one.content, "story")
+
+
+def test_a_story_of_ten_thousand_words_has_few_queries_that_lose_no_word():
+    content = " ".join(f"On day {n} he walked to town{n} and back." for n in range(1250))
+    one = Story(content, "Anton", BOOK, "")
+    assert len(one.clauses) <= MOST_CLAUSES
+    assert " ".join(one.clauses).split() == content.split()
+
+
+@pytest.mark.parametrize(("n_words", "k"), [(19, 10), (20, 11), (100, 15), (400, 30), (10_000, 30)])
+def test_adaptive_k(n_words, k):
+    content = " ".join(["word"] * n_words)
+    assert (NarrativeSettings().excerpts(content), NarrativeSettings(k=15).excerpts(content)) == (k, 15)
+
+
+def test_the_declared_depth_covers_every_search():
+    tools = tools_for()
+    prepared(STORIES["46"], tools)
+    deepest = uses(NarrativeSettings()).views
+    for name, view, *_, top_k in (call for call in tools.asked if call[0] in ("search", "lexical")):
+        assert top_k <= getattr(deepest[view], "dense" if name == "search" else "lexical")
+    assert uses(NarrativeSettings(stages=1)).roles == ("search",)
+    assert uses(NarrativeSettings(k=7)).views["chunks"].lexical == 7
+
+
+# ---- the book
+
+
+def test_an_unknown_book_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(
+        KohakuRayError, match=r"story 1: book_name is '', but the index has 'The Pris.*The Garden'"
+    ) as e:
+        prepared(story(book=""))
+    assert type(e.value) is KohakuRayError  # one row in error: DataError and ConfigError would end the run
+
+
+def test_a_book_is_read_once_per_content(monkeypatch):
+    read, module = [], importlib.import_module("kohaku_ray.systems.narrative.prepare")
+    names = module.read_names
+    monkeypatch.setattr(module, "_BOOKS", {})
+    monkeypatch.setattr(module, "read_names", lambda texts, **more: read.append(1) or names(texts, **more))
+    for key, n_read in (("46", 1), ("137", 1), ("007", 1), ("9", 2)):
+        prepared(STORIES[key])
+        assert len(read) == n_read
+    other = PRISON.replace("Anton Varga", "Bruno Kolbe").replace("Anton", "Bruno")  # as long, with other people
+    assert not prepared(STORIES["137"], tools_for(index=nodes(**{BOOK: other}))).knows_character
+    assert len(read) == 3
+    monkeypatch.setattr(module, "BOOKS_KEPT", 1)
+    other = other.replace("Bruno Kolbe", "Carl Dorn")
+    prepared(STORIES["137"], tools_for(index=nodes(**{BOOK: other})))
+    assert len(module._BOOKS) == 3  # one goes when one comes
+
+
+@pytest.mark.parametrize("over", ["section", "document"])
+def test_excerpts_know_their_chapter_progress_and_anchor(over):
+    found = prepared(story("He sailed for Brazil."), tools_for(index=nodes(over, **{BOOK: PRISON})))
+    by_id = {part.node_id: part for part in found.passages}
+    if over == "section":
+        lamp, late = by_id[f"{BOOK}:sec2:c0"], by_id[f"{BOOK}:sec1:c1"]
+        assert (lamp.chapter, lamp.progress_pct, lamp.anchor) == ("CHAPTER III. THE LAMP", 75.0, None)
+        assert late.anchor == 1815  # what "fourteen years later" counts from
+    for part in found.passages:
+        assert part.text.split("\n\n")[0] in PRISON
+        opening = part.text[:30]
+        assert PRISON.index(part.chapter) < PRISON.index(opening)
+
+
+def test_a_book_without_a_novel_s_attributes_has_chapters_alone():
+    sections = [Section(name, (Paragraph(text, (Sentence(0, len(text)),)),)) for name, text in (("One", "Anton sat."),)]
+    chunks = Chunks(unit="tokens", size=40, min_size=1, over="section")
+    plain = NodeTable(flatten(Document(BOOK, BOOK, tuple(sections)), chunks, count))
+    (part,) = prepared(story(), tools_for(index=plain)).passages
+    assert (part.chapter, part.progress_pct, part.anchor) == ("One", None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("Clara Holt", True), ("C. Holt/Clara Holt", True), ("Clara Hunt", False), ("", False)]
+)
+def test_a_name_in_the_books_text_is_known(name, known):
+    row = f"9,The Garden,{name},,Clara Holt loved roses.,consistent"
+    assert prepared(stories(row)["9"]).knows_character is known
+
+
+# ---- findings
+
+
+def test_rules_read_the_whole_book_and_a_findings_excerpt_joins_those_that_were_retrieved():
     content = "He grew vines and kept nets on the wall. Born in Oporto, he grew vines on the wall."
-    row = f'1,The Prisoner of the Rock,Anton Varga,,"{content}",contradict'
-    question = stories(row)["1"]
+    question = stories(f'1,The Prisoner of the Rock,Anton Varga,,"{content}",contradict')["1"]
     without, found = (prepared(question, k=1, reasoning=on) for on in (False, True))
     [finding] = found.check.findings
     assert (finding.rule, finding.chapter) == ("born_twice", "CHAPTER I. THE HARBOUR")
