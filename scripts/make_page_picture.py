@@ -1,6 +1,7 @@
 """Make docs/images/run_page.png: the first screen of a run's page, drawn by Chromium.
 
-python scripts/make_page_picture.py runs/wattbot-qwen2.5-coder-1.5b
+kohaku-ray index demo
+python scripts/make_page_picture.py kohaku_ray/sample/bundles/Qwen2.5-Coder-1.5B.zip --index runs/demo/index
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from kohaku_ray.cli import main as kohaku_ray
+from kohaku_ray.engine.jobs.bundle import replay_bundle
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "run_page.png"
 SIZE = "1180,860"
@@ -22,14 +24,22 @@ SIZE = "1180,860"
 def main() -> int:
     """Write the run's page anew and take its picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="a finished run's directory")
-    run = parser.parse_args().run
+    parser.add_argument("run", help="a finished run's directory, or a bundle of one run, which is made again")
+    parser.add_argument("--index", help="the index of a bundle that has none")
+    given = parser.parse_args()
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         print("no Chromium on PATH: install it, or name it by CHROMIUM", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as place:
-        page = Path(place, "report.html")
+        page, run = Path(place, "report.html"), given.run
+        if run.endswith(".zip"):
+            os.mkdir(f"{place}/replay")
+            [replayed] = replay_bundle(run, given.index, f"{place}/replay").runs
+            [made] = Path(place, "replay", "again").iterdir()
+            run = str(made.rename(Path(place, replayed.name)))
+            if given.index is not None:
+                os.symlink(os.path.abspath(given.index), f"{run}/index")
         if code := kohaku_ray(["report", run, "-o", str(page)]):
             return code
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}"]
