@@ -1,16 +1,16 @@
-"""Answer values in one normal form, so that equal answers in different spellings vote together."""
+"""Answer values in one normal form: what votes, metrics, error classes and typed replies take for one answer."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from kohaku_ray.values.read import NUMBER, fold, is_abstention, is_blank
-from kohaku_ray.values.units import Unit, find_unit
+from kohaku_ray.values.amounts import Amount, Asked, measure, parse_amount, read_asked, without_hedges
+from kohaku_ray.values.read import BOOLEANS, is_abstention, is_blank, parse_number, split_list
+from kohaku_ray.values.spelling import plain_characters, text_key
 
 LONGEST_NUMBER = 200
 """Longest value, in characters, that is parsed; a longer one is text."""
@@ -19,26 +19,15 @@ TOLERANCE = 1e-3
 """Two numbers are one answer when they differ by at most this share of the group's first member."""
 
 _SLACK = 1.0 + 1e-9  # a converted value may miss the bound by a rounding error
-_COUNT = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}})+(?:\.[0-9]+)?|{NUMBER.removeprefix('[+-]?')})"
-_AMOUNT = re.compile(
-    rf"(?P<currency>(?:US)?\$)?\s*(?P<sign>[+-]?)\s*(?P<number>{_COUNT})"
-    r"(?:\s*[x×*]\s*10\s*(?:\^|\*\*)\s*(?P<exponent>[+-]?[0-9]{1,3}))?"
-    r"\s*(?P<word>thousand|million|billion|trillion)?(?![0-9])\s*(?P<unit>.*)",
-    re.IGNORECASE | re.DOTALL,
+_BRACKETED = re.compile(r"([\[({])\s*(.*?)\s*([\])}])\s*([^\[\](){}]*)", re.DOTALL)
+_CLOSING = {"[": "])", "(": "])", "{": "}"}  # a half-open interval too
+_SEPARATED = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_BETWEEN = re.compile(r"(?:from|between|(?:in\s+)?(?:the\s+|a\s+)?range\s+(?:of|from))\s+", re.IGNORECASE)
+_TO = re.compile(
+    r"\s+(?:to|through|bis|-|~)\s+|(?<=[\w%.)])\s*[-~]\s*(?=[$€£¥]?[+-]?\.?[0-9])", re.IGNORECASE
 )
-_MONEY_SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "bn": 1e9, "t": 1e12}
-_WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
-_BRACKETED = re.compile(rf"\[\s*({NUMBER})\s*,\s*({NUMBER})\s*\]\s*(.*)", re.DOTALL)
-_SPAN = re.compile(
-    r"(?:(?:from\s+|between\s+)?(?P<low>\S.*?)\s+(?:to|and|-)\s+(?P<high>\S.*)"
-    rf"|(?P<dash_low>\$?[+-]?{_COUNT}\s*[^0-9-]*?)\s*-\s*(?P<dash_high>\$?[0-9.].*))",
-    re.IGNORECASE | re.DOTALL,
-)
-_BOOLEANS = {"true": 1.0, "false": 0.0}
-_LOOKALIKES = str.maketrans(
-    {"−": "-", "–": "-", "—": "-", "‑": "-", "₂": "2"} | dict.fromkeys("\u00a0\u2009\u202f", " ")
-)
-_SPACED_THOUSANDS = re.compile(r"(?<=[0-9])[\u00a0\u2009\u202f](?=[0-9]{3}(?![0-9]))")
+_AND = re.compile(r"\s+and\s+", re.IGNORECASE)
+_MOST_CUTS = 4  # places at which a range may be cut in two that are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +35,18 @@ class Value:
     """An answer value in normal form.
 
     Attributes:
-        kind: What it is.
+        kind: What it is; a pair is a range, or two numbers in any order.
         numbers: The number, or low and high of a pair; in SI base units where the unit is known.
         dimension: Quantity that the numbers measure; empty where it is not known.
-        text: The folded text; set only for text.
+        text: The key of a text (``text_key``); set only for text.
+        items: The values of a list, in an order of their own; set only for a list.
     """
 
-    kind: Literal["blank", "number", "pair", "text"]
+    kind: Literal["blank", "number", "pair", "list", "text"]
     numbers: tuple[float, ...] = ()
     dimension: str = ""
     text: str = ""
+    items: tuple[Value, ...] = ()
 
 
 BLANK_VALUE = Value("blank")
@@ -64,97 +55,122 @@ BLANK_VALUE = Value("blank")
 def normalise(value: str, unit: str | None = None) -> Value:
     """Bring an answer value to normal form; never raises.
 
-    Numbers lose thousands separators, exponents, "million" and units of the table (``units``); ``true`` and ``false``
-    are 1 and 0; ``[80,90]``, ``80-90`` and ``80 to 90`` are a pair. A bare number is in the question's unit, and a
-    value in another unit of the same dimension is converted, so that 2.5 kWh answers a question in Wh as 2500 does.
-    A number with an unknown unit, and anything else (``A100-80GB``, ``28 and 35``), is text.
+    A number may be hedged or bounded (``~4.3``, ``over 40``), grouped, a power, a fraction, a word (``five``,
+    ``2.5 million``, ``5 bn``), in digits of any script, and in a unit of the table (``units``) or a currency; true and
+    yes are 1, false and no 0. ``[80,90]``, ``80-90`` and ``80 to 90`` are a pair, ``(a, b)`` a list without order. A
+    bare number is in the question's unit, and a value in another unit of the same dimension is converted, so that 2.5
+    kWh answers a question in Wh as 2500 does; the unit also decides whether ``5B`` is bytes or billions, whether a half
+    is 50 percent, and whether ``12,5`` has a decimal comma. A number with an unknown unit, and anything else
+    (``A100-80GB``, ``28 and 35``), is text.
     """
     if is_abstention(value):
         return BLANK_VALUE
     if len(value) > LONGEST_NUMBER:
-        return Value("text", text=fold(value))
+        return Value("text", text=text_key(value))
     return _normalise(value, "" if unit is None or is_blank(unit) else unit)
 
 
 @lru_cache(maxsize=65536)
-def _normalise(value: str, asked: str) -> Value:
-    text = " ".join(_SPACED_THOUSANDS.sub("", value).translate(_LOOKALIKES).split())
-    if text.lower() in _BOOLEANS:
-        return Value("number", (_BOOLEANS[text.lower()],))
-    return _number(text, asked) or _pair(text, asked) or Value("text", text=fold(text))
+def _normalise(value: str, unit: str) -> Value:
+    text = plain_characters(value)
+    if not value.isascii() and is_abstention(text):
+        return BLANK_VALUE
+    return _read(text, read_asked(plain_characters(unit))) or Value("text", text=text_key(value))
 
 
-def _number(text: str, asked: str) -> Value | None:
-    amount = _AMOUNT.fullmatch(text)
-    if amount is None:
-        return None
-    found = _unit_of(amount, asked)
-    number = _count_of(amount)
-    if found is None or not math.isfinite(number * found.factor):
-        return None
-    return Value("number", (number * found.factor,), found.dimension or "")
-
-
-def _count_of(amount: re.Match[str]) -> float:
-    number = float(amount["number"].replace(",", ""))
-    exponent = int(amount["exponent"] or 0)
-    scale = 10.0**exponent if exponent < 300 else math.inf
-    if amount["word"]:
-        scale *= _WORDS[amount["word"].lower()]
-    if amount["currency"]:
-        scale *= _MONEY_SUFFIXES.get(amount["unit"].lower(), 1.0)
-    return -number * scale if amount["sign"] == "-" else number * scale
-
-
-def _unit_of(amount: re.Match[str], asked: str) -> Unit | None:
-    """Find the unit of an amount: its own, else the question's; None where its own is unknown."""
-    own = amount["unit"].strip()
-    if amount["currency"]:
-        money = find_unit("$")
-        return money if not own or own.lower() in _MONEY_SUFFIXES or find_unit(own) == money else None
-    known = find_unit(own) if own else None
-    if known is None and (not own or fold(own).removesuffix("s") == fold(asked).removesuffix("s")):
-        return find_unit(asked) or Unit(None)
-    return known
-
-
-def _pair(text: str, asked: str) -> Value | None:
+def _read(text: str, asked: Asked) -> Value | None:
+    """Read a number, a pair or a list; None: it is text."""
+    bare = text.strip(" .,;:!?\"'").lower()
+    if bare in BOOLEANS:
+        return Value("number", (float(BOOLEANS[bare]),))
     bracketed = _BRACKETED.fullmatch(text)
-    if bracketed:
-        ends = (f"{bracketed[1]} {bracketed[3]}", f"{bracketed[2]} {bracketed[3]}")
-    else:
-        span = _SPAN.fullmatch(text)
-        if span is None or (" and " in text.lower() and not text.lower().startswith("between ")):
-            return None
-        ends = (span["low"] or span["dash_low"], span["high"] or span["dash_high"])
-    return _pair_of(ends[0].strip(), ends[1].strip(), asked)
+    if bracketed and bracketed[3] in _CLOSING[bracketed[1]]:
+        return _list(bracketed, asked)
+    return _number(text, asked) or _pair(text, asked)
 
 
-def _pair_of(low_text: str, high_text: str, asked: str) -> Value | None:
-    """Read both ends; an end without a unit takes the other's, and the low one the high one's "million" too."""
-    low, high = _AMOUNT.fullmatch(low_text), _AMOUNT.fullmatch(high_text)
-    if low is None or high is None:
+def _number(text: str, asked: Asked) -> Value | None:
+    amount = parse_amount(text, asked)
+    measured = None if amount is None else measure(amount, asked)
+    return None if measured is None else Value("number", (measured[0],), measured[1])
+
+
+def _list(bracketed: re.Match[str], asked: Asked) -> Value | None:
+    """Read what is in brackets, with a unit after them: two numbers are a pair, one item is itself."""
+    inner, after = bracketed[2], bracketed[4].strip()
+    inner = _SEPARATED.sub("", inner) if ", " in inner else inner
+    parts = inner.split(";") if ";" in inner else split_list(f"[{inner}]") or ()
+    parts = [part.strip() for part in parts if part.strip()]
+    units = [f"{part} {after}" if after else part for part in parts]
+    items = [_read(part, asked) or Value("text", text=text_key(part)) for part in units]
+    items = list(dict.fromkeys(items)) if bracketed[1] == "{" else items
+    if len(items) == 1:
+        return items[0]
+    if after and any(item.kind == "text" for item in items):
         return None
-    word = "" if low["word"] or low["unit"] else high["word"] or ""
-    first = _number(f"{low_text} {word} {_borrowed(low, high)}".strip(), asked)
-    second = _number(f"{high_text} {_borrowed(high, low)}".strip(), asked)
-    if first is None or second is None or first.dimension != second.dimension:
+    if len(items) == 2 and all(item.kind == "number" for item in items) and items[0].dimension == items[1].dimension:
+        return Value("pair", tuple(sorted(items[0].numbers + items[1].numbers)), items[0].dimension)
+    return Value("list", items=tuple(sorted(items, key=_order))) if items else None
+
+
+def _order(item: Value) -> tuple[str, str, tuple[float, ...], str]:
+    return item.kind, item.dimension, item.numbers, item.text
+
+
+def _pair(text: str, asked: Asked) -> Value | None:
+    text = without_hedges(text)
+    opening = _BETWEEN.match(text)
+    text = text[opening.end() :] if opening else text
+    cuts = list(_TO.finditer(text))
+    if opening and opening[0].lower().startswith("between"):
+        cuts += _AND.finditer(text)
+    for cut in cuts[:_MOST_CUTS]:
+        ends = parse_amount(text[: cut.start()], asked), parse_amount(text[cut.end() :], asked)
+        if ends[0] is not None and ends[1] is not None:
+            pair = _pair_of(ends[0], ends[1], asked)
+            # 5--3 is no range, -5--3 is one
+            if pair is not None and (ends[1].number >= 0 or ends[0].number <= ends[1].number or " " in cut[0]):
+                return pair
+    return None
+
+
+def _pair_of(low: Amount, high: Amount, asked: Asked) -> Value | None:
+    """Measure both ends; an end without a unit takes the other's, and the low one the high one's "million" too."""
+    first = _borrow(low, high)
+    if not low.scale and not low.unit:
+        first = first._replace(scale=high.scale)
+    measured = measure(first, asked), measure(_borrow(high, low), asked)
+    if measured[0] is None or measured[1] is None or measured[0][1] != measured[1][1]:
         return None
-    return Value("pair", tuple(sorted(first.numbers + second.numbers)), first.dimension)
+    return Value("pair", tuple(sorted((measured[0][0], measured[1][0]))), measured[0][1])
 
 
-def _borrowed(amount: re.Match[str], other: re.Match[str]) -> str:
-    if amount["unit"] or amount["currency"]:
-        return ""
-    return other["unit"].strip() or ("$" if other["currency"] else "")
+def _borrow(amount: Amount, other: Amount) -> Amount:
+    has_unit = amount.unit or amount.currency
+    return amount if has_unit else amount._replace(unit=other.unit, currency=other.currency)
 
 
 def same(first: Value, other: Value) -> bool:
     """Tell whether a value equals the answer of a group's first member."""
     if first.kind != other.kind or first.dimension != other.dimension or first.text != other.text:
         return False
+    if first.kind == "list":
+        return len(first.items) == len(other.items) and all(map(same, first.items, other.items))
     pairs = zip(first.numbers, other.numbers, strict=True)
     return all(abs(a - b) <= TOLERANCE * abs(a) * _SLACK for a, b in pairs)
+
+
+def write_number(value: str, unit: str | None = None) -> str:
+    """Write a value that is one number as a plain one, in the unit asked for: ``~4,300 kg`` as ``4.3`` in tonnes.
+
+    A value that is no number, or one in a unit where none is asked for, is returned as it is.
+    """
+    read = normalise(value, unit)
+    asked = read_asked(plain_characters("" if unit is None or is_blank(unit) else unit))
+    if read.kind != "number" or read.dimension != (asked.unit.dimension or "") or parse_number(value) is not None:
+        return value
+    number = read.numbers[0] / asked.unit.factor
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.12g}"
 
 
 def group_values(values: Sequence[str], unit: str | None = None) -> list[int]:

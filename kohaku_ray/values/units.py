@@ -73,7 +73,21 @@ PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("data", 2.0**40, ("TiB", "tebibyte", "tebibytes")),
     ("share", 1.0, ("%", "percent", "per cent", "pct", "percentage")),
     ("multiple", 1.0, ("x", "X", "×", "times", "fold", "-fold", "multiplier")),
+    ("share", 0.1, ("‰", "per mille")),
     ("money", 1.0, ("$", "USD", "US$", "US dollars", "dollar", "dollars")),
+    ("money", 0.01, ("cent", "cents", "¢")),
+    ("money EUR", 1.0, ("€", "EUR", "euro", "euros")),
+    ("money GBP", 1.0, ("£", "GBP", "pounds sterling")),
+    ("money JPY", 1.0, ("¥", "JPY", "yen")),
+    ("money CNY", 1.0, ("CNY", "RMB", "yuan")),
+    ("money INR", 1.0, ("₹", "INR", "rupee", "rupees")),
+    ("money CHF", 1.0, ("CHF", "Swiss francs")),
+    ("money AUD", 1.0, ("A$", "AUD")),
+    ("money CAD", 1.0, ("C$", "CAD")),
+    ("volume", 3.785411784e-3, ("gallon", "gallons", "gal")),
+    ("volume", 1.0, ("m3", "cubic meter", "cubic meters", "cubic metre", "cubic metres")),
+    ("area", 1.0, ("m2", "sq m", "sqm", "square meter", "square meters", "square metre", "square metres")),
+    ("area", 1e6, ("km2", "square kilometer", "square kilometers", "square kilometre", "square kilometres")),
 )
 _CO2 = re.compile(r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?co2(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE)
 
@@ -110,7 +124,7 @@ _ANY_CASE = _any_case(_UNITS)
 @lru_cache(maxsize=4096)
 def find_unit(text: str) -> Unit | None:
     """Look a unit up (``kWh``, ``megawatt-hours``, ``tCO2e``, ``liters per kWh``); None where it is unknown."""
-    text = " ".join(text.split()).replace("µ", "u").replace("μ", "u").strip(".")
+    text = " ".join(text.split()).replace("µ", "u").replace("μ", "u").replace("^", "").strip(".")
     simple = _find_simple(text)
     if simple is not None:
         return simple

@@ -1,0 +1,358 @@
+"""One amount in a text: a hedge, a number in any of its spellings, and the unit that it or the question gives.
+
+All texts here are written in plain characters (``plain_characters``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from kohaku_ray.values.read import NUMBER, fold
+from kohaku_ray.values.units import Unit, find_unit
+
+_POINT = re.compile(NUMBER)
+_HEDGE = re.compile(
+    r"(?:[~<>]=?|=|\+/-|±)\s*|"
+    r"(?:(?:more|less|greater|fewer|higher|lower|larger|smaller)\s+than|(?:no|not)\s+(?:more|less|fewer)\s+than|"
+    r"as\s+(?:much|many|few|little|high|low|large|small|long|short)\s+as|at\s+(?:least|most)|up\s+to|close\s+to|"
+    r"(?:o|i)n\s+the\s+order\s+of|in\s+excess\s+of|upwards\s+of|an?\s+(?:estimated|average\s+of|total\s+of)|"
+    r"estimated(?:\s+at)?|approximately|approx\.?|about|around|roughly|circa|ca?\.|ca|nearly|almost|over|under|above|"
+    r"below|some|just|only|well|slightly|exactly|precisely|maximum|minimum|max\.?|min\.?|environ|etwa|rund)\s+",
+    re.IGNORECASE,
+)
+_HEDGE_AFTER = re.compile(
+    r"(?:\s*\+|\s+(?:or\s+(?:more|less|so|fewer|higher|lower|above|below)|and\s+(?:above|over|more)|at\s+(?:least|most)|"
+    r"approximately|approx\.?|roughly|estimated|est\.)|\s*\((?:approximately|approx\.?|estimated|est\.?|about|ca\.)\))$",
+    re.IGNORECASE,
+)
+_SPREAD = re.compile(r"\s*(?:±|\+/-)\s*[0-9][0-9.,]*\s*%?")
+_END = " .,;:!?\"'"
+
+_GROUPS = "|".join(
+    (
+        r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?",
+        r"[1-9][0-9]{0,2}(?:'[0-9]{3})+(?:[.,][0-9]+)?",
+        r"[1-9][0-9]{0,2}(?: [0-9]{3})+(?:[.,][0-9]+)?",
+        r"[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}(?:\.[0-9]+)?",  # lakh and crore
+        r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+,[0-9]+",
+        r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}",
+    )
+)
+_CURRENCIES = {
+    **dict.fromkeys(("$", "us$", "usd"), "$"),
+    **dict.fromkeys(("€", "eur"), "€"),
+    **dict.fromkeys(("£", "gbp"), "£"),
+    **dict.fromkeys(("¥", "jpy"), "¥"),
+    **dict.fromkeys(("₹", "inr"), "₹"),
+    **dict.fromkeys(("cny", "rmb"), "CNY"),
+    "chf": "CHF",
+    "a$": "A$",
+    "c$": "C$",
+}
+_WORDS = {
+    **dict.fromkeys(("hundred",), 1e2),
+    **dict.fromkeys(("thousand", "tausend"), 1e3),
+    **dict.fromkeys(("万", "萬"), 1e4),
+    "lakh": 1e5,
+    **dict.fromkeys(("million", "millionen", "mio.", "mio", "mln"), 1e6),
+    "crore": 1e7,
+    **dict.fromkeys(("億", "亿"), 1e8),
+    **dict.fromkeys(("billion", "milliard", "milliarden", "mrd.", "mrd"), 1e9),
+    **dict.fromkeys(("trillion", "兆"), 1e12),
+}
+_WORD = "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True))
+_AMOUNT = re.compile(
+    r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:us|[ac])?\$|[€£¥₹]|(?:usd|eur|gbp|jpy|cny|rmb|inr|chf)(?=[\s0-9]))\s*)?"
+    r"(?P<second_sign>[+-]?)\s*(?:"
+    r"(?:(?P<whole>[0-9]{1,3})\s+)?(?P<over>[0-9]{1,3})\s?/\s?(?P<under>[1-9][0-9]{0,2})(?![0-9/])|"
+    r"(?:x\s*)?(?P<base>[0-9]{1,4})\s*(?:\^|\*\*)\s*\(?(?P<power>[+-]?[0-9]{1,3})\)?(?![0-9])|"
+    rf"(?:x\s*)?(?P<number>{_GROUPS}|{NUMBER.removeprefix('[+-]?')}|[0-9]+,[0-9]+)(?![0-9])"
+    r"(?:\s*[x*·]\s*10\s*(?:\^|\*\*)\s*\(?(?P<exponent>[+-]?[0-9]{1,3})\)?(?![0-9]))?"
+    r")"
+    rf"(?:\s*\+)?(?:[\s-]*(?P<word>(?:hundred\s+(?=[tmb]))?(?:{_WORD}))s?(?![a-z]))?"
+    r"(?:[\s-]*(?P<unit>[^\W0-9_]|[%‰$€£¥¢°]|/\s*[a-z]).*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_SUFFIX = re.compile(r"(k|mn|bn|tn|[mbt])(?![a-z])\.?\s*", re.IGNORECASE)
+_SUFFIXES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "t": 1e12, "tn": 1e12}
+_UNITS_TOO = frozenset("mt")  # a metre and a tonne, unless something else is asked for
+_FOREIGN = {
+    **dict.fromkeys(("prozent", "pour cent", "por ciento", "per cento"), "%"),
+    **dict.fromkeys(("tonnen", "toneladas"), "t"),
+    **dict.fromkeys(("stunden", "heures", "horas"), "h"),
+    **dict.fromkeys(("tage", "tagen", "jours", "dias", "días"), "days"),
+    **dict.fromkeys(("millionen", "millones", "mio.", "mio"), "million"),
+    **dict.fromkeys(("milliarden", "milliards", "mrd.", "mrd"), "billion"),
+}
+_FOREIGN_WORD = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, _FOREIGN))})(?![^\W_])", re.IGNORECASE)
+
+_SMALL = {
+    word: number
+    for number, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+        "eighteen nineteen".split()
+    )
+} | {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
+_PARTS = {
+    **dict.fromkeys(("half", "halves"), 2),
+    **dict.fromkeys(("third", "thirds"), 3),
+    **dict.fromkeys(("quarter", "quarters"), 4),
+    **dict.fromkeys(("fifth", "fifths"), 5),
+    **dict.fromkeys(("tenth", "tenths"), 10),
+}
+_FOLDS = {"once": 1, "twice": 2, "thrice": 3, "double": 2, "triple": 3, "quadruple": 4}
+_ODDS = re.compile(r"(?P<over>[a-z]+|[0-9.,]+)\s+(?:in|out\s+of)\s+(?:every\s+)?(?P<under>[a-z]+|[0-9.,]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The unit that a question asks for.
+
+    Attributes:
+        text: As written; ``rest`` is what follows its magnitude (``gallons`` of ``million gallons``).
+        unit: What it measures, its magnitude included.
+        magnitude: 1e6 in ``million gallons``.
+    """
+
+    text: str = ""
+    rest: str = ""
+    unit: Unit = Unit(None)
+    magnitude: float = 1.0
+
+
+@lru_cache(maxsize=4096)
+def read_asked(text: str) -> Asked:
+    """Read the unit that a question asks for, perhaps with a magnitude before it (``million litres``)."""
+    text = " ".join(text.replace("_", " ").split())
+    first, _, rest = text.partition(" ")
+    magnitude = _WORDS.get(first.lower(), 1.0)
+    rest = text if magnitude == 1.0 else rest.removeprefix("of ")
+    unit = find_unit(rest) or _ASKED_ONLY.get(rest.lower()) or Unit(None)
+    return Asked(text, rest, Unit(unit.dimension, unit.factor * magnitude), magnitude)
+
+
+_ASKED_ONLY = {
+    **dict.fromkeys(("fraction", "share", "proportion"), Unit("share", 100.0)),
+    **dict.fromkeys(("ratio", "factor"), Unit("multiple")),
+}
+
+
+class Amount(NamedTuple):
+    """An amount before its unit is looked up; ``scale`` is its word's (million), 0 where it has none."""
+
+    number: float
+    scale: float
+    unit: str
+    currency: str
+    is_share: bool
+    is_comma: bool
+
+
+def without_hedges(text: str) -> str:
+    """Drop hedges, bounds and end punctuation around a value."""
+    text = _SPREAD.sub("", text, 1) if "±" in text or "+/-" in text else text
+    text = text.lstrip(" \"'").rstrip(_END)
+    while (hedge := _HEDGE.match(text)) is not None and hedge.end() < len(text):
+        text = text[hedge.end() :]
+    return _HEDGE_AFTER.sub("", text)
+
+
+def parse_amount(text: str, asked: Asked) -> Amount | None:
+    """Read an amount; None where the text is anything else."""
+    text = without_hedges(text)
+    if _POINT.fullmatch(text):
+        return Amount(float(text), 0.0, "", "", False, False)
+    text, unit = _without_asked(text, asked)
+    text, n_foreign = _FOREIGN_WORD.subn(lambda word: _FOREIGN[word[0].lower()], text)
+    share = _read_odds(text)
+    if share is not None:
+        return Amount(100.0 * share, 0.0, "%", "", False, False)
+    spelled = _without_words(text, asked)
+    text, is_share = spelled if spelled is not None else (text, False)
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        return None
+    number = _number_of(match, bool(n_foreign))
+    if not math.isfinite(number):
+        return None
+    scale = math.prod(_WORDS[word] for word in match["word"].lower().split()) if match["word"] else 0.0
+    own = text[match.start("unit") :].strip() if match["unit"] else ""
+    return Amount(
+        -number if "-" in match["sign"] + match["second_sign"] else number,
+        scale,
+        f"{own} {unit}".strip(),
+        _CURRENCIES[match["currency"].lower()] if match["currency"] else "",
+        is_share or match["over"] is not None,
+        not n_foreign and match["exponent"] is None and re.fullmatch(r"[0-9]+,[0-9]+", match["number"] or "") is not None
+        and re.fullmatch(_GROUPS, match["number"]) is None,
+    )
+
+
+def _without_asked(text: str, asked: Asked) -> tuple[str, str]:
+    """Cut the unit asked for off a text, before or after the number: the rest, and the unit where it stood there."""
+    for unit in dict.fromkeys((asked.text, asked.rest)):
+        same_case = asked.unit.dimension is not None
+        known, whole = (unit, text) if same_case else (unit.lower(), text.lower())
+        if unit and whole.endswith(known) and not whole[: -len(known)][-1:].isalpha():
+            return text[: -len(known)].rstrip(" -"), unit
+        if unit and len(known) > 1 and whole.startswith(known) and whole[len(known) : len(known) + 1] in (" ", ":", "="):
+            return re.sub(r"^\s*(?:of|is|was)?\s*[:=]?\s*", "", text[len(known) :]), unit
+    return text, ""
+
+
+def _read_odds(text: str) -> float | None:
+    """Read ``1 in 5`` or ``three out of four`` as a share of 1."""
+    odds = _ODDS.fullmatch(text)
+    if odds is None:
+        return None
+    if re.fullmatch("(?:19|20)[0-9]{2}", odds["under"]):  # 7 in 2024
+        return None
+    over, under = (_SMALL.get(odds[name].lower(), odds[name].replace(",", "")) for name in ("over", "under"))
+    try:
+        return float(over) / float(under)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _without_words(text: str, asked: Asked) -> tuple[str, bool] | None:
+    """Write number words at the beginning as digits: the text, and whether they name parts (``two thirds``)."""
+    words = text.lower().replace("-", " ").split()
+    if not words or not words[0].isascii() or not words[0].isalpha():
+        return None
+    if len(words) == 1 and asked.unit.dimension in (None, "multiple"):
+        fold_of = words[0].removesuffix("fold")
+        if fold_of != words[0] and fold_of in _SMALL:
+            return f"{_SMALL[fold_of]}x", False
+        if asked.unit.dimension and words[0].removesuffix("d") in ("double", "triple", "quadruple"):
+            return f"{_FOLDS[words[0].removesuffix('d')]}", False
+        if asked.unit.dimension and words[0] in _FOLDS:
+            return f"{_FOLDS[words[0]]}", False
+    if words[:2] == ["factor", "of"] or words[:3] == ["a", "factor", "of"]:
+        return re.sub(r"^(?:a\s+)?factor\s+of\s+", "", text, flags=re.IGNORECASE) + "x", False
+    number, n_read, is_share = _count_words(words)
+    if not n_read:
+        return None
+    rest = re.split(r"[\s-]+", text, maxsplit=n_read)
+    return f"{number!r} {rest[n_read] if len(rest) > n_read else ''}".strip(), is_share
+
+
+def _count_words(words: list[str]) -> tuple[float, int, bool]:
+    """Read number words below a thousand: the number, how many words it has (0: none), whether they name parts."""
+    number, n_read, last = 0.0, 0, math.inf
+    if words[0] in ("a", "an", "half") and len(words) > 1 or words[0] == "half":
+        named = words[0] == "half"
+        follows = words[1] if len(words) > 1 else ""
+        if named:
+            skipped = 2 if follows in ("a", "an", "of") else 1
+            return 0.5, skipped, True
+        if follows in _PARTS:
+            return 1 / _PARTS[follows], 2, True
+        if follows == "dozen":
+            return 12.0, 2, False
+        return (1.0, 1, False) if follows in _WORDS else (0.0, 0, False)
+    for word in words:
+        if word in _SMALL and (small := _SMALL[word]) < last and (last == math.inf or small):
+            number, last = number + small, 10 if small >= 20 else 0
+        elif word == "hundred" and 0 < number < 20:
+            number, last = number * 100, 100
+        elif word == "and" and last == 100 and words[n_read + 1 : n_read + 2] and words[n_read + 1] in _SMALL:
+            pass
+        else:
+            break
+        n_read += 1
+    follows = words[n_read : n_read + 3]
+    if n_read and follows[:1] and follows[0] in _PARTS and number < 20:
+        return number / _PARTS[follows[0]], n_read + 1, True
+    if n_read and follows[:3] == ["and", "a", "half"]:
+        return number + 0.5, n_read + 3, False
+    if n_read and follows[:1] == ["dozen"]:
+        return number * 12, n_read + 1, False
+    return number, n_read, False
+
+
+def _number_of(match: re.Match[str], is_foreign: bool) -> float:
+    """Compute an amount's number, without its word; infinite where it is too large."""
+    try:
+        if match["over"] is not None:
+            return float(match["whole"] or 0) + int(match["over"]) / int(match["under"])
+        if match["base"] is not None:
+            return float(match["base"]) ** int(match["power"])
+        text = match["number"].replace("'", "").replace(" ", "")
+        points, commas = text.count("."), text.count(",")
+        if is_foreign or (points and commas and text.rindex(",") > text.rindex(".")) or points > 1:
+            groups = re.fullmatch(r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]+)?", text)
+            text = (text.replace(".", "") if groups else text).replace(",", ".")
+        elif commas and re.fullmatch(_GROUPS, match["number"]) is None:
+            text = text.replace(",", ".")
+        elif commas:
+            text = text.replace(",", "") if " " not in match["number"] and "'" not in match["number"] else text.replace(",", ".")
+        return float(text) * 10.0 ** int(match["exponent"] or 0)
+    except (OverflowError, ZeroDivisionError, ValueError):
+        return math.inf
+
+
+def measure(amount: Amount, asked: Asked) -> tuple[float, str] | None:
+    """Convert an amount to SI base units: the number and its dimension, empty where it has none; None: it has a unit
+    that is not known."""
+    scale, unit = amount.scale or 1.0, amount.unit
+    if not unit and not amount.currency:
+        found = asked.unit
+        if amount.is_share and found.dimension == "share":
+            found = Unit("share", 100.0)
+        elif amount.scale:
+            found = Unit(found.dimension, found.factor / asked.magnitude)
+        is_known = not amount.is_comma or found.dimension is not None
+    else:
+        looked_up = _find_currency(amount.currency, unit) if amount.currency else _find_own(unit, asked)
+        if looked_up is None:
+            return None
+        found, suffix = looked_up
+        scale, is_known = scale * suffix, True
+    number = amount.number * scale * found.factor
+    return (number, found.dimension or "") if is_known and math.isfinite(number) else None
+
+
+def _find_currency(currency: str, rest: str) -> tuple[Unit, float] | None:
+    suffix = _SUFFIX.match(rest)
+    scale = _SUFFIXES[suffix[1].lower()] if suffix else 1.0
+    rest = rest[suffix.end() :] if suffix else rest
+    money = find_unit(currency)
+    if money is None or not rest or find_unit(rest) == money:
+        return None if money is None else (money, scale)
+    unit = find_unit(f"{currency} {rest}" if not rest.startswith("/") else currency + rest)
+    named = find_unit(rest)  # $5 USD per hour
+    if unit is None and named is not None and (named.dimension or "").startswith(f"{money.dimension}/"):
+        unit = named
+    return None if unit is None else (unit, scale)
+
+
+def _find_own(unit: str, asked: Asked) -> tuple[Unit, float] | None:
+    """Find an amount's own unit, and the magnitude of a letter before it (5 B parameters); the unit decides."""
+    if asked.magnitude != 1.0 and fold(unit) == fold(asked.text):
+        return asked.unit, 1.0
+    if _names_asked(unit, asked.rest):
+        return replace(asked.unit, factor=asked.unit.factor / asked.magnitude), 1.0
+    known, suffix = find_unit(unit.replace("^", "").replace("_", " ")), _SUFFIX.match(unit)
+    if suffix is None or (known is not None and (known.dimension == asked.unit.dimension or suffix.end() < len(unit))):
+        return None if known is None else (known, 1.0)
+    rest = unit[suffix.end() :]
+    if known is not None and not rest and unit in _UNITS_TOO and not asked.text:
+        return known, 1.0
+    base = Asked(asked.text, asked.rest, replace(asked.unit, factor=asked.unit.factor / asked.magnitude))
+    found = (base.unit, 1.0) if not rest else _find_own(rest, base) if not _SUFFIX.match(rest) else None
+    if found is None and known is not None:
+        return known, 1.0
+    return None if found is None else (found[0], found[1] * _SUFFIXES[suffix[1].lower()])
+
+
+@lru_cache(maxsize=4096)
+def _names_asked(unit: str, asked: str) -> bool:
+    """Tell whether a unit is the one asked for, in one of its spellings or without its adjectives (GPUs, H100 GPUs)."""
+    own, wanted = ([word.removesuffix("s") for word in fold(text.replace("_", " ")).split()] for text in (unit, asked))
+    if own == wanted:
+        return find_unit(unit) in (None, find_unit(asked))  # mW is not MW
+    return find_unit(asked) is None and bool(own) and own[-1:] == wanted[-1:] and set(own) <= set(wanted)

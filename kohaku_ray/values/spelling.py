@@ -1,0 +1,91 @@
+"""Characters that look alike, and the key by which two texts are one answer."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_SPACED_THOUSANDS = re.compile("(?<=[0-9])[\u00a0\u2000-\u200a\u202f](?=[0-9]{3}(?![0-9]))")
+_MARKUP = (
+    (re.compile(r"<su[pb]>\s*([^<]*?)\s*</su([pb])>", re.IGNORECASE), lambda match: "^" * (match[2] in "pP") + match[1]),
+    (re.compile(r"\\(?:times|cdot)\b ?"), lambda match: "x"),
+    (re.compile(r"\\(?:approx|sim)\b ?"), lambda match: "~"),
+    (re.compile(r"\\(?:text|mathrm|mathit|textbf|mathbf)\s*\{([^{}]*)\}"), lambda match: match[1]),
+    (re.compile(r"\^\{\s*([^{}]*?)\s*\}"), lambda match: "^" + match[1]),
+    (re.compile(r"\\([,;:! ])"), lambda match: " "),
+    (re.compile(r"\\([%$&#_])"), lambda match: match[1]),
+)
+_IN_DOLLARS = re.compile(r"\$([^$]*[\\^x][^$]*)\$")
+_LOOKALIKES = {
+    **dict.fromkeys("−⁃˗", "-"),
+    **dict.fromkeys("×✕✖⨯∗", "x"),
+    **dict.fromkeys("·⋅∙•", "·"),
+    **dict.fromkeys("≈≃≅∼～∽", "~"),
+    **dict.fromkeys("≤⩽≦", "<="),
+    **dict.fromkeys("≥⩾≧", ">="),
+    **dict.fromkeys("‘’ʼ′`´", "'"),
+    **dict.fromkeys("“”„«»″", '"'),
+    **dict.fromkeys("⁄∕", "/"),
+    "٫": ".",
+    "٬": ",",
+    "μ": "u",
+}
+
+_ARTICLE = re.compile(r"^(?:the|an?)\s+(?=\S)|(?<=\s)the\s+(?=\S)")
+_JOINT = re.compile(r"(?<=\w)(?:\s*[-_]\s+|\s+|[-_]+)(?=\w)")
+
+
+@lru_cache(maxsize=65536)
+def plain_characters(text: str) -> str:
+    """Write what looks alike alike: NFKC, ASCII digits, dashes, quotes and spaces, ``^`` before an exponent.
+
+    Characters of no width are dropped, a narrow space between digits in groups of three too, and the marks of LaTeX
+    and HTML around an exponent.
+    """
+    if not text.isascii():
+        text = _SUPERSCRIPT.sub(lambda match: "^" + unicodedata.normalize("NFKC", match[0]), text)
+        text = "".join(map(_plain_character, _SPACED_THOUSANDS.sub("", text)))
+        text = _SPACED_THOUSANDS.sub("", unicodedata.normalize("NFKC", text))
+        text = "".join(map(_ascii_character, text))
+    if "\\" in text or "<" in text or "{" in text or "$" in text:
+        text = _IN_DOLLARS.sub(r"\1", text)
+        for pattern, written in _MARKUP:
+            text = pattern.sub(written, text)
+    return " ".join(text.split())
+
+
+def _plain_character(char: str) -> str:
+    """Write a vulgar fraction as ``1/2``, apart from a number before it; leave what NFKC reads well."""
+    if unicodedata.category(char) == "Cf":
+        return ""
+    if unicodedata.decomposition(char).startswith("<fraction>"):
+        return f" {unicodedata.normalize('NFKC', char).replace('⁄', '/')}"
+    return _LOOKALIKES.get(char, char)
+
+
+def _ascii_character(char: str) -> str:
+    if char.isascii():
+        return char
+    if char.isdecimal():
+        return str(unicodedata.decimal(char))
+    if unicodedata.category(char) == "Pd":
+        return "-"
+    return _LOOKALIKES.get(char, char)
+
+
+def text_key(text: str) -> str:
+    """The key of a text: without case, articles, end punctuation and quotes, hyphens and spaces.
+
+    Two digits stay apart where a hyphen or space parts them: ``Llama 3 8B`` is not ``Llama 38B``.
+    """
+    folded = " ".join(plain_characters(text).casefold().split())
+    key = _ARTICLE.sub("", folded.strip("\"'").rstrip(" .,;:!?\"'").lstrip(" \"'"))
+    return _JOINT.sub(_join, key) or folded
+
+
+def _join(match: re.Match[str]) -> str:
+    text = match.string
+    parts_digits = text[match.start() - 1].isdigit() and text[match.end()].isdigit()
+    return " " if parts_digits else ""
