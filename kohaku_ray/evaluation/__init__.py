@@ -7,6 +7,7 @@ from collections.abc import Mapping
 METRICS: Mapping[str, str] = {
     "wattbot": "kohaku_ray.evaluation.wattbot:WATTBOT",
     "kaggle": "kohaku_ray.evaluation.wattbot:KAGGLE",
+    "wattbot2026": "kohaku_ray.evaluation.wattbot2026:WATTBOT2026",
     "exact": "kohaku_ray.evaluation.answers:EXACT",
     "answer": "kohaku_ray.evaluation.answers:ANSWER",
     "label": "kohaku_ray.evaluation.label:LABEL",

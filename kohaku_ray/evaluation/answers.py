@@ -14,33 +14,33 @@ from collections import Counter
 
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
-from kohaku_ray.evaluation.wattbot import close
-from kohaku_ray.values.read import fold, is_abstention, is_blank_strict, parse_number
+from kohaku_ray.values.normalise import normalise as normalise_value
+from kohaku_ray.values.normalise import same
+from kohaku_ray.values.read import fold, is_abstention, is_blank_strict
 
 
-def exact_value(truth: str, given: str) -> float:
-    """Score a value: 1.0 when the texts are equal folded, or both are numbers within 0.1 %; 0.0 otherwise.
+def exact_value(truth: str, given: str, unit: str | None = None) -> float:
+    """Score a value: 1.0 when a vote takes it for the true one (``values.normalise``); 0.0 otherwise.
 
     Only an empty cell and ``is_blank`` are no answer: ``NA`` or ``none`` may be one.
     """
     if is_blank_strict(truth) or is_blank_strict(given):
         return float(is_blank_strict(truth) and is_blank_strict(given))
-    true_number, number = parse_number(truth), parse_number(given)
-    if true_number is not None and number is not None:
-        return float(close(true_number, number))
-    return float(fold(truth) == fold(given))
+    true_value, value = normalise_value(truth, unit), normalise_value(given, unit)
+    is_null = true_value.kind == "blank"  # NA, none
+    return float(fold(truth) == fold(given) if is_null else same(true_value, value))
 
 
 def _mark_values(truth: Submission) -> OutcomeMarks:
     rows = list(truth.rows.values())
-    return OutcomeMarks(by_value={"value": lambda at, text: exact_value(rows[at].answer_value, text)})
+    return OutcomeMarks(by_value={"value": lambda at, text: exact_value(rows[at].answer_value, text, rows[at].answer_unit)})
 
 
 EXACT = Metric(
     name="exact",
     title="Share of values that are the true ones",
     parts={"value": Part()},
-    rate=lambda truth, given: {"value": exact_value(truth.answer_value, given.answer_value)},
+    rate=lambda truth, given: {"value": exact_value(truth.answer_value, given.answer_value, truth.answer_unit)},
     unanswerable=lambda truth: is_blank_strict(truth.answer_value),
     marks=_mark_values,
     truth_columns=("answer_value",),

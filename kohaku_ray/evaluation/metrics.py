@@ -151,6 +151,9 @@ class Metric:
         classes: All classes, in the order shown.
         class_notes: What classes mean, in a few words, by name.
         truth_columns: Columns that a truth file must have beside ``id``; of a tuple, any one.
+        given_columns: Columns of a submission that are read beside ``answer_value`` and ``ref_id``; one that a
+            submission lacks counts as right.
+        oddity: Says what is odd about a question's gold answer and how it is read; empty: nothing.
         gold: A question's gold value as shown; empty: it has none.
         needs_gold: A question without a gold value is not scored.
         figures: Figures of a whole set of predictions.
@@ -167,6 +170,8 @@ class Metric:
     classes: tuple[str, ...] = ()
     class_notes: Mapping[str, str] = field(default_factory=dict)
     truth_columns: tuple[str | tuple[str, ...], ...] = ("answer_value", "ref_id")
+    given_columns: tuple[str, ...] = ()
+    oddity: Callable[[SubmissionRow], str] = lambda truth: ""
     gold: Callable[[SubmissionRow], str] = lambda truth: truth.answer_value
     needs_gold: bool = False
     figures: FiguresOf | None = None

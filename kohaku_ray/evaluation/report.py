@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -27,6 +27,7 @@ class FileReport:
         n_without_id: Rows left out because their id is empty.
         errors: Number of wrong predictions in each class of the report's ``classes``.
         figures: Figures of the whole set by metric, for metrics that have any.
+        odd: What else is odd, a line each.
     """
 
     file: str
@@ -37,6 +38,7 @@ class FileReport:
     n_without_id: int
     errors: Mapping[str, int]
     figures: Mapping[str, Figures] = field(default_factory=dict)
+    odd: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -48,7 +50,7 @@ class FileReport:
             (self.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
         )
         nameless = [f"{self.n_without_id} rows without an id, left out"] if self.n_without_id else []
-        return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in found if ids] + nameless
+        return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in found if ids] + nameless + list(self.odd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,11 @@ def run_score(
     parts = parts_of(truth, by) if by is not None else {"": truth}
     submissions = [read_submission(path) for path in files]
     reports = tuple(
-        replace(file_report(truth, each, classifier), figures=_figures(truth, each, found, split_by))
+        replace(
+            file_report(truth, each, classifier),
+            figures=_figures(truth, each, found, split_by),
+            odd=tuple(_lacking_columns(each, found)),
+        )
         for each in submissions
     )
     records = []
@@ -120,7 +126,21 @@ def run_score(
                 record["errors"] = dict(report.errors)
             records.append(record)
     classes = classifier.classes if classifier is not None else ()
-    return ScoreReport(records, reports, file_report(truth, truth, classifier), found, classes, by, errors)
+    whole = replace(file_report(truth, truth, classifier), odd=tuple(gold_oddities(truth, found)))
+    return ScoreReport(records, reports, whole, found, classes, by, errors)
+
+
+def gold_oddities(truth: Submission, metrics: Sequence[Metric]) -> Iterator[str]:
+    """Say what is odd about gold answers, and how the metrics read it."""
+    for key, row in truth.rows.items():
+        yield from dict.fromkeys(f"{key}: {odd}" for metric in metrics if (odd := metric.oddity(row)))
+
+
+def _lacking_columns(given: Submission, metrics: Sequence[Metric]) -> Iterator[str]:
+    for metric in metrics:
+        lacking = [name for name in metric.given_columns if name not in given.header]
+        if lacking:
+            yield f"has no column {' and '.join(lacking)}: {metric.name} scores its abstentions without"
 
 
 def _figures(

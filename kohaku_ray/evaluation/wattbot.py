@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_refs
 from kohaku_ray.records import BLANK
+from kohaku_ray.values.normalise import normalise, same
 from kohaku_ray.values.read import BOOLEANS, fold, is_abstention, is_blank, parse_number, parse_pair, split_list
 
 _KAGGLE_TOLERANCE = 1e-3
@@ -159,7 +160,8 @@ CLASS_NOTES = {
     UNIT_CONVERSION: "off by a power of ten, within 5 %",
     ROUNDING: "at most 10 % off the true number",
     VALUE_SELECTION: "another number, farther off than rounding, or another year",
-    TYPE_MISMATCH: "a number where the truth is a range or text, or the other way round",
+    TYPE_MISMATCH: "a number where the truth is a range or text, or the other way round, or the right value in a spelling "
+    "that the scorer does not read",
     CATEGORICAL_MISMATCH: "another text than the truth",
     REFERENCE_MISMATCH: "the right value, but other references than the truth",
 }
@@ -171,23 +173,33 @@ ERROR_CLASSES = tuple(CLASS_NOTES)
 def classify(truth: SubmissionRow, given: SubmissionRow) -> str | None:
     """Name the class of a wrong prediction; None where nothing is wrong.
 
-    Wrong means less than the full ``wattbot`` score. References are checked only where the value is right. A range
-    is a unit conversion or a rounding error when each of its wrong ends is one; a year for another year is neither.
+    Wrong means less than the full ``wattbot`` score; see ``class_of``.
+    """
+    return class_of(truth, given, wattbot_value(truth.answer_value, given.answer_value))
+
+
+def class_of(truth: SubmissionRow, given: SubmissionRow, value_score: float) -> str | None:
+    """Name the class of a prediction whose value has a score (1.0: right); None where nothing is wrong.
+
+    Values are read as a vote reads them. References are checked only where the value is right. A range is a unit
+    conversion or a rounding error when each of its wrong ends is one; a year for another year is neither.
     """
     if is_blank(truth.answer_value) and not is_blank(given.answer_value):
         return FALSE_POSITIVE
     if is_blank(given.answer_value) and not is_blank(truth.answer_value):
         return FALSE_NEGATIVE
-    if wattbot_value(truth.answer_value, given.answer_value):
+    if value_score:
         return None if wattbot_refs(truth.refs_raw) == wattbot_refs(given.refs_raw) else REFERENCE_MISMATCH
-    true_numbers, numbers = _numbers(truth.answer_value), _numbers(given.answer_value)
-    if len(true_numbers) != len(numbers):
+    true_value, value = (normalise(row.answer_value, truth.answer_unit) for row in (truth, given))
+    true_numbers, numbers = true_value.numbers, value.numbers
+    if same(true_value, value) or (true_value.kind, true_value.dimension) != (value.kind, value.dimension):
         return TYPE_MISMATCH
     if not numbers:
         return CATEGORICAL_MISMATCH
     if _are_years(truth, true_numbers, numbers):
         return VALUE_SELECTION
-    return _numeric_class([pair for pair in zip(true_numbers, numbers, strict=True) if not close(*pair)])
+    pairs = list(zip(true_numbers, numbers, strict=True))
+    return _numeric_class([pair for pair in pairs if not close(*pair)] or pairs)
 
 
 def is_unit_conversion(truth: float, given: float) -> bool:
@@ -207,12 +219,6 @@ def is_rounding(truth: float, given: float) -> bool:
 def _are_years(truth: SubmissionRow, true_numbers: Sequence[float], numbers: Sequence[float]) -> bool:
     has_no_unit = is_blank(truth.answer_unit) or fold(truth.answer_unit).startswith("year")
     return has_no_unit and all(one.is_integer() and 1500 <= one < 2100 for one in (*true_numbers, *numbers))
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    """Read a number as one, a range as two, text as none."""
-    number = parse_number(text)
-    return (number,) if number is not None else parse_pair(text) or ()
 
 
 def _numeric_class(wrong: Sequence[tuple[float, float]]) -> str:

@@ -67,8 +67,8 @@ def test_every_registered_metric_has_its_name_and_its_formula():
     [
         (
             "watbot",
-            r"metric watbot: no such metric, did you mean wattbot\?; metrics: wattbot, kaggle, exact, answer, label, "
-            r"citations, retrieval, or your",
+            r"metric watbot: no such metric, did you mean wattbot\?; metrics: wattbot, kaggle, wattbot2026, exact, "
+            r"answer, label, citations, retrieval, or your",
         ),
         ("kohaku_ray.evaluation.wattbot:_VALUE", "is of type Part, not Metric: name a Metric"),
     ],
@@ -119,10 +119,10 @@ def test_shares_average_to_the_score_of_every_metric(data, unanswerable):
     [
         ("consistent", [" Consistent"], ["contradict"]),
         ("1000", ["1000.9"], ["1002"]),
-        ("0", ["1e-10"], []),
-        ("1,000", [], ["1000"]),
-        ("[80,90]", [], ["[80, 90]"]),
-        ("1", [], ["one"]),
+        ("0", ["0.0", "zero"], ["1e-10"]),
+        ("1,000", ["1000", "~1000"], ["1"]),
+        ("[80,90]", ["[80, 90]", "80-90"], ["80"]),
+        ("1", ["one", "TRUE"], ["two"]),
         ("NA", ["na"], ["none"]),
         ("None", [], ["is_blank"]),
         ("is_blank", [""], ["5"]),

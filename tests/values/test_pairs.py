@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from kohaku_ray.evaluation.answers import exact_value
-from kohaku_ray.evaluation.wattbot import WATTBOT2026, kaggle_value, wattbot_value
 from kohaku_ray.evaluation.submissions import SubmissionRow
+from kohaku_ray.evaluation.wattbot import kaggle_value, wattbot_value
+from kohaku_ray.evaluation.wattbot2026 import WATTBOT2026
 from kohaku_ray.values.normalise import group_values, normalise
-from kohaku_ray.values.read import is_abstention
-from tests.values.pairs import DIFFERENT, EQUAL
+from kohaku_ray.values.read import is_abstention, parse_number
+from values.pairs import DIFFERENT, EQUAL
 
 DATA = Path(os.environ.get("KOHAKU_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 ROWS = [
@@ -35,3 +36,72 @@ def test_a_vote_groups_what_is_one_answer(first, other, unit, is_same, reason):
     groups = [0, 0] if is_same else [0, 1]
     assert group_values([first, other], unit) == groups, reason
     assert group_values([other, first], unit) == groups, reason
+
+
+@pytest.mark.parametrize(("first", "other", "unit", "is_same", "reason"), ROWS)
+def test_metrics_that_read_values_as_a_vote_does_agree_with_it(first, other, unit, is_same, reason):
+    truth = SubmissionRow("q", answer_value=first, answer_unit=unit or "", refs_raw="['a']")
+    given = SubmissionRow("q", answer_value=other, refs_raw="['a']")
+    assert exact_value(first, other, unit) == is_same, reason
+    is_band = first.startswith("[") and normalise(first, unit).kind == "pair"
+    if is_same or not is_band:  # a number in a band is right and yet another answer than the band
+        assert WATTBOT2026.score_question(truth, given).is_right == is_same, reason
+        assert (WATTBOT2026.classify(truth, given) is None) == is_same, reason
+
+
+PUBLISHED_ALONE = {
+    ("[80,90]", "85"): "kaggle: a number in a true range is right",
+    ("0", "1e-30"): "wattbot: two numbers that differ by less than 1e-9 are equal, in any unit",
+    ("5 mW", "5 MW"): "wattbot and kaggle: units are text, without case",
+    ("1", "yes"): "kaggle: yes is 1 in any unit",
+    ("0", "false"): "kaggle: false is 0 in any unit",
+}
+"""What a published scorer takes for equal and a vote does not group, with its reason."""
+
+
+@pytest.mark.parametrize(("first", "other", "unit", "is_same", "reason"), ROWS)
+def test_a_vote_groups_what_the_published_scorers_take_for_equal(first, other, unit, is_same, reason):
+    is_scored = bool(wattbot_value(first, other) or kaggle_value(first, other))
+    assert not is_scored or is_same or (first, other) in PUBLISHED_ALONE, reason
+
+
+def recorded_values() -> dict[str, tuple[str, set[str]]]:
+    """By question: its unit, and every value that recorded runs and the gold answers spell."""
+    folder = DATA / "wattbot"
+    if not (folder / "predictions").is_dir():
+        pytest.skip(f"there are no recorded runs in {folder}/predictions")
+    units: dict[str, str] = {}
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for path in (folder / "train_QA.csv", *sorted(folder.glob("predictions/*.csv"))):
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            for row in csv.DictReader(file):
+                units.setdefault(row["id"], row.get("answer_unit") or "")
+                values[row["id"]].add((row.get("answer_value") or "").strip())
+    return {key: (units[key], spelled) for key, spelled in values.items()}
+
+
+def test_votes_and_metrics_agree_on_every_value_of_recorded_runs():
+    n_pairs = 0
+    for unit, spelled in recorded_values().values():
+        for first in spelled:
+            for other in spelled:
+                if is_abstention(first) or is_abstention(other):
+                    continue
+                n_pairs += 1
+                is_one = group_values([first, other], unit) == [0, 0]
+                kinds = {normalise(text, unit).kind for text in (first, other)}
+                assert exact_value(first, other, unit) == is_one, (first, other, unit)
+                if wattbot_value(first, other):
+                    assert is_one, (first, other, unit)
+                if kinds != {"pair", "number"} and kaggle_value(first, other) and not near_zero(first, other):
+                    assert is_one, (first, other, unit)
+                if kinds != {"pair", "number"} and "[" not in first:
+                    truth = SubmissionRow("q", answer_value=first, answer_unit=unit)
+                    assert WATTBOT2026.score_question(truth, SubmissionRow("q", answer_value=other)).is_right == is_one
+    assert n_pairs > 1000
+
+
+def near_zero(*texts: str) -> bool:
+    """Whether numbers are so small that kaggle's absolute tolerance of 0.001 takes them for one."""
+    numbers = [number for text in texts if (number := parse_number(text)) is not None]
+    return len(numbers) == 2 and abs(numbers[0] - numbers[1]) <= 1e-3
