@@ -190,9 +190,9 @@ class Run:
 
     @property
     def scores(self) -> pl.DataFrame:
-        """One row per metric of the system; a ``DataError`` says what gold answers are missing."""
-        system, questions = self.config.declaration, self.config.questions
-        scored, why_not = score_run(self.path, resolve(questions.path), system.metrics, questions.limit)
+        """One row per metric of the run; a ``DataError`` says what gold answers are missing."""
+        questions = self.config.questions
+        scored, why_not = score_run(self.path, resolve(questions.path), self.config.metrics, questions.limit)
         if scored is None:
             raise DataError(why_not)
         return pl.DataFrame(scored.report.records)

@@ -156,6 +156,11 @@ class Config(Section):
         """The system."""
         return find_system(self.system)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that score the answers, the headline first."""
+        return self.questions.metrics or self.declaration.metrics
+
     def hide(self, text: str) -> str:
         """Replace the values of environment variables by references, in a text that is printed or written."""
         return self._environment.hide(text)

@@ -171,6 +171,9 @@ class QuestionsConfig(Section):
     question; optional answer_unit, answer_type and gold answers."""
     limit: PositiveInt | None = None
     """Answer only the first questions, this many; None: all."""
+    metrics: tuple[str, ...] | None = None
+    """Metrics that score the answers, the headline first: `wattbot2026`, or your own as `module:NAME`; None: the
+    system's."""
 
 
 class RoleConfig(Section):

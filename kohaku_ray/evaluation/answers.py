@@ -33,7 +33,9 @@ def exact_value(truth: str, given: str, unit: str | None = None) -> float:
 
 def _mark_values(truth: Submission) -> OutcomeMarks:
     rows = list(truth.rows.values())
-    return OutcomeMarks(by_value={"value": lambda at, text: exact_value(rows[at].answer_value, text, rows[at].answer_unit)})
+    return OutcomeMarks(
+        by_value={"value": lambda at, text: exact_value(rows[at].answer_value, text, rows[at].answer_unit)}
+    )
 
 
 EXACT = Metric(

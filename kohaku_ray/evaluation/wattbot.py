@@ -160,8 +160,8 @@ CLASS_NOTES = {
     UNIT_CONVERSION: "off by a power of ten, within 5 %",
     ROUNDING: "at most 10 % off the true number",
     VALUE_SELECTION: "another number, farther off than rounding, or another year",
-    TYPE_MISMATCH: "a number where the truth is a range or text, or the other way round, or the right value in a spelling "
-    "that the scorer does not read",
+    TYPE_MISMATCH: "a number where the truth is a range or text, or the other way round; "
+    "or the right value, spelled as the scorer does not read it",
     CATEGORICAL_MISMATCH: "another text than the truth",
     REFERENCE_MISMATCH: "the right value, but other references than the truth",
 }

@@ -192,11 +192,11 @@ def _manifest_of(path: str, archive: zipfile.ZipFile) -> Manifest:
 def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:
     """Return a run's questions as a file: its name and bytes.
 
-    Without text, columns of gold that hold documents' text and that no metric of the system reads are left out.
+    Without text, columns of gold that hold documents' text and that no metric of the run reads are left out.
     """
     name, data = read_source(config.questions.path)
     read: set[str] = set()
-    for metric in config.declaration.metrics:
+    for metric in config.metrics:
         for column in find_metric(metric).truth_columns:
             read.update([column] if isinstance(column, str) else column)
     left_out = () if with_text else [column for column in _GOLD_TEXTS if column not in read]

@@ -223,7 +223,7 @@ def facts_of(config: Config) -> dict[str, Any]:
     notes = dict.fromkeys(note for one in answering.values() if (note := getattr(one, "note", "")))
     return {
         "system": config.declaration.name,
-        "metrics": list(config.declaration.metrics),
+        "metrics": list(config.metrics),
         "models": models,
         "lead": config.declaration.lead,
         "n_answering": len(answering),

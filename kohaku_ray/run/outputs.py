@@ -124,9 +124,7 @@ def _counted(vote: Row) -> dict[str, Any]:
 
 def _question_scores(config: Config, directory: RunDirectory) -> QuestionScores:
     try:
-        truth, metrics, _ = read_gold(
-            resolve(config.questions.path), [find_metric(name) for name in config.declaration.metrics]
-        )
+        truth, metrics, _ = read_gold(resolve(config.questions.path), [find_metric(name) for name in config.metrics])
         return question_scores(truth, metrics, read_submission(directory.file("submission.csv")))
     except Exception:  # your own metric may raise anything: the run is whole, and the command says why it has no score
         return {}

@@ -74,7 +74,7 @@ def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None,
     from kohaku_ray.run.sources import resolve  # pages import this module, and no configuration
 
     system, questions = config.declaration, config.questions
-    return score_run(summary.run, resolve(questions.path), system.metrics, questions.limit, system.columns.split_by)
+    return score_run(summary.run, resolve(questions.path), config.metrics, questions.limit, system.columns.split_by)
 
 
 def headline(scored: ScoredRun | None, why_not: str, summary: AnswerSummary) -> str:

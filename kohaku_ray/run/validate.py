@@ -27,6 +27,7 @@ from kohaku_ray.errors import (
     did_you_mean,
 )
 from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.report import gold_oddities
 from kohaku_ray.evaluation.truth import read_gold, scored_rows
 from kohaku_ray.index.store import MANIFEST, Index
 from kohaku_ray.models.openai import OpenAIBackend
@@ -167,13 +168,15 @@ def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str
 
     ``known`` are the documents' ids (empty: not known); ``surely`` no document can have another.
     """
-    metrics = [find_metric(name) for name in config.declaration.metrics]
+    metrics = [find_metric(name) for name in config.metrics]
     path = resolve(config.questions.path)
     try:
         truth, fitting, note = read_gold(path, metrics)
     except DataError as error:
         return f", not scored: {str(error).removeprefix(f'{path}: ').removeprefix(f'{os.path.basename(path)} ')}"
-    rows = scored_rows(truth, fitting, config.questions.limit).rows
+    scored = scored_rows(truth, fitting, config.questions.limit)
+    found.lines += [f"warning: {path}: {odd}" for odd in gold_oddities(scored, fitting)]
+    rows = scored.rows
     empty = [key for key, row in rows.items() if not fitting[0].gold(row)]
     if empty and "value" in fitting[0].parts:  # elsewhere a gold answer may be references alone
         found.problems.append(

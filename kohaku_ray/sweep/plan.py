@@ -62,8 +62,8 @@ class Plan:
 
     @property
     def metric(self) -> str:
-        """The metric that compares the cells: the headline of the first run's system."""
-        return self.configs[0].declaration.metrics[0]
+        """The metric that compares the cells: the headline of the first run."""
+        return self.configs[0].metrics[0]
 
     @property
     def finished(self) -> dict[str, Config]:
@@ -181,7 +181,7 @@ class _Planner:
     def check_truth(self, config: Config) -> None:
         """Check that there are gold answers before anything is run."""
         questions = config.questions
-        metric = find_metric(config.declaration.metrics[0])
+        metric = find_metric(config.metrics[0])
         self._once(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
 
     def check(self, config: Config) -> None:

@@ -29,7 +29,7 @@ class QuestionColumns:
     question_id: tuple[str, ...] = ("id", "question_id")
     text: tuple[str, ...] = ("question", "text")
     gold: frozenset[str] = frozenset(
-        {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation", "is_blank"}
+        {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation", "is_blank", "is_na"}
     )
     needed: tuple[str, ...] = ()
     split_by: tuple[str, ...] = ()

@@ -93,8 +93,24 @@ _FOREIGN_WORD = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, _FOREIGN))}
 _SMALL = {
     word: number
     for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-        "eighteen nineteen".split()
+        (
+            *(
+                "zero",
+                "one",
+                "two",
+                "three",
+                "four",
+                "five",
+                "six",
+                "seven",
+                "eight",
+                "nine",
+                "ten",
+                "eleven",
+                "twelve",
+            ),
+            *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+        )
     )
 } | {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 _PARTS = {
@@ -105,7 +121,12 @@ _PARTS = {
     **dict.fromkeys(("tenth", "tenths"), 10),
 }
 _FOLDS = {"once": 1, "twice": 2, "thrice": 3, "double": 2, "triple": 3, "quadruple": 4}
-_ODDS = re.compile(r"(?P<over>[a-z]+|[0-9.,]+)\s+(?:in|out\s+of)\s+(?:every\s+)?(?P<under>[a-z]+|[0-9.,]+)", re.IGNORECASE)
+_ODDS = re.compile(
+    r"(?P<over>[a-z]+|[0-9.,]+)\s+(?:in|out\s+of)\s+(?:every\s+)?(?P<under>[a-z]+|[0-9.,]+)", re.IGNORECASE
+)
+
+
+_BARE = Unit(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +141,7 @@ class Asked:
 
     text: str = ""
     rest: str = ""
-    unit: Unit = Unit(None)
+    unit: Unit = _BARE
     magnitude: float = 1.0
 
 
@@ -131,7 +152,7 @@ def read_asked(text: str) -> Asked:
     first, _, rest = text.partition(" ")
     magnitude = _WORDS.get(first.lower(), 1.0)
     rest = text if magnitude == 1.0 else rest.removeprefix("of ")
-    unit = find_unit(rest) or _ASKED_ONLY.get(rest.lower()) or Unit(None)
+    unit = find_unit(rest) or _ASKED_ONLY.get(rest.lower()) or _BARE
     return Asked(text, rest, Unit(unit.dimension, unit.factor * magnitude), magnitude)
 
 
@@ -181,14 +202,15 @@ def parse_amount(text: str, asked: Asked) -> Amount | None:
         return None
     scale = math.prod(_WORDS[word] for word in match["word"].lower().split()) if match["word"] else 0.0
     own = text[match.start("unit") :].strip() if match["unit"] else ""
+    plain = match["number"] or ""
+    is_comma = "," in plain and "." not in plain and re.fullmatch(_GROUPS, plain) is None
     return Amount(
         -number if "-" in match["sign"] + match["second_sign"] else number,
         scale,
         f"{own} {unit}".strip(),
         _CURRENCIES[match["currency"].lower()] if match["currency"] else "",
         is_share or match["over"] is not None,
-        not n_foreign and match["exponent"] is None and re.fullmatch(r"[0-9]+,[0-9]+", match["number"] or "") is not None
-        and re.fullmatch(_GROUPS, match["number"]) is None,
+        is_comma and not n_foreign and match["exponent"] is None,
     )
 
 
@@ -197,10 +219,11 @@ def _without_asked(text: str, asked: Asked) -> tuple[str, str]:
     for unit in dict.fromkeys((asked.text, asked.rest)):
         same_case = asked.unit.dimension is not None
         known, whole = (unit, text) if same_case else (unit.lower(), text.lower())
-        if unit and whole.endswith(known) and not whole[: -len(known)][-1:].isalpha():
-            return text[: -len(known)].rstrip(" -"), unit
-        if unit and len(known) > 1 and whole.startswith(known) and whole[len(known) : len(known) + 1] in (" ", ":", "="):
-            return re.sub(r"^\s*(?:of|is|was)?\s*[:=]?\s*", "", text[len(known) :]), unit
+        n_chars = len(known)
+        if unit and whole.endswith(known) and not whole[:-n_chars][-1:].isalpha():
+            return text[:-n_chars].rstrip(" -"), unit
+        if n_chars > 1 and whole.startswith(known) and whole[n_chars : n_chars + 1] in (" ", ":", "="):
+            return re.sub(r"^\s*(?:of|is|was)?\s*[:=]?\s*", "", text[n_chars:]), unit
     return text, ""
 
 
@@ -243,12 +266,10 @@ def _without_words(text: str, asked: Asked) -> tuple[str, bool] | None:
 def _count_words(words: list[str]) -> tuple[float, int, bool]:
     """Read number words below a thousand: the number, how many words it has (0: none), whether they name parts."""
     number, n_read, last = 0.0, 0, math.inf
-    if words[0] in ("a", "an", "half") and len(words) > 1 or words[0] == "half":
-        named = words[0] == "half"
-        follows = words[1] if len(words) > 1 else ""
-        if named:
-            skipped = 2 if follows in ("a", "an", "of") else 1
-            return 0.5, skipped, True
+    if words[0] == "half":
+        return 0.5, 2 if words[1:2] and words[1] in ("a", "an", "of") else 1, True
+    if words[0] in ("a", "an") and len(words) > 1:
+        follows = words[1]
         if follows in _PARTS:
             return 1 / _PARTS[follows], 2, True
         if follows == "dozen":
@@ -264,12 +285,12 @@ def _count_words(words: list[str]) -> tuple[float, int, bool]:
         else:
             break
         n_read += 1
-    follows = words[n_read : n_read + 3]
-    if n_read and follows[:1] and follows[0] in _PARTS and number < 20:
-        return number / _PARTS[follows[0]], n_read + 1, True
-    if n_read and follows[:3] == ["and", "a", "half"]:
+    after = words[n_read : n_read + 3]
+    if n_read and after and after[0] in _PARTS and number < 20:
+        return number / _PARTS[after[0]], n_read + 1, True
+    if n_read and after == ["and", "a", "half"]:
         return number + 0.5, n_read + 3, False
-    if n_read and follows[:1] == ["dozen"]:
+    if n_read and after[:1] == ["dozen"]:
         return number * 12, n_read + 1, False
     return number, n_read, False
 
@@ -288,16 +309,19 @@ def _number_of(match: re.Match[str], is_foreign: bool) -> float:
             text = (text.replace(".", "") if groups else text).replace(",", ".")
         elif commas and re.fullmatch(_GROUPS, match["number"]) is None:
             text = text.replace(",", ".")
-        elif commas:
-            text = text.replace(",", "") if " " not in match["number"] and "'" not in match["number"] else text.replace(",", ".")
+        elif commas:  # beside spaces or apostrophes in groups, it is a decimal mark
+            text = text.replace(",", "" if text == match["number"] else ".")
         return float(text) * 10.0 ** int(match["exponent"] or 0)
     except (OverflowError, ZeroDivisionError, ValueError):
         return math.inf
 
 
 def measure(amount: Amount, asked: Asked) -> tuple[float, str] | None:
-    """Convert an amount to SI base units: the number and its dimension, empty where it has none; None: it has a unit
-    that is not known."""
+    """Convert an amount to SI base units.
+
+    Returns:
+        The number and its dimension, empty where it has none; None where its unit is not known.
+    """
     scale, unit = amount.scale or 1.0, amount.unit
     if not unit and not amount.currency:
         found = asked.unit

@@ -9,7 +9,8 @@ from functools import lru_cache
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _SPACED_THOUSANDS = re.compile("(?<=[0-9])[\u00a0\u2000-\u200a\u202f](?=[0-9]{3}(?![0-9]))")
 _MARKUP = (
-    (re.compile(r"<su[pb]>\s*([^<]*?)\s*</su([pb])>", re.IGNORECASE), lambda match: "^" * (match[2] in "pP") + match[1]),
+    (re.compile(r"<sup>\s*([^<]*?)\s*</sup>", re.IGNORECASE), lambda match: "^" + match[1]),
+    (re.compile(r"<sub>\s*([^<]*?)\s*</sub>", re.IGNORECASE), lambda match: match[1]),
     (re.compile(r"\\(?:times|cdot)\b ?"), lambda match: "x"),
     (re.compile(r"\\(?:approx|sim)\b ?"), lambda match: "~"),
     (re.compile(r"\\(?:text|mathrm|mathit|textbf|mathbf)\s*\{([^{}]*)\}"), lambda match: match[1]),

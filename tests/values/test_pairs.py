@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from values.pairs import DIFFERENT, EQUAL
 
 from kohaku_ray.evaluation.answers import exact_value
 from kohaku_ray.evaluation.submissions import SubmissionRow
@@ -15,7 +16,6 @@ from kohaku_ray.evaluation.wattbot import kaggle_value, wattbot_value
 from kohaku_ray.evaluation.wattbot2026 import WATTBOT2026
 from kohaku_ray.values.normalise import group_values, normalise
 from kohaku_ray.values.read import is_abstention, parse_number
-from values.pairs import DIFFERENT, EQUAL
 
 DATA = Path(os.environ.get("KOHAKU_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 ROWS = [

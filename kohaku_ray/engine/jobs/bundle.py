@@ -398,7 +398,7 @@ def _open_same(path: str, wanted: IndexIdentity, bundle: str) -> Index:
 
 def _scored(run: str, truth: str, config: Config) -> ScoredRun | None:
     system = config.declaration
-    return score_run(run, truth, system.metrics, config.questions.limit, system.columns.split_by)[0]
+    return score_run(run, truth, config.metrics, config.questions.limit, system.columns.split_by)[0]
 
 
 def _records(scored: ScoredRun | None) -> tuple[dict[str, Any], ...]:
