@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from kohaku_ray.values.normalise import LONGEST_NUMBER, normalise
+from kohaku_ray.values.normalise import LONGEST_NUMBER, normalise, write_number
 from kohaku_ray.values.read import BOOLEANS
 from kohaku_ray.values.units import find_unit
 
@@ -36,7 +36,6 @@ _NORMAL = {"number": ("number", "pair"), "range": ("pair",)}
 _FIRST_WORD = re.compile(r"[\W_]*(true|false|yes|no|[01])(?:\.0)?\b(?![.,]?[0-9])", re.IGNORECASE)
 
 _ONE_NUMBER = re.compile(r"^\s*\[\s*([^,\]]+?)\s*,\s*\1\s*\]\s*$")  # a range from a number to itself
-_SEPARATED = re.compile(r"^\s*[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?\s*$")
 
 
 def kind_of(question: str, unit: str | None, answer_type: str | None) -> Kind | None:
@@ -53,14 +52,16 @@ def read_as(value: str, kind: Kind | None, unit: str | None = None) -> tuple[str
     """Read a value as the kind that is asked for (None: any), in the unit that is asked for.
 
     Returns:
-        The value, ``1`` or ``0`` for a true or false one, and whether it is of that kind.
+        The value, ``1`` or ``0`` for a true or false one and a plain number where one is asked for and no unit
+        written (a hedge stays in the answer's sentence), and whether it is of that kind.
     """
     if kind == "boolean":
         word = _FIRST_WORD.match(value)
         return (value, False) if word is None else (BOOLEANS.get(word[1].lower(), word[1]), True)
     if kind is None or kind == "text":
         return value, len(value) <= LONGEST_TEXT
+    if value.lower() in BOOLEANS:
+        return value, False
     if kind == "number":
-        value = _ONE_NUMBER.sub(r"\1", value)
-        value = value.replace(",", "") if _SEPARATED.match(value) else value
-    return value, value.lower() not in BOOLEANS and normalise(value, unit).kind in _NORMAL[kind]
+        value = write_number(_ONE_NUMBER.sub(r"\1", value), unit)
+    return value, normalise(value, unit).kind in _NORMAL[kind]

@@ -159,15 +159,17 @@ def same(first: Value, other: Value) -> bool:
 
 
 def write_number(value: str, unit: str | None = None) -> str:
-    """Write a value that is one number as a plain one, in the unit asked for: ``~4,300 kg`` as ``4.3`` in tonnes.
+    """Write a value that is one number without a unit as a plain one: ``about 5.6 billion`` as ``5600000000``.
 
-    A value that is no number, or one in a unit where none is asked for, is returned as it is.
+    Any other value is returned as it is.
     """
-    read = normalise(value, unit)
-    asked = read_asked(plain_characters("" if unit is None or is_blank(unit) else unit))
-    if read.kind != "number" or read.dimension != (asked.unit.dimension or "") or parse_number(value) is not None:
+    if parse_number(value) is not None or len(value) > LONGEST_NUMBER or is_abstention(value):
         return value
-    number = read.numbers[0] / asked.unit.factor
+    asked = read_asked(plain_characters("" if unit is None or is_blank(unit) else unit))
+    amount = parse_amount(plain_characters(value), asked)
+    if amount is None or amount.unit or amount.currency or (measured := measure(amount, asked)) is None:
+        return value
+    number = measured[0] / asked.unit.factor
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.12g}"
 
 
