@@ -16,7 +16,7 @@ TRUTH = "id,question,answer_value,ref_id\nq1,How much?,1000,['a']\nq2,Which?,GPT
 MEMBERS = (
     "id,answer_value,ref_id\nq1,1000,['a']\nq2,gpt-3,['c']\nq3,5,['a']\n",
     "id,answer_value,ref_id\nq1,7,['a']\nq2,gpt-3,['b']\nq3,is_blank,is_blank\n",
-    "id,answer_value,ref_id\nq1,\"1,000\",\"['a', 'b']\"\nq2,is_blank,is_blank\nq3,is_blank,is_blank\n",
+    "id,answer_value,ref_id\nq1,\"7,000\",\"['a', 'b']\"\nq2,is_blank,is_blank\nq3,is_blank,is_blank\n",
 )
 
 
@@ -38,7 +38,7 @@ def plan(tmp_path):
     return plan_sweep(load_sweep(str(tmp_path / "sweep.yaml"), [], [], str(tmp_path / "out")))
 
 
-@pytest.mark.parametrize("name", ["wattbot", "kaggle", "exact"])
+@pytest.mark.parametrize("name", ["wattbot", "kaggle", "wattbot2026", "exact"])
 def test_an_ensemble_of_one_scores_what_its_members_score_on_average(plan, tmp_path, name):
     metric, sweep = find_metric(name), sweep_results.collect(plan, {}, metric=name)
     truth = read_submission(tmp_path / "truth.csv")
