@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kohaku_ray.values.read import NUMBER, fold
 from kohaku_ray.values.units import Unit, find_unit
 
-_POINT = re.compile(NUMBER)
+POINT = re.compile(NUMBER)
 _HEDGE = re.compile(
     r"(?:[~<>]=?|=|\+/-|±)\s*|"
     r"(?:(?:more|less|greater|fewer|higher|lower|larger|smaller)\s+than|(?:no|not)\s+(?:more|less|fewer)\s+than|"
@@ -129,6 +129,12 @@ _ODDS = re.compile(
 _BARE = Unit(None)
 
 
+MAY_COUNT = re.compile(
+    rf"[0-9]|\b(?:{'|'.join((*_SMALL, *_PARTS, *_FOLDS, *_WORDS, 'dozen'))})|fold\b", re.IGNORECASE
+)
+"""Found in every amount: a text without it is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The unit that a question asks for.
@@ -185,7 +191,7 @@ def without_hedges(text: str) -> str:
 def parse_amount(text: str, asked: Asked) -> Amount | None:
     """Read an amount; None where the text is anything else."""
     text = without_hedges(text)
-    if _POINT.fullmatch(text):
+    if POINT.fullmatch(text):
         return Amount(float(text), 0.0, "", "", False, False)
     text, unit = _without_asked(text, asked)
     text, n_foreign = _FOREIGN_WORD.subn(lambda word: _FOREIGN[word[0].lower()], text)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from kohaku_ray.values.amounts import Amount, Asked, measure, parse_amount, read_asked, without_hedges
+from kohaku_ray.values.amounts import MAY_COUNT, POINT, Amount, Asked, measure, parse_amount, read_asked, without_hedges
 from kohaku_ray.values.read import BOOLEANS, is_abstention, is_blank, parse_number, split_list
 from kohaku_ray.values.spelling import plain_characters, text_key
 
@@ -65,15 +66,19 @@ def normalise(value: str, unit: str | None = None) -> Value:
         return BLANK_VALUE
     if len(value) > LONGEST_NUMBER:
         return Value("text", text=text_key(value))
-    return _normalise(value, "" if unit is None or is_blank(unit) else unit)
+    return _normalise(value.strip(), "" if unit is None or is_blank(unit) else plain_characters(unit))
 
 
 @lru_cache(maxsize=65536)
 def _normalise(value: str, unit: str) -> Value:
+    if POINT.fullmatch(value):
+        asked = read_asked(unit).unit
+        number = float(value) * asked.factor
+        return Value("number", (number,), asked.dimension or "") if math.isfinite(number) else Value("text", text=value)
     text = plain_characters(value)
     if not value.isascii() and is_abstention(text):
         return BLANK_VALUE
-    return _read(text, read_asked(plain_characters(unit))) or Value("text", text=text_key(value))
+    return _read(text, read_asked(unit)) or Value("text", text=text_key(value))
 
 
 def _read(text: str, asked: Asked) -> Value | None:
@@ -84,7 +89,7 @@ def _read(text: str, asked: Asked) -> Value | None:
     bracketed = _BRACKETED.fullmatch(text)
     if bracketed and bracketed[3] in _CLOSING[bracketed[1]]:
         return _list(bracketed, asked)
-    return _number(text, asked) or _pair(text, asked)
+    return (_number(text, asked) or _pair(text, asked)) if MAY_COUNT.search(text) else None
 
 
 def _number(text: str, asked: Asked) -> Value | None:
