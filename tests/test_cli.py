@@ -220,6 +220,15 @@ def test_what_the_environment_gave_is_in_no_message(tmp_path, monkeypatch, capsy
     assert "hunter2secret" not in printed.out + printed.err
 
 
+def test_validate_names_odd_gold_and_a_metric_that_there_is_not(capsys, tmp_path):
+    (tmp_path / "q.csv").write_text('id,question,answer_value,ref_id\nq1,What?,"[5,4]",[halden2023]\n')
+    flags = ["--set", f"questions.path={tmp_path}/q.csv", "--set", f"run={tmp_path}/run"]
+    assert main(["validate", "demo", *flags, "--set", "questions.metrics=[wattbot2026]"]) == 0
+    assert "q1: the band [5,4] has its low end 5 above its high end 4" in capsys.readouterr().out
+    assert main(["validate", "demo", *flags, "--set", "questions.metrics=[wattbot2025]"]) == 2
+    assert "metric wattbot2025: no such metric, did you mean wattbot2026?" in capsys.readouterr().err
+
+
 def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("text")

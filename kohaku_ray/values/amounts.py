@@ -129,9 +129,7 @@ _ODDS = re.compile(
 _BARE = Unit(None)
 
 
-MAY_COUNT = re.compile(
-    rf"[0-9]|\b(?:{'|'.join((*_SMALL, *_PARTS, *_FOLDS, *_WORDS, 'dozen'))})|fold\b", re.IGNORECASE
-)
+MAY_COUNT = re.compile(rf"[0-9]|\b(?:{'|'.join((*_SMALL, *_PARTS, *_FOLDS, *_WORDS, 'dozen'))})|fold\b", re.IGNORECASE)
 """Found in every amount: a text without it is none."""
 
 

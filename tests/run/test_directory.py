@@ -182,6 +182,16 @@ def test_page_and_terminal_score_the_same_questions(tmp_path, limit, n, missing)
     assert render(scored.report).splitlines()[2].split()[-1] == str(missing)
 
 
+def test_a_run_is_scored_by_the_metrics_of_its_questions(tmp_path):
+    truth = small_truth(tmp_path / "truth.csv")
+    config = config_of(tmp_path / "run", f"questions.path={truth}", "questions.metrics=[wattbot2026, exact]")
+    run = small_run(tmp_path / "run", facts=FACTS | facts_of(config), config=CONFIG + f"questions: {{path: {truth}}}")
+    scored, _ = scores_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+    assert [record["metric"] for record in scored.report.records] == ["wattbot2026", "exact"]
+    with open(write_report(str(run)), encoding="utf-8") as handle:
+        assert "wattbot2026" in handle.read()
+
+
 def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
     run, _ = limited_run(tmp_path, 4)
     truth = tmp_path / "truth.csv"

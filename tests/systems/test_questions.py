@@ -64,6 +64,11 @@ def test_every_format_gives_the_same_questions(name, data):
     assert (second.question_id, second.text, second.answer_unit, second.answer_type) == ("q2", "Who?", None, None)
 
 
+def test_that_a_question_has_no_answer_is_gold_too():
+    question, *_ = read_questions("q.csv", b"id,question,is_NA,Quote\nq1,What?,1,0\n")
+    assert question.columns == {"Quote": "0"}
+
+
 @pytest.mark.parametrize("spelling", ["answer_value", "Answer_Value", "ANSWER_VALUE "])
 def test_gold_answers_are_never_handed_on_in_any_case(spelling):
     first, _ = read_questions("q.csv", CSV.replace("answer_value", spelling).encode())
