@@ -126,8 +126,8 @@ def run_score(
                 record["errors"] = dict(report.errors)
             records.append(record)
     classes = classifier.classes if classifier is not None else ()
-    whole = replace(file_report(truth, truth, classifier), odd=tuple(gold_oddities(truth, found)))
-    return ScoreReport(records, reports, whole, found, classes, by, errors)
+    of_truth = replace(file_report(truth, truth, classifier), odd=tuple(gold_oddities(truth, found)))
+    return ScoreReport(records, reports, of_truth, found, classes, by, errors)
 
 
 def gold_oddities(truth: Submission, metrics: Sequence[Metric]) -> Iterator[str]:
