@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from kohaku_ray.values.amounts import read_asked
 from kohaku_ray.values.normalise import LONGEST_NUMBER, normalise, write_number
 from kohaku_ray.values.read import BOOLEANS
-from kohaku_ray.values.units import find_unit
 
 Kind = Literal["number", "range", "boolean", "text"]
 """A range answers a question for a number too: many truths are ranges."""
@@ -43,7 +43,7 @@ def kind_of(question: str, unit: str | None, answer_type: str | None) -> Kind | 
     stated = KINDS.get((answer_type or "").strip().lower())
     if stated is None and STATEMENT.match(question):
         return "boolean"
-    if stated is None and unit and (find_unit(unit) is not None or NUMERIC.search(question)):
+    if stated is None and unit and (read_asked(unit).unit.dimension is not None or NUMERIC.search(question)):
         return "number"
     return stated
 

@@ -24,7 +24,9 @@ _BRACKETED = re.compile(r"([\[({])\s*(.*?)\s*([\])}])\s*([^\[\](){}]*)", re.DOTA
 _CLOSING = {"[": "])", "(": "])", "{": "}"}  # a half-open interval too
 _SEPARATED = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _BETWEEN = re.compile(r"(?:from|between|(?:in\s+)?(?:the\s+|a\s+)?range\s+(?:of|from))\s+", re.IGNORECASE)
-_TO = re.compile(r"\s+(?:to|through|bis|-|~)\s+|(?<=[\w%.)])\s*[-~]\s*(?=[$€£¥]?[+-]?\.?[0-9])", re.IGNORECASE)
+_TO = re.compile(
+    r"\s+(?:to|through|bis|-|~)\s+|\s*\.{2,3}\s*|(?<=[\w%.)])\s*[-~]\s*(?=[$€£¥]?[+-]?\.?[0-9])", re.IGNORECASE
+)
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 _MOST_CUTS = 4  # places at which a range may be cut in two that are tried
 

@@ -82,7 +82,7 @@ def text_key(text: str) -> str:
     Two digits stay apart where a hyphen or space parts them: ``Llama 3 8B`` is not ``Llama 38B``.
     """
     folded = " ".join(plain_characters(text).casefold().split())
-    key = _ARTICLE.sub("", folded.strip("\"'").rstrip(" .,;:!?\"'").lstrip(" \"'"))
+    key = _ARTICLE.sub("", folded.strip("\"'").rstrip(" .,;:!?。\"'").lstrip(" \"'"))
     return _JOINT.sub(_join, key) or folded
 
 

@@ -71,7 +71,7 @@ PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("data", 2.0**20, ("MiB", "mebibyte", "mebibytes")),
     ("data", 2.0**30, ("GiB", "gibibyte", "gibibytes")),
     ("data", 2.0**40, ("TiB", "tebibyte", "tebibytes")),
-    ("share", 1.0, ("%", "percent", "per cent", "pct", "percentage")),
+    ("share", 1.0, ("%", "percent", "per cent", "pct", "percentage", "percentage point", "percentage points", "pp")),
     ("multiple", 1.0, ("x", "X", "×", "times", "fold", "-fold", "multiplier")),
     ("share", 0.1, ("‰", "per mille")),
     ("money", 1.0, ("$", "USD", "US$", "US dollars", "dollar", "dollars")),
