@@ -79,7 +79,7 @@ _AMOUNT = re.compile(
 )
 _SUFFIX = re.compile(r"(k|mn|bn|tn|[mbt])(?![a-z])\.?\s*", re.IGNORECASE)
 _SUFFIXES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "t": 1e12, "tn": 1e12}
-_UNITS_TOO = frozenset("mt")  # a metre and a tonne, unless something else is asked for
+_UNITS_TOO = frozenset("mt")  # a metre and a tonne, unless a count or money is asked for
 _FOREIGN = {
     **dict.fromkeys(("prozent", "pour cent", "por ciento", "per cento"), "%"),
     **dict.fromkeys(("tonnen", "toneladas"), "t"),
@@ -127,7 +127,6 @@ _ODDS = re.compile(
 
 
 _BARE = Unit(None)
-
 
 MAY_COUNT = re.compile(rf"[0-9]|\b(?:{'|'.join((*_SMALL, *_PARTS, *_FOLDS, *_WORDS, 'dozen'))})|fold\b", re.IGNORECASE)
 """Found in every amount: a text without it is none."""
@@ -205,13 +204,13 @@ def parse_amount(text: str, asked: Asked) -> Amount | None:
     if not math.isfinite(number):
         return None
     scale = math.prod(_WORDS[word] for word in match["word"].lower().split()) if match["word"] else 0.0
-    own = text[match.start("unit") :].strip() if match["unit"] else ""
+    after = text[match.start("unit") :].strip() if match["unit"] else ""
     plain = match["number"] or ""
     is_comma = "," in plain and "." not in plain and re.fullmatch(_GROUPS, plain) is None
     return Amount(
         -number if "-" in match["sign"] + match["second_sign"] else number,
         scale,
-        f"{own} {unit}".strip(),
+        f"{after} {unit}".strip(),
         _CURRENCIES[match["currency"].lower()] if match["currency"] else "",
         is_share or match["over"] is not None,
         is_comma and not n_foreign and match["exponent"] is None,
@@ -328,20 +327,20 @@ def measure(amount: Amount, asked: Asked) -> tuple[float, str] | None:
     """
     scale, unit = amount.scale or 1.0, amount.unit
     if not unit and not amount.currency:
-        found = asked.unit
-        if amount.is_share and found.dimension == "share":
-            found = Unit("share", 100.0)
+        base = asked.unit
+        if amount.is_share and base.dimension == "share":
+            base = Unit("share", 100.0)
         elif amount.scale:
-            found = Unit(found.dimension, found.factor / asked.magnitude)
-        is_known = not amount.is_comma or found.dimension is not None
+            base = replace(base, factor=base.factor / asked.magnitude)
+        is_known = not amount.is_comma or base.dimension is not None
     else:
         looked_up = _find_currency(amount.currency, unit) if amount.currency else _find_own(unit, asked)
         if looked_up is None:
             return None
-        found, suffix = looked_up
+        base, suffix = looked_up
         scale, is_known = scale * suffix, True
-    number = amount.number * scale * found.factor
-    return (number, found.dimension or "") if is_known and math.isfinite(number) else None
+    number = amount.number * scale * base.factor
+    return (number, base.dimension or "") if is_known and math.isfinite(number) else None
 
 
 def _find_currency(currency: str, rest: str) -> tuple[Unit, float] | None:
@@ -368,19 +367,22 @@ def _find_own(unit: str, asked: Asked) -> tuple[Unit, float] | None:
     if suffix is None or (known is not None and (known.dimension == asked.unit.dimension or suffix.end() < len(unit))):
         return None if known is None else (known, 1.0)
     rest = unit[suffix.end() :]
-    if known is not None and not rest and unit in _UNITS_TOO and not asked.text:
+    counts = bool(asked.text) and asked.unit.dimension in (None, "money")
+    if known is not None and not rest and unit in _UNITS_TOO and not counts:
         return known, 1.0
     base = Asked(asked.text, asked.rest, replace(asked.unit, factor=asked.unit.factor / asked.magnitude))
-    found = (base.unit, 1.0) if not rest else _find_own(rest, base) if not _SUFFIX.match(rest) else None
-    if found is None and known is not None:
-        return known, 1.0
-    return None if found is None else (found[0], found[1] * _SUFFIXES[suffix[1].lower()])
+    suffixed = (base.unit, 1.0) if not rest else _find_own(rest, base) if not _SUFFIX.match(rest) else None
+    if suffixed is None:
+        return None if known is None else (known, 1.0)
+    return suffixed[0], suffixed[1] * _SUFFIXES[suffix[1].lower()]
 
 
 @lru_cache(maxsize=4096)
 def _names_asked(unit: str, asked: str) -> bool:
     """Tell whether a unit is the one asked for, in one of its spellings or without its adjectives (GPUs, H100 GPUs)."""
-    own, wanted = ([word.removesuffix("s") for word in fold(text.replace("_", " ")).split()] for text in (unit, asked))
-    if own == wanted:
+    words, wanted = (
+        [word.removesuffix("s") for word in fold(text.replace("_", " ")).split()] for text in (unit, asked)
+    )
+    if words == wanted:
         return find_unit(unit) in (None, find_unit(asked))  # mW is not MW
-    return find_unit(asked) is None and bool(own) and own[-1:] == wanted[-1:] and set(own) <= set(wanted)
+    return find_unit(asked) is None and words[-1:] == wanted[-1:] and set(words) <= set(wanted)
