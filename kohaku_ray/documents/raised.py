@@ -1,0 +1,157 @@
+"""Raised and lowered characters: which are exponents, indices and ordinals, and which are the marks of footnotes.
+
+The one rule for PDF, HTML, Markdown and the cells of tables. An exponent is written ``10^9``, ``m^2``; an index is
+joined, ``CO2``, as an ordinal is, ``21st``; the mark of a footnote is set apart in brackets, ``1.58 [2]``, so that it
+is never read as a part of the number or word before it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import partial
+
+from kohaku_ray.documents.sentences import words_of
+
+_SIGNS = str.maketrans("−–‐‑﹣－∗⁎﹡＊", "------****")
+_RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁼⁽⁾ⁱⁿ]+(?:[,·][⁰¹²³⁴-⁹]+)*")
+_LOWERED = re.compile("[₀-₉₊₋₌₍₎ₐₑₒₓₔₕₖₗₘₙₚₛₜ]+")
+
+_SIGNED = re.compile(r"[-+](?:\d+(?:[.,/]\d+)?|[A-Za-zα-ωΑ-Ω]{1,2}\d?)")
+_CHARGE = re.compile(r"\d?[-+]")
+_INTEGER = re.compile(r"\d{1,3}")
+_SIMPLE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|[^\W\d_]+|\*)|\d?[-+]")
+_FORMULA = re.compile(r"(?=.*[-+/*=·×\d)])[-+/*=·×().,\s\w]+")
+_MARK = re.compile(
+    r"{0}(?:\s?[,;-]\s?{0}|{1})*[,;]?".format(r"(?:\d{1,3}[a-z]?|[A-Za-z]{1,2}|[*†‡§¶‖#]+)", r"[*†‡§¶‖#]+")
+)
+_BRACKETED = re.compile(r"\[.*\]|\(.*\)")
+
+_TEN = re.compile(r"(?<![\d.,])(?<![^\W\d_][-‐‑])(?<![A-WYZa-wyz])10$")
+_NUMBER_END = re.compile(r"\d$")
+_FACTOR = re.compile(r"[×·*^]\s*\d{1,3}$")
+_EQUATION = re.compile(r"\s*[=+×·*^]")
+_LAST_WORD = re.compile(r"[^\W_]+$")
+_SYMBOL = re.compile(r"(?:^|(?<=[^\W_]\d)|(?<![^\W\d_]))[^\W\d_]$")
+_QUANTITY = re.compile(r"\d\s?[^\W\d_]$")
+_PRODUCT = re.compile(r"[=+×·*/^(−]\s*\d*[^\W\d_]{2}$")
+_LENGTH = re.compile(r"(?:(?<![^\W\d_])(?:[mµμncdk]m|dam|hm|ft|yd|mi|px|sec|inch|feet|meters?|metres?)|\d\s?in)$")
+_GROUP = re.compile(r"\(([^()]*)\)$|\[([^\[\]]*)\]$|[|‖]$")
+_REACH = 80  # how many characters before a run decide what it is
+_MAX_CHARS = 40  # longest run that may be an exponent or a mark
+_IN_GROUP = re.compile(r"(?!.*[^\W\d_]{3})(?=.*(?:[^\W\d_]|[+×*/=−])).*")
+_UNITS = frozenset("WVAJhBgKCFNLltGMTkdb")  # letters that are seldom squared after a number: 300 W, 552 t, 7B
+
+_ORDINALS = words_of("st nd rd th er re ère e è ème ième nde o os")
+_ORDINAL_BASE = re.compile(r"(?<![\d.,])(?:\d{1,4}|[IVXLC]+)$")
+_ABBREVIATIONS = words_of("Mme Mmes Mlle Mlles Mgr Dr Pr no nos No Nos St Ste Cie Vve Me")
+_ELEMENT = re.compile(r"[A-Z][a-z]?(?![^\W\d_])")
+_NUCLIDE = re.compile(r"\d{1,3}m?")
+
+
+def write_raised(before: str, run: str, after: str = "") -> str:
+    """Write raised characters so that they follow ``before``: ``^9``, ``st`` or ``␣[2]``; ``after`` is what follows."""
+    raised = run.strip().translate(_SIGNS)
+    base = before[-_REACH:].rstrip()
+    if len(raised) > _MAX_CHARS:
+        return _set_apart(before, raised, after)
+    if not raised or not any(char.isalnum() or char in "*†‡§¶‖#+-" for char in raised) or base.endswith("^"):
+        return run
+    if raised in ("TM", "SM", "®", "©"):
+        return {"TM": "™", "SM": "℠"}.get(raised, raised)
+    if raised in ("o", "0", "◦", "°", "º") and _NUMBER_END.search(base) and re.match(r"\s*[CFKNSEW](?!\w)", after):
+        return "°"
+    if _is_ordinal(base, raised, after):
+        return raised
+    # an isotope; a mark in front of its own note or address is followed by a word
+    if (not base or before[-1] in " (") and _NUCLIDE.fullmatch(raised) and _ELEMENT.match(after):
+        return raised
+    if base and _is_exponent(base, raised, after):
+        written = raised if _SIMPLE.fullmatch(raised) else f"({raised})"
+        return f"^{written}" + " " * after[:1].isdigit()
+    if not _MARK.fullmatch(raised) and not _BRACKETED.fullmatch(raised):
+        return _set_apart(before, raised, after)  # words, such as "new" beside a name
+    return write_mark(before, raised, after)
+
+
+def write_mark(before: str, run: str, after: str = "") -> str:
+    """Write the mark of a footnote, or a citation, apart from the word or number before it: ``␣[2]``."""
+    mark = run.strip().translate(_SIGNS).rstrip(",;")
+    return _set_apart(before, mark if _BRACKETED.fullmatch(mark) else f"[{mark}]", after)
+
+
+def write_lowered(before: str, run: str, after: str = "") -> str:
+    """Write lowered characters: joined, ``CO2``, and never a part of a number, ``1010_2``, ``log2 8``."""
+    lowered = run.strip().translate(_SIGNS)
+    if not lowered:
+        return run
+    joint = "_" if before[-1:].isdigit() and lowered[0].isdigit() else ""
+    return f"{joint}{lowered}" + " " * (lowered[-1].isdigit() and after[:1].isdigit())
+
+
+def spell_scripts(text: str) -> str:
+    """Write Unicode's raised and lowered digits and signs, ``10⁹`` and ``CO₂``, by the same rule."""
+    for pattern, write in ((_RAISED, write_raised), (_LOWERED, write_lowered)):
+        text = pattern.sub(partial(_spell, write), text)
+    return text
+
+
+def _spell(write: Callable[[str, str, str], str], match: re.Match[str]) -> str:
+    start, end = match.span()
+    before, after = match.string[max(0, start - _REACH) : start], match.string[end : end + _REACH]
+    return write(before, unicodedata.normalize("NFKC", match[0]), after)
+
+
+def _set_apart(before: str, text: str, after: str) -> str:
+    # behind a full stop it stays with its sentence: "… was measured.[12] The …"
+    is_apart = not before or before[-1].isspace() or before[-1] in ".,;:!?([\"'“‘”’"
+    return f"{'' if is_apart else ' '}{text}{' ' * after[:1].isalnum()}"
+
+
+def _is_ordinal(base: str, raised: str, after: str) -> bool:
+    if raised in _ORDINALS and _ORDINAL_BASE.search(base):
+        # letters are marks too: "19e siècle" goes on with a word, a figure in a cell ends there
+        return len(raised) > 1 or (re.search(r"(?<!\d)\d{3,}$", base) is None and after.lstrip()[:1].isalpha())
+    word = _LAST_WORD.search(base[-8:])
+    return word is not None and f"{word[0]}{raised}" in _ABBREVIATIONS
+
+
+def _is_exponent(base: str, raised: str, after: str) -> bool:
+    """Whether raised characters are an exponent of what they follow."""
+    if _SIGNED.fullmatch(raised):
+        return base[-1].isalnum() or base[-1] in ")]}"
+    if _CHARGE.fullmatch(raised):
+        return base[-1].isalpha() or base[-1] in ")]}" or base[-1].isdigit()
+    is_integer, is_letters = _INTEGER.fullmatch(raised) is not None, raised.isalpha() and len(raised) <= 3
+    is_symbol = _SYMBOL.search(base) is not None
+    if _TEN.search(base):
+        return is_integer or (is_letters and raised[0] not in "abcdefgh") or _is_formula(raised)
+    if is_symbol and not is_integer:
+        return is_letters or raised == "*" or _is_formula(raised)
+    if _NUMBER_END.search(base):
+        is_power_of_two = re.search(r"(?<![\w.,])2$", base) is not None and len(raised) == 2
+        in_formula = is_power_of_two or _FACTOR.search(base) or _EQUATION.match(after)
+        return (is_integer and bool(in_formula)) or (_is_formula(raised) and any(map(str.isalpha, raised)))
+    if not is_integer:
+        return (is_letters or _is_formula(raised)) and _is_group(base)
+    if raised == "1":  # nobody writes the first power
+        return False
+    if _QUANTITY.search(base) and base[-1] in _UNITS:
+        return False
+    return is_symbol or _is_group(base) or _PRODUCT.search(base) is not None or _LENGTH.search(base) is not None
+
+
+def _is_formula(raised: str) -> bool:
+    """Whether it is a formula, such as ``n-1`` or ``2n``, and no list of marks, such as ``1,2`` or ``a,b``."""
+    is_list = re.fullmatch(r"(?:\w{1,3}\s*[,;–-]\s*)+\w{1,3}[,;]?", raised) is not None
+    if not any(map(str.isalnum, raised)):
+        return False
+    has_operator = re.search(r"[+/*=·×]|[^\W\d_]\s*-\s*\d|\d[^\W\d_]", raised) is not None
+    return has_operator and _FORMULA.fullmatch(raised) is not None and (not is_list or "-" in raised)
+
+
+def _is_group(base: str) -> bool:
+    """Whether the text ends in brackets round a formula: ``(1 + x)``, but not ``(2021)`` or ``(see above)``."""
+    group = _GROUP.search(base)
+    return group is not None and _IN_GROUP.fullmatch(group[1] or group[2] or "x") is not None
