@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
+from kohaku_ray.documents.raised import plain_maths, write_lowered, write_raised
 
 
 @dataclass(slots=True)
@@ -35,9 +37,10 @@ MAX_IMAGES = 50  # most pictures kept of a page; more are the tiles of one pictu
 _RULE_THICKNESS = 3.0
 _MIN_RULE = 20.0
 _BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
+_MATHS = re.compile(r"CMMI|CMSY|MSBM|math|MTMI|[tp]xmi|LMMI", re.IGNORECASE)  # fonts for formulas
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe]")
 
-_DIGITS = tuple("0123456789-−–")
+MAX_RATIO = 3.0  # largest ratio of font sizes in one line
 _TEXT, _IMAGE, _VECTOR = 0, 1, 3  # muPDF's kinds of block
 
 _SCALE = 2**15  # units per point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits
@@ -213,7 +216,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
             box = around(list(map(_box, pieces)))
             text, size, bold = _one_font(pieces[0]) if len(pieces) == 1 else _several_fonts(pieces)
             if not (text.isascii() and text.isprintable()):
-                text = clean_print(text)
+                text = plain_maths(clean_print(text))
             stripped = text.strip()
             if not stripped:
                 continue
@@ -239,8 +242,10 @@ def _in_line(run: Sequence[Piece]) -> Iterator[list[Piece]]:
 
 def _continues(last: Piece, piece: Piece) -> bool:
     """Whether only the font separates two pieces: MuPDF joins what is within 0.8 font sizes both ways."""
-    reach = 0.8 * piece["font"]["size"]
-    if abs(piece["y"] - last["y"]) > reach:
+    size, other = piece["font"]["size"], last["font"]["size"]
+    # what is several times as large is a watermark below the text, or an initial beside it
+    reach = 0.8 * (size if size < MAX_RATIO * other else other)
+    if abs(piece["y"] - last["y"]) > 0.8 * min(max(size, other), MAX_RATIO * min(size, other)):
         return False
     box, before = piece["bbox"], last["bbox"]
     if abs(box["x"] - before["x"] - before["w"]) < reach:
@@ -265,7 +270,6 @@ def _several_fonts(pieces: Sequence[Piece]) -> tuple[str, float, bool]:
     texts: list[str] = []
     sizes: dict[float, int] = {}
     n_bold = n_all = 0
-    baseline = pieces[0]["y"]
     for piece in pieces:
         text, size, bold = _one_font(piece)
         n = len(text.strip())
@@ -273,11 +277,76 @@ def _several_fonts(pieces: Sequence[Piece]) -> tuple[str, float, bool]:
         n_all += n
         if bold:
             n_bold += n
-        is_raised = piece["y"] < baseline - 0.1 * piece["font"]["size"]
-        if is_raised and text.startswith(_DIGITS) and texts and texts[-1].endswith("10"):
-            texts.append("^")  # 10⁶ must not read as 106
         texts.append(text)
-    return "".join(texts), max(sizes, key=sizes.__getitem__), 2 * n_bold > n_all
+    size = max(sizes, key=sizes.__getitem__)
+    baselines = [piece["y"] for piece in pieces]
+    is_level = len(sizes) == 1 or max(baselines) - min(baselines) < MIN_LOWERED * size * _SCALE
+    return "".join(texts) if is_level else _with_scripts(pieces, size), size, 2 * n_bold > n_all
+
+
+MIN_RAISED, MIN_LOWERED = 0.15, 0.06  # least distance of a raised and of a lowered character's baseline, in font sizes
+MAX_SCRIPT_SIZE = 0.95  # largest font size of one, as a share of the text's
+
+
+@dataclass(slots=True)
+class _Script:
+    """Neighbouring pieces at one height: 1 raised, -1 lowered, 0 on the baseline; left and right in MuPDF's units."""
+
+    height: int
+    text: str
+    x0: float
+    x1: float
+    is_maths: bool = False  # whether it ends in a font for formulas
+
+
+def _with_scripts(pieces: Sequence[Piece], size: float) -> str:
+    """Text of a line with raised and lowered characters as `raised` writes them; ``size`` is that of most of it."""
+    scripts = _scripts(pieces, size)
+    written = ""
+    for i, script in enumerate(scripts):
+        text, after = script.text, scripts[i + 1].text if i + 1 < len(scripts) else ""
+        if script.height:
+            stripped = text.strip()
+            # in a font for formulas a letter is a name by itself, whatever stands before it
+            start = -1 if i and scripts[i - 1].is_maths and written[-1:].isalpha() else -80
+            before = written[start:] + " " * (text[:1] == " ")
+            write = write_raised if script.height > 0 else write_lowered
+            text = write(before, stripped, " " if text[-1:] == " " else after)
+            text = f"{' ' * (script.text[:1] == ' ' and text[:1] != ' ')}{text}{' ' * (script.text[-1:] == ' ')}"
+        written += text
+    return written
+
+
+def _scripts(pieces: Sequence[Piece], size: float) -> list[_Script]:
+    # MuPDF gives a piece that begins with a space the height of the piece before it
+    bases = [piece for piece in pieces if piece["font"]["size"] >= 0.9 * size * _SCALE]
+    base = next((piece for piece in bases if piece["text"][0] != " "), bases[0] if bases else pieces[0])
+    baseline, base_size = base["y"], base["font"]["size"]
+    scripts: list[_Script] = []
+    for piece in pieces:
+        its_size, box = piece["font"]["size"], piece["bbox"]
+        rise = (baseline - piece["y"]) / base_size
+        height = 0
+        if its_size < MAX_SCRIPT_SIZE * base_size:
+            height = 1 if MIN_RAISED < rise < 1 else -1 if -0.8 < rise < -MIN_LOWERED else 0
+        if not height and its_size >= 0.9 * size * _SCALE and piece["text"][0] != " ":
+            baseline, base_size = piece["y"], its_size
+        if scripts and scripts[-1].height == height:
+            scripts[-1].text += piece["text"]
+            scripts[-1].x1 = box["x"] + box["w"]
+        else:
+            scripts.append(_Script(height, piece["text"], box["x"], box["x"] + box["w"]))
+        scripts[-1].is_maths = _MATHS.search(piece["font"]["name"]) is not None
+    for i, (upper, lower) in enumerate(pairwise(scripts)):
+        is_stacked = upper.height > 0 > lower.height and lower.x0 < upper.x1 - 0.3 * (upper.x1 - upper.x0)
+        before = scripts[i - 1].text[-1:] if i else ""
+        if is_stacked and (before.isalpha() or before in tuple(")]}")):
+            scripts[i], scripts[i + 1] = lower, upper  # an index and an exponent: the index belongs to the name
+        elif is_stacked:
+            over, under = upper.text.strip(), lower.text.strip()
+            upper.height, upper.text = 0, f"{' ' * before.isalnum()}{over}/{under}"
+            lower.height, lower.text = 0, " " * (lower.text[-1:] == " ")
+    return scripts
 
 
 def around(boxes: Sequence[Box]) -> Box:

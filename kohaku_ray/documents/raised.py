@@ -18,11 +18,17 @@ _SIGNS = str.maketrans("−–‐‑﹣－∗⁎﹡＊", "------****")
 _RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁼⁽⁾ⁱⁿ]+(?:[,·][⁰¹²³⁴-⁹]+)*")
 _LOWERED = re.compile("[₀-₉₊₋₌₍₎ₐₑₒₓₔₕₖₗₘₙₚₛₜ]+")
 
+_ASTRAL = re.compile("[\U0001d400-\U0001d7ff\u210e]+")  # letters and digits for maths
+
 _SIGNED = re.compile(r"[-+](?:\d+(?:[.,/]\d+)?|[A-Za-zα-ωΑ-Ω]{1,2}\d?)")
 _CHARGE = re.compile(r"\d?[-+]")
 _INTEGER = re.compile(r"\d{1,3}")
 _SIMPLE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|[^\W\d_]+|\*)|\d?[-+]")
-_FORMULA = re.compile(r"(?=.*[-+/*=·×\d)])[-+/*=·×().,\s\w]+")
+_FORMULA = re.compile(r"[-+/*=·×|().,\s\w]+")
+_OPERATOR = re.compile(
+    r"[+/=·×|]|[^\W_]\*[^\W_]|(?![a-h]\s?-\s?[a-h])[^\W\d_]\s?-\s?[^\W_]|\d\s?-\s?[^\W\d_]|\d[^\W\d_]{2}|\d[^\W\d_](?=.)|"
+    r"\d[i-zA-Z]$"
+)
 _MARK = re.compile(
     r"{0}(?:\s?[,;-]\s?{0}|{1})*[,;]?".format(r"(?:\d{1,3}[a-z]?|[A-Za-z]{1,2}|[*†‡§¶‖#]+)", r"[*†‡§¶‖#]+")
 )
@@ -33,7 +39,7 @@ _NUMBER_END = re.compile(r"\d$")
 _FACTOR = re.compile(r"[×·*^]\s*\d{1,3}$")
 _EQUATION = re.compile(r"\s*[=+×·*^]")
 _LAST_WORD = re.compile(r"[^\W_]+$")
-_SYMBOL = re.compile(r"(?:^|(?<=[^\W_]\d)|(?<![^\W\d_]))[^\W\d_]$")
+_SYMBOL = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\d)[^\W\d_]$")  # a letter by itself, but not in CO2e
 _QUANTITY = re.compile(r"\d\s?[^\W\d_]$")
 _PRODUCT = re.compile(r"[=+×·*/^(−]\s*\d*[^\W\d_]{2}$")
 _LENGTH = re.compile(r"(?:(?<![^\W\d_])(?:[mµμncdk]m|dam|hm|ft|yd|mi|px|sec|inch|feet|meters?|metres?)|\d\s?in)$")
@@ -68,7 +74,9 @@ def write_raised(before: str, run: str, after: str = "") -> str:
     if (not base or before[-1] in " (") and _NUCLIDE.fullmatch(raised) and _ELEMENT.match(after):
         return raised
     if base and _is_exponent(base, raised, after):
-        written = raised if _SIMPLE.fullmatch(raised) else f"({raised})"
+        if raised in "+-":
+            return raised
+        written = raised if _SIMPLE.fullmatch(raised) or _BRACKETED.fullmatch(raised) else f"({raised})"
         return f"^{written}" + " " * after[:1].isdigit()
     if not _MARK.fullmatch(raised) and not _BRACKETED.fullmatch(raised):
         return _set_apart(before, raised, after)  # words, such as "new" beside a name
@@ -90,8 +98,13 @@ def write_lowered(before: str, run: str, after: str = "") -> str:
     return f"{joint}{lowered}" + " " * (lowered[-1].isdigit() and after[:1].isdigit())
 
 
-def spell_scripts(text: str) -> str:
-    """Write Unicode's raised and lowered digits and signs, ``10⁹`` and ``CO₂``, by the same rule."""
+def plain_maths(text: str) -> str:
+    """Write Unicode's raised and lowered digits and signs by the same rule, and its letters for maths as letters.
+
+    ``1.3 × 10⁹`` is ``1.3 × 10^9``, ``CO₂`` is ``CO2``, ``𝐸 = 𝑚𝑐²`` is ``E = mc^2``.
+    """
+    if _ASTRAL.search(text) is not None:
+        text = _ASTRAL.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     for pattern, write in ((_RAISED, write_raised), (_LOWERED, write_lowered)):
         text = pattern.sub(partial(_spell, write), text)
     return text
@@ -123,32 +136,34 @@ def _is_exponent(base: str, raised: str, after: str) -> bool:
         return base[-1].isalnum() or base[-1] in ")]}"
     if _CHARGE.fullmatch(raised):
         return base[-1].isalpha() or base[-1] in ")]}" or base[-1].isdigit()
+    if _is_formula(raised):
+        return True
     is_integer, is_letters = _INTEGER.fullmatch(raised) is not None, raised.isalpha() and len(raised) <= 3
     is_symbol = _SYMBOL.search(base) is not None
     if _TEN.search(base):
-        return is_integer or (is_letters and raised[0] not in "abcdefgh") or _is_formula(raised)
+        return is_integer or (is_letters and raised[0] not in "abcdefgh")
+    is_symbol = is_symbol or _PRODUCT.search(base) is not None
     if is_symbol and not is_integer:
-        return is_letters or raised == "*" or _is_formula(raised)
+        return is_letters or raised == "*"
     if _NUMBER_END.search(base):
-        is_power_of_two = re.search(r"(?<![\w.,])2$", base) is not None and len(raised) == 2
-        in_formula = is_power_of_two or _FACTOR.search(base) or _EQUATION.match(after)
-        return (is_integer and bool(in_formula)) or (_is_formula(raised) and any(map(str.isalpha, raised)))
+        is_two = re.search(r"(?<![\d.,])2$", base) is not None
+        if not is_integer:
+            return is_two and raised in "ijklmnpqrstxyzNT"
+        return is_two and len(raised) == 2 or bool(_FACTOR.search(base) or _EQUATION.match(after))
     if not is_integer:
-        return (is_letters or _is_formula(raised)) and _is_group(base)
+        return is_letters and _is_group(base)
     if raised == "1":  # nobody writes the first power
         return False
     if _QUANTITY.search(base) and base[-1] in _UNITS:
         return False
-    return is_symbol or _is_group(base) or _PRODUCT.search(base) is not None or _LENGTH.search(base) is not None
+    return is_symbol or _is_group(base) or _LENGTH.search(base) is not None
 
 
 def _is_formula(raised: str) -> bool:
-    """Whether it is a formula, such as ``n-1`` or ``2n``, and no list of marks, such as ``1,2`` or ``a,b``."""
-    is_list = re.fullmatch(r"(?:\w{1,3}\s*[,;–-]\s*)+\w{1,3}[,;]?", raised) is not None
-    if not any(map(str.isalnum, raised)):
+    """Whether it is a formula, such as ``n-1`` or ``2n``, and no list of marks, such as ``1,2`` or ``a-c``."""
+    if _FORMULA.fullmatch(raised) is None or not any(map(str.isalnum, raised)):
         return False
-    has_operator = re.search(r"[+/*=·×]|[^\W\d_]\s*-\s*\d|\d[^\W\d_]", raised) is not None
-    return has_operator and _FORMULA.fullmatch(raised) is not None and (not is_list or "-" in raised)
+    return _OPERATOR.search(raised) is not None
 
 
 def _is_group(base: str) -> bool:
