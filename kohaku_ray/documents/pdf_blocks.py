@@ -10,6 +10,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from kohaku_ray.documents.model import Box, Image
+from kohaku_ray.documents.pdf_join import begins_item, ends_sentence
 from kohaku_ray.documents.pdf_page import Line, Page, around
 from kohaku_ray.documents.pdf_tables import aligned_rows, rows_of, ruled_tables, write_table
 
@@ -152,9 +153,6 @@ CAPTION = re.compile(
 """How a caption begins."""
 
 MAX_CAPTION_GAP = 40.0  # largest distance of a caption from its picture or table, in points
-BULLETS = "•‣◦▪●■□➢➤✓∙"  # characters that only ever begin a list item
-_BULLET = re.compile(rf"[{BULLETS}·–—*-]\s+\S|[\[(]?(?:\d{{1,2}}|[a-z])[.)\]]\s+\S")
-_SENTENCE_END = re.compile(r"[.!?:;][\"'”’)\]]*(?:\[\d+(?:[,–-] ?\d+)*\])?$")
 
 
 @dataclass(slots=True)
@@ -175,16 +173,6 @@ class Block:
     def text(self) -> str:
         """Its lines joined by spaces, hyphens as they are."""
         return " ".join(self.lines)
-
-
-def ends_sentence(line: str) -> bool:
-    """Whether a line ends with a full stop, a colon or the like."""
-    return _SENTENCE_END.search(line[-24:]) is not None
-
-
-def begins_item(line: str) -> bool:
-    """Whether a line begins with a bullet, a number or a letter as the items of a list do."""
-    return _BULLET.match(line) is not None
 
 
 def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], float | None]:

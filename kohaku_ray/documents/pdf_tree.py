@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, takewhile
@@ -12,8 +12,9 @@ from statistics import median
 
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
-from kohaku_ray.documents.pdf_blocks import BULLETS, CAPTION, Block, begins_item, ends_sentence
-from kohaku_ray.documents.sentences import LEADERS, ends_entry, split_lines, split_sentences
+from kohaku_ray.documents.pdf_blocks import CAPTION, Block
+from kohaku_ray.documents.pdf_join import BULLETS, begins_item, compounds_in, ends_sentence, join_lines, without_leaders
+from kohaku_ray.documents.sentences import LEADERS, split_lines, split_sentences
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
 
 MAX_BOLD_CHARS = 70  # longest such heading
@@ -116,64 +117,6 @@ def contents_entries(blocks: Sequence[Block]) -> set[int]:
 
 def _is_unled(block: Block, edge: float) -> bool:
     return abs(block.box[2] - edge) < 0.5 * block.size and _PAGE_NUMBER.search(block.lines[-1]) is not None
-
-
-SOFT_HYPHEN = "\u00ad"
-
-_HYPHENS = f"-‐‑{SOFT_HYPHEN}"
-_COMPOUND = re.compile(r"[^\W\d_]+(?:[-‐‑][^\W\d_]+)+")
-_LAST_PART = re.compile(r"([^\W\d_]+)[-‐‑\u00ad]$")
-_FIRST_PART = re.compile(r"[^\W\d_]+")
-
-
-def compounds_in(lines: Iterable[str]) -> set[str]:
-    """Words written with a hyphen inside a line, in lower case: ``energy-efficient``."""
-    return {word.lower() for line in lines if "-" in line or "‐" in line for word in _COMPOUND.findall(line)}
-
-
-def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
-    """Write the lines of a paragraph as running text.
-
-    A word divided before a small letter loses its hyphen, unless it is one of the compounds, which the document writes
-    with a hyphen elsewhere. An item of a list and an entry of a contents page stay on lines of their own, and dots that
-    lead to a page number become an ellipsis.
-    """
-    done: list[str] = []
-    lines = list(map(_without_leaders, lines))
-    text = lines[0]
-    for line in lines[1:]:
-        if text[-1].isalpha() and line[:2].isalpha() and "…" not in text:  # most lines: no hyphen, no item, no entry
-            done.extend((text, " "))
-        else:
-            done.extend(_join(text, line, compounds))
-        text = line
-    return "".join([*done, text]).replace(SOFT_HYPHEN, "")
-
-
-def _without_leaders(line: str) -> str:
-    return " … ".join(map(str.strip, LEADERS.split(line))).strip() if LEADERS.search(line) else line
-
-
-def _join(text: str, line: str, compounds: Collection[str]) -> tuple[str, str]:
-    """A line, without its hyphen where that is dropped, and the separator before the next."""
-    if ends_entry(text):
-        return text, "\n"
-    if begins_item(line) and (ends_sentence(text) or begins_item(text) or line[0] in BULLETS):
-        return text, "\n"
-    last = _LAST_PART.search(text[-40:]) if text[-1] in _HYPHENS else None
-    if last is None:
-        return text, "" if _is_divided_number(text, line) else " "
-    if text.endswith(SOFT_HYPHEN):
-        return text[:-1], ""
-    first = _FIRST_PART.match(line)
-    if first is None or not first[0][0].islower() or f"{last[1]}-{first[0]}".lower() in compounds:
-        return text, ""
-    return text[:-1], ""
-
-
-def _is_divided_number(text: str, line: str) -> bool:
-    """Whether "20–" and "25 %", or "3/" and "4", stand on two lines."""
-    return text[-1] in "-–/" and text[-2:-1].isalnum() and line[:1].isalnum()
 
 
 HEADING_RATIO = 1.2  # text set larger than the document's median by this factor is a heading
@@ -281,7 +224,7 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
     attachment = Attachment(block.kind, path, caption, block.image)
     if block.kind == "image":
         return Paragraph(caption or "", split_sentences(caption or ""), block.page, block.box, attachment)
-    rows = list(map(_without_leaders, block.lines))
+    rows = list(map(without_leaders, block.lines))
     text = "\n".join([caption, *rows] if caption else rows)
     return Paragraph(text, split_lines(text), block.page, block.box, attachment)
 

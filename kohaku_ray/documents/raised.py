@@ -149,7 +149,7 @@ def _is_exponent(base: str, raised: str, after: str) -> bool:
         is_two = re.search(r"(?<![\d.,])2$", base) is not None
         if not is_integer:
             return is_two and raised in "ijklmnpqrstxyzNT"
-        return is_two and len(raised) == 2 or bool(_FACTOR.search(base) or _EQUATION.match(after))
+        return (is_two and len(raised) == 2) or bool(_FACTOR.search(base) or _EQUATION.match(after))
     if not is_integer:
         return is_letters and _is_group(base)
     if raised == "1":  # nobody writes the first power
