@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import floor
 from typing import Any
 
 from kohaku_ray.documents.bounded import out_of_memory
@@ -16,88 +15,12 @@ from kohaku_ray.documents.content import default_doc_id, well_formed
 from kohaku_ray.documents.figures import SET_IMAGES, no_image
 from kohaku_ray.documents.model import Document, Section
 from kohaku_ray.documents.pdf_blocks import Block, blocks_of
+from kohaku_ray.documents.pdf_furniture import Furniture
 from kohaku_ray.documents.pdf_images import PdfImages
-from kohaku_ray.documents.pdf_page import Line, Page, read_page
-from kohaku_ray.documents.pdf_tree import body_size, is_deck, join_lines, sections_of, slide_sections, title_blocks
+from kohaku_ray.documents.pdf_join import join_lines
+from kohaku_ray.documents.pdf_page import Page, read_page
+from kohaku_ray.documents.pdf_tree import body_size, is_deck, sections_of, slide_sections, title_blocks
 from kohaku_ray.errors import DataError
-
-MARGIN_SHARE = 0.12  # share of a page's height, at the top and at the bottom, in which running lines are looked for
-MIN_PAGES = 3  # fewest pages that repeat a running line; two in a short document, or beside a page number
-MAX_NUMBER_SHARE = 0.03  # largest font size of a page number, as a share of the page's height
-_BUCKET = 6.0
-_OUTERMOST = 2
-_DIGITS = re.compile(r"\d+")
-_PAGE_NUMBER = re.compile(
-    r"(?:[-–—|]\s*)?(?:p(?:age|\.)?\s*)?(?:#|[ivxl]+)(?:\s*(?:of|/|von)\s*#)?(?:\s*[-–—|])?", re.IGNORECASE
-)
-
-
-class RunningLines:
-    """Counts lines in page margins as pages arrive, and keeps the counts of earlier pages."""
-
-    def __init__(self, n_pages: int) -> None:
-        self._counts: Counter[tuple[str, int]] = Counter()
-        self._needed = min(MIN_PAGES, max(2, (n_pages + 1) // 2))
-
-    def drop(self, pages: Sequence[Page]) -> None:
-        """Remove running lines and page numbers from a window of pages, in place."""
-        marginal = [[(line, _without_digits(line)) for line in _marginal(page)] for page in pages]
-        for page, lines in zip(pages, marginal, strict=True):
-            self._counts.update({key for line, text in lines for key in _keys(line, text, page)})
-        for page, lines in zip(pages, marginal, strict=True):
-            numbers = [line for line, text in lines if _is_page_number(line, text, page)]
-            gone = {id(line) for line, text in lines if self._is_running(line, text, page, numbers)}
-            if gone:
-                page.lines = [line for line in page.lines if id(line) not in gone]
-
-    def _is_running(self, line: Line, text: str, page: Page, numbers: Sequence[Line]) -> bool:
-        if _is_page_number(line, text, page):
-            return True
-        if not any(map(str.isalpha, line.text)):
-            return False  # a row of figures at the same height of several pages belongs to a table
-        beside_number = any(abs(number.y0 - line.y0) < 0.5 * line.size for number in numbers)
-        needed = 2 if beside_number else self._needed
-        return max(self._counts[key] for key in _keys(line, text, page)) >= needed
-
-
-def _is_page_number(line: Line, text: str, page: Page) -> bool:
-    return line.size <= MAX_NUMBER_SHARE * page.height and _PAGE_NUMBER.fullmatch(text) is not None
-
-
-def _marginal(page: Page) -> list[Line]:
-    """The outermost lines at the top and the bottom of a page."""
-    top, bottom = page.height * MARGIN_SHARE, page.height * (1 - MARGIN_SHARE)
-    above = sorted((line for line in page.lines if line.y1 <= top), key=lambda line: line.y0)
-    below = sorted((line for line in page.lines if line.y0 >= bottom), key=lambda line: -line.y1)
-    return [*_first_rows(above), *_first_rows(below)]
-
-
-def _first_rows(lines: Sequence[Line]) -> list[Line]:
-    """Lines of the first rows, the sorted lines given from the edge inwards."""
-    rows: list[list[Line]] = []
-    for line in lines:
-        if rows and abs(line.y0 - rows[-1][0].y0) <= 0.5 * line.size:
-            rows[-1].append(line)
-        elif len(rows) < _OUTERMOST:
-            rows.append([line])
-        else:
-            break
-    return [line for row in rows for line in row]
-
-
-def _without_digits(line: Line) -> str:
-    return _DIGITS.sub("#", line.text).casefold()
-
-
-def _keys(line: Line, text: str, page: Page) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Text without digits, and height on the page, from the bottom in its lower half, since pages differ in height.
-
-    Heights are rounded to two scales, half a step apart: lines at nearly the same height share at least one of the two.
-    """
-    height = line.y0 if line.y0 < page.height / 2 else line.y0 - page.height
-    steps = height / _BUCKET
-    return (text, 2 * floor(steps)), (text, 2 * round(steps) + 1)
-
 
 LITTLE_TEXT_CHARS = 40  # a page with less text is odd
 UNREADABLE_SHARE = 0.05  # largest share of characters without a meaning in a text that is not odd
@@ -250,13 +173,13 @@ def _read(name: str, file: Any, extractor: PdfImages | None = None) -> tuple[lis
     """Read every page's blocks, and what else is known of it."""
     blocks: list[Block] = []
     seen: list[_Seen] = []
-    running = RunningLines(file.page_count)
+    furniture = Furniture(file.page_count)
     gutter: float | None = None
     for first in range(0, file.page_count, WINDOW_PAGES):
         numbers = range(first, min(first + WINDOW_PAGES, file.page_count))
         window = [_page(name, file, number, extractor is not None) for number in numbers]
         seen.extend(map(_Seen.of, window))
-        running.drop(window)
+        furniture.drop(window)
         if extractor is not None:
             extractor.extract(window)
         for page in window:

@@ -7,13 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.raised import plain_maths, write_lowered, write_raised
+from kohaku_ray.documents.pdf_glyphs import SCALE, Piece, is_spaced, one_font, respaced, several_fonts
+from kohaku_ray.documents.raised import plain_maths
 
 
 @dataclass(slots=True)
@@ -36,16 +35,11 @@ MAX_IMAGE_SHARE = 0.9  # largest share of a page with text that a picture may co
 MAX_IMAGES = 50  # most pictures kept of a page; more are the tiles of one picture and are all left out
 _RULE_THICKNESS = 3.0
 _MIN_RULE = 20.0
-_BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
-_MATHS = re.compile(r"CMMI|CMSY|MSBM|math|MTMI|[tp]xmi|LMMI", re.IGNORECASE)  # fonts for formulas
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe]")
 
 MAX_RATIO = 3.0  # largest ratio of font sizes in one line
+MAX_NUMBER_GAP = 0.4  # font sizes between a line and a smaller number that belongs to it
 _TEXT, _IMAGE, _VECTOR = 0, 1, 3  # muPDF's kinds of block
-
-_SCALE = 2**15  # units per point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits
-
-Piece = Mapping[str, Any]  # text in one font as MuPDF prints it: where it begins (x, y), its bbox, font and text
 
 
 @dataclass(slots=True)
@@ -126,6 +120,8 @@ def read_page(page: Any, images: bool = False) -> Page:
         ]
     is_turned = bool(turn or page.rotation)
     read = Page(page.number + 1, width, height, _lines(runs), turn=turn, is_turned=is_turned)
+    if not turn:
+        _respace(page, read.lines)
     read.is_pictured = has_pictures and not read.lines
     # rules of a page printed sideways would have to be turned as well, and are rare there
     if not turn and any(block["type"] == "vector" for block in blocks):
@@ -138,6 +134,31 @@ def read_page(page: Any, images: bool = False) -> Page:
     elif not turn:
         read.images = _images([_box(block) for block in blocks if block["type"] == "image"], read)
     return read
+
+
+def _respace(page: Any, lines: Sequence[Line]) -> None:
+    """Write the words of lines that are set letter by letter, by the distances of their characters."""
+    import pymupdf
+
+    spaced = [line for line in lines if is_spaced(line.text)]
+    if not spaced:
+        return
+    found = page.get_text("rawdict", flags=pymupdf.TEXT_MEDIABOX_CLIP)["blocks"]
+    spans = [span for block in found for line in block["lines"] for span in line["spans"]]
+    rows: dict[int, list[tuple[float, float, float, str]]] = {}  # characters by the height of their baseline
+    for span in spans:
+        for char in span["chars"]:
+            if char["c"] != " ":
+                left, _, right, _ = char["bbox"]
+                rows.setdefault(round(char["origin"][1]), []).append((left, right, span["size"], char["c"]))
+    for line in spaced:
+        inside = [
+            char
+            for height in range(round(line.y0), round(line.y1) + 1)
+            for char in rows.get(height, ())
+            if line.x0 - 0.1 <= char[0] and char[1] <= line.x1 + 0.1 and abs(char[2] - line.size) < 0.1 * line.size
+        ]
+        line.text = respaced(inside, line.size) or line.text
 
 
 def _keep_pictures(read: Page, textpage: Any, turn: int) -> None:
@@ -162,14 +183,14 @@ def _keep_pictures(read: Page, textpage: Any, turn: int) -> None:
 def _blocks(textpage: Any) -> tuple[Sequence[Mapping[str, Any]], list[list[Piece]]]:
     """Read the blocks of a page, and the pieces of its text, from MuPDF's own JSON: twice as fast as PyMuPDF's dict.
 
-    With PRESERVE_SPANS each of its ``lines`` is in one font. Lengths are whole numbers, `_SCALE` per point.
+    With PRESERVE_SPANS each of its ``lines`` is in one font. Lengths are whole numbers, `SCALE` per point.
     """
     from pydantic_core import from_json
     from pymupdf import mupdf
 
     buffer = mupdf.fz_new_buffer(1 << 15)
     output = mupdf.FzOutput(buffer)
-    mupdf.fz_print_stext_page_as_json(output, textpage.this, _SCALE)
+    mupdf.fz_print_stext_page_as_json(output, textpage.this, SCALE)
     output.fz_close_output()
     text = buffer.fz_buffer_extract()
     try:
@@ -183,7 +204,7 @@ def _box(found: Mapping[str, Any]) -> Box:
     box = found["bbox"]
     x: int = box["x"]
     y: int = box["y"]
-    return x / _SCALE, y / _SCALE, (x + box["w"]) / _SCALE, (y + box["h"]) / _SCALE
+    return x / SCALE, y / SCALE, (x + box["w"]) / SCALE, (y + box["h"]) / SCALE
 
 
 def _are_level(runs: Sequence[Sequence[Piece]]) -> bool:
@@ -214,13 +235,13 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
     for run in runs:
         for pieces in _in_line(run):
             box = around(list(map(_box, pieces)))
-            text, size, bold = _one_font(pieces[0]) if len(pieces) == 1 else _several_fonts(pieces)
+            text, size, bold = one_font(pieces[0]) if len(pieces) == 1 else several_fonts(pieces)
             if not (text.isascii() and text.isprintable()):
                 text = plain_maths(clean_print(text))
             stripped = text.strip()
             if not stripped:
                 continue
-            if lines and _goes_on(lines[-1], box, size):
+            if lines and _goes_on(lines[-1], box, size, stripped):
                 _append(lines[-1], stripped, box, ends_in_space or text[0] == " ")
             else:
                 lines.append(Line(*box, stripped, size, bold))
@@ -248,105 +269,11 @@ def _continues(last: Piece, piece: Piece) -> bool:
     if abs(piece["y"] - last["y"]) > 0.8 * min(max(size, other), MAX_RATIO * min(size, other)):
         return False
     box, before = piece["bbox"], last["bbox"]
-    if abs(box["x"] - before["x"] - before["w"]) < reach:
-        return True
+    gap = abs(box["x"] - before["x"] - before["w"])
+    if gap < reach:
+        return gap < MAX_NUMBER_GAP * max(size, other) or not _is_line_number(piece, last)
     touches = abs(before["x"] - box["x"] - box["w"]) < 0.2 * reach
     return touches and _RIGHT_TO_LEFT.search(last["text"] + piece["text"]) is not None
-
-
-def _one_font(piece: Piece) -> tuple[str, float, bool]:
-    """Text of a piece, its size in points and whether it is bold."""
-    font = piece["font"]
-    return piece["text"], *_size_and_weight(font["size"], font["weight"], font["name"])
-
-
-@lru_cache(maxsize=4096)
-def _size_and_weight(size: int, weight: str, name: str) -> tuple[float, bool]:
-    return round(size / _SCALE, 4), weight == "bold" or _BOLD_NAME.search(name) is not None
-
-
-def _several_fonts(pieces: Sequence[Piece]) -> tuple[str, float, bool]:
-    """Text of a line of several fonts, with the size and weight that most of its characters have."""
-    texts: list[str] = []
-    sizes: dict[float, int] = {}
-    n_bold = n_all = 0
-    for piece in pieces:
-        text, size, bold = _one_font(piece)
-        n = len(text.strip())
-        sizes[size] = sizes.get(size, 0) + n
-        n_all += n
-        if bold:
-            n_bold += n
-        texts.append(text)
-    size = max(sizes, key=sizes.__getitem__)
-    baselines = [piece["y"] for piece in pieces]
-    is_level = len(sizes) == 1 or max(baselines) - min(baselines) < MIN_LOWERED * size * _SCALE
-    return "".join(texts) if is_level else _with_scripts(pieces, size), size, 2 * n_bold > n_all
-
-
-MIN_RAISED, MIN_LOWERED = 0.15, 0.06  # least distance of a raised and of a lowered character's baseline, in font sizes
-MAX_SCRIPT_SIZE = 0.95  # largest font size of one, as a share of the text's
-
-
-@dataclass(slots=True)
-class _Script:
-    """Neighbouring pieces at one height: 1 raised, -1 lowered, 0 on the baseline; left and right in MuPDF's units."""
-
-    height: int
-    text: str
-    x0: float
-    x1: float
-    is_maths: bool = False  # whether it ends in a font for formulas
-
-
-def _with_scripts(pieces: Sequence[Piece], size: float) -> str:
-    """Text of a line with raised and lowered characters as `raised` writes them; ``size`` is that of most of it."""
-    scripts = _scripts(pieces, size)
-    written = ""
-    for i, script in enumerate(scripts):
-        text, after = script.text, scripts[i + 1].text if i + 1 < len(scripts) else ""
-        if script.height:
-            stripped = text.strip()
-            # in a font for formulas a letter is a name by itself, whatever stands before it
-            start = -1 if i and scripts[i - 1].is_maths and written[-1:].isalpha() else -80
-            before = written[start:] + " " * (text[:1] == " ")
-            write = write_raised if script.height > 0 else write_lowered
-            text = write(before, stripped, " " if text[-1:] == " " else after)
-            text = f"{' ' * (script.text[:1] == ' ' and text[:1] != ' ')}{text}{' ' * (script.text[-1:] == ' ')}"
-        written += text
-    return written
-
-
-def _scripts(pieces: Sequence[Piece], size: float) -> list[_Script]:
-    # MuPDF gives a piece that begins with a space the height of the piece before it
-    bases = [piece for piece in pieces if piece["font"]["size"] >= 0.9 * size * _SCALE]
-    base = next((piece for piece in bases if piece["text"][0] != " "), bases[0] if bases else pieces[0])
-    baseline, base_size = base["y"], base["font"]["size"]
-    scripts: list[_Script] = []
-    for piece in pieces:
-        its_size, box = piece["font"]["size"], piece["bbox"]
-        rise = (baseline - piece["y"]) / base_size
-        height = 0
-        if its_size < MAX_SCRIPT_SIZE * base_size:
-            height = 1 if MIN_RAISED < rise < 1 else -1 if -0.8 < rise < -MIN_LOWERED else 0
-        if not height and its_size >= 0.9 * size * _SCALE and piece["text"][0] != " ":
-            baseline, base_size = piece["y"], its_size
-        if scripts and scripts[-1].height == height:
-            scripts[-1].text += piece["text"]
-            scripts[-1].x1 = box["x"] + box["w"]
-        else:
-            scripts.append(_Script(height, piece["text"], box["x"], box["x"] + box["w"]))
-        scripts[-1].is_maths = _MATHS.search(piece["font"]["name"]) is not None
-    for i, (upper, lower) in enumerate(pairwise(scripts)):
-        is_stacked = upper.height > 0 > lower.height and lower.x0 < upper.x1 - 0.3 * (upper.x1 - upper.x0)
-        before = scripts[i - 1].text[-1:] if i else ""
-        if is_stacked and (before.isalpha() or before in tuple(")]}")):
-            scripts[i], scripts[i + 1] = lower, upper  # an index and an exponent: the index belongs to the name
-        elif is_stacked:
-            over, under = upper.text.strip(), lower.text.strip()
-            upper.height, upper.text = 0, f"{' ' * before.isalnum()}{over}/{under}"
-            lower.height, lower.text = 0, " " * (lower.text[-1:] == " ")
-    return scripts
 
 
 def around(boxes: Sequence[Box]) -> Box:
@@ -355,12 +282,24 @@ def around(boxes: Sequence[Box]) -> Box:
     return min(left), min(top), max(right), max(bottom)
 
 
-def _goes_on(last: Line, box: Box, size: float) -> bool:
+def _is_line_number(piece: Piece, last: Piece) -> bool:
+    """Whether one of two pieces side by side may be the number of the line, in smaller print in the margin."""
+    small, large = (piece, last) if piece["font"]["size"] < last["font"]["size"] else (last, piece)
+    return small["text"].strip().isdecimal() and small["font"]["size"] < 0.85 * large["font"]["size"]
+
+
+def _goes_on(last: Line, box: Box, size: float, text: str) -> bool:
     """Whether a piece is on the same line as the last, with no more than a letter's width between."""
     x0, y0, x1, y1 = box
+    if not last.size < MAX_RATIO * size < MAX_RATIO * MAX_RATIO * last.size:
+        return False
     if abs(y1 - last.y1) > 0.4 * size or abs(y0 - last.y0) > 0.6 * size:
         return False
     gap = x0 - last.x1 if x0 >= last.x0 else last.x0 - x1
+    if gap >= MAX_NUMBER_GAP * max(size, last.size):  # the number of a line, in smaller print in the margin
+        small, ratio = (text, size / last.size) if size < last.size else (last.text, last.size / size)
+        if ratio < 0.85 and small.isdecimal():
+            return False
     return -0.5 * size < gap < 0.9 * size
 
 

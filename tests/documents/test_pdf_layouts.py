@@ -243,7 +243,7 @@ def test_hyphens_and_ligatures():
             "made",
             [
                 "An energy-efficient server needs less cooling and so a smaller measurement hall. The energy-efficient "
-                "one of 2024 is a GPT-4 server; its longlasting fans turn slowly, at 20-25 turns a second.",
+                "one of 2024 is a GPT-4 server; its long-lasting fans turn slowly, at 20-25 turns a second.",
                 "The first effect of office floors: 10^6 baffles, a software.",
             ],
         )

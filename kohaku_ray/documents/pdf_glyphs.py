@@ -1,0 +1,145 @@
+"""From MuPDF's pieces of one font to text: weight, size, raised and lowered characters, words set letter by letter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from kohaku_ray.documents.raised import write_lowered, write_raised
+
+SCALE = 2**15  # units per point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits
+
+Piece = Mapping[str, Any]  # text in one font as MuPDF prints it: where it begins (x, y), its bbox, font and text
+
+_BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
+_MATHS = re.compile(r"CMMI|CMSY|MSBM|math|MTMI|[tp]xmi|LMMI", re.IGNORECASE)  # fonts for formulas
+
+
+def one_font(piece: Piece) -> tuple[str, float, bool]:
+    """Text of a piece, its size in points and whether it is bold."""
+    font = piece["font"]
+    return piece["text"], *_size_and_weight(font["size"], font["weight"], font["name"])
+
+
+@lru_cache(maxsize=4096)
+def _size_and_weight(size: int, weight: str, name: str) -> tuple[float, bool]:
+    return round(size / SCALE, 4), weight == "bold" or _BOLD_NAME.search(name) is not None
+
+
+def several_fonts(pieces: Sequence[Piece]) -> tuple[str, float, bool]:
+    """Text of a line of several fonts, with the size and weight that most of its characters have."""
+    texts: list[str] = []
+    sizes: dict[float, int] = {}
+    n_bold = n_all = 0
+    for piece in pieces:
+        text, size, bold = one_font(piece)
+        n = len(text.strip())
+        sizes[size] = sizes.get(size, 0) + n
+        n_all += n
+        if bold:
+            n_bold += n
+        texts.append(text)
+    size = max(sizes, key=sizes.__getitem__)
+    baselines = [piece["y"] for piece in pieces]
+    is_level = len(sizes) == 1 or max(baselines) - min(baselines) < MIN_LOWERED * size * SCALE
+    return "".join(texts) if is_level else _with_scripts(pieces, size), size, 2 * n_bold > n_all
+
+
+MIN_RAISED, MIN_LOWERED = 0.15, 0.06  # least distance of a raised and of a lowered character's baseline, in font sizes
+MAX_SCRIPT_SIZE = 0.95  # largest font size of one, as a share of the text's
+
+
+@dataclass(slots=True)
+class _Script:
+    """Neighbouring pieces at one height: 1 raised, -1 lowered, 0 on the baseline; left and right in MuPDF's units."""
+
+    height: int
+    text: str
+    x0: float
+    x1: float
+    is_maths: bool = False  # whether it ends in a font for formulas
+
+
+def _with_scripts(pieces: Sequence[Piece], size: float) -> str:
+    """Text of a line with raised and lowered characters as `raised` writes them; ``size`` is that of most of it."""
+    scripts = _scripts(pieces, size)
+    written = ""
+    for i, script in enumerate(scripts):
+        text, after = script.text, scripts[i + 1].text if i + 1 < len(scripts) else ""
+        if script.height:
+            stripped = text.strip()
+            # in a font for formulas a letter is a name by itself, whatever stands before it
+            start = -1 if i and scripts[i - 1].is_maths and written[-1:].isalpha() else -80
+            before = written[start:] + " " * (text[:1] == " ")
+            write = write_raised if script.height > 0 else write_lowered
+            text = write(before, stripped, " " if text[-1:] == " " else after)
+            text = f"{' ' * (script.text[:1] == ' ' and text[:1] != ' ')}{text}{' ' * (script.text[-1:] == ' ')}"
+        written += text
+    return written
+
+
+def _scripts(pieces: Sequence[Piece], size: float) -> list[_Script]:
+    # MuPDF gives a piece that begins with a space the height of the piece before it
+    bases = [piece for piece in pieces if piece["font"]["size"] >= 0.9 * size * SCALE]
+    base = next((piece for piece in bases if piece["text"][0] != " "), bases[0] if bases else pieces[0])
+    baseline, base_size = base["y"], base["font"]["size"]
+    scripts: list[_Script] = []
+    for piece in pieces:
+        its_size, box = piece["font"]["size"], piece["bbox"]
+        rise = (baseline - piece["y"]) / base_size
+        height = 0
+        if its_size < MAX_SCRIPT_SIZE * base_size:
+            height = 1 if MIN_RAISED < rise < 1 else -1 if -0.8 < rise < -MIN_LOWERED else 0
+        if not height and its_size >= 0.9 * size * SCALE and piece["text"][0] != " ":
+            baseline, base_size = piece["y"], its_size
+        if scripts and scripts[-1].height == height:
+            scripts[-1].text += piece["text"]
+            scripts[-1].x1 = box["x"] + box["w"]
+        else:
+            scripts.append(_Script(height, piece["text"], box["x"], box["x"] + box["w"]))
+        scripts[-1].is_maths = _MATHS.search(piece["font"]["name"]) is not None
+    for i, (upper, lower) in enumerate(pairwise(scripts)):
+        is_stacked = upper.height > 0 > lower.height and lower.x0 < upper.x1 - 0.3 * (upper.x1 - upper.x0)
+        before = scripts[i - 1].text[-1:] if i else ""
+        if is_stacked and (before.isalpha() or before in tuple(")]}")):
+            scripts[i], scripts[i + 1] = lower, upper  # an index and an exponent: the index belongs to the name
+        elif is_stacked:
+            over, under = upper.text.strip(), lower.text.strip()
+            upper.height, upper.text = 0, f"{' ' * before.isalnum()}{over}/{under}"
+            lower.height, lower.text = 0, " " * (lower.text[-1:] == " ")
+    return scripts
+
+
+MIN_SPACED = 5  # fewest letters that are set letter by letter
+MAX_LETTER_GAP = 0.5  # largest distance between the letters of a word, in font sizes
+MIN_WORD_GAP = 0.15  # least distance of two words beyond that of two letters
+_VOWEL = re.compile(r"[aeiouäöüáéíóúàèìòùâêîôû]", re.IGNORECASE)
+
+
+def is_spaced(text: str) -> bool:
+    """Whether nearly all words of a line are single letters, as those of ``A B S T R A C T`` are."""
+    n_spaces = text.count(" ")
+    if n_spaces < MIN_SPACED - 1 or 3 * n_spaces < len(text):
+        return False
+    words = text.split(" ")
+    return sum(len(word) == 1 for word in words) >= 0.8 * len(words) and 2 * sum(map(str.isalpha, words)) > len(words)
+
+
+def respaced(chars: Sequence[tuple[float, float, float, str]], size: float) -> str:
+    """Write a line's characters (left, right, size, text) as words; empty where they are no words."""
+    ordered = sorted(chars)
+    gaps = [after[0] - char[1] for char, after in pairwise(ordered)]
+    if len(gaps) < MIN_SPACED - 1 or median(gaps) > MAX_LETTER_GAP * size:
+        return ""
+    widest = median(gaps) + MIN_WORD_GAP * size
+    text = ordered[0][3] + "".join(" " * (gap > widest) + char[3] for gap, char in zip(gaps, ordered[1:], strict=True))
+    words = text.split(" ")
+    if len(words) == 1:  # an only word, and no list of letters: "a b c d e"
+        is_list = list(text) == sorted(text) or not (text.isalpha() and (text.isupper() or text[1:].islower()))
+        return "" if is_list or _VOWEL.search(text) is None else text
+    return text if max(map(len, words)) >= 3 else ""
