@@ -34,6 +34,7 @@ from kohaku_ray.documents.figures import (
 )
 from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
+from kohaku_ray.documents.kind import check_kind
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Document, Paragraph, Parsed
@@ -99,6 +100,7 @@ def parse_documents(
             return Parsed((parse_file(name, data, timeout_s, file_format),))
         return Parsed((_with_images(name, data, timeout_s, file_format, images),))
     _check_not_empty(name, data)
+    check_kind(name, suffix(name), data)
     read = partial(parse_news, name, data, sentence_split) if is_news else partial(parse_rows, name, data)
     return _in_time(lambda: _searchable(name, _guarded(name, read)), name, data, timeout_s)
 
@@ -158,6 +160,7 @@ def parse_file(
             f"{name}: unknown suffix {ending or '(none)'}, known: {known_suffixes()}: rename or convert the file."
         )
     _check_not_empty(name, data)
+    check_kind(name, ending, data, "HTML" if file_format == "text" else "")
     asked = _READERS[file_format].get(ending)
     # only the main thread can be interrupted by a timer
     in_child = asked is None and (len(data) >= CHILD_MIN_BYTES.get(ending, len(data) + 1) or not _in_main_thread())

@@ -110,6 +110,8 @@ def _open(name: str, data: bytes) -> Any:
 
     try:
         file = pymupdf.open(stream=data, filetype="pdf")
+        if not file.is_pdf:
+            raise _damaged(name, len(data), "MuPDF reads it as another format")
         if file.needs_pass:
             raise DataError(f"{name} is encrypted and needs a password: save a copy without one.")
         n_pages = file.page_count
