@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 
 from kohaku_ray.documents.model import Box, Image
+from kohaku_ray.documents.pdf_headers import Cells
 from kohaku_ray.documents.pdf_join import begins_item, ends_sentence
 from kohaku_ray.documents.pdf_page import Line, Page, around
-from kohaku_ray.documents.pdf_tables import aligned_rows, rows_of, ruled_tables, write_table
+from kohaku_ray.documents.pdf_tables import aligned_rows, aligned_table, rows_of, ruled_tables
 
 MIN_COLUMN_LINES = 3  # fewest lines side by side that are columns, where the page before has no gutter there
 MIN_COLUMN_CHARS = 18  # shortest mean line, in characters, of a column of prose; shorter ones are a table's cells
@@ -168,6 +169,8 @@ class Block:
     caption: list[str] | None = None  # lines of a picture's or table's caption
     name: str = ""  # of a picture or table inside the file: ``p3-img1``
     image: Image | None = None  # pixels of a picture, where images are extracted
+    cells: Cells = field(default_factory=list)  # of a table
+    header: int = -1  # which of its rows names the columns
 
     @property
     def text(self) -> str:
@@ -207,9 +210,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
         if n_table or (members and not _belongs(members, singles[i], reach, left)):
             close()
         if n_table:
-            table = rows[i : i + n_table]
-            box = around([line.box for row in table for line in row])
-            blocks.append(_block(page, [write_table([[cell.text for cell in row] for row in table], box, ruled=False)]))
+            blocks.append(_block(page, [aligned_table(rows[i : i + n_table])]))
         else:
             members.append(singles[i])
         i += n_table or 1
@@ -275,7 +276,9 @@ def _block(page: Page, members: Sequence[Line]) -> Block:
     bold = sum([n for n, line in zip(lengths, members, strict=True) if line.bold]) * 2 > sum(lengths)
     box = page.on_paper(around([line.box for line in members]))
     image = page.extracted.get(first.box) if first.kind == "image" else None
-    return Block(first.kind, page.number, box, lines, size, bold, image=image)
+    block = Block(first.kind, page.number, box, lines, size, bold, image=image)
+    block.cells, block.header = first.cells, first.header
+    return block
 
 
 def _with_captions(blocks: list[Block]) -> list[Block]:

@@ -45,9 +45,36 @@ def several_fonts(pieces: Sequence[Piece]) -> tuple[str, float, bool]:
             n_bold += n
         texts.append(text)
     size = max(sizes, key=sizes.__getitem__)
-    baselines = [piece["y"] for piece in pieces]
-    is_level = len(sizes) == 1 or max(baselines) - min(baselines) < MIN_LOWERED * size * SCALE
-    return "".join(texts) if is_level else _with_scripts(pieces, size), size, 2 * n_bold > n_all
+    if len(sizes) > 1:
+        baselines = _baselines(pieces)
+        if max(baselines) - min(baselines) >= MIN_LOWERED * size * SCALE:
+            return _with_scripts(pieces, baselines, size), size, 2 * n_bold > n_all
+    return "".join(texts), size, 2 * n_bold > n_all
+
+
+def _baselines(pieces: Sequence[Piece]) -> list[float]:
+    """Heights of the baselines of pieces.
+
+    MuPDF gives a piece that begins with a space the height of the piece before it; its box then holds both.
+    """
+    shapes = [_shape(piece) for piece in pieces if piece["text"][0] != " "]
+    if len(shapes) in (0, len(pieces)):
+        return [piece["y"] for piece in pieces]
+    ascent, descent = shapes[0]
+    baselines = []
+    for piece in pieces:
+        baseline, box, size = piece["y"], piece["bbox"], piece["font"]["size"]
+        if piece["text"][0] == " " and box["h"] > 1.12 * (ascent + descent) * size:
+            upper, lower = box["y"] + ascent * size, box["y"] + box["h"] - descent * size
+            baseline = upper if abs(lower - baseline) < abs(upper - baseline) else lower
+        baselines.append(baseline)
+    return baselines
+
+
+def _shape(piece: Piece) -> tuple[float, float]:
+    """Ascent and descent of a piece, in font sizes."""
+    box, size = piece["bbox"], piece["font"]["size"]
+    return (piece["y"] - box["y"]) / size, (box["y"] + box["h"] - piece["y"]) / size
 
 
 MIN_RAISED, MIN_LOWERED = 0.15, 0.06  # least distance of a raised and of a lowered character's baseline, in font sizes
@@ -65,9 +92,9 @@ class _Script:
     is_maths: bool = False  # whether it ends in a font for formulas
 
 
-def _with_scripts(pieces: Sequence[Piece], size: float) -> str:
+def _with_scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -> str:
     """Text of a line with raised and lowered characters as `raised` writes them; ``size`` is that of most of it."""
-    scripts = _scripts(pieces, size)
+    scripts = _scripts(pieces, baselines, size)
     written = ""
     for i, script in enumerate(scripts):
         text, after = script.text, scripts[i + 1].text if i + 1 < len(scripts) else ""
@@ -83,20 +110,18 @@ def _with_scripts(pieces: Sequence[Piece], size: float) -> str:
     return written
 
 
-def _scripts(pieces: Sequence[Piece], size: float) -> list[_Script]:
-    # MuPDF gives a piece that begins with a space the height of the piece before it
-    bases = [piece for piece in pieces if piece["font"]["size"] >= 0.9 * size * SCALE]
-    base = next((piece for piece in bases if piece["text"][0] != " "), bases[0] if bases else pieces[0])
-    baseline, base_size = base["y"], base["font"]["size"]
+def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -> list[_Script]:
+    first = next((i for i, piece in enumerate(pieces) if piece["font"]["size"] >= 0.9 * size * SCALE), 0)
+    baseline, base_size = baselines[first], pieces[first]["font"]["size"]
     scripts: list[_Script] = []
-    for piece in pieces:
+    for piece, its_baseline in zip(pieces, baselines, strict=True):
         its_size, box = piece["font"]["size"], piece["bbox"]
-        rise = (baseline - piece["y"]) / base_size
+        rise = (baseline - its_baseline) / base_size
         height = 0
         if its_size < MAX_SCRIPT_SIZE * base_size:
             height = 1 if MIN_RAISED < rise < 1 else -1 if -0.8 < rise < -MIN_LOWERED else 0
-        if not height and its_size >= 0.9 * size * SCALE and piece["text"][0] != " ":
-            baseline, base_size = piece["y"], its_size
+        if not height and its_size >= 0.9 * size * SCALE:
+            baseline, base_size = its_baseline, its_size
         if scripts and scripts[-1].height == height:
             scripts[-1].text += piece["text"]
             scripts[-1].x1 = box["x"] + box["w"]

@@ -12,7 +12,8 @@ from typing import Any
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_glyphs import SCALE, Piece, is_spaced, one_font, respaced, several_fonts
-from kohaku_ray.documents.raised import plain_maths
+from kohaku_ray.documents.pdf_grids import find_grids
+from kohaku_ray.documents.raised import plain_maths, write_lowered, write_raised
 
 
 @dataclass(slots=True)
@@ -37,6 +38,9 @@ _RULE_THICKNESS = 3.0
 _MIN_RULE = 20.0
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe]")
 
+MAX_SCRIPT_CHARS = 6  # longest mark or exponent that was drawn apart from its line
+MAX_NEAR = 8  # most lines whose ends are looked at in a square of eight points
+_SCRIPT = re.compile(r"[-−+]?\d{1,3}(?:[,–-]\d{1,3})*|[a-z](?:,[a-z])*|[*∗†‡§¶]+|st|nd|rd|th")
 MAX_RATIO = 3.0  # largest ratio of font sizes in one line
 MAX_NUMBER_GAP = 0.4  # font sizes between a line and a smaller number that belongs to it
 _TEXT, _IMAGE, _VECTOR = 0, 1, 3  # muPDF's kinds of block
@@ -54,6 +58,8 @@ class Line:
     size: float = 0.0  # font size of most of its text
     bold: bool = False  # whether most of its text is
     kind: str = "text"  # or ``image`` or ``table``
+    cells: list[list[str]] = field(default_factory=list)  # of a table
+    header: int = -1  # which row of a table names its columns
 
     @property
     def box(self) -> Box:
@@ -72,6 +78,7 @@ class Page:
     images: list[Box] = field(default_factory=list)  # where pictures are
     rules: list[tuple[float, float, float]] = field(default_factory=list)  # left, right, height on the page
     grids: list[tuple[Box, list[list[str]]]] = field(default_factory=list)  # bordered tables: place, rows of cells
+    headers: list[int] = field(default_factory=list)  # which row of each grid names its columns; -1: none
     turn: int = 0  # 1 where the text runs upwards, 3 where it runs downwards
     pictures: dict[Box, Picture] = field(default_factory=dict)  # embedded images by their place
     strokes: list[Box] = field(default_factory=list)  # places of drawn lines and areas
@@ -127,7 +134,7 @@ def read_page(page: Any, images: bool = False) -> Page:
     if not turn and any(block["type"] == "vector" for block in blocks):
         strokes = [found[:4] for found in textpage.extractBLOCKS() if found[6] == _VECTOR]
         read.rules = _rules(strokes)
-        read.grids = grids(page, strokes, sum(len(piece["text"]) for run in runs for piece in run))
+        read.grids, read.headers = find_grids(page, strokes, runs)
         read.strokes = strokes if images else []
     if images:
         _keep_pictures(read, textpage, 0 if read.lines else page.rotation // 90)
@@ -246,7 +253,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
             else:
                 lines.append(Line(*box, stripped, size, bold))
             ends_in_space = text[-1] == " "
-    return lines
+    return _attach_scripts(lines)
 
 
 def _in_line(run: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -274,6 +281,45 @@ def _continues(last: Piece, piece: Piece) -> bool:
         return gap < MAX_NUMBER_GAP * max(size, other) or not _is_line_number(piece, last)
     touches = abs(before["x"] - box["x"] - box["w"]) < 0.2 * reach
     return touches and _RIGHT_TO_LEFT.search(last["text"] + piece["text"]) is not None
+
+
+def _attach_scripts(lines: list[Line]) -> list[Line]:
+    """Join marks, exponents and indices that were drawn apart from their lines to these."""
+    small = [line for line in lines if len(line.text) <= MAX_SCRIPT_CHARS and _SCRIPT.fullmatch(line.text)]
+    if not small or len(small) == len(lines):
+        return lines
+    ids = set(map(id, small))
+    ends: dict[tuple[int, int], list[Line]] = {}
+    for line in lines:
+        if id(line) not in ids and line.size:
+            for x in (line.x0, line.x1):
+                ends.setdefault((round(x / 8), round(line.y0 / 8)), []).append(line)
+    gone: set[int] = set()
+    for script in small:
+        for base in _near(ends, script):
+            size = base.size
+            rise = (base.y0 + base.y1 - script.y0 - script.y1) / 2 / size
+            if script.size > 0.9 * size or not 0.08 < abs(rise) < 0.8 or script.x1 - script.x0 > 2 * size:
+                continue
+            if -0.3 * size < script.x0 - base.x1 < 0.35 * size:
+                write = write_raised if rise > 0 else write_lowered
+                base.text += write(base.text, script.text)
+            elif rise > 0 and -0.1 * size < base.x0 - script.x1 < size:
+                base.text = f"{write_raised('', script.text, ' ')} {base.text}"
+            else:
+                continue
+            base.x0, base.x1 = min(base.x0, script.x0), max(base.x1, script.x1)
+            gone.add(id(script))
+            break
+    return [line for line in lines if id(line) not in gone] if gone else lines
+
+
+def _near(ends: Mapping[tuple[int, int], Sequence[Line]], script: Line) -> Iterator[Line]:
+    """Lines one of whose ends is beside a small line, at most `MAX_NEAR` per square of eight points."""
+    column, row = round((script.x0 + script.x1) / 16), round(script.y0 / 8)
+    for x in (column, column - 1, column + 1):
+        for y in (row, row - 1, row + 1, row - 2):
+            yield from ends.get((x, y), ())[:MAX_NEAR]
 
 
 def around(boxes: Sequence[Box]) -> Box:
@@ -336,67 +382,3 @@ def _images(boxes: Sequence[Box], page: Page) -> list[Box]:
         if not is_small and not is_background:
             kept.append((x0, y0, x1, y1))
     return sorted(set(kept), key=lambda box: (box[1], box[0])) if len(kept) <= MAX_IMAGES else []
-
-
-MAX_STROKES = 1500
-"""Most strokes on a page that is searched for grids; one with more is a drawing and would take seconds."""
-
-MAX_COMPARISONS = 40_000_000  # most comparisons of the search for grids on one page: about three seconds
-MAX_GRIDS = 50  # grids read on one page; more are the boxes of a form or drawing, whose text is read as lines
-_THICKNESS = 3.0
-
-
-def grids(page: Any, strokes: Sequence[Box], n_chars: int) -> list[tuple[Box, list[list[str]]]]:
-    """Find the grids on a `pymupdf.Page`: where each is, and its rows of cells.
-
-    A grid has at least two rows and two columns, most cells filled, which a chart's frame has not. Nothing is found
-    where the search would take more than `MAX_COMPARISONS`.
-    """
-    if not _may_hold_grid(strokes) or _n_comparisons(strokes, n_chars) > MAX_COMPARISONS:
-        return []
-    # use_layout would run a neural network over the page: two hundred times as long, and quadratic in its text
-    finder = page.find_tables(strategy="lines_strict", use_layout=False)
-    found = []
-    for table in finder.tables[:MAX_GRIDS] if finder is not None else ():
-        words = page.get_text("words", clip=table.bbox)
-        rows = [row for one in table.rows if any(row := _cells(one, words))]
-        n_cells = sum(map(len, rows))
-        n_filled = sum(bool(cell) for row in rows for cell in row)
-        if len(rows) >= 2 and min(map(len, rows)) >= 2 and 2 * n_filled >= n_cells:
-            found.append((tuple(table.bbox), rows))
-    return found
-
-
-def _may_hold_grid(strokes: Sequence[Box]) -> bool:
-    """Whether there are upright strokes or boxes enough for two cells side by side on two rows."""
-    if len(strokes) > MAX_STROKES:
-        return False
-    upright = {round(x0) for x0, y0, x1, y1 in strokes if x1 - x0 <= _THICKNESS and y1 - y0 > 8}
-    level = {round(y0) for x0, y0, x1, y1 in strokes if y1 - y0 <= _THICKNESS and x1 - x0 > 8}
-    boxes = [(round(x0), round(y0)) for x0, y0, x1, y1 in strokes if x1 - x0 > 8 and 8 < y1 - y0 < 200]
-    has_lines = len(upright) >= 3 and len(level) >= 3
-    return has_lines or (len({x for x, _ in boxes}) >= 2 and len({y for _, y in boxes}) >= 2)
-
-
-def _n_comparisons(strokes: Sequence[Box], n_chars: int) -> int:
-    """At most about how many comparisons `Page.find_tables` makes: of strokes, crossings and words in pairs."""
-    across = {round(x) for x0, y0, x1, y1 in strokes if y1 - y0 > _THICKNESS for x in (x0, x1)}
-    down = {round(y) for x0, y0, x1, y1 in strokes if x1 - x0 > _THICKNESS for y in (y0, y1)}
-    n_crossings = min(len(across) * len(down), len(strokes) ** 2)
-    return 4 * len(strokes) * (len(strokes) + n_chars) + n_crossings * (n_crossings + n_chars // 6)
-
-
-def _cells(row: Any, words: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Texts of a row's cells, by the middle of each word: `Table.extract` removes spaces and commas from numbers."""
-    _, top, _, bottom = row.bbox
-    placed = [((word[0] + word[2]) / 2, (word[1] + word[3]) / 2, word[4]) for word in words]
-    inside = [word for word in placed if top <= word[1] < bottom]
-    return [_cell(cell, inside) for cell in row.cells]
-
-
-def _cell(cell: Box | None, words: Sequence[tuple[float, float, str]]) -> str:
-    """Text of a cell; empty where the grid has a gap."""
-    if cell is None:
-        return ""
-    x0, y0, x1, y1 = cell
-    return clean_print(" ".join(text for x, y, text in words if x0 <= x < x1 and y0 <= y < y1)).strip()

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, zip_longest
 from statistics import median
 
 from kohaku_ray.documents.model import Box
-from kohaku_ray.documents.pdf_page import Line, Page
-from kohaku_ray.documents.text import looks_like_header, written_rows
+from kohaku_ray.documents.pdf_grids import MAX_HEADER_ROWS
+from kohaku_ray.documents.pdf_headers import Cells, join_names, names_columns, write_rows
+from kohaku_ray.documents.pdf_join import join_lines
+from kohaku_ray.documents.pdf_page import Line, Page, around
+from kohaku_ray.documents.text import is_number
 
 MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
 MAX_RULES = 400  # most rules on a page with tables; one with more is a drawing or ruled paper
 MAX_LINES = 3000  # most lines on a page that is searched for tables between rules
+MAX_SPAN = 5  # most columns that one name spans without a rule below it
 MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
 
 
 def ruled_tables(page: Page) -> list[Line]:
     """Replace the lines of grids, and those between rules, by one line of kind ``table`` per table."""
     lines = page.lines
-    for box, cells in page.grids:
+    for (box, cells), header in zip(page.grids, page.headers, strict=True):
         rest = [line for line in lines if not is_inside(line, box)]
         if len(rest) < len(lines):
-            lines = [*rest, write_table(cells, box)]
+            lines = [*rest, table_line(cells, box, header)]
     if len(page.rules) > MAX_RULES or len(lines) > MAX_LINES:
         return lines
     for left, right, heights in _stacks(page.rules):
-        lines = _between(lines, left, right, heights)
+        lines = _between(page, lines, left, right, heights)
     return lines
 
 
-def write_table(cells: Sequence[Sequence[str]], box: Box, ruled: bool = True) -> Line:
-    """Make one line of kind ``table`` of a table's cells, empty ones included; ``ruled``: with rules or a grid."""
-    rows = written_rows(cells, looks_like_header(cells, ruled))
-    return Line(*box, "\n".join(rows), kind="table")
+def table_line(cells: Cells, box: Box, header: int) -> Line:
+    """Make one line of kind ``table`` of a table's cells, empty ones included; ``header`` as in `write_rows`."""
+    return Line(*box, "\n".join(write_rows(cells, header)), kind="table", cells=cells, header=header)
 
 
 def rows_of(region: Sequence[Line]) -> list[list[Line]]:
@@ -59,6 +62,14 @@ def aligned_rows(rows: Sequence[Sequence[Line]], start: int) -> int:
         n += 1
     cells = [cell.text for row in rows[start : start + n] for cell in row]
     return n if n >= MIN_ALIGNED_ROWS and median(map(len, cells)) <= MAX_CELL_CHARS else 0
+
+
+def aligned_table(rows: Sequence[Sequence[Line]]) -> Line:
+    """Make a table of rows whose cells line up."""
+    cells = [[cell.text for cell in row] for row in rows]
+    is_bold = all(cell.bold for cell in rows[0]) and not any(cell.bold for row in rows[1:] for cell in row[1:])
+    header = 0 if names_columns(cells, set_apart=is_bold) else -1
+    return table_line(cells, around([cell.box for row in rows for cell in row]), header)
 
 
 def _lines_up(first: Sequence[Line], row: Sequence[Line], above: Sequence[Line]) -> bool:
@@ -91,20 +102,25 @@ def _stacks(rules: Sequence[tuple[float, float, float]]) -> list[tuple[float, fl
     return [stack for stack in stacks.values() if len(stack[2]) >= 3]
 
 
-def _between(lines: list[Line], left: float, right: float, heights: Sequence[float]) -> list[Line]:
+def _between(page: Page, lines: list[Line], left: float, right: float, heights: Sequence[float]) -> list[Line]:
     """Replace the lines between a stack of rules by tables: runs of the spaces that hold rows of cells."""
-    spaces = []
+    spaces: list[list[list[Line]]] = []
     for top, bottom in pairwise(heights):
         inside = [line for line in lines if is_inside(line, (left, top, right, bottom))]
-        rows = rows_of(sorted(inside, key=lambda line: (line.y0, line.x0)))
-        spaces.append((_are_cells(rows), top, bottom, rows))
-    for are_cells, run in groupby(spaces, key=lambda space: space[0]):
-        of_run = list(run)
-        rows = [row for *_, rows in of_run for row in rows]
-        if not are_cells or len(rows) < 2:
+        spaces.append(rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))))
+    are_cells = [bool(rows) and _are_cells(rows) for rows in spaces]
+    for i, rows in enumerate(spaces[:-1]):  # a header may have fewer pieces than columns
+        are_cells[i] = are_cells[i] or (are_cells[i + 1] and not (i and are_cells[i - 1]) and _may_be_header(rows))
+    for is_table, run in groupby(range(len(spaces)), key=are_cells.__getitem__):
+        numbers = list(run)
+        rows = [row for i in numbers for row in spaces[i]]
+        if not is_table or len(rows) < 2:
             continue
         taken = {id(line) for row in rows for line in row}
-        table = write_table(_cells(rows), (left, of_run[0][1], right, of_run[-1][2]))
+        # a rule below the first rows sets them apart where other rows have none
+        n_header = len(spaces[numbers[0]]) if len(numbers) > 1 and len(rows) > len(numbers) else 0
+        cells, header = _cells(page, rows, n_header)
+        table = table_line(cells, (left, heights[numbers[0]], right, heights[numbers[-1] + 1]), header)
         lines = [*(line for line in lines if id(line) not in taken), table]
     return lines
 
@@ -116,24 +132,86 @@ def _are_cells(rows: Sequence[Sequence[Line]]) -> bool:
     return n_several * 2 > len(rows) and median(lengths) <= MAX_CELL_CHARS
 
 
-def _cells(rows: Sequence[Sequence[Line]]) -> list[list[str]]:
-    """Put every piece under a column of the fullest row.
+def _may_be_header(rows: Sequence[Sequence[Line]]) -> bool:
+    texts = [line.text for row in rows for line in row]
+    return 0 < len(rows) <= MAX_HEADER_ROWS and len(texts) > 1 and max(map(len, texts)) <= MAX_CELL_CHARS
 
-    A lone piece right of the first column is the rest of a wrapped cell.
-    """
+
+def _cells(page: Page, rows: Sequence[Sequence[Line]], n_header: int) -> tuple[Cells, int]:
+    """Put every piece under a column of the fullest row; the rows of a header are one, and so are those of a cell."""
     columns = max(rows, key=len)
-    table: list[list[str]] = []
-    for row in rows:
+    names = _names(page, rows[:n_header], columns) if n_header else []
+    steps = [after[0].y0 - row[0].y0 for row, after in pairwise(rows[n_header:])]
+    tight = 1.25 * min(steps) if steps and max(steps) > 1.6 * min(steps) > 0 else 0.0
+    table: Cells = []
+    for i, row in enumerate(rows[n_header:]):
         places = [_column(line, columns) for line in row]
-        if len(row) == 1 and places[0] > 0 and table:
-            cell = table[-1][places[0]]
-            table[-1][places[0]] = f"{cell} {row[0].text}".strip()
+        step = steps[i - 1] if i else 0.0
+        if table and _goes_on(row, places, table[-1], step, tight):
+            for line, place in zip(row, places, strict=True):
+                cell = table[-1][place]
+                table[-1][place] = join_lines([cell, line.text], ()) if cell else line.text
             continue
         cells = [""] * len(columns)
         for line, place in zip(row, places, strict=True):
             cells[place] = f"{cells[place]} {line.text}".strip()
         table.append(cells)
-    return table
+    if names and names_columns([names, *table], set_apart=True):
+        return [names, *table], 0
+    if names:
+        return [*([names] if any(names) else []), *table], -1
+    bold = all(line.bold for line in rows[0]) and not all(line.bold for row in rows[1:] for line in row)
+    return table, 0 if names_columns(table, set_apart=bold) else -1
+
+
+def _goes_on(row: Sequence[Line], places: Sequence[int], above: Sequence[str], step: float, tight: float) -> bool:
+    """Whether a row is the next line of the cells above: a lone piece right of the first column, or text set tight.
+
+    ``tight`` is the largest distance of two lines of a cell, where rows are farther apart than these; else 0.
+    """
+    if len(row) == 1 and places[0] > 0:
+        return True
+    if not 0 < step <= tight or any(is_number(line.text) for line in row):
+        return False
+    return len(row) < len(above) and all(above[place] for place in places)
+
+
+def _names(page: Page, rows: Sequence[Sequence[Line]], columns: Sequence[Line]) -> list[str]:
+    """Names of columns from the rows of a header, each name at all columns that it spans."""
+    stacked: list[list[tuple[str, bool]]] = []
+    for row, below in zip_longest(rows, rows[1:]):
+        cells = [("", False)] * len(columns)
+        for line in row:
+            first, last = _span(page, line, row, below, columns)
+            for place in range(first, last + 1):
+                cells[place] = (f"{cells[place][0]} {line.text}".strip(), last > first)
+        stacked.append(cells)
+    return join_names(stacked)
+
+
+def _span(
+    page: Page, line: Line, row: Sequence[Line], below: Sequence[Line] | None, columns: Sequence[Line]
+) -> tuple[int, int]:
+    """First and last column that a name spans: by the rule below it, by its width, or as the middle of several."""
+    place = _column(line, columns)
+    if below is None:
+        return place, place
+    middles = [(column.x0 + column.x1) / 2 for column in columns]
+    middle = (line.x0 + line.x1) / 2
+    for left, right, height in page.rules:
+        if left <= middle <= right and line.y1 - 0.4 * line.size <= height <= below[0].y0 + 0.6 * line.size:
+            over = [i for i, x in enumerate(middles) if left - 2 <= x <= right + 2]
+            return (over[0], over[-1]) if over else (place, place)
+    over = [i for i, column in enumerate(columns) if min(line.x1, column.x1) - max(line.x0, column.x0) > 0]
+    if len(over) > 1:
+        return over[0], over[-1]
+    others = {_column(other, columns) for other in row if other is not line}
+    for first in range(place, max(place - MAX_SPAN, -1), -1):
+        for last in range(place + 1, min(place + MAX_SPAN, len(columns))):
+            is_free = not others.intersection(range(first, last + 1))
+            if is_free and abs((columns[first].x0 + columns[last].x1) / 2 - middle) < 0.5 * line.size:
+                return first, last
+    return place, place
 
 
 def _column(line: Line, columns: Sequence[Line]) -> int:
