@@ -98,7 +98,7 @@ def documents(arguments: argparse.Namespace) -> Outcome:
         "n_files": found.n_files,
         "documents": [
             {"doc_id": one.document.doc_id, "title": one.document.title, "file": one.file}
-            | {"counts": one.counts, "odd": one.odd}
+            | {"counts": one.counts, "odd": one.odd, "dropped": one.document.dropped}
             for one in found.documents
         ],
         "rejects": [{"file": file, "reason": reason} for file, reason in found.rejects],

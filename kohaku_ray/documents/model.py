@@ -72,6 +72,7 @@ class Document:
     image_rejects: tuple[tuple[str, str], ...] = ()  # images that cannot be used: place in the document, reason
     images_left_out: Mapping[str, int] = field(default_factory=dict)  # number of images left out, by reason
     odd: tuple[str, ...] = field(default=(), compare=False)  # what is odd, such as a scan without OCR, with its place
+    dropped: tuple[str, ...] = field(default=(), compare=False)  # what is no text of it, such as running heads
     n_pages: int = field(default=0, compare=False)  # 0: its format has no pages
 
 

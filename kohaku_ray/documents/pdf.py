@@ -19,7 +19,15 @@ from kohaku_ray.documents.pdf_furniture import Furniture
 from kohaku_ray.documents.pdf_images import PdfImages
 from kohaku_ray.documents.pdf_join import join_lines
 from kohaku_ray.documents.pdf_page import Page, read_page
-from kohaku_ray.documents.pdf_tree import body_size, is_deck, sections_of, slide_sections, title_blocks
+from kohaku_ray.documents.pdf_tree import (
+    body_size,
+    contents_entries,
+    describe_contents,
+    is_deck,
+    sections_of,
+    slide_sections,
+    title_blocks,
+)
 from kohaku_ray.errors import DataError
 
 LITTLE_TEXT_CHARS = 40  # a page with less text is odd
@@ -68,7 +76,8 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     with _open(name, data) as file:
         info = {key: well_formed(str(value or "")).strip() for key, value in (file.metadata or {}).items()}
         extractor = PdfImages(file) if images else None
-        blocks, seen = _read(name, file, extractor)
+        furniture = Furniture(file.page_count)
+        blocks, seen = _read(name, file, furniture, extractor)
     sizes, n_chars = [page.size for page in seen], [page.n_chars for page in seen]
     if not any(n_chars) and not any(block.image for block in blocks):
         raise _scan(name, len(sizes), extractor)
@@ -77,12 +86,14 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     shown = " ".join(join_lines(block.lines, ()).replace("\n", " ") for block in heads)
     title = _sane_title(info.get("title", "")) or shown or default_doc_id(name)
     if is_deck(sizes, n_chars, body):
-        sections = slide_sections(blocks)
+        sections, said = slide_sections(blocks), ()
     else:
         # the title is not repeated as a heading; one that differs from the title in the metadata is kept as text
         dropped = {id(block) for block in heads} if _letters(shown) == _letters(title) else set()
         rest = [block for block in blocks if id(block) not in dropped]
-        sections = sections_of(rest, title, body)
+        entries = contents_entries(rest)
+        said = describe_contents(rest, entries)
+        sections = sections_of([block for block in rest if id(block) not in entries], title, body)
     return Document(
         default_doc_id(name),
         title,
@@ -91,6 +102,7 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
         tuple(extractor.rejects) if extractor else (),
         dict(extractor.left_out) if extractor else {},
         _odd(seen, sections),
+        (*furniture.describe(), *said),
         len(seen),
     )
 
@@ -171,11 +183,12 @@ def _odd(pages: Sequence[_Seen], sections: Sequence[Section]) -> tuple[str, ...]
     return tuple(f"page {number}: {what}" for number, what in said if what)
 
 
-def _read(name: str, file: Any, extractor: PdfImages | None = None) -> tuple[list[Block], list[_Seen]]:
+def _read(
+    name: str, file: Any, furniture: Furniture, extractor: PdfImages | None = None
+) -> tuple[list[Block], list[_Seen]]:
     """Read every page's blocks, and what else is known of it."""
     blocks: list[Block] = []
     seen: list[_Seen] = []
-    furniture = Furniture(file.page_count)
     gutter: float | None = None
     for first in range(0, file.page_count, WINDOW_PAGES):
         numbers = range(first, min(first + WINDOW_PAGES, file.page_count))

@@ -171,11 +171,17 @@ class Block:
     image: Image | None = None  # pixels of a picture, where images are extracted
     cells: Cells = field(default_factory=list)  # of a table
     header: int = -1  # which of its rows names the columns
+    last_page: int = 0  # on which a table ends that goes on over pages
 
     @property
     def text(self) -> str:
         """Its lines joined by spaces, hyphens as they are."""
         return " ".join(self.lines)
+
+    @property
+    def text_of_caption(self) -> str:
+        """The lines of its caption joined by spaces."""
+        return " ".join(self.caption or ())
 
 
 def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], float | None]:
@@ -239,7 +245,7 @@ def _leading(lines: Sequence[Line]) -> float:
 def _belongs(members: Sequence[Line], line: Line, reach: float, left: float) -> bool:
     """Whether a line goes on with the paragraph above it, no more than ``reach`` font sizes below its last line."""
     last = members[-1]
-    if last.kind != "text" or line.kind != "text":
+    if last.kind != "text" or line.kind != "text" or line.is_note:
         return False
     size = last.size
     if abs(line.size - size) > 0.1 * size or line.bold != last.bold or (last.bold and _is_over(last, line)):

@@ -10,9 +10,12 @@ from math import floor
 from statistics import median
 
 from kohaku_ray.documents.pdf_page import Line, Page
+from kohaku_ray.documents.text import is_number
 
 MARGIN_SHARE = 0.12  # share of a page's height, at the top and at the bottom, in which running lines are looked for
+MOST_SHOWN = 3  # most texts of a kind of furniture that are named
 MIN_PAGES = 3  # fewest pages that repeat a running line; two in a short document, or beside a page number
+MAX_ROW_GAP = 1.6  # largest distance of two rows of a table, in font sizes
 MAX_NUMBER_SHARE = 0.03  # largest font size of a page number, as a share of the page's height
 _BUCKET = 6.0
 _OUTERMOST = 2
@@ -30,14 +33,22 @@ class Furniture:
 
     def __init__(self, n_pages: int) -> None:
         self.dropped: dict[str, Counter[str]] = {}  # texts by what they are
+        self._steps: Counter[int] = Counter()  # distance of the lowest number on a page from the page's own
+        self.n_marks = 0  # marks of footnotes
         self._counts: Counter[tuple[str, int]] = Counter()
         self._needed = min(MIN_PAGES, max(2, (n_pages + 1) // 2))
 
     def drop(self, pages: Sequence[Page]) -> None:
         """Remove furniture from a window of pages, in place."""
         for page in pages:
+            self.n_marks += page.n_marks
             self._remove(page, "watermark", _watermarks(page.lines))
             self._remove(page, "line number", _line_numbers(page.lines))
+        lowest = [found for page in pages if (found := _lowest_number(page)) is not None]
+        self._steps.update(int(line.text) - number for number, line in lowest)
+        for number, line in lowest:
+            if self._steps[int(line.text) - number] >= MIN_PAGES:
+                self._remove(pages[number - pages[0].number], "page number", [line])
         marginal = [[(line, _without_digits(line)) for line in _marginal(page)] for page in pages]
         for page, lines in zip(pages, marginal, strict=True):
             self._counts.update({key for line, text in lines for key in _keys(line, text, page)})
@@ -46,6 +57,20 @@ class Furniture:
             heads = [line for line, text in lines if self._is_running(line, text, page, numbers)]
             self._remove(page, "page number", [line for line in heads if line in numbers])
             self._remove(page, "running head", [line for line in heads if line not in numbers])
+
+    def describe(self) -> tuple[str, ...]:
+        """Say what was removed, and how much of it."""
+        said = []
+        for what, texts in self.dropped.items():
+            n = texts.total()
+            often = [f"{text[:60]!r}{f' × {k}' * (k > 1)}" for text, k in texts.most_common(MOST_SHOWN)]
+            more = f" and {len(texts) - MOST_SHOWN} more" if len(texts) > MOST_SHOWN else ""
+            said.append(f"{n:,} {what}{'s' * (n > 1)}: {', '.join(often)}{more}")
+        if self.n_marks:
+            said.append(
+                f"{self.n_marks:,} mark{'s' * (self.n_marks > 1)} of notes, set apart from the text in brackets"
+            )
+        return tuple(said)
 
     def _remove(self, page: Page, what: str, lines: Sequence[Line]) -> None:
         if lines:
@@ -63,8 +88,29 @@ class Furniture:
         return max(self._counts[key] for key in _keys(line, text, page)) >= needed
 
 
+def _lowest_number(page: Page) -> tuple[int, Line] | None:
+    """The last line of a page, where it is a number by itself: many pages end high above the margin."""
+    if not page.lines:
+        return None
+    line = max(page.lines, key=lambda line: line.y0)
+    beside = sum(other.y1 > line.y0 + 0.3 * line.size for other in page.lines)
+    return (page.number, line) if beside == 1 and line.text.isdecimal() and len(line.text) < 5 else None
+
+
 def _is_page_number(line: Line, text: str, page: Page) -> bool:
-    return line.size <= MAX_NUMBER_SHARE * page.height and _PAGE_NUMBER.fullmatch(text) is not None
+    if line.size > MAX_NUMBER_SHARE * page.height or _PAGE_NUMBER.fullmatch(text) is None:
+        return False
+    return text != "#" or not _is_in_column(line, page)
+
+
+def _is_in_column(number: Line, page: Page) -> bool:
+    """Whether a number stands right over or under another one, as a table's cells do."""
+    reach = MAX_ROW_GAP * number.size
+    return any(
+        -reach < line.y0 - number.y1 < reach or -reach < number.y0 - line.y1 < reach
+        for line in page.lines
+        if line.x0 < number.x1 and number.x0 < line.x1 and line is not number and is_number(line.text)
+    )
 
 
 def _marginal(page: Page) -> list[Line]:

@@ -60,6 +60,8 @@ class Line:
     kind: str = "text"  # or ``image`` or ``table``
     cells: list[list[str]] = field(default_factory=list)  # of a table
     header: int = -1  # which row of a table names its columns
+    n_marks: int = 0  # marks of footnotes in its text
+    is_note: bool = False  # whether it begins with the mark of a footnote, which is the note's
 
     @property
     def box(self) -> Box:
@@ -83,6 +85,7 @@ class Page:
     pictures: dict[Box, Picture] = field(default_factory=dict)  # embedded images by their place
     strokes: list[Box] = field(default_factory=list)  # places of drawn lines and areas
     extracted: dict[Box, Image] = field(default_factory=dict)  # images by their place, as extracted
+    n_marks: int = 0  # marks of footnotes, set apart
     left_out: Counter[str] = field(default_factory=Counter)  # number of images that carry no content, by reason
     is_turned: bool = False  # its text runs upwards or downwards, or a viewer turns the page
     is_pictured: bool = False  # it has no text, but a picture
@@ -127,6 +130,7 @@ def read_page(page: Any, images: bool = False) -> Page:
         ]
     is_turned = bool(turn or page.rotation)
     read = Page(page.number + 1, width, height, _lines(runs), turn=turn, is_turned=is_turned)
+    read.n_marks = sum(line.n_marks for line in read.lines)
     if not turn:
         _respace(page, read.lines)
     read.is_pictured = has_pictures and not read.lines
@@ -251,7 +255,10 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
             if lines and _goes_on(lines[-1], box, size, stripped):
                 _append(lines[-1], stripped, box, ends_in_space or text[0] == " ")
             else:
-                lines.append(Line(*box, stripped, size, bold))
+                is_note = stripped[0] == "[" != pieces[0]["text"].lstrip()[:1]
+                lines.append(Line(*box, stripped, size, bold, is_note=is_note))
+            if len(pieces) > 1 and "[" in text:
+                lines[-1].n_marks += text.count("[") - sum(piece["text"].count("[") for piece in pieces)
             ends_in_space = text[-1] == " "
     return _attach_scripts(lines)
 
@@ -285,30 +292,37 @@ def _continues(last: Piece, piece: Piece) -> bool:
 
 def _attach_scripts(lines: list[Line]) -> list[Line]:
     """Join marks, exponents and indices that were drawn apart from their lines to these."""
-    small = [line for line in lines if len(line.text) <= MAX_SCRIPT_CHARS and _SCRIPT.fullmatch(line.text)]
-    if not small or len(small) == len(lines):
+    least = 0.9 * max([line.size for line in lines], default=0.0)
+    small = [line for line in lines if len(line.text) <= MAX_SCRIPT_CHARS and line.size < least]
+    small = [line for line in small if _SCRIPT.fullmatch(line.text)]
+    if not small:
         return lines
-    ids = set(map(id, small))
     ends: dict[tuple[int, int], list[Line]] = {}
     for line in lines:
-        if id(line) not in ids and line.size:
-            for x in (line.x0, line.x1):
-                ends.setdefault((round(x / 8), round(line.y0 / 8)), []).append(line)
+        for x in (line.x0, line.x1) if line.size else ():
+            ends.setdefault((round(x / 8), round(line.y0 / 8)), []).append(line)
     gone: set[int] = set()
     for script in small:
         for base in _near(ends, script):
             size = base.size
             rise = (base.y0 + base.y1 - script.y0 - script.y1) / 2 / size
-            if script.size > 0.9 * size or not 0.08 < abs(rise) < 0.8 or script.x1 - script.x0 > 2 * size:
+            if (
+                id(base) in gone
+                or script.size > 0.9 * size
+                or not 0.08 < abs(rise) < 0.8
+                or script.x1 - script.x0 > 2 * size
+            ):
                 continue
             if -0.3 * size < script.x0 - base.x1 < 0.35 * size:
                 write = write_raised if rise > 0 else write_lowered
                 base.text += write(base.text, script.text)
             elif rise > 0 and -0.1 * size < base.x0 - script.x1 < size:
                 base.text = f"{write_raised('', script.text, ' ')} {base.text}"
+                base.is_note = base.text[0] == "["
             else:
                 continue
             base.x0, base.x1 = min(base.x0, script.x0), max(base.x1, script.x1)
+            base.n_marks += base.text.endswith("]") or base.is_note
             gone.add(id(script))
             break
     return [line for line in lines if id(line) not in gone] if gone else lines

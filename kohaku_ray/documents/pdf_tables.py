@@ -11,6 +11,7 @@ from kohaku_ray.documents.pdf_grids import MAX_HEADER_ROWS
 from kohaku_ray.documents.pdf_headers import Cells, join_names, names_columns, write_rows
 from kohaku_ray.documents.pdf_join import join_lines
 from kohaku_ray.documents.pdf_page import Line, Page, around
+from kohaku_ray.documents.sentences import LEADERS
 from kohaku_ray.documents.text import is_number
 
 MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
@@ -61,6 +62,8 @@ def aligned_rows(rows: Sequence[Sequence[Line]], start: int) -> int:
     while start + n < len(rows) and _lines_up(first, rows[start + n], rows[start + n - 1]):
         n += 1
     cells = [cell.text for row in rows[start : start + n] for cell in row]
+    if sum(LEADERS.search(cell) is not None for cell in cells) * 2 > n:
+        return 0  # entries of a table of contents
     return n if n >= MIN_ALIGNED_ROWS and median(map(len, cells)) <= MAX_CELL_CHARS else 0
 
 
@@ -207,7 +210,7 @@ def _span(
         return over[0], over[-1]
     others = {_column(other, columns) for other in row if other is not line}
     for first in range(place, max(place - MAX_SPAN, -1), -1):
-        for last in range(place + 1, min(place + MAX_SPAN, len(columns))):
+        for last in range(max(place, first + 1), min(place + MAX_SPAN, len(columns))):
             is_free = not others.intersection(range(first, last + 1))
             if is_free and abs((columns[first].x0 + columns[last].x1) / 2 - middle) < 0.5 * line.size:
                 return first, last

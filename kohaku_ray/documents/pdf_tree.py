@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import groupby, pairwise, takewhile
 from statistics import median
 
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
 from kohaku_ray.documents.pdf_blocks import CAPTION, Block
+from kohaku_ray.documents.pdf_headers import write_rows
 from kohaku_ray.documents.pdf_join import BULLETS, begins_item, compounds_in, ends_sentence, join_lines, without_leaders
 from kohaku_ray.documents.sentences import LEADERS, split_lines, split_sentences
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
@@ -87,13 +88,19 @@ def _is_set_out(block: Block, below: Block, margins: Sequence[float]) -> bool:
     return is_at_margin and not is_hanging
 
 
+MAX_ENTRY_BLOCKS = 200  # most blocks below the title of a table of contents without leaders
+MAX_BACK_SHARE = 0.25  # largest share of page numbers that are less than the one before
+_LED = re.compile(rf"{LEADERS.pattern}\s*(\d{{1,4}}|[ivxlc]{{1,7}}|[A-Z]-\d{{1,3}})\s*$")
+_END_NUMBER = re.compile(r"\s(\d{1,4})$")
 MIN_ENTRIES = 3  # fewest lines with leaders on the first page of a table of contents
 _TITLE = re.compile(r"(?:table of )?contents|list of (?:figures|tables|listings|abbreviations)", re.IGNORECASE)
 _PAGE_NUMBER = re.compile(r"\s(?:\d{1,4}|[ivxl]{1,7}|[A-Z]-\d{1,3})$")
 
 
 def contents_entries(blocks: Sequence[Block]) -> set[int]:
-    """Find the blocks of tables of contents, lists of figures and the like, without their titles: ``id`` of each.
+    """Find the blocks of tables of contents, lists of figures and the like, with their titles: ``id`` of each.
+
+    Nothing is found where no other text would be left.
 
     A page belongs to one if at least `MIN_ENTRIES` lines on it have leaders, or at least one after such a page. Between
     the first and the last of these lines stand entries alone. So are the lines above and below them, up to the title,
@@ -104,15 +111,47 @@ def contents_entries(blocks: Sequence[Block]) -> set[int]:
     for _, members in groupby(blocks, key=lambda block: block.page):
         page = [block for block in members if block.kind == "text"]
         led = [i for i, block in enumerate(page) if LEADERS.search(block.text)]
-        n_lines = sum(LEADERS.search(line) is not None for i in led for line in page[i].lines)
-        goes_on = n_lines >= (1 if goes_on else MIN_ENTRIES)
+        matches = [match for i in led for line in page[i].lines if (match := _LED.search(line)) is not None]
+        numbers = [int(match[1]) for match in matches if match[1].isdecimal()]
+        n_back = sum(after < number for number, after in pairwise(numbers))  # figures of a list go up and down
+        goes_on = len(matches) >= (1 if goes_on else MIN_ENTRIES) and n_back <= MAX_BACK_SHARE * len(numbers)
         if goes_on:
+            led = [i for i in led if any(map(_LED.search, page[i].lines))]
             edge = max(page[i].box[2] for i in led)
             is_unled = partial(_is_unled, edge=edge)
             found.update(map(id, takewhile(is_unled, reversed(page[: led[0]]))))
             found.update(map(id, page[led[0] : led[-1] + 1]))
             found.update(map(id, takewhile(is_unled, page[led[-1] + 1 :])))
-    return found - {id(block) for block in blocks if _TITLE.fullmatch(block.text)}
+    for i, block in enumerate(blocks[:-1]):
+        if _TITLE.fullmatch(block.text) and (id(blocks[i + 1]) in found or _are_entries(blocks, i + 1)):
+            found.add(id(block))
+            found.update(map(id, blocks[i + 1 : i + 1 + _are_entries(blocks, i + 1)]))
+    return found if any(block.kind == "text" and id(block) not in found for block in blocks) else set()
+
+
+def _are_entries(blocks: Sequence[Block], start: int) -> int:
+    """How many blocks below the title of a table of contents are lines that end with growing page numbers."""
+    last = n = 0
+    for block in blocks[start : start + MAX_ENTRY_BLOCKS]:
+        found = [_END_NUMBER.search(line) for line in block.lines] if block.kind != "image" else []
+        numbers = [int(match[1]) for match in found if match is not None]
+        if 2 * len(numbers) <= len(found) or not found or numbers != sorted(numbers) or numbers[0] < last:
+            break
+        last, n = numbers[-1], n + 1
+    n_lines = sum(len(block.lines) for block in blocks[start : start + n])
+    return n if n_lines >= MIN_ENTRIES else 0
+
+
+def describe_contents(blocks: Sequence[Block], entries: Collection[int]) -> tuple[str, ...]:
+    """Say which lines of tables of contents are dropped."""
+    gone = [block for block in blocks if id(block) in entries]
+    if not gone:
+        return ()
+    pages = sorted({block.page for block in gone})
+    where = f"page {pages[0]}" if len(pages) == 1 else f"pages {pages[0]} to {pages[-1]}"
+    n = sum(len(block.lines) for block in gone)
+    first, last = map(without_leaders, (gone[0].lines[0], gone[-1].lines[-1]))
+    return (f"{n:,} lines of contents on {where}, from {first[:40].strip()!r} to {last[-40:].strip()!r}",)
 
 
 def _is_unled(block: Block, edge: float) -> bool:
@@ -122,6 +161,7 @@ def _is_unled(block: Block, edge: float) -> bool:
 HEADING_RATIO = 1.2  # text set larger than the document's median by this factor is a heading
 MAX_HEADING_CHARS = 160  # longest heading of any font size
 MAX_NUMBERED_CHARS = 90  # longest numbered heading in the font size of the text
+MAX_SHIFT = 8.0  # farthest that the parts of a table on two pages lie apart sideways, in points
 LOOK_BACK = 8  # how many blocks, such as a picture and footnotes, may stand between two parts of a paragraph
 _NUMBER = re.compile(
     r"(?:(?P<digits>\d{1,2}(?:\.\d{1,2}){0,3})|(?P<letter>[A-Z](?:\.\d{1,2}){1,3})|(?P<roman>[IVX]{1,5}(?=[.)])))[.)]?\s+"
@@ -193,12 +233,11 @@ def _may_be_title(text: str) -> bool:
 def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Section, ...]:
     """Cut blocks, without the title's, into sections titled with the headings that lead to them."""
     compounds = compounds_in(line for block in blocks for line in block.lines)
-    entries = contents_entries(blocks)
-    bold = bold_headings([block for block in blocks if id(block) not in entries], body)
+    bold = bold_headings(blocks, body)
     path: list[_Heading] = []
     drafts = [_Draft((), 1)]
     for block in blocks:
-        heading = None if id(block) in entries else _heading(block, body, compounds, id(block) in bold)
+        heading = _heading(block, body, compounds, id(block) in bold)
         if heading is None:
             _add(drafts[-1].blocks, block)
             continue
@@ -272,7 +311,14 @@ def _stands_over(upper: _Heading, lower: _Heading) -> bool:
 
 
 def _add(blocks: list[Block], block: Block) -> None:
-    """Append a block, or its lines to the paragraph that it continues across a column or a page."""
+    """Append a block, or its lines to the paragraph or table that it continues across a column or a page."""
+    if block.kind == "table" and blocks and _continues_table(blocks[-1], block):
+        table = blocks[-1]
+        table.cells += block.cells[block.header + 1 :]
+        names = [table.cells[table.header]] if table.header >= 0 else []
+        table.lines += write_rows([*names, *block.cells[block.header + 1 :]], len(names) - 1)
+        table.last_page = block.page
+        return
     if block.kind == "text" and block.lines[0][:1].islower() and not begins_item(block.lines[0]):
         for before in reversed(blocks[-LOOK_BACK:]):
             if _is_aside(before, block):
@@ -282,6 +328,26 @@ def _add(blocks: list[Block], block: Block) -> None:
                 return
             break
     blocks.append(block)
+
+
+_CONTINUED = re.compile(r"\W*\(?cont(?:inued|d|\.|'d)\b", re.IGNORECASE)
+_LABEL = re.compile(r"[^\d.]*[\d.]+")
+
+
+def _continues_table(table: Block, block: Block) -> bool:
+    """Whether a table goes on from the page before: as wide, with as many columns, and no other names or caption."""
+    if table.kind != "table" or block.page != (table.last_page or table.page) + 1:
+        return False
+    if len(table.cells[max(table.header, 0)]) != max(map(len, block.cells)):
+        return False
+    if max(abs(table.box[0] - block.box[0]), abs(table.box[2] - block.box[2])) > MAX_SHIFT:
+        return False
+    if block.caption is not None:
+        label, other = _LABEL.match(block.text_of_caption), _LABEL.match(table.text_of_caption)
+        is_same = label is not None and other is not None and label[0].strip(" .") == other[0].strip(" .")
+        if not (is_same or _CONTINUED.search(block.text_of_caption)):
+            return False
+    return block.header < 0 or (table.header >= 0 and block.cells[block.header] == table.cells[table.header])
 
 
 def _is_aside(before: Block, block: Block) -> bool:

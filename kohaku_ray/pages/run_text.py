@@ -186,7 +186,10 @@ def describe_collection(collection: Collection) -> str:
 def _line(view: DocumentView) -> str:
     line = f"{view.document.doc_id}  {file_name(view.file)}  {view.document.title!r}: {view.numbers}"
     more = f"; and {len(view.odd) - MOST_ODD} more" if len(view.odd) > MOST_ODD else ""
-    return f"{line}\n  odd: {'; '.join(view.odd[:MOST_ODD])}{more}" if view.odd else line
+    lines = [line, f"  odd: {'; '.join(view.odd[:MOST_ODD])}{more}"] if view.odd else [line]
+    if view.document.dropped:
+        lines.append(f"  dropped: {'; '.join(view.document.dropped)}")
+    return "\n".join(lines)
 
 
 def describe_tree(view: DocumentView) -> str:

@@ -10,13 +10,13 @@ from kohaku_ray.documents.sentences import split_sentences
 ENTRIES = [f"{i // 4 + 1}.{i % 4 + 1} Section about subject {i} " for i in range(24)]
 
 
-def contents_page(leader):
+def contents_page(leader, text=""):
     file = pymupdf.open()
     page = file.new_page()
     page.insert_text((72, 60), "Contents", fontsize=18)
     for i, entry in enumerate(ENTRIES):
         page.insert_text((72, 90 + 14 * i), f"{entry}{leader * 20} {i + 3}", fontsize=10)
-    file.new_page().insert_textbox((72, 72, 500, 700), "The plant used 5 kWh. It ran for two days.", fontsize=10)
+    file.new_page().insert_textbox((72, 72, 500, 700), text, fontsize=10)
     return file.tobytes()
 
 
@@ -27,10 +27,16 @@ def sentences(document):
 @pytest.mark.parametrize("leader", [". ", ".", " .", "_ "])
 def test_an_entry_of_a_contents_page_is_one_sentence_without_its_leaders(leader):
     found = sentences(parse_file("manual.pdf", contents_page(leader)))
-    assert found == [
-        *(f"{entry}… {i + 3}" for i, entry in enumerate(ENTRIES)),
-        *("The plant used 5 kWh.", "It ran for two days."),
-    ]
+    assert found == [f"{entry}… {i + 3}" for i, entry in enumerate(ENTRIES)]
+
+
+@pytest.mark.parametrize("leader", [". ", ".", " .", "_ "])
+def test_a_contents_page_is_dropped_where_text_is_left_and_named(leader):
+    document = parse_file("manual.pdf", contents_page(leader, "The plant used 5 kWh. It ran for two days."))
+    assert sentences(document) == ["The plant used 5 kWh.", "It ran for two days."]
+    assert document.dropped[0] == (
+        "24 lines of contents on page 1, from '1.1 Section about subject 0 … 3' to '6.4 Section about subject 23 … 26'"
+    )
 
 
 def test_an_entry_of_contents_in_plain_text_is_one_sentence():

@@ -95,8 +95,7 @@ def test_entries_of_a_table_of_contents_are_no_headings(contents):
     long = "Meters and Their Places on the Site, with All that Was Changed Later"
     found = report(contents)
     headings = [title for title in titles(found) if title != "Energy of a Small Plant"]
-    assert headings[0] in ("Contents", "Table of Contents")
-    assert headings[1:] == [
+    assert headings == [
         "1 Introduction",
         "1 Introduction › 1.1 Scope",
         f"1 Introduction › 1.2 {long}",
@@ -104,8 +103,7 @@ def test_entries_of_a_table_of_contents_are_no_headings(contents):
         "2 Methods of Measurement › 2.1 Scope",
         f"2 Methods of Measurement › 2.2 {long}",
     ]
-    entries = " ".join(p.text for p in found.sections[titles(found).index(headings[0])].paragraphs)
-    assert "1.1 Scope" in entries
+    assert "lines of contents on page 2" in found.dropped[-1]
 
 
 def test_a_numbered_heading_below_a_table_of_contents_stays_one():
@@ -115,7 +113,7 @@ def test_a_numbered_heading_below_a_table_of_contents_stays_one():
         sheet.entry(f"{number} Chapter", f"1{number}")
     sheet.put("1 Chapter", font=BOLD, gap=30)
     sheet.put(*PROSE, gap=4)
-    assert titles(sheet.parse()) == ["Energy of a Small Plant", "1 Chapter"]
+    assert titles(sheet.parse()) == ["1 Chapter"]
 
 
 def test_headings_of_a_manual_page():

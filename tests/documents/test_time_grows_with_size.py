@@ -52,9 +52,9 @@ def test_pages_of_ruled_cells():
     start = time.process_time()
     document = parse_file("x.pdf", data)
     assert time.process_time() - start < 15  # 75 s with PyMuPDF's layout model
-    assert [p.attachment.path for s in document.sections for p in s.paragraphs] == [
-        f"p{i}-table1" for i in range(1, 13)
-    ]
+    (table,) = document.sections[0].paragraphs  # a table that goes on over a page is one
+    assert table.attachment.path == "p1-table1"
+    assert len(table.text.split("\n")) == 12 * 50
 
 
 def test_every_cell_of_a_large_grid_is_found():
