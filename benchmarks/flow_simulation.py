@@ -22,9 +22,9 @@ from kohaku_ray.engine.actors.pool import (
     member_processes,
     n_ledger_shards,
     n_replicas,
-    n_retrievers,
     n_voters,
 )
+from kohaku_ray.run.demand import n_retrievers
 
 MANY = {"CPU": 1e6, "GPU": 1e6}
 

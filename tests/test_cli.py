@@ -12,6 +12,9 @@ from run_files import small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.index import gpu
+from kohaku_ray.run import free_gpus
+from kohaku_ray.run import validate as validate_module
 
 HEAVY = (
     "ray",
@@ -194,7 +197,41 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
     printed = capsys.readouterr().out
     assert "deployments.big: vllm" in printed
     assert "demand: 2 CPUs and 1 GPUs" in printed
+    assert "cluster.retriever.gpus and index.build_gpus are auto: what is free when the job joins auto" in printed
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("n_gpus", "faiss_lacks", "own", "lines"),
+    [
+        (
+            *(0, "", ()),
+            [
+                "GPUs: cluster.retriever.gpus auto is 0: there is no GPU that the models' replicas leave free",
+                "GPUs: index.build_gpus auto is 0: index.factory Flat has no inverted lists to train",
+            ],
+        ),
+        (
+            *(1, "", ("index.factory='IVF64,Flat'",)),
+            [
+                "GPUs: cluster.retriever.gpus auto is 1: each of 1 retriever(s) gets a GPU, of unknown size",
+                "GPUs: index.build_gpus auto is 1: a GPU is free once all is encoded",
+            ],
+        ),
+        (
+            *(1, "FAISS is for CPUs", ("index.build_gpus=0",)),
+            ["GPUs: cluster.retriever.gpus auto is 0: FAISS is for CPUs"],
+        ),
+        (2, "", ("index.build_gpus=1", "cluster.retriever.gpus=0.5"), []),
+    ],
+)
+def test_validate_says_what_auto_becomes_of_gpus_and_why(capsys, monkeypatch, n_gpus, faiss_lacks, own, lines):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(free_gpus, "local_gpus", lambda: n_gpus)
+    monkeypatch.setattr(validate_module, "local_gpus", lambda: n_gpus)
+    monkeypatch.setattr(gpu, "without_gpu_support", lambda: faiss_lacks)
+    assert main(["validate", "demo", *(part for one in own for part in ("--set", one))]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("GPUs: ")] == lines
 
 
 def test_a_model_that_may_not_be_downloaded_is_said_not_to_be_there(capsys, monkeypatch):

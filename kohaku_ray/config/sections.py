@@ -119,7 +119,8 @@ class IndexConfig(Section):
     shards: PositiveInt = 1
     """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers."""
     search_device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where FAISS searches; auto: the retriever's GPU if it has one (`cluster.retriever.gpus`)."""
+    """Where FAISS searches; auto: on the retriever's GPU if it has one (`cluster.retriever.gpus`) that holds the index,
+    else on the CPU; cuda: an error without one."""
     search_float16: bool = False
     """Hold a flat index's vectors as float16 on the GPU, in half the memory; hits stay the same."""
     bm25: Bm25Config = Bm25Config()
@@ -140,12 +141,18 @@ class IndexConfig(Section):
     CPU, of which texts get one per 64 KiB of documents."""
     encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
     """GPUs per encoder, where there are any; 0.5: two encoders share one."""
-    build_gpus: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs of the task that builds the FAISS index: it trains inverted lists there; 0: on the CPU."""
+    build_gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
+    """GPUs of each task that builds a FAISS index: it trains and fills inverted lists there; auto: one that is free
+    when all is encoded, if the factory has lists (IVF); 0: on the CPU."""
     resources: dict[str, float] = Field(default_factory=dict)
     """Custom Ray resources per encoder, to keep encoders on nodes of one worker group."""
     parsers: PositiveInt | None = None
     """Concurrent parse tasks; None: one per CPU."""
+
+    @property
+    def n_build_gpus(self) -> float:
+        """GPUs that a builder asks for; none by auto, before `run.free_gpus` has decided."""
+        return 0.0 if self.build_gpus == "auto" else self.build_gpus
 
     @model_validator(mode="after")
     def _images_agree(self) -> IndexConfig:
@@ -208,8 +215,14 @@ class RetrieverConfig(Section):
     for."""
     cpus: Annotated[float, Field(ge=0)] = 1.0
     """CPUs per retriever."""
-    gpus: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs per retriever, for its query encoder and FAISS; fractions share one."""
+    gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
+    """GPUs per retriever, for its query encoder and FAISS; fractions share one; auto: what the models' replicas leave
+    free, if every retriever gets a share that holds its part of the index."""
+
+    @property
+    def n_gpus(self) -> float:
+        """GPUs that a retriever asks for; none by auto, before `run.free_gpus` has decided."""
+        return 0.0 if self.gpus == "auto" else self.gpus
 
 
 class ClusterConfig(Section):

@@ -6,12 +6,14 @@ import os
 import socket
 import sys
 import tempfile
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -22,7 +24,11 @@ from kohaku_ray.pages.terminal import say as say
 from kohaku_ray.pages.terminal import sigterm_interrupts
 from kohaku_ray.records import digest_text
 from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
+from kohaku_ray.run.free_gpus import FreeNode, GpuChoice
 from kohaku_ray.storage import Directory, below, read_file, without_options
+
+FREED_S = 10.0
+"""Longest time in which Ray gives back the GPUs of actors that have ended."""
 
 NAMESPACE = "kohaku_ray"
 """Ray namespace of every named actor."""
@@ -142,6 +148,18 @@ def check_cluster(demand: Demand, cluster: ClusterConfig) -> None:
 def node_resources() -> list[dict[str, float]]:
     """Return the resources of every living node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def choose_when_freed(choose: Callable[[list[FreeNode]], GpuChoice]) -> GpuChoice:
+    """Choose GPUs by what every node has free now; wait up to ``FREED_S`` for those of actors that have just ended."""
+    began = time.monotonic()
+    while True:
+        free = available_resources_per_node()
+        nodes = [free.get(node["NodeID"], {}) for node in ray.nodes() if node["Alive"]]
+        choice = choose(list(map(FreeNode.of, nodes)))
+        if choice.gpus or time.monotonic() - began > FREED_S:
+            return choice
+        time.sleep(0.2)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.config.sections import ClusterConfig, LedgerConfig
-from kohaku_ray.engine.actors.pool import ActorPool, member_processes
+from kohaku_ray.engine.actors.pool import ActorPool, leaves_gpus, member_processes
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import serving
@@ -80,8 +80,21 @@ class Session:
         release = shared or not self._ends_cluster
         return self._until_end.enter_context(serving(deployments, release=release))
 
-    def start_pool(self, config: Config) -> ActorPool:
-        """Start the actors of a run; they open its index while replicas start (``ActorPool.wait_until_ready``)."""
+    def start_pool_and_replicas(
+        self, config: Config, pool: ActorPool | None = None, *, shared: bool = False
+    ) -> tuple[ActorPool, dict[str, str]]:
+        """Start a run's replicas (see ``start_replicas``) and, unless a pool is given, its actors; wait for both.
+
+        Actors open the index while Serve starts the replicas, but for those that take the GPUs which these leave.
+        """
+        if pool is None and not leaves_gpus(config):
+            pool = self._start_pool(config)
+        applications = self.start_replicas(config.used_deployments, shared=shared)
+        pool = pool or self._start_pool(config)
+        pool.wait_until_ready()
+        return pool, applications
+
+    def _start_pool(self, config: Config) -> ActorPool:
         pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
         self._until_end.callback(pool.close)
         return pool

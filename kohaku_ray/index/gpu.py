@@ -21,11 +21,20 @@ def missing(setting: str = "cluster.retriever.gpus") -> str:
     """Say why FAISS cannot use a GPU in this process, and which setting gives it one; empty: it can."""
     import faiss
 
-    if not hasattr(faiss, "StandardGpuResources"):
-        return "the FAISS that is installed is the one for CPUs: pip install 'kohaku-ray[gpu]'"
+    if reason := without_gpu_support():
+        return reason
     if faiss.get_num_gpus() == 0:
         return f"this process sees no GPU: set {setting}, on a cluster with GPUs"
     return ""
+
+
+def without_gpu_support() -> str:
+    """Say that the FAISS of this environment is the one for CPUs, whatever GPUs there are; empty: it is not."""
+    import faiss
+
+    if hasattr(faiss, "StandardGpuResources"):
+        return ""
+    return "the FAISS that is installed is the one for CPUs: pip install 'kohaku-ray[gpu]'"
 
 
 class Clone:
@@ -41,7 +50,7 @@ class Clone:
 
         if reason := missing():
             raise ConfigError(f"index.search_device needs a GPU, but {reason}; or set it to cpu")
-        self.ntotal, self._on_cpu = index.ntotal, index
+        self.ntotal, self.on_cpu = index.ntotal, index
         is_flat = isinstance(index, faiss.IndexFlat)
         try:
             _check_room(bytes_on_gpu(index, float16), is_flat and not float16)
@@ -55,24 +64,45 @@ class Clone:
 
     def search(self, queries: F32, n: int) -> tuple[F32, I64]:
         """Find ``n`` neighbours per query: scores and places, shape ``(q, n)``; many of them on the CPU."""
-        scores, places = (self._on_gpu if n <= MOST_NEIGHBOURS else self._on_cpu).search(queries, n)
+        scores, places = (self._on_gpu if n <= MOST_NEIGHBOURS else self.on_cpu).search(queries, n)
         return scores, places
 
 
-def train(index: Any, vectors: F32) -> None:
-    """Train an index; the k-means of inverted lists runs on the GPU."""
+def searches_in_batches(index: Any) -> bool:
+    """Whether an index's candidates for a query do not depend on the others: it scans the lists of each alone.
+
+    So do inverted lists of vectors or PQ codes, on a CPU and cloned to a GPU; ``IVF…,SQ8`` does not.
+    """
+    import faiss
+
+    index = index.on_cpu if isinstance(index, Clone) else index
+    return isinstance(index, (faiss.IndexIVFFlat, faiss.IndexIVFPQ))
+
+
+def train_and_add(index: Any, vectors: F32) -> None:
+    """Train an index and add the vectors; the GPU finds the centroids of inverted lists, and each vector's list."""
     import faiss
 
     check_trains()
+    vectors = np.ascontiguousarray(vectors)
     lists: Any = faiss.try_extract_index_ivf(index)
     if lists is not None:
         centroids = faiss.index_cpu_to_gpu(_resources(), 0, faiss.IndexFlat(lists.d, lists.metric_type))
         lists.clustering_index = centroids
     try:
-        index.train(np.ascontiguousarray(vectors))
+        index.train(vectors)
     finally:
         if lists is not None:
             lists.clustering_index = None
+    quantizer: Any = None if lists is None else faiss.downcast_index(lists.quantizer)
+    if isinstance(quantizer, faiss.IndexFlat):  # a graph over the centroids has no form for GPUs
+        on_gpu = faiss.index_cpu_to_gpu(_resources(), 0, quantizer)  # the name keeps it: FAISS holds no reference
+        lists.quantizer = on_gpu
+    try:
+        index.add(vectors)
+    finally:
+        if lists is not None:
+            lists.quantizer = quantizer
 
 
 def check_trains() -> None:

@@ -27,9 +27,6 @@ _FEW_QUERIES = 4
 _BLOCK_SCORES = 2**22
 """Most scores of one matrix product: 16 MiB."""
 
-_ALIKE_IN_A_BATCH = ("IndexIVFFlat", "IndexIVFPQ")
-"""FAISS's indexes on a CPU whose candidates for a query do not depend on the others (``IVF…,SQ8``'s do)."""
-
 Array = TypeVar("Array", F32, I64)
 
 Ranges = tuple[tuple[int, int], ...]
@@ -72,6 +69,7 @@ class VectorIndex:
         self.vectors, self.rows, self.faiss_index = vectors, rows, faiss_index
         self.exact = type(faiss_index).__name__ in ("IndexFlat", "IndexFlatIP") if exact is None else exact
         self._error = error
+        self._in_batches = gpu.searches_in_batches(faiss_index)
 
     @classmethod
     def build(cls, vectors: F32, rows: I64, factory: str = "Flat", *, train_on_gpu: bool = False) -> VectorIndex:
@@ -81,7 +79,8 @@ class VectorIndex:
             vectors: Shape ``(m, d)``; unit rows.
             rows: Shape ``(m,)``; node-table row of each.
             factory: FAISS factory string; ``Flat`` is exact.
-            train_on_gpu: Find the centroids of inverted lists on the GPU; they may differ in the last bits.
+            train_on_gpu: Find the centroids of inverted lists and each vector's list on the GPU; centroids may differ
+                in the last bits.
 
         Raises:
             ConfigError: FAISS cannot make or train such an index, or has no GPU.
@@ -200,8 +199,7 @@ class VectorIndex:
         n_candidates = min(top_k + max(top_k, _SLACK), len(self))
         if not n_candidates:
             return [_NO_HITS] * len(queries)
-        is_alike = type(self.faiss_index).__name__ in _ALIKE_IN_A_BATCH
-        blocks = [queries] if is_alike else [query[None] for query in queries]
+        blocks = [queries] if self._in_batches else [query[None] for query in queries]
         places = [near for block in blocks for near in self.faiss_index.search(block, n_candidates)[1]]
         return [self._rescore(query, near).prefix(top_k) for query, near in zip(queries, places, strict=True)]
 
@@ -264,10 +262,10 @@ def _filled(vectors: F32, factory: str, train_on_gpu: bool) -> Any:
         faiss.omp_set_num_threads(1)  # with several threads the graph would differ from build to build
     try:
         if train_on_gpu:
-            gpu.train(index, vectors)
+            gpu.train_and_add(index, vectors)
         else:
             index.train(np.ascontiguousarray(vectors))
-        index.add(np.ascontiguousarray(vectors))
+            index.add(np.ascontiguousarray(vectors))
     except RuntimeError as error:
         raise ConfigError(
             f"index.factory is {factory!r} but the index has {len(vectors):,} vectors, too few to train it "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,16 @@ from kohaku_ray.config.sections import ClusterConfig, EncoderConfig
 from kohaku_ray.errors import ConfigError
 
 BYTES_PER_ENCODER = 1 << 16  # a CPU encodes them by MiniLM in 3 s; to start costs it 10 s
+
+CALLS_PER_S = 75.0
+"""Calls that one replica answers per second: short replies of a 7B model on an H100. Processes are as many as these
+need, so that slower replicas find them idle."""
+
+MOST_LOAD = 0.6
+"""Share of a process's time that calls may take; above it, calls queue for each other."""
+
+PREPARE_MS = 15.5
+"""CPU in milliseconds of a retriever per question, as `benchmarks/flow.py` measured it; most of it the encoder's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +77,36 @@ def answer_demand(config: Config, n_shards: int | None = None) -> Demand:
     n, models = (retriever.replicas or 1) * (n_shards or config.index.shards), replicas_demand(config.used_deployments)
     return Demand(
         n * retriever.cpus + models.cpus,
-        n * retriever.gpus + models.gpus,
+        n * retriever.n_gpus + models.gpus,
         " and ".join(part for part in (f"{n} retriever(s)", models.reason) if part),
         models.custom,
-        {"a retriever": {"CPU": retriever.cpus, "GPU": retriever.gpus}, **models.on_a_node},
+        {"a retriever": {"CPU": retriever.cpus, "GPU": retriever.n_gpus}, **models.on_a_node},
     )
+
+
+def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) -> int:
+    """Return the retrievers per shard of the index: as many as the replicas need, and at most what there is room for.
+
+    A cluster that grows has room for all.
+    """
+    each = config.cluster.retriever
+    if each.replicas is not None:
+        return each.replicas
+    per_question = 1 if config.ensemble.scope == "question" else config.ensemble.members
+    wanted = busy_processes(config.answering_deployments, PREPARE_MS / per_question)
+    if config.cluster.autoscaling:
+        return wanted
+    models = replicas_demand(config.used_deployments)
+    for kind, taken, own in (("CPU", models.cpus, each.cpus), ("GPU", models.gpus, each.n_gpus)):
+        if own:
+            wanted = min(wanted, int((resources.get(kind, 0.0) - taken) / (own * n_shards) + 1e-9))
+    return max(wanted, 1)
+
+
+def busy_processes(deployments: Mapping[str, Deployment], ms_per_call: float) -> int:
+    """Return how many processes do so much work per call while every replica is busy."""
+    calls_per_s = CALLS_PER_S * sum(one.most_replicas for one in deployments.values())
+    return math.ceil(calls_per_s * ms_per_call / 1000 / MOST_LOAD)
 
 
 def replicas_demand(deployments: Mapping[str, Deployment]) -> Demand:
@@ -80,7 +116,7 @@ def replicas_demand(deployments: Mapping[str, Deployment]) -> Demand:
         if deployment.application is None:
             parts.append(f"{deployment.replicas} replica(s) of {name}")
             total.update(deployment_demand(deployment))
-            on_a_node[f"a replica of {name}"] = _on_a_node(deployment)
+            on_a_node[f"a replica of {name}"] = resources_on_a_node(deployment)
     cpus, gpus = total.pop("CPU"), total.pop("GPU")
     return Demand(cpus, gpus, " and ".join(parts), total, on_a_node)
 
@@ -90,7 +126,7 @@ def deployment_demand(deployment: Deployment) -> dict[str, float]:
     return {kind: amount * deployment.n_engines for kind, amount in _engine_demand(deployment).items()}
 
 
-def _on_a_node(deployment: Deployment) -> dict[str, float]:
+def resources_on_a_node(deployment: Deployment) -> dict[str, float]:
     """Return what one node must have: an engine, or one of the groups of layers that vLLM spreads over nodes."""
     if isinstance(deployment, VllmConfig):
         deployment = deployment.model_copy(update={"pipeline_parallel": 1})
@@ -152,9 +188,9 @@ def index_demand(config: Config, encoders: Encoders) -> Demand:
     index, n = config.index, encoders.n
     custom = {kind: amount * n for kind, amount in index.resources.items()}
     each = {"CPU": 0.0, "GPU": index.encoder_gpus} if encoders.gpu else {"CPU": 1.0, "GPU": 0.0}
-    build = " and the builder" if index.build_gpus else ""
-    on_a_node = {"an encoder": {**each, **index.resources}, "the builder": {"GPU": index.build_gpus}}
-    gpus = n * each["GPU"] + index.build_gpus
+    build = " and the builder" if index.n_build_gpus else ""
+    on_a_node = {"an encoder": {**each, **index.resources}, "the builder": {"GPU": index.n_build_gpus}}
+    gpus = n * each["GPU"] + index.n_build_gpus
     return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom, on_a_node)
 
 
@@ -166,7 +202,7 @@ def caption_demand(config: Config) -> Demand | None:
 
 def _n_that_fit(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
     index = config.index
-    free = resources.get("GPU", 0) - index.build_gpus if gpu else resources.get("CPU", 0)
+    free = resources.get("GPU", 0) - index.n_build_gpus if gpu else resources.get("CPU", 0)
     each = index.encoder_gpus if gpu else 1.0
     # An actor never spans GPUs with a fraction of each: 3 of 0.4 do not fit one GPU.
     fits = int(free) * int(1 / each + 1e-9) + int(free % 1 / each + 1e-9) if each < 1 else int(free / each + 1e-9)

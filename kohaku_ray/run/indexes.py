@@ -31,7 +31,7 @@ def make_encoder(config: Config, encoder: EncoderConfig | None = None, **overrid
 
 def make_query_encoder(config: Config, encoder: EncoderConfig | None = None) -> SentenceEncoder:
     """Load an encoder for queries: on the retriever's GPU if it has one. Default: that of texts."""
-    return make_encoder(config, encoder, **({} if config.cluster.retriever.gpus else {"device": "cpu"}))
+    return make_encoder(config, encoder, **({} if config.cluster.retriever.n_gpus else {"device": "cpu"}))
 
 
 def make_image_query_encoder(config: Config) -> SentenceEncoder | None:
@@ -49,7 +49,7 @@ def _image_views(config: Config) -> list[str]:
 def searches_on_gpu(config: Config) -> bool:
     """Return whether FAISS searches on a retriever's GPU; raises a ``ConfigError`` if it should and there is none."""
     device = config.index.search_device
-    if device == "cpu" or not config.cluster.retriever.gpus:
+    if device == "cpu" or not config.cluster.retriever.n_gpus:
         return False
     if reason := gpu.missing():
         if device == "cuda":
@@ -146,6 +146,12 @@ def views_of(config: Config) -> list[View]:
     """List the system's views that the configured index has: those of images only where it has images."""
     views = config.declaration.views
     return [view for view in views.values() if config.index.images or IMAGE not in view.kinds]
+
+
+def searched_views(config: Config) -> list[View]:
+    """List the views whose vectors the run searches."""
+    views, there = config.declaration.views, views_of(config)
+    return [views[name] for name in config.uses.views if views[name].dense and views[name] in there]
 
 
 def sources_of(config: Config, files: Sequence[str]) -> pa.Table:

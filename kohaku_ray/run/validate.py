@@ -29,14 +29,32 @@ from kohaku_ray.errors import (
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import gold_oddities
 from kohaku_ray.evaluation.truth import read_gold, scored_rows
+from kohaku_ray.index import gpu
 from kohaku_ray.index.store import MANIFEST, Index
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.run.adapters import describe_adapters
-from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus, local_gpus
+from kohaku_ray.run.demand import (
+    Demand,
+    answer_demand,
+    check_demand,
+    cluster_address,
+    local_cpus,
+    local_gpus,
+    n_retrievers,
+)
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
 from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.free_gpus import (
+    FreeNode,
+    card_bytes,
+    choose_build_gpus,
+    choose_retriever_gpus,
+    largest_shard_bytes,
+    local_node,
+    nodes_left,
+)
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.sources import (
     check_images,
@@ -133,6 +151,7 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     state = found.of(_cluster_state, config, demand)
     if state is not None:
         found.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
+    found.lines += _auto_gpus(config, index)
     return found
 
 
@@ -207,6 +226,29 @@ def _cluster_state(config: Config, demand: Demand) -> str:
     cpus, gpus = local_cpus(config.cluster), local_gpus()
     check_demand(demand, {"CPU": cpus, "GPU": gpus})
     return f"a local cluster of {cpus} CPUs{f' and {gpus} GPUs' if gpus else ''} has them"
+
+
+def _auto_gpus(config: Config, index: Index | None) -> list[str]:
+    """Say what `auto` becomes of the GPUs of retrievers and builders, as jobs decide it on a local cluster."""
+    asked = {"cluster.retriever.gpus": config.cluster.retriever.gpus, "index.build_gpus": config.index.build_gpus}
+    keys = [key for key, gpus in asked.items() if gpus == "auto"]
+    if keys and (address := cluster_address(config.cluster)) is not None:
+        return [f"GPUs: {' and '.join(keys)} are auto: what is free when the job joins {address}"]
+    node = local_node(config)
+    missing = gpu.without_gpu_support() if node["GPU"] else ""
+    n_shards = config.index.shards if index is None else index.n_shards
+    chosen = {
+        "cluster.retriever.gpus": choose_retriever_gpus(
+            config,
+            n_retrievers(config, n_shards, node) * n_shards,
+            nodes_left([node], config.used_deployments),
+            index_bytes=None if index is None else largest_shard_bytes(index, config),
+            card_bytes=card_bytes([node]),
+            missing=missing,
+        ),
+        "index.build_gpus": choose_build_gpus(config, [FreeNode.of(node)], missing),
+    }
+    return [f"GPUs: {key} auto is {chosen[key].gpus:g}: {chosen[key].reason}" for key in keys]
 
 
 REACH_S = 5.0

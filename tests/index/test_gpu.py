@@ -42,16 +42,31 @@ class LimitedIndex:
         return np.take_along_axis(scores, places, axis=1), places
 
 
+class CountedIndex:
+    """Inverted lists as a clone on a GPU: of another class, with the calls that ``GpuIndexIVF`` of faiss-gpu takes."""
+
+    made = []
+
+    def __init__(self, index):
+        self.index, self.n_asked = index, []
+        self.made.append(self)
+
+    def search(self, queries, n):
+        self.n_asked.append(len(queries))
+        return self.index.search(queries, n)
+
+
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
 def a_gpu(request, monkeypatch):
     gpu._resources.cache_clear()
     monkeypatch.setattr(LimitedIndex, "made", [])
+    monkeypatch.setattr(CountedIndex, "made", [])
     if request.param == "stand-in":
 
         def clone(resources, device, index):
             if type(index).__name__.startswith("IndexHNSW"):
                 raise RuntimeError("Error in clone_Index:\nThis index type is not implemented on GPU.")
-            return index
+            return CountedIndex(index) if isinstance(index, faiss.IndexIVF) else index
 
         monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
         monkeypatch.setattr(faiss, "GpuIndexFlatConfig", SimpleNamespace, raising=False)
@@ -96,6 +111,38 @@ def test_inverted_lists_are_trained_on_a_gpu(a_gpu):
     assert np.mean(same) > 0.7
     assert faiss.extract_index_ivf(on_gpu.faiss_index).clustering_index is None, "the GPU's memory would leak"
     assert VectorIndex.build(vectors, np.arange(3000), "Flat", train_on_gpu=True).exact
+
+
+@pytest.mark.parametrize(
+    ("factory", "calls"),
+    [("IVF16,Flat", [64]), ("IVF16,PQ4x4", [64]), ("IVF16,SQ8", [1] * 64)],
+)
+def test_inverted_lists_on_a_gpu_are_searched_for_all_queries_at_once(a_gpu, factory, calls):
+    index, queries = VectorIndex.build(units(3000, 16), np.arange(3000), factory), units(64, 16, 1)
+    index.probe(4)
+    there = index.on_gpu()
+    for got, expected in zip(there.search(queries, 5), index.search(queries, 5), strict=True):
+        assert got.rows.tolist() == expected.rows.tolist()
+        assert got.scores.tobytes() == expected.scores.tobytes()
+    if CountedIndex.made:
+        assert CountedIndex.made[-1].n_asked == calls, "an SQ8's candidates depend on the rest of the batch"
+
+
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "PCA8,IVF16,Flat", "IVF16_HNSW8,Flat"])
+def test_vectors_go_to_their_lists_by_the_gpu_where_it_holds_the_centroids(a_gpu, factory, monkeypatch):
+    vectors, asked, clone = units(3000, 16), [], faiss.index_cpu_to_gpu
+
+    def watched(resources, device, index):
+        asked.append(index.ntotal)
+        return clone(resources, device, index)
+
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", watched)
+    built = VectorIndex.build(vectors, np.arange(3000), factory, train_on_gpu=True).faiss_index
+    assert asked == ([0] if "HNSW" in factory else [0, 16]), "empty for k-means, then the 16 centroids"
+    lists = faiss.extract_index_ivf(built)
+    assert isinstance(faiss.downcast_index(lists.quantizer), faiss.IndexHNSW if "HNSW" in factory else faiss.IndexFlat)
+    assert built.ntotal == sum(lists.invlists.list_size(at) for at in range(16)) == 3000
+    assert len(faiss.serialize_index(built)) > 3000 * 8, "the index on the CPU has its own centroids again"
 
 
 def test_a_gpu_too_small_is_refused_with_both_sizes(a_gpu, monkeypatch):

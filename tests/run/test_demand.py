@@ -47,7 +47,7 @@ def test_as_many_encoders_as_fit_the_gpus(overrides, gpus, expected):
     encoders, of_images = plan_encoders(it, {"CPU": 16, "GPU": gpus})
     assert encoders == of_images == Encoders(expected, gpu=True)
     demand = index_demand(it, encoders)
-    assert demand.gpus == pytest.approx(expected * it.index.encoder_gpus + it.index.build_gpus)
+    assert demand.gpus == pytest.approx(expected * it.index.encoder_gpus + it.index.n_build_gpus)
     if it.index.encoders is None and gpus:
         check_demand(demand, {"CPU": 16, "GPU": gpus})
 
@@ -100,7 +100,7 @@ def test_faiss_searches_where_the_retriever_has_a_gpu(monkeypatch):
     with pytest.raises(ConfigError, match=r"search_device is cuda, but this process sees no GPU; or set it to auto"):
         indexes.searches_on_gpu(asked)
     with pytest.raises(ConfigError, match=r"search_device is cuda but cluster\.retriever\.gpus is 0"):
-        config("index.search_device=cuda")
+        config("index.search_device=cuda", "cluster.retriever.gpus=0")
 
 
 def test_replicas_that_describe_images_are_asked_for():

@@ -109,6 +109,7 @@ class LocalIndex(Calls):
         score: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]] = handles.rank_pairs,
         depths: Depths | None = None,
         gpu: bool = False,
+        gpu_by_auto: bool = False,
         float16: bool = False,
         nprobe: int = 16,
         image_encoder: SentenceEncoder | None = None,
@@ -119,12 +120,14 @@ class LocalIndex(Calls):
 
         With ``depths`` of all runs that share the index, every search is as deep as the deepest and results are kept.
         ``score`` ranks pairs by an application's cross-encoder, ``peer`` returns the index that holds another shard,
-        ``count`` makes a tokenizer's counter; ``gpu`` and ``float16`` say where FAISS searches and what it holds there.
+        ``count`` makes a tokenizer's counter; ``gpu`` and ``float16`` say where FAISS searches and what it holds there;
+        ``gpu_by_auto``: on the CPU if the GPU cannot hold it.
         """
         super().__init__(keeps=depths is not None)
         self.shard, self.encoder, self.depths = shard, encoder, depths
         self._score, self._gpu, self._float16, self._image_encoder = score, gpu, float16, image_encoder
         self._peer, self._count = peer, count
+        self._gpu_by_auto, self._on_cpu_because = gpu_by_auto, ""
         self._nprobe, self._searched = nprobe, dict[Kinds, VectorIndex]()
         # Token counts of nodes, by tokenizers; -1 where not yet counted.
         self._tokens: dict[tuple[Tokenizer, ...], I64] = {}
@@ -145,6 +148,7 @@ class LocalIndex(Calls):
             make_query_encoder(config),
             depths=depths,
             gpu=gpu,
+            gpu_by_auto=config.index.search_device == "auto",
             float16=config.index.search_float16,
             nprobe=config.index.nprobe,
             image_encoder=make_image_query_encoder(config),
@@ -238,12 +242,27 @@ class LocalIndex(Calls):
     def _to_shard(self, rows: Sequence[int]) -> I64:
         return self.layout.to_shard(np.asarray(rows, np.int64))
 
+    def put_on_gpu(self, views: Sequence[Kinds]) -> str:
+        """Put dense views on the GPU now, if they are searched there; see ``Retriever.ready``."""
+        for kinds in views if self._gpu else ():
+            self._vectors_of(kinds)
+        return self._on_cpu_because
+
     def _vectors_of(self, kinds: Kinds) -> VectorIndex:
         if kinds not in self._searched:
             vectors = self.shard.vectors(kinds)
             vectors.probe(self._nprobe)
-            self._searched[kinds] = vectors.on_gpu(self._float16) if self._gpu else vectors
+            self._searched[kinds] = self._on_gpu(vectors) if self._gpu else vectors
         return self._searched[kinds]
+
+    def _on_gpu(self, vectors: VectorIndex) -> VectorIndex:
+        try:
+            return vectors.on_gpu(self._float16)
+        except ConfigError as error:
+            if not self._gpu_by_auto:
+                raise
+            self._on_cpu_because = f"index.search_device auto: FAISS searches on the CPU, since {error}"
+            return vectors
 
     def _count_nodes(self, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:
         """Count sentences as the largest count over these tokenizers; a node's text is counted once."""

@@ -305,7 +305,7 @@ def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any
         terms=terms,
         image_vectors=image_vectors(path, settings),
         known=known,
-        train_on_gpu=config.index.build_gpus > 0,
+        train_on_gpu=config.index.n_build_gpus > 0,
     )
     yield shard, False
 

@@ -20,9 +20,11 @@ from kohaku_ray.engine import metrics
 from kohaku_ray.engine.actors.index_access import Depths, LocalIndex, remote
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext, Shared
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
+from kohaku_ray.index.gpu import missing
 from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.run.block import Answered, Prepared, settle_block, vote_block
 from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.indexes import searched_views
 from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SHARED, Parts, Tables
@@ -44,9 +46,16 @@ class Retriever:
         self._config, self._depths, self._shard = config, depths, shard
         self._peer = functools.cache(lambda other: remote(ray.get_actor(peers[other])))
 
-    def ready(self) -> None:
-        """Open the index now; raises what ``open_index`` does."""
-        _ = self._index
+    def ready(self) -> str:
+        """Open the index now, on the GPU if it is searched there; raises what ``open_index`` does.
+
+        Returns:
+            Why `index.search_device: auto` has FAISS search on the CPU of a retriever that has a GPU; else empty.
+        """
+        index = self._index
+        if self._config.cluster.retriever.n_gpus and self._config.index.search_device == "auto" and (why := missing()):
+            return f"index.search_device auto: FAISS searches on the CPU, since {why}"
+        return index.put_on_gpu([view.kinds for view in searched_views(self._config)])
 
     async def run(self, method: str, items: list[Any], params: tuple[Any, ...], alone: bool = False) -> list[Any]:
         """Run a method of ``LocalIndex``, on this retriever's shard ``alone`` or on all."""

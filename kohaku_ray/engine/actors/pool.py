@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,23 @@ from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.actors.index_access import Depths
 from kohaku_ray.engine.actors.members import Member, Retriever, Voter
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.cluster import idle_cpus, say
+from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.gpu import without_gpu_support
 from kohaku_ray.records import Question
-from kohaku_ray.run.demand import replicas_demand
+from kohaku_ray.run.demand import busy_processes, n_retrievers
+from kohaku_ray.run.free_gpus import (
+    FreeNode,
+    GpuChoice,
+    card_bytes,
+    choose_retriever_gpus,
+    largest_shard_bytes,
+    nodes_left,
+    with_retriever_gpus,
+)
 from kohaku_ray.run.indexes import open_index
 
 MAX_RESTARTS = 10
@@ -35,16 +45,9 @@ SAY_EVERY_S = 15.0
 VOTER_THREADS = 4
 """Blocks voted on at once; with one, a block that waits for its members would delay the next ones."""
 
-CALLS_PER_S = 75.0
-"""Calls that one replica answers per second: short replies of a 7B model on an H100. Processes are as many as these
-need, so that slower replicas find them idle."""
-
-MOST_LOAD = 0.6
-"""Share of a process's time that calls may take; above it, calls queue for each other."""
-
-PREPARE_MS, ANSWER_MS, VOTE_MS, RECORD_MS = 15.5, 1.5, 2.6, 1.4
-"""CPU in milliseconds, as `benchmarks/flow.py` measured it with five members: of a retriever (most of it the encoder's)
-and a voter per question, of a member's process and a ledger shard per call."""
+ANSWER_MS, VOTE_MS, RECORD_MS = 1.5, 2.6, 1.4
+"""CPU in milliseconds, as `benchmarks/flow.py` measured it with five members: of a voter per question, of a member's
+process and a ledger shard per call."""
 
 FILLS = 2
 """How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""
@@ -55,14 +58,15 @@ class ActorPool:
 
     def __init__(self, config: Config, n_workers: int, depths: Depths | None = None) -> None:
         """Start the actors: ``n_workers`` processes for members; ``depths`` is of all runs (see ``LocalIndex``)."""
-        self._config = config
         always: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
+        n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
+        n = n_retrievers(config, n_shards, ray.cluster_resources())
+        config = self._config = with_retriever_gpus(config, _take_free_gpus(config, n * n_shards))
         each = config.cluster.retriever
         retriever = ray.remote(Retriever).options
-        own = {"num_cpus": each.cpus, "num_gpus": each.gpus, "max_concurrency": 1000, **always}
-        n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
+        own = {"num_cpus": each.cpus, "num_gpus": each.n_gpus, "max_concurrency": 1000, **always}
         self.retrievers = []
-        for replica in range(n_retrievers(config, n_shards, ray.cluster_resources())):
+        for replica in range(n):
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
             for shard, name in enumerate(names):
                 self.retrievers.append(retriever(name=name, **own).remote(config, depths, shard, names))
@@ -77,14 +81,20 @@ class ActorPool:
         self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
 
     def wait_until_ready(self) -> None:
-        """Wait until every retriever has opened its index; after ``SAY_EVERY_S``, report what the job waits for."""
+        """Wait until every retriever has opened its index; after ``SAY_EVERY_S``, report what the job waits for.
+
+        A retriever that takes no GPU by auto, though it has one, says why.
+        """
+        notes: set[str] = set()
         waiting = [retriever.ready.remote() for retriever in self.retrievers]
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
-            ray_get(done)
+            for note in filter(None, set(ray_get(done)) - notes):
+                say(f"answer  {note}")
+                notes.add(note)
             if waiting:
                 free, each = ray.available_resources(), self._config.cluster.retriever
-                needed = " and ".join(f"{n:g} {kind}s" for kind, n in (("CPU", each.cpus), ("GPU", each.gpus)) if n)
+                needed = " and ".join(f"{n:g} {kind}s" for kind, n in (("CPU", each.cpus), ("GPU", each.n_gpus)) if n)
                 there = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU"))
                 say(f"answer  waiting for {len(waiting)} retriever(s) of {needed} each: the cluster has {there} free")
 
@@ -149,40 +159,59 @@ def waves_of(config: Config) -> list[range]:
     return [range(start, end) for start, end in pairwise([0, *ends])]
 
 
-def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) -> int:
-    """Return the retrievers per shard of the index: as many as the replicas need, and at most what there is room for.
+def choose_gpus(config: Config, n: int, *room: Sequence[FreeNode]) -> GpuChoice:
+    """Decide what ``n`` retrievers get of the connected cluster's GPUs, besides the replicas that there may be.
 
-    A cluster that grows has room for all.
+    ``room`` is what its nodes have free now, if that counts too.
     """
-    each = config.cluster.retriever
-    if each.replicas is not None:
-        return each.replicas
-    per_question = 1 if config.ensemble.scope == "question" else config.ensemble.members
-    wanted = _busy_processes(config.answering_deployments, PREPARE_MS / per_question)
-    if config.cluster.autoscaling:
-        return wanted
-    models = replicas_demand(config.used_deployments)
-    for kind, taken, own in (("CPU", models.cpus, each.cpus), ("GPU", models.gpus, each.gpus)):
-        if own:
-            wanted = min(wanted, int((resources.get(kind, 0.0) - taken) / (own * n_shards) + 1e-9))
-    return max(wanted, 1)
+    nodes = node_resources()
+    if not any(node.get("GPU") for node in nodes):
+        return choose_retriever_gpus(config, n, [], index_bytes=None, card_bytes=None)
+    return choose_retriever_gpus(
+        config,
+        n,
+        nodes_left(nodes, config.used_deployments),
+        *room,
+        index_bytes=largest_shard_bytes(open_index(config), config),
+        card_bytes=card_bytes(nodes),
+        missing=without_gpu_support(),
+    )
+
+
+def leaves_gpus(config: Config) -> bool:
+    """Whether retrievers take GPUs that replicas leave: they start after these, to take none that a replica needs."""
+    if config.cluster.retriever.gpus != "auto":
+        return False
+    n_shards = open_index(config).n_shards
+    return choose_gpus(config, n_retrievers(config, n_shards, ray.cluster_resources()) * n_shards).gpus > 0
+
+
+def _take_free_gpus(config: Config, n: int) -> float:
+    """Return the GPUs per retriever; by auto, those that are free now, with a line if the cluster has any."""
+    if config.cluster.retriever.gpus != "auto":
+        return config.cluster.retriever.n_gpus
+    choice = choose_gpus(config, n)
+    if choice.gpus:
+        choice = choose_when_freed(lambda free: choose_gpus(config, n, free))
+    if config.index.search_device == "cuda" and not choice.gpus:
+        raise ConfigError(
+            f"index.search_device is cuda but cluster.retriever.gpus is auto and gives no GPU ({choice.reason}): set "
+            "cluster.retriever.gpus to 1 or a share, or index.search_device to auto"
+        )
+    if ray.cluster_resources().get("GPU"):
+        say(f"answer  cluster.retriever.gpus auto: {choice.gpus:g} ({choice.reason})")
+    return choice.gpus
 
 
 def n_ledger_shards(config: Config, deployments: Mapping[str, Deployment] | None = None) -> int:
     """Return the shards of the ledger that the replicas of deployments need. Default: of those that answer."""
     asked = config.answering_deployments if deployments is None else deployments
-    return config.ledger.shards or _busy_processes(asked, RECORD_MS)
+    return config.ledger.shards or busy_processes(asked, RECORD_MS)
 
 
 def n_voters(config: Config) -> int:
     """Return the voters that the replicas need."""
-    return _busy_processes(config.answering_deployments, VOTE_MS / config.ensemble.members)
-
-
-def _busy_processes(deployments: Mapping[str, Deployment], ms_per_call: float) -> int:
-    """Return how many processes do so much work per call while every replica is busy."""
-    calls_per_s = CALLS_PER_S * sum(one.most_replicas for one in deployments.values())
-    return math.ceil(calls_per_s * ms_per_call / 1000 / MOST_LOAD)
+    return busy_processes(config.answering_deployments, VOTE_MS / config.ensemble.members)
 
 
 def member_processes(config: Config, n_cpus: float) -> int:
@@ -190,7 +219,7 @@ def member_processes(config: Config, n_cpus: float) -> int:
 
     At most one per CPU of the cluster, as more would only take their time to start; one that grows has more CPUs.
     """
-    wanted = _busy_processes(config.answering_deployments, ANSWER_MS)
+    wanted = busy_processes(config.answering_deployments, ANSWER_MS)
     return wanted if config.cluster.autoscaling else min(wanted, max(int(n_cpus), 1))
 
 

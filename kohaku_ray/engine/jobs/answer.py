@@ -96,10 +96,7 @@ def run_answer(
             written={"ledger.path": config.ledger.path},
         )
         ledger = session.open_ledger(config.ledger, n_ledger_shards(config))
-        # Actors open the index while Serve starts the replicas.
-        pool = pool or session.start_pool(config)
-        applications = session.start_replicas(deployments)
-        pool.wait_until_ready()
+        pool, applications = session.start_pool_and_replicas(config, pool)
         up = counted(replicas_up(applications.values()), "replica")
         say(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
         context = context_of(config, ledger, applications, prompts, again)
@@ -161,10 +158,7 @@ def kept_warm(config: Config) -> Iterator[ActorPool]:
     say(f"answer  {_waiting_for(config)}")
     with Session(config.cluster) as session:
         session.check(answer_demand(config, n_shards))
-        pool = session.start_pool(config)
-        session.start_replicas(config.used_deployments, shared=True)  # ``run_answer`` uses and leaves them
-        pool.wait_until_ready()
-        yield pool
+        yield session.start_pool_and_replicas(config, shared=True)[0]  # ``run_answer`` uses and leaves the replicas
 
 
 def _waiting_for(config: Config) -> str:

@@ -69,8 +69,8 @@ def run_index(config: Config) -> IndexSummary:
             read={"documents.paths": files[0]},
             written={"index.path": config.index.path},
         )
-        if config.index.build_gpus:
-            ray_get(ray.remote(check_trains).options(num_gpus=config.index.build_gpus, num_cpus=0).remote())
+        if gpus := config.index.n_build_gpus:
+            ray_get(ray.remote(check_trains).options(num_gpus=gpus, num_cpus=0).remote())
         if settings.image_plan.identity is not None:
             ray_get(ray.remote(check_reads_images).options(**encoder_resources(config, of_images.gpu)).remote(config))
         summary = index_all(config, files, sources, of_texts, of_images)

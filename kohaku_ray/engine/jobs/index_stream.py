@@ -35,14 +35,16 @@ from kohaku_ray.engine.actors.indexing import (
     sorted_window,
     survey,
 )
-from kohaku_ray.engine.cluster import idle_cpus, say
+from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.index.gpu import check_trains, without_gpu_support
 from kohaku_ray.index.pending import ParsedParts, n_files_of
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.documents import describe_left_out, sort_out
+from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
 
 FILES_PER_BLOCK = 256
 """Most files that one task parses."""
@@ -196,7 +198,7 @@ class _Parsed:
         say(f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode")
         if not work.n_documents:
             raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
-        if shards == 1:
+        if shards == 1 and not _builds_on_free_gpu(self.config):
             self._reducing = _reducing(self.config, self.job, self._own[0])
         self.work, self.ended = work, time.perf_counter()
         return work
@@ -204,8 +206,9 @@ class _Parsed:
     def reduce(self) -> Mapping[str, Any]:
         """Build the index: all is encoded."""
         config = self.config
-        if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs
-            resources = {"num_cpus": 1, "num_gpus": config.index.build_gpus}
+        if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs or GPUs
+            config = with_build_gpus(config, _free_build_gpus(config))
+            resources = {"num_cpus": 1, "num_gpus": config.index.n_build_gpus}
             build = ray.remote(scheduling_strategy="SPREAD", **resources)(shard_built)
             parts = [build.remote(config, self.job, number, own) for number, own in enumerate(self._own)]
         else:
@@ -218,12 +221,42 @@ class _Parsed:
         return counts
 
 
+def _choose_build_gpus(config: Config, nodes: Sequence[FreeNode]) -> GpuChoice:
+    return choose_build_gpus(config, nodes, without_gpu_support() if any(node.cards for node in nodes) else "")
+
+
+def _builds_on_free_gpu(config: Config) -> bool:
+    """Whether `index.build_gpus: auto` finds a GPU once all is encoded: until then, encoders may hold them all."""
+    return config.index.build_gpus == "auto" and _choose_build_gpus(config, _whole_nodes()).gpus > 0
+
+
+def _free_build_gpus(config: Config) -> float:
+    """Return the GPUs per builder; by auto, one that is free now, with a line if the cluster has any."""
+    nodes = _whole_nodes()
+    if config.index.build_gpus != "auto" or not any(node.cards for node in nodes):
+        return config.index.n_build_gpus
+    choice = _choose_build_gpus(config, nodes)
+    if choice.gpus:
+        choice = choose_when_freed(lambda free: _choose_build_gpus(config, free))
+    if choice.gpus:
+        try:
+            ray_get(ray.remote(check_trains).options(num_gpus=choice.gpus, num_cpus=0).remote())
+        except ConfigError as error:
+            choice = GpuChoice(0.0, str(error))
+    say(f"reduce  index.build_gpus auto: {choice.gpus:g} ({choice.reason})")
+    return choice.gpus
+
+
+def _whole_nodes() -> list[FreeNode]:
+    return list(map(FreeNode.of, node_resources()))
+
+
 def _reducing(config: Config, job: str, own: Any) -> Any:
     """Start the reducer of the only shard: it builds BM25 now, the rest when its first value is taken."""
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
     reducer = ray.remote(shard_reduced).options(
         num_cpus=idle_cpus(),
-        num_gpus=config.index.build_gpus,
+        num_gpus=config.index.n_build_gpus,
         max_retries=1,
         num_returns="streaming",
         _generator_backpressure_num_objects=1,

@@ -20,7 +20,7 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import united_depths
-from kohaku_ray.engine.actors.pool import ActorPool, member_processes, n_ledger_shards, n_retrievers, n_voters
+from kohaku_ray.engine.actors.pool import ActorPool, choose_gpus, member_processes, n_ledger_shards, n_voters
 from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
@@ -35,7 +35,7 @@ from kohaku_ray.pages.sweep_page import write_sweep
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats
 from kohaku_ray.pages.sweep_tables import describe_sweep
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.demand import answer_demand
+from kohaku_ray.run.demand import answer_demand, n_retrievers
 from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of, is_finished
@@ -271,8 +271,10 @@ class _Actors:
 
     def _needs(self, runs: Sequence[Config]) -> object:
         config = runs[0]
-        n = n_retrievers(config, open_index(config).n_shards, ray.cluster_resources())
-        return config.index, config.cluster.retriever, n, n_voters(config), self._n_workers(runs)
+        n_shards = open_index(config).n_shards
+        n = n_retrievers(config, n_shards, ray.cluster_resources())
+        gpus = choose_gpus(config, n * n_shards).gpus
+        return config.index, config.cluster.retriever, n, gpus, n_voters(config), self._n_workers(runs)
 
     def _n_workers(self, runs: Sequence[Config]) -> int:
         # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.

@@ -10,10 +10,10 @@ from kohaku_ray.engine.actors.pool import (
     blocks_in_flight,
     member_processes,
     n_ledger_shards,
-    n_retrievers,
     n_voters,
     waves_of,
 )
+from kohaku_ray.run.demand import n_retrievers
 
 LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
 

@@ -1,0 +1,189 @@
+"""What ``auto`` becomes of `cluster.retriever.gpus` and `index.build_gpus`: GPUs that the models' replicas leave free.
+
+Pure functions of resources, demand and sizes; nothing here asks a cluster or loads FAISS. ``auto`` takes what is free
+and asks for no more: it is no part of a job's demand, and adds no node to a cluster that grows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.deployments import Deployment, VllmConfig
+from kohaku_ray.index.gpu import temporary_bytes
+from kohaku_ray.index.store import Index
+from kohaku_ray.run.demand import local_cpus, local_gpus, resources_on_a_node
+from kohaku_ray.run.indexes import searched_views
+
+SHARES = (1.0, 0.5, 0.25)
+"""Shares of a GPU that a retriever may get, the largest first."""
+
+CARD_GIB = {
+    **{"K80": 12, "P4": 8, "P100": 16, "V100": 16, "T4": 16, "A10G": 24, "L4": 24, "L40S": 48, "RTX-PRO-6000": 96},
+    **{"A100": 40, "A100-40G": 40, "A100-80G": 80, "H20": 96, "H100": 80, "H200": 141, "B200": 180, "B300": 268},
+}
+"""Memory of a GPU by Ray's accelerator type; of a type with several sizes, the smallest."""
+
+LOCAL_CARDS = Path("/proc/driver/nvidia/gpus")
+"""Where NVIDIA's driver describes the GPUs of this machine."""
+
+ENCODER_BYTES = 4 << 30
+"""Memory kept for the query encoder beside the index: a model of 560 M parameters in float32 and its activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeNode:
+    """What a node has left: CPUs, and of each GPU the free share."""
+
+    cpus: float
+    cards: tuple[float, ...]
+
+    @classmethod
+    def of(cls, resources: Mapping[str, float]) -> FreeNode:
+        """Read a node's resources: Ray fills GPUs one by one with shares, so that a fraction is left of one alone."""
+        whole, part = divmod(round(resources.get("GPU", 0.0), 4), 1)
+        return cls(resources.get("CPU", 0.0), (1.0,) * int(whole) + ((part,) if part else ()))
+
+    def n_places(self, share: float, cpus: float) -> int:
+        """Count the actors of a share of a GPU and some CPUs that fit."""
+        by_gpus = sum(int(card / share + 1e-9) for card in self.cards)
+        return min(by_gpus, int(self.cpus / cpus + 1e-9)) if cpus else by_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChoice:
+    """GPUs per actor, and why so many."""
+
+    gpus: float
+    reason: str
+
+
+def nodes_left(nodes: Iterable[Mapping[str, float]], deployments: Mapping[str, Deployment]) -> list[FreeNode]:
+    """Place every replica that there may be on nodes, those of most GPUs first; returns what is left of each node.
+
+    Nothing is left where the replicas may need all that there is and more. Replicas of another application count too.
+    """
+    left = [dict(node) for node in nodes]
+    needs: list[tuple[dict[str, float], int]] = []
+    for deployment in deployments.values():
+        groups = deployment.pipeline_parallel if isinstance(deployment, VllmConfig) else 1
+        needs.append((resources_on_a_node(deployment), deployment.most_replicas * groups))
+    for need, n in sorted(needs, key=lambda entry: -entry[0]["GPU"]):
+        if not need["GPU"]:
+            continue
+        for _ in range(n):
+            node = next((node for node in left if _holds(node, need)), None)
+            if node is None:
+                return [FreeNode(0.0, ()) for _ in left]
+            for kind, amount in need.items():
+                node[kind] = node.get(kind, 0.0) - amount
+    return [FreeNode.of(node) for node in left]
+
+
+def _holds(node: Mapping[str, float], need: Mapping[str, float]) -> bool:
+    room = FreeNode.of(node)
+    share = need["GPU"]
+    fits = sum(card == 1 for card in room.cards) >= share if share >= 1 else room.n_places(share, 0.0) > 0
+    return fits and all(amount <= node.get(kind, 0.0) + 1e-9 for kind, amount in need.items())
+
+
+def choose_retriever_gpus(
+    config: Config,
+    n: int,
+    *room: Sequence[FreeNode],
+    index_bytes: int | None,
+    card_bytes: int | None,
+    missing: str = "",
+) -> GpuChoice:
+    """Decide what ``n`` retrievers get of GPUs that are free, all of them or none.
+
+    Args:
+        config: The run.
+        n: Retrievers, of all shards together.
+        room: What is left of the nodes, by one or more counts; each must have room.
+        index_bytes: Largest shard as FAISS holds it; None: unknown.
+        card_bytes: Memory of the smallest GPU; None: unknown, and then no GPU is shared.
+        missing: Why FAISS cannot use a GPU; empty: it can.
+    """
+    retriever, index = config.cluster.retriever, config.index
+    if retriever.gpus != "auto":
+        return GpuChoice(retriever.gpus, "as configured")
+    if index.search_device == "cpu":
+        return GpuChoice(0.0, "index.search_device is cpu")
+    if not any(node.cards for nodes in room for node in nodes):
+        return GpuChoice(0.0, "there is no GPU that the models' replicas leave free")
+    if missing:
+        return GpuChoice(0.0, missing)
+    total = card_bytes or 0
+    need = (index_bytes or 0) + temporary_bytes(total) + ENCODER_BYTES
+    sizes = f"index, encoder and FAISS's temporary memory take {need / 2**30:,.1f} GiB"
+    for share in SHARES:
+        if any(sum(node.n_places(share, retriever.cpus) for node in nodes) < n for nodes in room):
+            continue
+        if card_bytes is None and share == 1:
+            return GpuChoice(share, f"each of {n} retriever(s) gets a GPU, of unknown size")
+        if card_bytes is None:
+            return GpuChoice(0.0, f"{n} retriever(s) would share GPUs of unknown size: set it to a share, such as 0.25")
+        if need <= share * card_bytes:
+            return GpuChoice(share, f"each of {n} retriever(s) gets so much of a GPU, and {sizes}")
+        of = f"{share:g} of a GPU of {card_bytes / 2**30:,.0f} GiB"
+        return GpuChoice(0.0, f"{sizes} but a retriever would get {of}: raise index.shards or set index.search_float16")
+    return GpuChoice(0.0, f"the GPUs that are free have no room for {n} retriever(s) of {SHARES[-1]:g} GPUs each")
+
+
+def choose_build_gpus(config: Config, nodes: Sequence[FreeNode], missing: str = "") -> GpuChoice:
+    """Decide what each task that builds a FAISS index gets, once all is encoded.
+
+    ``nodes`` is what the cluster has free by then; ``missing`` says why FAISS cannot use a GPU (empty: it can).
+    """
+    index = config.index
+    if index.build_gpus != "auto":
+        return GpuChoice(index.build_gpus, "as configured")
+    if "IVF" not in index.factory:
+        return GpuChoice(0.0, f"index.factory {index.factory} has no inverted lists to train")
+    if not any(node.n_places(1.0, 1.0) for node in nodes):
+        return GpuChoice(0.0, "no GPU is free")
+    return GpuChoice(0.0, missing) if missing else GpuChoice(1.0, "a GPU is free once all is encoded")
+
+
+def with_retriever_gpus(config: Config, gpus: float) -> Config:
+    """Return the configuration of retrievers that have so much of a GPU; a run keeps its own."""
+    retriever = config.cluster.retriever.model_copy(update={"gpus": gpus})
+    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"retriever": retriever})})
+
+
+def with_build_gpus(config: Config, gpus: float) -> Config:
+    """Return the configuration of builders that have so many GPUs."""
+    return config.model_copy(update={"index": config.index.model_copy(update={"build_gpus": gpus})})
+
+
+def largest_shard_bytes(index: Index, config: Config) -> int:
+    """Sum what FAISS holds of the largest shard for a run's searches, from the sizes of its files."""
+    names = [f"faiss-{view.key}" for view in searched_views(config)]
+    sizes = [sum(shard.files[name]["bytes"] for name in names if name in shard.files) for shard in index.shards]
+    halves = config.index.search_float16 and config.index.factory == "Flat"
+    return int(max(sizes, default=0)) // (2 if halves else 1)
+
+
+def card_bytes(nodes: Iterable[Mapping[str, float]]) -> int | None:
+    """Return the memory of the smallest GPU of these nodes; None: a type is unknown."""
+    sizes: list[int | None] = []
+    for node in nodes:
+        if node.get("GPU"):
+            kinds = [kind.partition(":")[2] for kind in node if kind.startswith("accelerator_type:")]
+            sizes += [CARD_GIB.get(kind) for kind in kinds] or [None]
+    known = [size for size in sizes if size is not None]
+    return min(known) << 30 if known and len(known) == len(sizes) else None
+
+
+def local_node(config: Config) -> dict[str, float]:
+    """Return the resources of a local cluster's node as Ray would find them, without starting it."""
+    node = {"CPU": float(local_cpus(config.cluster)), "GPU": float(local_gpus())}
+    for file in sorted(LOCAL_CARDS.glob("*/information")):
+        # As Ray names types: "NVIDIA H100 80GB HBM3" is H100.
+        if model := re.search(r"^Model:\s+\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)", file.read_text(), re.MULTILINE):
+            node[f"accelerator_type:{model[1].replace(' ', '-')}"] = 1.0
+    return node

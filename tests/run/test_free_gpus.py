@@ -1,0 +1,162 @@
+"""What ``auto`` becomes: GPUs that replicas leave free, by tables of clusters, demands and sizes."""
+
+import re
+
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.actors import pool
+from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.run import free_gpus
+from kohaku_ray.run.free_gpus import (
+    FreeNode,
+    card_bytes,
+    choose_build_gpus,
+    choose_retriever_gpus,
+    local_node,
+    nodes_left,
+)
+from kohaku_ray.run.indexes import index_settings
+
+GIB = 1 << 30
+NO_GPU_FAISS = "the FAISS that is installed is the one for CPUs"
+
+
+def config(*overrides: str):
+    return load_config("demo", list(overrides))
+
+
+def serving(*models: str):
+    entries = (f"m{n}: {{kind: vllm, model: m, {own}}}" for n, own in enumerate(models))
+    return config(f"deployments={{{', '.join(entries)}}}")
+
+
+def node(gpus: float, cpus: float = 16, **own: float) -> dict[str, float]:
+    return {"CPU": cpus, "GPU": gpus, **own} if gpus else {"CPU": cpus, **own}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "models", "cards"),
+    [
+        ([node(0)], [], [()]),
+        ([node(8)], [], [(1,) * 8]),
+        ([node(8)], ["replicas: 4"], [(1,) * 4]),
+        ([node(8)], ["replicas: 4, max_replicas: 8"], [()]),
+        ([node(8)], ["replicas: 9"], [()]),
+        ([node(1)], ["gpus: 0.5"], [(0.5,)]),
+        ([node(2)], ["gpus: 0.5, replicas: 3"], [(0.5,)]),
+        ([node(2)], ["gpus: 0.4, replicas: 2"], [(1, 0.2)]),
+        ([node(4), node(4)], ["replicas: 2, tensor_parallel: 3"], [(1,), (1,)]),
+        ([node(4), node(4)], ["tensor_parallel: 4, pipeline_parallel: 2"], [(), ()]),
+        ([node(4), node(2)], ["tensor_parallel: 2, data_parallel: 2"], [(), (1, 1)]),
+        ([node(1), node(8)], ["tensor_parallel: 8"], [(1,), ()]),
+        ([node(1), node(1, replica_node=1)], ["resources: {replica_node: 0.001}"], [(1,), ()]),
+        ([node(1)], ["application: shared"], [()]),
+        ([node(4)], ["replicas: 1", "tensor_parallel: 2"], [(1,)]),
+        ([node(4, cpus=2)], ["replicas: 3"], [()]),
+        ([node(1)], ["cpus: 2"], [(1,)]),
+    ],
+)
+def test_replicas_that_there_may_be_leave_the_rest_of_each_node(nodes, models, cards):
+    deployments = {name: one for name, one in serving(*models).deployments.items() if name != "extractive"}
+    assert [left.cards for left in nodes_left(nodes, deployments)] == [pytest.approx(one) for one in cards]
+
+
+@pytest.mark.parametrize(
+    ("room", "n", "index_gib", "card_gib", "gpus", "reason"),
+    [
+        ([FreeNode(4, ())], 1, 1, None, 0, "there is no GPU that the models' replicas leave free"),
+        ([], 1, 1, None, 0, "there is no GPU that the models' replicas leave free"),
+        ([FreeNode(4, (1,))], 1, 1, 80, 1, "index, encoder and FAISS's temporary memory take 6.5 GiB"),
+        ([FreeNode(4, (1,))], 1, None, None, 1, "of unknown size"),  # the retriever itself sees whether it fits
+        ([FreeNode(4, (1,))], 1, 100, 80, 0, "but a retriever would get 1 of a GPU of 80 GiB: raise index.shards"),
+        ([FreeNode(4, (1,)), FreeNode(4, (1,))], 2, 1, 80, 1, "each of 2"),
+        ([FreeNode(4, (1,))], 2, 1, 80, 0.5, "each of 2"),
+        ([FreeNode(4, (1,))], 3, 1, 80, 0.25, "each of 3"),
+        ([FreeNode(4, (1,))], 3, 20, 80, 0, "but a retriever would get 0.25 of a GPU of 80 GiB"),
+        ([FreeNode(4, (1,))], 5, 1, 80, 0, r"no room for 5 retriever\(s\)"),
+        ([FreeNode(4, (1,))], 2, 1, None, 0, "would share GPUs of unknown size"),
+        ([FreeNode(4, (0.5,))], 1, 1, 80, 0.5, "each of 1"),
+        ([FreeNode(4, (0.5,))], 1, 1, 16, 0.5, "each of 1"),
+        ([FreeNode(4, (0.5,))], 1, 2, 12, 0, "of a GPU of 12 GiB"),
+        ([FreeNode(4, (0.2,))], 1, 1, 80, 0, "no room"),
+        ([FreeNode(4, (0.5, 0.5))], 1, 1, 80, 0.5, "each of 1"),  # two halves are no whole
+        ([FreeNode(1, (1, 1))], 2, 1, 80, 0, "no room"),  # each has a CPU too
+    ],
+)
+def test_all_retrievers_get_the_largest_share_that_is_free_and_holds_the_index(
+    room, n, index_gib, card_gib, gpus, reason
+):
+    sizes = {"index_bytes": index_gib and index_gib * GIB, "card_bytes": card_gib and card_gib * GIB}
+    choice = choose_retriever_gpus(config(), n, room, **sizes)
+    assert choice.gpus == gpus
+    assert re.search(reason, choice.reason)
+
+
+def test_what_another_job_holds_now_is_not_free():
+    whole, now = [FreeNode(8, (1, 1))], [FreeNode(8, ())]
+    sizes = {"index_bytes": GIB, "card_bytes": 80 * GIB}
+    assert choose_retriever_gpus(config(), 1, whole, **sizes).gpus == 1
+    assert choose_retriever_gpus(config(), 1, whole, now, **sizes).gpus == 0
+    assert choose_retriever_gpus(config(), 1, whole, [FreeNode(8, (0.25,))], **sizes).gpus == 0.25
+
+
+@pytest.mark.parametrize(
+    ("own", "missing", "gpus", "reason"),
+    [
+        ((), "", 1, "each of 1"),
+        ((), NO_GPU_FAISS, 0, NO_GPU_FAISS),
+        (("index.search_device=cpu",), "", 0, "index.search_device is cpu"),
+        (("cluster.retriever.gpus=0",), "", 0, "as configured"),
+        (("cluster.retriever.gpus=0.3",), NO_GPU_FAISS, 0.3, "as configured"),
+    ],
+)
+def test_settings_and_the_faiss_that_is_installed_decide_before_the_room(own, missing, gpus, reason):
+    sizes = {"index_bytes": GIB, "card_bytes": 80 * GIB}
+    choice = choose_retriever_gpus(config(*own), 1, [FreeNode(4, (1,))], missing=missing, **sizes)
+    assert (choice.gpus, choice.reason[: len(reason)]) == (gpus, reason)
+
+
+@pytest.mark.parametrize(
+    ("own", "nodes", "missing", "gpus", "reason"),
+    [
+        ((), [FreeNode(4, (1,))], "", 0, "index.factory Flat has no inverted lists to train"),
+        (("index.factory='IVF64,Flat'",), [FreeNode(4, (1,))], "", 1, "a GPU is free once all is encoded"),
+        (("index.factory='IVF64,Flat'",), [FreeNode(4, (1,))], NO_GPU_FAISS, 0, NO_GPU_FAISS),
+        (("index.factory='IVF64,Flat'",), [FreeNode(4, ())], "", 0, "no GPU is free"),
+        (("index.factory='IVF64,Flat'",), [FreeNode(4, (0.5,))], "", 0, "no GPU is free"),
+        (("index.factory='IVF64,Flat'", "index.build_gpus=0"), [FreeNode(4, (1,))], "", 0, "as configured"),
+        (("index.build_gpus=2",), [], "", 2, "as configured"),
+    ],
+)
+def test_the_reducer_gets_a_gpu_where_it_trains_lists(own, nodes, missing, gpus, reason):
+    choice = choose_build_gpus(config(*own), nodes, missing)
+    assert (choice.gpus, choice.reason) == (gpus, reason)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "gib"),
+    [(["H100"], 80), (["A100"], 40), (["H100", "L4"], 24), (["H100", "X9"], None), ([None], None), ([], None)],
+)
+def test_the_smallest_card_of_known_types_counts(kinds, gib):
+    nodes = [node(1, **({} if kind is None else {f"accelerator_type:{kind}": 1})) for kind in kinds]
+    assert card_bytes([*nodes, node(0)]) == (gib and gib * GIB)
+
+
+def test_the_type_of_a_local_gpu_is_read_as_ray_names_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(free_gpus, "local_gpus", lambda: 1)
+    for number, model in enumerate(("NVIDIA H100 80GB HBM3", "Tesla T4")):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 1\n")
+    monkeypatch.setattr(free_gpus, "LOCAL_CARDS", tmp_path)
+    assert {kind for kind in local_node(config()) if ":" in kind} == {"accelerator_type:H100", "accelerator_type:T4"}
+
+
+def test_auto_is_no_part_of_an_indexs_identity_nor_of_the_demand_of_a_cluster_without_gpus(monkeypatch):
+    auto, none = config(), config("cluster.retriever.gpus=0", "index.build_gpus=0", "index.search_device=cpu")
+    assert index_settings(auto) == index_settings(none)
+    assert isinstance(index_settings(auto), IndexSettings)
+    monkeypatch.setattr(pool, "node_resources", lambda: [node(0)])
+    monkeypatch.setattr(pool, "open_index", None)  # nothing is read, and FAISS is not asked
+    monkeypatch.setattr(pool, "without_gpu_support", None)
+    assert pool.choose_gpus(auto, 1).gpus == 0
