@@ -7,7 +7,8 @@ from rank_bm25 import BM25Okapi
 from small_index import term_index
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.terms import TermIndex, _words, similarities, stop_words, tokenise
+from kohaku_ray.index import terms
+from kohaku_ray.index.terms import Statistics, TermCounts, TermIndex, _words, similarities, stop_words, tokenise
 
 WORDS = ["energy", "carbon", "a100-80gb", "water", "co2e", "gpu", "3,000", "kwh", "training", "42"]
 texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
@@ -41,6 +42,57 @@ def test_scores_are_those_of_rank_bm25(paragraphs, query, k1_b):
     hits = index.search([query], 5)[0]
     order = [at for at in np.lexsort((np.arange(len(expected)), -scores)) if scores[at] != 0]
     assert hits.rows.tolist() == [at * 10 for at in order][:5]
+
+
+@settings(max_examples=scaled(80))
+@given(
+    st.lists(texts, min_size=1, max_size=12).filter(lambda given: any(map(str.split, given))),
+    st.lists(st.lists(st.sampled_from([*WORDS, "unknown"]), max_size=8).map(" ".join), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3),
+    st.sampled_from([(1.5, 0.75), (0.9, 0.4)]),
+)
+def test_a_search_held_to_a_few_paragraphs_is_rank_bm25s_and_the_same_as_by_the_product(texts, queries, ranges, k1_b):
+    k1, b = k1_b
+    index, within = build(texts, k1=k1, b=b), tuple((first * 10, last * 10) for first, last in ranges)
+    with pytest.MonkeyPatch.context() as patch:
+        scored = []
+
+        def counted(okapi, query, get_scores=BM25Okapi.get_scores):
+            scored.append(query)
+            return get_scores(okapi, query)
+
+        patch.setattr(BM25Okapi, "get_scores", counted)
+        held = index.search(queries, 5, within)
+        known = set(" ".join(texts).split()) & set(" ".join(queries).split())
+        assert bool(scored) == bool(known)
+        scored.clear()
+        patch.setattr(terms, "MOST_HELD", -1)
+        product = index.search(queries, 5, within)
+        assert not scored
+    okapi = BM25Okapi([tokenise(text) for text in texts], k1=k1, b=b)
+    for query, hits, other in zip(queries, held, product, strict=True):
+        assert (hits.rows.tolist(), hits.scores.tobytes()) == (other.rows.tolist(), other.scores.tobytes())
+        expected = okapi.get_batch_scores(tokenise(query), (hits.rows // 10).tolist())
+        np.testing.assert_allclose(hits.scores, expected, rtol=1e-12)
+
+
+@settings(max_examples=scaled(80))
+@given(
+    st.lists(st.lists(texts, max_size=6), min_size=1, max_size=4).filter(lambda given: any("".join(p) for p in given))
+)
+def test_idf_and_mean_of_any_shards_are_rank_bm25s_to_the_bit(shards):
+    every = [tokenise(text) for part in shards for text in part]
+    okapi, ends = BM25Okapi(every), np.cumsum(list(map(len, shards)))
+    counted = [(TermCounts.build(part), np.arange(n - len(part), n)) for part, n in zip(shards, ends, strict=True)]
+    found = Statistics.of(counted)
+    assert dict(zip(found.terms, found.idf.tolist(), strict=True)) == okapi.idf
+    assert found.mean_terms == okapi.avgdl
+
+
+def test_paragraphs_without_terms_have_statistics():
+    for given in ([], [""], ["", "the"]):
+        found = Statistics.of([(TermCounts.build(given), np.arange(len(given)))])
+        assert (list(found.terms), found.idf.tolist(), found.mean_terms) == ([], [], 1.0)
 
 
 def test_ties_go_to_the_earlier_row_and_scores_do_not_depend_on_the_batch():

@@ -1,4 +1,4 @@
-"""`auto` on a cluster that has GPUs by name: jobs say what it became, start actors on free GPUs, and run without them."""
+"""`auto` on a cluster that has GPUs by name: jobs say what it became, and go on where FAISS cannot use them."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def test_jobs_take_free_gpus_and_say_so_and_go_on_where_faiss_cannot(tmp_path, t
     assert json.loads(done.stdout.splitlines()[-1]) == [8, 0]
     lines = done.stderr.splitlines()
     first, second = lines.index("FAISS for GPUs"), lines.index("no GPU is free")
-    said = [
-        [line for line in part if "auto" in line] for part in (lines[:first], lines[first:second], lines[second:])
-    ]
+    said = [[line for line in part if "auto" in line] for part in (lines[:first], lines[first:second], lines[second:])]
     for_cpus = "the FAISS that is installed is the one for CPUs: pip install 'kohaku-ray[gpu]'"
     assert said[0] == [
         f"reduce  index.build_gpus auto: 0 ({for_cpus})",
