@@ -90,8 +90,8 @@ def test_idf_and_mean_of_any_shards_are_rank_bm25s_to_the_bit(shards):
 
 
 def test_paragraphs_without_terms_have_statistics():
-    for given in ([], [""], ["", "the"]):
-        found = Statistics.of([(TermCounts.build(given), np.arange(len(given)))])
+    for paragraphs in ([], [""], ["", "the"]):
+        found = Statistics.of([(TermCounts.build(paragraphs), np.arange(len(paragraphs)))])
         assert (list(found.terms), found.idf.tolist(), found.mean_terms) == ([], [], 1.0)
 
 
