@@ -137,11 +137,13 @@ def rule_of(config: VoteConfig) -> VoteRule:
 
 def best_quotes(trace: pa.Table, system: System, n_chars: int = 400) -> dict[tuple[str, str], str]:
     """Return the first text per question and document, from the step that supports citations."""
-    quotes: dict[tuple[str, str], str] = {}
-    for row in trace.select(["question_id", "doc_id", "step", "text"]).to_pylist():
-        if row["doc_id"] is not None and row["step"] == (system.quote_step or row["step"]):
-            quotes.setdefault((row["question_id"], row["doc_id"]), " ".join(row["text"].split())[:n_chars])
-    return quotes
+    import polars as pl
+
+    steps = pl.DataFrame(trace.select(["question_id", "doc_id", "text", "step"])).filter(pl.col("doc_id").is_not_null())
+    if system.quote_step:
+        steps = steps.filter(step=system.quote_step)
+    first = steps.unique(["question_id", "doc_id"], keep="first", maintain_order=True)
+    return {(question, doc): " ".join(text.split())[:n_chars] for question, doc, text, _ in first.iter_rows()}
 
 
 def _spent(usage: Rows) -> dict[str, float]:

@@ -147,11 +147,11 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         found.lines.append(f"deployments.{key}: {', '.join(one for one in what if one)}")
     for check in (check_windows, check_vision, check_tracking):
         found.of(check, config)
+    found.lines += _auto_gpus(config, index)
     demand = answer_demand(config)
     state = found.of(_cluster_state, config, demand)
     if state is not None:
         found.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
-    found.lines += _auto_gpus(config, index)
     return found
 
 

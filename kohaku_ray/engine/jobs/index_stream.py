@@ -226,8 +226,14 @@ def _choose_build_gpus(config: Config, nodes: Sequence[FreeNode]) -> GpuChoice:
 
 
 def _builds_on_free_gpu(config: Config) -> bool:
-    """Whether `index.build_gpus: auto` finds a GPU once all is encoded: until then, encoders may hold them all."""
-    return config.index.build_gpus == "auto" and _choose_build_gpus(config, _whole_nodes()).gpus > 0
+    """Whether `index.build_gpus: auto` may find a GPU once all is encoded: until then, encoders may hold them all."""
+    nodes = _whole_nodes()
+    if config.index.build_gpus != "auto" or not any(node.cards for node in nodes):
+        return False
+    choice = _choose_build_gpus(config, nodes)
+    if not choice.gpus:
+        say(f"reduce  index.build_gpus auto: 0 ({choice.reason})")
+    return choice.gpus > 0
 
 
 def _free_build_gpus(config: Config) -> float:
