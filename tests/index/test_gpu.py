@@ -213,18 +213,45 @@ def test_faiss_takes_temporary_memory_by_the_size_of_the_gpu(total_gib, mib):
     assert gpu.temporary_bytes(total_gib << 30) == mib << 20
 
 
+LISTS = """
+calls = [type(index).__name__]
+clone = faiss.index_cpu_to_gpu
+def counted(resources, device, index):  # what it clones and the resources are real; without a GPU it stays on the CPU
+    calls.append(type(index).__name__)
+    try:
+        clone(resources, device, index)
+    except RuntimeError as error:
+        assert "Invalid GPU device 0" in str(error), error
+    return index
+faiss.index_cpu_to_gpu = counted
+VectorIndex.build(vectors, np.arange(900), "IVF8,Flat", train_on_gpu=True)
+assert calls[1:] == ["IndexFlat", "IndexFlat"], calls
+"""
+
+
 @pytest.mark.slow
-def test_faiss_for_gpus_takes_these_calls():
+@pytest.mark.parametrize(
+    ("program", "refused"),
+    [
+        ("index = faiss.IndexFlatIP(8); index.add(vectors); gpu.Clone(index, True)", True),
+        ("index = VectorIndex.build(vectors, np.arange(900), 'IVF8,Flat').on_gpu()", True),
+        ("index = VectorIndex.build(vectors, np.arange(900), 'IVF8,PQ4x4').on_gpu()", True),
+        ("index = faiss.IndexFlat(8)" + LISTS, False),
+    ],
+)
+def test_faiss_for_gpus_takes_these_calls(program, refused):
     """KOHAKU_FAISS_GPU: a directory with the wheels of faiss-gpu and its three nvidia libraries, unpacked."""
     if not (there := os.environ.get("KOHAKU_FAISS_GPU")):
         pytest.skip("KOHAKU_FAISS_GPU names no FAISS for GPUs")
     program = (
         "import faiss, numpy as np; from kohaku_ray.index import gpu; faiss.get_num_gpus = lambda: 1\n"
-        "index = faiss.IndexFlatIP(8); index.add(np.ones((5, 8), 'f4')); gpu.Clone(index, True)"
+        "from kohaku_ray.index.vectors import VectorIndex; vectors = np.random.rand(900, 8).astype('f4')\n"
+        f"assert hasattr(faiss, 'StandardGpuResources')\n{program}"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([there, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    if "Invalid GPU device 0" not in done.stderr:  # so far every call had the arguments it takes
+    # So far every call had the arguments it takes.
+    if not refused or "Invalid GPU device 0" not in done.stderr:
         assert done.returncode == 0, done.stderr
 
 

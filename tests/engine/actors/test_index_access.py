@@ -12,9 +12,10 @@ from index.small_index import FakeEncoder, index_documents, make_documents
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex, united_depths
-from kohaku_ray.errors import DataError, IndexMismatchError
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index, Shard
+from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import View
 from kohaku_ray.systems.base import Depth
 
@@ -57,6 +58,27 @@ class Pairs:
 
     async def __call__(self, application, pairs):
         return [float(len(set(query.split()) & set(text.split()))) for query, text in pairs]
+
+
+@pytest.mark.parametrize("by_auto", [True, False])
+def test_an_index_that_the_gpu_cannot_hold_is_searched_on_the_cpu_by_auto_alone(shard, monkeypatch, by_auto):
+    def too_small(index, float16):
+        raise ConfigError("the vectors need 9 GiB but the GPU has 1 GiB free")
+
+    monkeypatch.setattr(VectorIndex, "on_gpu", too_small)
+    local = opened(shard, gpu=True, gpu_by_auto=by_auto)
+    if not by_auto:
+        with pytest.raises(ConfigError, match="need 9 GiB"):
+            local.put_on_gpu([NODES])
+        return
+    assert local.put_on_gpu([NODES]) == (
+        "index.search_device auto: FAISS searches on the CPU, since the vectors need 9 GiB but the GPU has 1 GiB free"
+    )
+    [vector] = FakeEncoder().encode_queries(["kWh"])
+    [hits] = asyncio.run(local.search([vector], NODES, 3, None))
+    [expected] = asyncio.run(opened(shard).search([vector], NODES, 3, None))
+    assert hits.rows.tolist() == expected.rows.tolist()
+    assert opened(shard, gpu=False).put_on_gpu([NODES]) == ""
 
 
 @pytest.fixture
