@@ -140,7 +140,16 @@ ASKED = {
 
 def test_every_operation_is_tested():
     public = {name for name in vars(LocalIndex) if not name.startswith("_")}
-    assert set(ASKED) == public - {"open", "layout", "number", "is_exact", "on_shard", "ask", "neighbourhoods"}
+    assert set(ASKED) == public - {
+        "open",
+        "put_on_gpu",
+        "layout",
+        "number",
+        "is_exact",
+        "on_shard",
+        "ask",
+        "neighbourhoods",
+    }
 
 
 @pytest.mark.parametrize("name", ASKED)
