@@ -115,10 +115,8 @@ def test_presets_are_the_published_recommendations(made, preset):
     keys = ("top_k", "planner_max_queries", "deduplicate_retrieval", "rerank_strategy", "top_k_final")
     text = "".join(f"{key} = {value!r}\n" for key, value in zip(keys, RECOMMENDED[preset], strict=True))
     published, left_out = made(text)
-    # The context budget is ours: KohakuRAG has none, and of the presets only recall does without. The recommendations
-    # are for retrieval: prompt order and retries stay this package's.
-    ours = {"max_context_tokens": None if preset == "recall" else 8000}
-    ours |= {key: getattr(load_config().settings, key) for key in ("prompt_order", "max_retries")}
+    # The recommendations are for retrieval: prompt order and retries stay this package's.
+    ours = {key: getattr(load_config().settings, key) for key in ("prompt_order", "max_retries")}
     assert load_config(preset).settings == published.settings.model_copy(update=ours)
     assert (PRESETS / f"{preset}.yaml").read_text().startswith("# KohakuRAG's recommendation for ")
     assert left_out == {}

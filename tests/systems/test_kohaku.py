@@ -255,6 +255,124 @@ def test_a_blank_is_asked_again_with_deeper_evidence_reranked_at_each_depth():
     assert found == attempts[2]
 
 
+def test_a_retry_may_search_deeper_for_the_same_places():
+    attempts = each_attempt(settings(top_k=2, top_k_final=2, dedup="node", max_retries=2, widen_final=False), 3)
+    assert [found.measures["matches"] for found in attempts] == [2, 2, 2]
+    evidence = prepared(tools_for(), settings(top_k=2, max_retries=2))
+    assert [matches(found) for found in attempts] == [ranked(evidence, 2 * (at + 1))[:2] for at in range(3)]
+
+
+PLANS = (["training power"], ["owls hunt at night", "crows count the figures"], ["rain lakes racks"])
+"""A plan for each attempt, none of them about the same as another."""
+
+
+def replanned(*answers, **changed):
+    """Answer with a plan of its own per attempt; returns the answer, and the tools that were asked."""
+    left = iter(answers)
+
+    def script(call):
+        return json.dumps({"queries": PLANS[call.attempt]}) if call.role == "plan" else next(left)
+
+    tools = InProcessTools(INDEX, script, SYSTEM)
+    return answered(tools, settings(**{"queries": 3, "top_k": 2, "max_retries": 2, "replan": True} | changed)), tools
+
+
+def test_with_replan_each_attempt_plans_with_its_own_seed_and_searches_its_own_queries_to_its_depth():
+    found, tools = replanned(BLANK, BLANK, reply())
+    assert [(call.role, call.attempt) for call in tools.calls] == [
+        (role, attempt) for attempt in range(3) for role in ("plan", "answer")
+    ]
+    assert len({call.prompt.user for call in tools.calls if call.role == "plan"}) == 1, (
+        "the seed differs, not the prompt"
+    )
+    searches = [call for call in tools.asked if call[0] in ("embed", "search")]
+    assert searches == [
+        call
+        for at, plan in enumerate(PLANS)
+        for call in (("embed", (QUESTION.text, *plan)), ("search", "nodes", 1 + len(plan), 2 * (at + 1)))
+    ]
+    texts = ["".join(text for _, text in snippets(call)) for call in answer_calls(tools)]
+    assert [("Owls" in text, "lakes" in text) for text in texts] == [(False, False), (True, False), (False, True)]
+    planned = [(row.attempt, row.text) for row in rows_of(found, "plan")]
+    assert planned == [(at, query) for at in (1, 2) for query in (QUESTION.text, *PLANS[at])], "prepare has attempt 0's"
+    assert {row.attempt for row in rows_of(found, "evidence")} == {2}
+
+
+def test_with_replan_an_answer_at_once_plans_once_as_without_it():
+    (found, tools), (plain, alone) = replanned(reply()), replanned(reply(), replan=False)
+    assert found == plain
+    assert tools.calls == alone.calls
+    kept, more = replanned(reply(refs=()), BLANK, BLANK), replanned(BLANK, reply())
+    assert (kept[0].prediction.attempt, more[0].prediction.attempt) == (0, 1)
+
+
+def test_members_that_replan_differently_do_not_share_what_the_model_is_shown():
+    config, shared = settings(queries=2, top_k=2, max_retries=1, replan=True), {}
+
+    class Sharing(InProcessTools):
+        async def once(self, key, make):
+            shared.setdefault(key, asyncio.ensure_future(make()))
+            return await shared[key]
+
+    def tools_of(query):
+        answers = iter([BLANK, reply()])
+        plans = {0: QUERIES[0], 1: query}
+        script = lambda call: json.dumps([plans[call.attempt]]) if call.role == "plan" else next(answers)  # noqa: E731
+        return Sharing(INDEX, script, SYSTEM)
+
+    async def run():
+        members = [tools_of("owls hunt"), tools_of("rain fills lakes"), tools_of("owls hunt")]
+        evidence = await prepare(QUESTION, members[0], config)
+        found = await asyncio.gather(*(answer(evidence, tools, config) for tools in members))
+        return [answer_calls(tools)[1].prompt for tools in members], found
+
+    prompts, found = asyncio.run(run())
+    assert prompts[0] == prompts[2] != prompts[1]
+    assert "lakes" in prompts[1].user
+    assert [one.prediction.attempt for one in found] == [1, 1, 1]
+
+
+def test_a_replan_that_fails_falls_back_to_the_question_and_says_so():
+    def script(call):
+        if call.role == "plan":
+            return PLAN if call.attempt == 0 else "I cannot plan."
+        return BLANK if call.attempt == 0 else reply()
+
+    tools = InProcessTools(INDEX, script, SYSTEM)
+    found = answered(tools, settings(queries=3, max_retries=1, replan=True))
+    assert (found.prediction.attempt, found.prediction.is_blank) == (1, False)
+    [row] = rows_of(found, "plan")
+    assert (row.text, row.attempt) == (QUESTION.text, 1)
+    assert "JSON object with queries" in row.error
+
+
+@pytest.mark.parametrize(("queries", "asked_for"), [(1, 1), (2, 2)])
+def test_as_the_paper_counts_all_queries_are_planned_beside_the_question(queries, asked_for):
+    tools, config = tools_for(), settings(queries=queries, count_question=False)
+    evidence = prepared(tools, config)
+    assert evidence.queries == (QUESTION.text, *QUERIES[:queries])
+    [call] = tools.calls
+    assert call.prompt.variables["n_queries"] == asked_for
+    assert call.schema["properties"]["queries"]["maxItems"] == asked_for
+    assert SYSTEM.uses(config).roles == ("answer", "plan")
+    plain = tools_for()
+    prepared(plain, settings(queries=2))
+    assert queries == 1 or plain.calls == tools.calls, "the same call: what is kept of its reply differs"
+
+
+def test_without_a_bound_a_matched_paragraph_brings_its_whole_section():
+    sentences = [f"Filler number {at} says nothing of it." for at in range(400)]
+    book = library(book=[("Power", [" ".join(sentences[:200]), "Training draws 12 MW.", " ".join(sentences[200:])])])
+    shown = {}
+    for bound in (512, None):
+        tools = InProcessTools(book, scripted([reply(refs=("book",))]), SYSTEM)
+        config = settings(top_k=2, section_tokens=bound, max_context_tokens=None)
+        assert rows_of(answered(tools, config), "evidence")[0].kind in ("sentence", "paragraph")
+        shown[bound] = " ".join(text for _, text in snippets(answer_calls(tools)[0]))
+    assert all(sentence in shown[None] for sentence in sentences)
+    assert 0 < sum(sentence in shown[512] for sentence in sentences) < 120
+
+
 def test_the_budget_grows_with_the_attempt():
     attempts = each_attempt(settings(top_k=9, max_context_tokens=8, max_retries=2), 3)
     spent = [attempt.measures["context_tokens"] for attempt in attempts]

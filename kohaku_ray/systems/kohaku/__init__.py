@@ -24,10 +24,10 @@ def uses(settings: KohakuSettings) -> Uses:
     if settings.image_top_k:
         views["images"] = Depth(dense=settings.image_top_k * (settings.max_retries + 1))
     return Uses(
-        roles=("answer",) if settings.queries == 1 else ("answer", "plan"),
+        roles=("answer",) if settings.n_searched == 1 else ("answer", "plan"),
         views=views,
         attempts=settings.max_retries + 1,
-        retry_settings=("max_retries",),
+        retry_settings=("max_retries", "replan", "widen_final"),
         context_tokens=settings.max_context_tokens,
         cross_encoder=settings.cross_encoder,
         images=("answer",) if settings.send_images else (),

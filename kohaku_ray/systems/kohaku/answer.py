@@ -28,7 +28,7 @@ from kohaku_ray.retrieval.evidence import (
 from kohaku_ray.retrieval.fusion import Dedup, Ranked, append_lexical, best_first
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
-from kohaku_ray.systems.kohaku.prepare import answer_prompt
+from kohaku_ray.systems.kohaku.prepare import answer_prompt, plan_and_search
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
 from kohaku_ray.values.kinds import kind_of
@@ -45,18 +45,24 @@ EMPTY = Context((), (), (), (), 0, False)
 async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> Answer:
     """Call the model, and again with deeper evidence while the answer is blank and retries are left.
 
+    With ``replan`` a retry plans and searches anew.
+
     The best try counts: a later one that is blank, cut off or unreadable does not hide an earlier answer. If the model
     fails, the attempts end with a blank prediction that carries the error; nothing is raised.
     """
     tries: list[Try] = []
+    plans: list[TraceRow] = []
     for attempt in range(settings.max_retries + 1):
+        if attempt and settings.replan:
+            evidence = await plan_and_search(evidence.question, tools, settings, attempt)
+            plans += evidence.trace
         tries += await Attempt(evidence, tools, settings, attempt).tries()
         if any(one.failed or not one.prediction.is_blank for one in tries):
             break
     best = max(reversed(tries), key=lambda one: one.worth)
     return Answer(
         prediction=best.prediction,
-        trace=best.shown.trace,
+        trace=(*plans, *best.shown.trace),
         measures=_measures(best),
         reply=best.reply.text if best.reply else None,
         other_replies=_others(tries, best),
@@ -143,9 +149,8 @@ class Attempt:
         """Ask with one depth of the evidence; if the model refuses the length, once more with less."""
         settings, times = self.settings, self.attempt + 1
         final, budget = settings.top_k_final, settings.max_context_tokens
-        depth = AttemptDepth(
-            settings.top_k * times, final and final * times, budget and budget * times, settings.image_top_k * times
-        )
+        kept = final * times if final and settings.widen_final else final
+        depth = AttemptDepth(settings.top_k * times, kept, budget and budget * times, settings.image_top_k * times)
         shown, error = Shown(EMPTY), None
         replies: list[Reply] = []
         try:
@@ -182,7 +187,7 @@ class Attempt:
             passages = terms_of((part.doc_id, part.text) for part in cited)
             return Shown(context, trace, prompt, schema, passages=passages)
 
-        return await self.tools.once(("shown", self.attempt, depth), make)
+        return await self.tools.once(("shown", self.attempt, depth, self.evidence.queries), make)
 
     async def _chat(self, shown: Shown, replies: list[Reply]) -> None:
         """Ask for the answer, and add the replies; without a document to cite, no call is made.
@@ -254,7 +259,7 @@ class Attempt:
                 once=settings.dedup != "none",
                 paragraph_tokens=settings.longest_paragraph,
                 siblings=settings.siblings,
-                section_tokens=settings.section_tokens,
+                section_tokens=settings.longest_section,
             )
         return with_images(context, images, taken, numbered=settings.send_images) if images else context
 

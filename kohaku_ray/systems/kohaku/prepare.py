@@ -63,9 +63,9 @@ def answer_prompt(
 
 def opening(question: Question, prompts: Prompts, settings: KohakuSettings) -> list[Ask]:
     """Return the calls before any search: the plan, unless the question is the only query."""
-    n = settings.queries
-    if n == 1:
+    if settings.n_searched == 1:
         return []
+    n = settings.queries
     return [Ask("plan", prompts.render("plan", {**asked(question), "n_queries": n}), plan_schema(n))]
 
 
@@ -85,12 +85,17 @@ def _expanded(trace: Rows, nodes: NodeTable) -> I64:
 
 
 async def prepare(question: Question, tools: Tools, settings: KohakuSettings) -> Evidence:
-    """Plan, then search every query once, to the depth of the last retry."""
-    plan = await _plan(question, tools, settings)
+    """Plan, then search every query once: to the depth of the last retry, or with ``replan`` of the first attempt."""
+    return await plan_and_search(question, tools, settings, 0)
+
+
+async def plan_and_search(question: Question, tools: Tools, settings: KohakuSettings, attempt: int) -> Evidence:
+    """Plan with the seed of an attempt, and search to its depth; without ``replan``, to that of the last retry."""
+    times = (attempt if settings.replan else settings.max_retries) + 1
+    plan = await _plan(question, tools, settings, attempt)
     queries = plan.queries
     vectors = await tools.embed(queries)
-    deepest = settings.top_k * (settings.max_retries + 1)
-    searches = [tools.search("nodes", vectors, deepest)]
+    searches = [tools.search("nodes", vectors, settings.top_k * times)]
     if settings.bm25_top_k:
         searches.append(tools.lexical("paragraphs", queries, settings.bm25_top_k))
     found, *more = await asyncio.gather(*searches)
@@ -99,8 +104,8 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
     images: list[Hits] = []
     if settings.image_top_k:
         seen = await tools.embed(queries, "images")
-        images = await tools.search("images", seen, settings.image_top_k * (settings.max_retries + 1))
-    nodes = await tools.nodes(distinct_rows([*dense, *lexical, *images]), settings.section_tokens)
+        images = await tools.search("images", seen, settings.image_top_k * times)
+    nodes = await tools.nodes(distinct_rows([*dense, *lexical, *images]), settings.longest_section)
     return Evidence(
         question=question,
         queries=queries,
@@ -109,21 +114,21 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
         nodes=nodes,
         images=localise(images, nodes),
         trace=(
-            *(TraceRow("plan", rank, query, error=plan.error) for rank, query in enumerate(queries)),
+            *(TraceRow("plan", rank, query, error=plan.error, attempt=attempt) for rank, query in enumerate(queries)),
             *(
-                TraceRow("plan", rank, query, note=f"not searched: {reason}")
+                TraceRow("plan", rank, query, note=f"not searched: {reason}", attempt=attempt)
                 for rank, (query, reason) in enumerate(plan.dropped, len(queries))
             ),
         ),
     )
 
 
-async def _plan(question: Question, tools: Tools, settings: KohakuSettings) -> Plan:
+async def _plan(question: Question, tools: Tools, settings: KohakuSettings, attempt: int) -> Plan:
     """Return the queries, the question always among them, and the reason if there is no plan."""
     for ask in opening(question, tools.prompts, settings):
         try:
-            reply = await tools.chat(ask.prompt, role=ask.role, schema=ask.schema)
+            reply = await tools.chat(ask.prompt, role=ask.role, schema=ask.schema, attempt=attempt)
         except ModelError as error:
             return Plan((question.text,), error=f"{type(error).__name__}: {error}")
-        return parse_plan(reply, question.text, settings.queries)
+        return parse_plan(reply, question.text, settings.n_searched)
     return Plan((question.text,))

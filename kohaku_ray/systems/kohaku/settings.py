@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from kohaku_ray.settings import NonNegativeInt, PositiveInt, Section, Share
+
+UNBOUNDED = 1 << 40
+"""More tokens than any document has."""
 
 
 class KohakuSettings(Section):
@@ -15,6 +17,11 @@ class KohakuSettings(Section):
 
     queries: PositiveInt = 4
     """Retrieval queries per question, the question itself among them; 1: no planner."""
+    count_question: bool = True
+    """Whether the question is one of `queries`; false: so many are planned beside it, as KohakuRAG's paper counts."""
+    replan: bool = False
+    """Ask the planner again before each retry, which then searches its own queries (Algorithm 1 of the paper); false:
+    all attempts share one plan and one search. Each member that retries asks by itself, with its own seed."""
     top_k: PositiveInt = 16
     """Matches per query."""
     top_k_final: PositiveInt | None = 32
@@ -46,8 +53,8 @@ class KohakuSettings(Section):
     Default: max_context_tokens / 8; unbounded without a budget."""
     siblings: NonNegativeInt = 8
     """Sentences on either side of a match in a longer paragraph."""
-    section_tokens: NonNegativeInt = 512
-    """Tokens of the surrounding section that a matched paragraph brings."""
+    section_tokens: NonNegativeInt | None = 512
+    """Tokens of the surrounding section that a matched paragraph brings; None: the whole section."""
     max_context_tokens: PositiveInt | None = 8000
     """Context budget of attempt 0, in tokens of the serving model; None: no budget."""
     image_top_k: NonNegativeInt = 0
@@ -75,14 +82,27 @@ class KohakuSettings(Section):
     require_refs: bool = True
     """An answer that cites no document of its context is blank."""
     max_retries: NonNegativeInt = 2
-    """Further attempts while the answer is blank, each with deeper retrieval."""
+    """Further attempts while the answer is blank: the second with twice the `top_k`, `top_k_final`, `image_top_k` and
+    `max_context_tokens`, the third with three times as much."""
+    widen_final: bool = True
+    """Whether a retry multiplies `top_k_final` too; false: deeper searches compete for the same places."""
+
+    @property
+    def n_searched(self) -> int:
+        """Most queries that are searched, the question among them."""
+        return self.queries if self.count_question else self.queries + 1
+
+    @property
+    def longest_section(self) -> int:
+        """Most tokens of a section around a matched paragraph; sums with other counts stay within 64 bits."""
+        return UNBOUNDED if self.section_tokens is None else self.section_tokens
 
     @property
     def longest_paragraph(self) -> int:
         """Longest paragraph shown whole, in tokens: pages that are one paragraph must not crowd out other matches."""
         if self.paragraph_tokens is not None:
             return self.paragraph_tokens
-        return sys.maxsize if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
+        return UNBOUNDED if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
 
     @model_validator(mode="after")
     def _images_agree(self) -> KohakuSettings:
