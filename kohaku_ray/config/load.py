@@ -16,6 +16,7 @@ from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
 from kohaku_ray.config.yaml_text import read_json, read_yaml
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
+from kohaku_ray.index.identity import model_directory
 from kohaku_ray.systems.base import System
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_names
 
@@ -66,7 +67,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
     """
     values, environment = with_index(placed(values), Config.model_fields["run"].default), Environment()
     try:
-        expanded = environment.expand(values)
+        expanded = _with_preferred_encoder(environment.expand(values))
         environment.find_literals(expanded)
         system = system_of(expanded)
     except ConfigError as error:
@@ -86,6 +87,39 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
     environment.made = {place: value_at(made, place) for place in environment.references}
     config._environment = environment
     return config
+
+
+def _with_preferred_encoder(values: dict[str, Any]) -> dict[str, Any]:
+    """Lay the first of ``index.prefer`` that is here under ``index.encoder``, unless that names a model itself."""
+    index = values.get("index")
+    names = index.get("prefer") if isinstance(index, Mapping) else None
+    if not isinstance(names, (str, list)) or value_at(index, ("encoder", "model")) is not None:
+        return values
+    for name in [names] if isinstance(names, str) else names:
+        settings = encoder_preset(name)
+        if missing_encoder(settings) is None:
+            return merge({"index": {"encoder": settings}}, values)
+    return values
+
+
+def encoder_preset(name: Any) -> dict[str, Any]:
+    """Read the encoder of a preset that ``index.prefer`` names; a ``ConfigError`` if it is none of ``encoders/``."""
+    encoders = [preset for preset in preset_names() if preset.startswith("encoders/")]
+    if name not in encoders:
+        raise ConfigError(
+            f"index.prefer has {shown(name)}, no preset of an encoder{did_you_mean(str(name), encoders)}: name one of "
+            f"{', '.join(encoders)}"
+        )
+    return dict(read_values([name])["index"]["encoder"])
+
+
+def missing_encoder(settings: Mapping[str, Any]) -> str | None:
+    """Name the model of an encoder that is not on this machine; None: it is here."""
+    try:
+        model_directory(settings["model"], settings.get("revision"))
+    except ConfigError:
+        return str(settings["model"])
+    return None
 
 
 def _validated_of(system: System, values: Mapping[str, Any], errors: list[Any]) -> Config | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kohaku_ray.config.paths import FilePath, ModelPath
 from kohaku_ray.errors import ConfigError
@@ -107,6 +107,9 @@ class IndexConfig(Section):
     """Directory of the index, or a URI such as `s3://bucket/index`, with key and end point in the environment
     (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`) on every node; its end point also
     as `?endpoint_override=HOST:PORT&scheme=http`. Empty: `index` in the run's directory."""
+    prefer: tuple[str, ...] = ()
+    """Presets of `encoders/`, best first: the first whose model is on this machine encodes the texts where `encoder.model`
+    is not set. Terminal and page name them where none is here."""
     encoder: EncoderConfig = EncoderConfig()
     weights: Literal["chars", "tokens", "uniform"] = "chars"
     """Weight of a child in its parent's vector: its characters, its tokens, or 1."""
@@ -153,6 +156,11 @@ class IndexConfig(Section):
     def n_build_gpus(self) -> float:
         """GPUs that a builder asks for; none by auto, before `run.free_gpus` has decided."""
         return 0.0 if self.build_gpus == "auto" else self.build_gpus
+
+    @field_validator("prefer", mode="before")
+    @classmethod
+    def _one_or_many(cls, names: object) -> object:
+        return (names,) if isinstance(names, str) else names
 
     @model_validator(mode="after")
     def _images_agree(self) -> IndexConfig:

@@ -216,11 +216,14 @@ def is_sealed(page: bytes) -> bool:
 
 def facts_of(config: Config) -> dict[str, Any]:
     """Collect the facts that pages show of a run, so that they need not import its system."""
+    from kohaku_ray.run.indexes import preferred_note
+
     members, roles = range(config.ensemble.members), config.uses.roles
     asked = {role: dict.fromkeys(config.role(role, member).model for member in members) for role in roles}
     models = {role: [f"{name} ({config.models[name].kind})" for name in names] for role, names in asked.items()}
     answering = config.answering_models
-    notes = dict.fromkeys(note for one in answering.values() if (note := getattr(one, "note", "")))
+    notes = [note for one in answering.values() if (note := getattr(one, "note", ""))]
+    notes = list(dict.fromkeys(filter(None, [*notes, preferred_note(config)])))
     return {
         "system": config.declaration.name,
         "metrics": list(config.metrics),
@@ -231,7 +234,7 @@ def facts_of(config: Config) -> dict[str, Any]:
         "limit": config.questions.limit,
         "outputs": list(config.declaration.outputs),
         "split_by": list(config.declaration.columns.split_by),
-        **({"notes": list(notes)} if notes else {}),
+        **({"notes": notes} if notes else {}),
     }
 
 

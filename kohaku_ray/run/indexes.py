@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.load import encoder_preset, missing_encoder
 from kohaku_ray.config.sections import EncoderConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index import gpu
@@ -56,6 +57,19 @@ def searches_on_gpu(config: Config) -> bool:
             raise ConfigError(f"index.search_device is cuda, but {reason}; or set it to auto or cpu")
         return False
     return True
+
+
+def preferred_note(config: Config) -> str:
+    """Say that no encoder of ``index.prefer`` is on this machine; empty where one is, or another was chosen."""
+    index = config.index
+    presets = {name: encoder_preset(name) for name in index.prefer}
+    if not presets or index.encoder.model != EncoderConfig().model or not all(map(missing_encoder, presets.values())):
+        return ""
+    wanted = " or ".join(f"{settings['model']} ({name})" for name, settings in presets.items())
+    return (
+        f"Texts are encoded by {index.encoder.model}: preferred is {wanted}, which this machine does not have "
+        "(index.prefer)."
+    )
 
 
 def encoder_settings(config: Config, encoder: EncoderConfig | None = None) -> dict[str, Any]:

