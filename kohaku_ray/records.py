@@ -131,8 +131,9 @@ FLAGS = {
     "contradictory": "say is_blank beside a value and a reference (the value is kept)",
     "withheld": "say is_blank beside a value that has no reference or is of another kind (the value is dropped)",
     "cut": "were cut off (what was complete is kept)",
+    "few_sources": "rest on a context of fewer than three documents",
 }
-"""What can be wrong with a reply that could be read, and how it is said of several answers."""
+"""What can be wrong with an answer that could be read, or with its context, and how it is said of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Prediction:
         n_foreign_refs: How many cited ids were dropped because the context does not hold them.
         attempt: Which attempt gave it, from 0.
         error: Why the reply could not be used; None when it could.
-        flags: What was wrong with the reply, of ``FLAGS``.
+        flags: What was wrong with the reply or its context, of ``FLAGS``.
     """
 
     answer: str = ""

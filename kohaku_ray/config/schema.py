@@ -99,7 +99,10 @@ class Config(Section):
         values = {**values, "settings": settings}
         deployments = values.get("deployments", {})
         if isinstance(deployments, Mapping):
-            entries = {"extractive": {}, **deployments}
+            system = find_system(name)
+            ranks = system.uses(settings).cross_encoder
+            own = {key: entry for key, entry in system.deployments.items() if key == ranks}
+            entries = {"extractive": {}, **own, **deployments}
             values["deployments"] = {key: stand_in(key, entry, name) for key, entry in entries.items()}
         return values
 

@@ -42,8 +42,9 @@ class Bm25Config(Section):
     """Term-frequency saturation."""
     b: Share = 0.75
     """Length normalisation."""
-    language: Literal["en", "fr"] = "en"
-    """Tokenisation: English stop words; or French stop words, split elisions, and stems."""
+    language: Literal["en", "fr"] | None = None
+    """Tokenisation: English stop words; or French stop words, split elisions, and stems; None: the system's language
+    (hybrid: fr; others: en)."""
 
 
 class EncoderConfig(Section):
@@ -108,8 +109,8 @@ class IndexConfig(Section):
     (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`) on every node; its end point also
     as `?endpoint_override=HOST:PORT&scheme=http`. Empty: `index` in the run's directory."""
     prefer: tuple[str, ...] = ()
-    """Presets of `encoders/`, best first: the first whose model is on this machine encodes the texts where `encoder.model`
-    is not set. Terminal and page name them where none is here."""
+    """Presets of `encoders/`, best first: the first whose model is on this machine is used where `encoder.model` is not
+    set. Terminal and page name them where none is here."""
     encoder: EncoderConfig = EncoderConfig()
     weights: Literal["chars", "tokens", "uniform"] = "chars"
     """Weight of a child in its parent's vector: its characters, its tokens, or 1."""

@@ -92,14 +92,15 @@ def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int) ->
 def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: int | None = None) -> dict[str, float]:
     """Compute the recall of the gold items after each step of one question's trace, of the ``k`` best items.
 
-    An item of the trace, rows of trace.parquet, is gold when its node, its document or its note is, in any case. Steps
-    without items, such as queries, are left out.
+    An item of the trace, rows of trace.parquet, is gold when its node, its document, its note or what the note has
+    before a semicolon is, in any case. Steps without items, such as queries, are left out.
     """
     steps: dict[str, list[tuple[int, set[str]]]] = {}
     for row in trace:
         items = steps.setdefault(row["step"], [])
         if row["node_id"] is not None:
-            items.append((row["rank"], {row[name].lower() for name in ("node_id", "doc_id", "note") if row[name]}))
+            names = (row["node_id"], row["doc_id"], row["note"], (row["note"] or "").partition("; ")[0])
+            items.append((row["rank"], {name.lower() for name in names if name}))
     wanted, found = {ref.lower() for ref in gold}, {}
     for step, items in steps.items():
         if items:

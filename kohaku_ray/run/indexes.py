@@ -92,7 +92,7 @@ def index_settings(config: Config) -> IndexSettings:
         factory=index.factory,
         k1=index.bm25.k1,
         b=index.bm25.b,
-        language=index.bm25.language,
+        language=index.bm25.language or config.declaration.language,
         chunks=chunks_of(config),
         images=image_settings(config),
     )

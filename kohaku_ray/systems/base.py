@@ -169,6 +169,8 @@ class System:
         facts: Settings that distinguish runs on a sweep's page, by label.
         chunks: Default chunking of documents; None: no chunks.
         document_format: Default of ``documents.format``.
+        language: Default of ``index.bm25.language``.
+        deployments: Entries of ``deployments`` by default, by name; one is there where the settings name it.
     """
 
     name: str
@@ -192,6 +194,8 @@ class System:
     facts: Callable[[Any], Mapping[str, str]] = lambda _: {}
     chunks: Chunks | None = None
     document_format: DocumentFormat = "auto"
+    language: Literal["en", "fr"] = "en"
+    deployments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the parts that the engine relies on; a ``ConfigError`` names one that is missing or wrong."""

@@ -12,7 +12,7 @@ from kohaku_ray.systems.base import Chunks, Depth, Role, System, Uses, View
 from kohaku_ray.systems.hybrid.answer import answer, ballot
 from kohaku_ray.systems.hybrid.offline import OfflineFrench
 from kohaku_ray.systems.hybrid.prepare import prepare
-from kohaku_ray.systems.hybrid.settings import HybridSettings
+from kohaku_ray.systems.hybrid.settings import DEPLOYMENTS, HybridSettings
 from kohaku_ray.systems.hybrid.stages import ANSWER_EXAMPLES, EXPAND_EXAMPLES, STAGES
 from kohaku_ray.systems.questions import QuestionColumns
 
@@ -79,6 +79,8 @@ SYSTEM = System(
     quote_step=STAGES[-1],
     chunks=Chunks(unit="chars", size=500, overlap=50),
     document_format="news",
+    language="fr",
+    deployments=DEPLOYMENTS,
     outputs={"retrieved.csv": retrieved},
     offline=OfflineFrench,
     facts=facts,

@@ -16,7 +16,7 @@ from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.systems.base import Answer, ballot_of
 from kohaku_ray.systems.hybrid.settings import HybridSettings
-from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text, answer_prompt, plain
+from kohaku_ray.systems.hybrid.stages import FEW, HybridEvidence, Text, answer_prompt, plain
 from kohaku_ray.systems.tools import Tools
 from kohaku_ray.values.read import clean_text, fold
 
@@ -260,6 +260,8 @@ async def answer(evidence: HybridEvidence, tools: Tools, settings: HybridSetting
         if prediction.error is None or attempt + 1 == settings.answer_tries:
             break
         unreadable.append(TraceRow("reply", attempt, reply.text, error=prediction.error, attempt=attempt))
+    if 0 < len(evidence.texts) < FEW:
+        prediction = replace(prediction, flags=(*prediction.flags, "few_sources"))
     cited = [text for text in evidence.texts if text.ref_id in prediction.ref_ids]
     details = {
         "warning": evidence.warning,

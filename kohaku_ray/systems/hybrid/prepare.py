@@ -17,11 +17,8 @@ from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, 
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.settings import STAND_IN, HybridSettings
-from kohaku_ray.systems.hybrid.stages import HybridEvidence, Steps, Text, read_texts, take, united, with_neighbours
+from kohaku_ray.systems.hybrid.stages import FEW, HybridEvidence, Steps, Text, read_texts, take, united, with_neighbours
 from kohaku_ray.systems.tools import Tools
-
-FEW = 3
-"""Fewer texts than this are worth a warning."""
 
 NOTHING = Hits(np.empty(0, np.int64), np.empty(0))
 
@@ -66,7 +63,7 @@ class StageRun:
             vectors = await self._embed(queries)
             searches += [self.tools.search(view, vectors, size) for view in views]
         found = [hits for [hits] in await asyncio.gather(*searches)]
-        kept = _fused(found).prefix(size)
+        kept = self._fuse(found).prefix(size)
         await self._read(kept.rows.tolist())
         self.steps.items("initial_context", len(distinct_rows(found)), kept, label="rrf")
         return kept
@@ -112,7 +109,7 @@ class StageRun:
             for name, hits in zip(("bm25", "cosine"), pair, strict=True)
         }
         note = "" if self.settings.search else "off"
-        self.steps.items("search", sum(map(len, both)), _fused(both), note, named, label="rrf")
+        self.steps.items("search", sum(map(len, both)), self._fuse(both), note, named, label="rrf")
         return found
 
     async def _paragraphs_of(self, opening: Hits) -> Hits:
@@ -129,14 +126,14 @@ class StageRun:
         if not settings.subquery_ranking:
             self.steps.skip("subquery_ranking", n_in)
             return both
-        ranked, note = [_fused(pair) for pair in found], "rrf"
+        ranked, note = [self._fuse(pair) for pair in found], "rrf"
         if settings.per_question == "cross_encoder":
             scores = await self._scores(queries, [pool.rows for pool in ranked])
             ranked = [take(pool, best_first(one), one) for pool, one in zip(ranked, scores, strict=True)]
             note = self.ranker
         ranked = [pool.prefix(settings.subquestion_max_documents) for pool in ranked]
         named = {f"score.{at}": hits for at, hits in enumerate(ranked)}
-        self.steps.items("subquery_ranking", n_in, _fused(ranked), note, named, label="rrf")
+        self.steps.items("subquery_ranking", n_in, self._fuse(ranked), note, named, label="rrf")
         return ranked
 
     def fusion(self, rankings: list[Hits]) -> Hits:
@@ -145,7 +142,7 @@ class StageRun:
         if not self.settings.fusion:
             self.steps.skip("fusion", n_in)
             return united(rankings)
-        fused = _fused(rankings)
+        fused = self._fuse(rankings)
         texts = [self.texts[row].text for row in fused.rows.tolist()]
         fused = take(fused, distinct_texts(texts, self.settings.subquestion_fusion_max_documents))
         self.steps.items("fusion", n_in, fused, label="rrf")
@@ -251,6 +248,5 @@ class StageRun:
         if missing := [row for row in rows if row not in self.texts]:
             self.texts |= read_texts(await self.tools.nodes(missing), missing)
 
-
-def _fused(rankings: Sequence[Hits]) -> Hits:
-    return reciprocal_rank_fusion([hits.rows for hits in rankings])
+    def _fuse(self, rankings: Sequence[Hits]) -> Hits:
+        return reciprocal_rank_fusion([hits.rows for hits in rankings], self.settings.rrf_k)

@@ -11,6 +11,11 @@ from kohaku_ray.settings import NonNegativeInt, PositiveInt, Section, Share
 COSINE = "cosine"
 """Value of `cross_encoder` that stands for no model: the cosine of query and paragraph vectors."""
 
+RANKER = "ranker"
+"""Name of the cross-encoder that every configuration has, see ``DEPLOYMENTS``."""
+
+DEPLOYMENTS = {RANKER: {"kind": "cross_encoder", "model": "cross-encoder/ms-marco-MiniLM-L6-v2"}}
+"""Deployments by default: the cross-encoder of the published pipeline."""
 
 STAND_IN = f"{COSINE}, no cross-encoder"
 """What every stage that ranks pairs says where no cross-encoder does."""
@@ -31,6 +36,9 @@ class HybridSettings(Section):
     """Stage 2: sub-queries, the question among them."""
     expansion_tries: PositiveInt = 3
     """Stage 2: replies asked, each with its own seed, before the question stands alone."""
+    rrf_k: PositiveInt = 60
+    """Stages 1 and 3 to 5: k of the fusion by rank, whose scores are Σ 1 / (k + rank); the smaller, the more the first
+    ranks weigh."""
     search: bool = True
     """Stage 3: each sub-query searches the paragraphs by BM25 and by vectors; off: the paragraphs of the initial
     context's sentences go on."""
@@ -73,8 +81,9 @@ class HybridSettings(Section):
     """Stage 9: 1 puts the article's previous and next paragraph around each text."""
     min_relevance: float | None = None
     """Stage 9: without a text of this score the corpus holds no information, and no model is asked; None: no bound."""
-    cross_encoder: str = COSINE
-    """Deployment of kind `cross_encoder` that ranks (query, text) pairs; `cosine`: the vectors' cosine instead."""
+    cross_encoder: str = RANKER
+    """Deployment of kind `cross_encoder` that ranks (query, text) pairs; `ranker`, unless `deployments` has another of
+    that name, is cross-encoder/ms-marco-MiniLM-L6-v2; `cosine`: no model, but the vectors' cosine."""
     answer_tries: PositiveInt = 2
     """Replies asked per member, each with its own seed, until one can be read."""
 

@@ -27,6 +27,9 @@ STAGES = (
 )
 """Names of the stages, of their switches and of their steps in the trace."""
 
+FEW = 3
+"""Fewer texts than this are worth a warning."""
+
 SHOWN_CHARS = 160
 """Characters of an item's text in the trace; those of the last stage stand whole."""
 
@@ -76,7 +79,7 @@ class Steps:
             text = self.texts[row]
             said = text.text if stage == STAGES[-1] else text.text[:SHOWN_CHARS]
             ids = (text.node_id, text.doc_id, text.kind)
-            self.rows.append(TraceRow(stage, rank, said, *ids, scores[row], text.ref_id))
+            self.rows.append(TraceRow(stage, rank, said, *ids, scores[row], text.label))
 
 
 def _by_row(hits: Hits) -> Iterable[tuple[int, float]]:
@@ -158,6 +161,13 @@ class Text(NamedTuple):
     date: str = ""
     url: str = ""
     title: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name in the trace: ``ref_id``, and of a sentence the published pipeline's id too: ``s{par_id}_{i}``."""
+        if self.kind != "sentence" or self.ref_id == self.node_id:
+            return self.ref_id
+        return f"{self.ref_id}; s{self.ref_id}_{self.node_id.rpartition(':s')[2]}"
 
     @property
     def mark(self) -> str:

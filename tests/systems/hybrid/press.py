@@ -51,7 +51,7 @@ def tools_for(script, index=INDEX, **fields):
 
 
 def settings(**changed):
-    return HybridSettings(**changed)
+    return HybridSettings(**{"cross_encoder": "cosine"} | changed)
 
 
 def steps(trace, step):

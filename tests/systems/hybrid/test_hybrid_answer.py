@@ -2,7 +2,8 @@ import asyncio
 import csv
 import io
 import json
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.records import Prediction, Question, Reply
+from kohaku_ray.run.summary import describe_flags
 from kohaku_ray.systems.hybrid import SYSTEM, answer
 from kohaku_ray.systems.hybrid.answer import NO_INFORMATION, WORDS, ballot, read_reply
 from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text
@@ -36,6 +38,20 @@ def answered(*script, evidence=EVIDENCE, **changed):
 
 def read(text, question=QUESTION, finish_reason="stop"):
     return read_reply(Reply(text, finish_reason=finish_reason), question, (A, B), 0)[0]
+
+
+@pytest.mark.parametrize(("n_texts", "is_few"), [(1, True), (2, True), (3, False)])
+def test_an_answer_from_few_texts_is_flagged_for_terminal_and_page(n_texts, is_few):
+    texts = tuple(A._replace(ref_id=f"100{at}") for at in range(2, 2 + n_texts))
+    found, _ = answered(reply(), evidence=replace(EVIDENCE, texts=texts))
+    assert ("few_sources" in found.prediction.flags) == is_few
+    lines = describe_flags(Counter(found.prediction.flags), 1)
+    assert ("1 of 1 answers rest on a context of fewer than three documents" in lines) == is_few
+
+
+def test_no_text_at_all_is_said_by_the_answer_and_not_flagged():
+    found, _ = answered(evidence=replace(EVIDENCE, texts=()))
+    assert (found.prediction.answer, found.prediction.flags) == (NO_INFORMATION, ())
 
 
 def test_the_prompt_heads_each_text_with_its_mark_and_constrains_the_ids():

