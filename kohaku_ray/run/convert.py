@@ -34,6 +34,10 @@ Values = dict[str, Any]
 _SECRET = re.compile(r"key|token$|secret|password", re.IGNORECASE)
 _NO_SECRETS = "a key stands in the environment variable that deployments.*.api_key_env names"
 _OWN_CODE = "runs code of its own, which only you can allow: index.encoder.trust_remote_code=true"
+_NO_VISION = (
+    "kind transformers sends no images, so their captions alone are shown: serve the model by kind vllm or openai with "
+    "vision: true, and set kohaku.send_images"
+)
 _ENV_LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)")
 _FROM_GLOBALS = "return Config.from_globals()"
 _PATHS = ("documents.paths", "documents.metadata", "questions.path", "index.path", "run")
@@ -219,8 +223,9 @@ _JINA = {"jina": "jinaai/jina-embeddings-v3", "jinav4": "jinaai/jina-embeddings-
 
 
 def _kohakurag(given: _Given) -> Values:
-    # One file is one run there, without a budget for the context.
-    values: Values = {"system": "kohaku", "kohaku.max_context_tokens": None, "ensemble.members": 1}
+    # One file is one run there, without a budget for the context; a retry widens top_k alone.
+    values: Values = {"system": "kohaku", "kohaku.max_context_tokens": None, "kohaku.widen_final": False}
+    values["ensemble.members"] = 1
     for name, (default, key, change) in _RENAMED.items():
         if (value := given.take(name, default)) is not None:
             values[key] = change(value)
@@ -263,7 +268,7 @@ def _kohakurag_model(given: _Given) -> Values:
         return {}
     if (most := given.take("max_concurrent", 10)) > 0:
         entry["max_ongoing"] = most
-    if given.take("with_images") and given.take("send_images_to_llm"):
+    if provider in _SERVERS and given.take("with_images") and given.take("send_images_to_llm"):
         entry["vision"] = True
     values |= {"roles.answer.model": provider, f"deployments.{provider}": entry}
     planner = given.take("planner_model")
@@ -277,6 +282,9 @@ def _kohakurag_images(given: _Given) -> Values:
         return {}
     n_images = max(given.take("top_k_images", 0), 0)
     sends = {"kohaku.send_images": True} if given.take("send_images_to_llm") and n_images else {}
+    if sends and given.take("llm_provider") == "hf_local":
+        given.leave("send_images_to_llm", _NO_VISION)
+        sends = {}
     return {"index.images": True, "kohaku.images": "near", "kohaku.image_top_k": n_images, **sends}
 
 
@@ -301,19 +309,20 @@ def _kohakurag_encoder(given: _Given) -> Values:
     return values
 
 
-# The hybrid pipeline: its name and our key; beside these it reads names of our own settings of hybrid.
-_HYBRID_RENAMED: Mapping[str, str] = {
-    "temperature": "roles.answer.temperature",
-    "max_tokens": "roles.answer.max_tokens",
-    "top_p": "roles.answer.top_p",
-    "question_expansion_temperature": "roles.expand.temperature",
-    "question_expansion_max_tokens": "roles.expand.max_tokens",
-    "question_expansion_top_p": "roles.expand.top_p",
-    "question_expansion_tries": "hybrid.expansion_tries",
-    "cluster_laplace_smoothing": "hybrid.smoothing",
+# The hybrid pipeline: its name and default, and our key (no default: ours is the same); beside these it reads names of
+# our own settings of hybrid.
+_HYBRID_RENAMED: Mapping[str, tuple[Any, str]] = {
+    "temperature": (0.3, "roles.answer.temperature"),
+    "max_tokens": (5000, "roles.answer.max_tokens"),
+    "top_p": (0.9, "roles.answer.top_p"),
+    "question_expansion_temperature": (None, "roles.expand.temperature"),
+    "question_expansion_max_tokens": (None, "roles.expand.max_tokens"),
+    "question_expansion_top_p": (None, "roles.expand.top_p"),
+    "question_expansion_tries": (None, "hybrid.expansion_tries"),
+    "cluster_laplace_smoothing": (None, "hybrid.smoothing"),
 }
 _HYBRID_OTHERS = """generation_model question_expansion_model ollama_base_url ollama_timeout cross_encoder_model
-embedding_model data_filepath chroma_persist hdbscan_min_cluster_size rrf_k top_k verbose model list_models
+embedding_model data_filepath chroma_persist hdbscan_min_cluster_size top_k verbose model list_models
 ollama_connection_timeout"""
 _OLLAMA_ENCODERS = {
     "nomic-embed-text": "nomic-ai/nomic-embed-text-v1.5",
@@ -326,8 +335,8 @@ def _hybrid(given: _Given) -> Values:
     for name in find_system("hybrid").settings.model_fields:
         if (value := given.take(name)) is not None:
             values[f"hybrid.{name}"] = value
-    for name, key in _HYBRID_RENAMED.items():
-        if (value := given.take(name)) is not None:
+    for name, (default, key) in _HYBRID_RENAMED.items():
+        if (value := given.take(name, default)) is not None:
             values[key] = value
     if path := given.take("data_filepath"):
         values["documents.paths"] = [path]
@@ -336,6 +345,7 @@ def _hybrid(given: _Given) -> Values:
     if model := given.take("generation_model"):
         address = given.take("ollama_base_url", "http://127.0.0.1:11434").rstrip("/").removesuffix("/v1")
         entry = {"kind": "openai", "base_url": f"{address}/v1", "model": model, "api_key_env": None}
+        entry["extra_body"] = {"reasoning_effort": "none", "top_k": given.take("top_k", 5)}  # it does not think there
         if timeout := given.take("ollama_timeout"):
             entry["timeout_s"] = timeout
         values |= {"roles.answer.model": "llm", "deployments.llm": entry}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ def test_presets_are_the_published_recommendations(made, preset):
     text = "".join(f"{key} = {value!r}\n" for key, value in zip(keys, RECOMMENDED[preset], strict=True))
     published, left_out = made(text)
     # The recommendations are for retrieval: prompt order and retries stay this package's.
-    ours = {key: getattr(load_config().settings, key) for key in ("prompt_order", "max_retries")}
+    ours = {key: getattr(load_config().settings, key) for key in ("prompt_order", "max_retries", "widen_final")}
     assert load_config(preset).settings == published.settings.model_copy(update=ours)
     assert (PRESETS / f"{preset}.yaml").read_text().startswith("# KohakuRAG's recommendation for ")
     assert left_out == {}
@@ -127,6 +128,7 @@ def test_a_published_answer_config(made):
     r = config.settings
     assert (r.top_k, r.queries, r.dedup, r.rerank, r.top_k_final) == (16, 3, "node", "frequency", None)
     assert (r.bm25_top_k, r.max_context_tokens, r.prompt_order, r.max_retries) == (0, None, "question_first", 3)
+    assert not r.widen_final
     assert (config.role("answer").model, config.role("plan").model) == ("openrouter", "openrouter")
     assert config.deployments["openrouter"].model_dump(exclude_defaults=True) == {
         "base_url": "https://openrouter.ai/api/v1",
@@ -164,6 +166,7 @@ def test_a_hybrid_env_file(made):
     assert config.system == "hybrid"
     assert (config.settings.mmr_top_k, config.settings.smoothing, config.settings.netloc_cap) == (40, 0.4, False)
     llm = {"base_url": "http://box:11434/v1", "model": "qwen3:8b", "api_key_env": None}
+    llm["extra_body"] = {"reasoning_effort": "none", "top_k": 5}
     assert config.deployments["llm"].model_dump(exclude_defaults=True) == llm
     answer, expand = config.role("answer"), config.role("expand")
     assert (answer.model, answer.temperature, answer.top_p, answer.max_tokens) == ("llm", 0.3, 0.9, 5000)
@@ -174,6 +177,28 @@ def test_a_hybrid_env_file(made):
     assert left_out.keys() == {"chroma_persist", "openai_api_key", "mmr_topk", "embedding_model"}
     assert left_out["mmr_topk"] == "no such name, did you mean mmr_top_k?"
     assert "sk-123" not in Path("my.yaml").read_text() + str(left_out)
+
+
+def test_what_a_hybrid_file_leaves_out_is_its_own_default(made):
+    config, left_out = made("GENERATION_MODEL=qwen3:8b\nTOP_K=7\nRRF_K=30\nMMR_TOP_K=50\n", "theirs.env")
+    preset = load_config("hybrid_ollama")
+    assert config.role("answer") == replace(preset.role("answer"), model="llm")
+    assert config.role("expand") == replace(preset.role("expand"), model="llm")
+    assert config.deployments["llm"].extra_body == {"reasoning_effort": "none", "top_k": 7}
+    assert (config.settings.rrf_k, config.uses.cross_encoder, left_out) == (30, "ranker", {})
+    ranker = preset.deployments["ranker"].model
+    assert config.deployments["ranker"].model == ranker == "cross-encoder/ms-marco-MiniLM-L6-v2"
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "4bit"])
+def test_images_for_a_local_model_are_written_as_captions_and_the_rest_is_named(made, dtype):
+    images = "with_images = True\ntop_k_images = 4\nsend_images_to_llm = True\n"
+    config, left_out = made(f"top_k = 8\nllm_provider = 'hf_local'\nhf_dtype = '{dtype}'\n{images}")
+    assert (config.index.images, config.settings.image_top_k, config.settings.images) == (True, 4, "near")
+    assert (config.settings.send_images, config.deployments["hf_local"].vision) == (False, False)
+    assert left_out.keys() == {"send_images_to_llm"}
+    assert "kind transformers sends no images" in left_out["send_images_to_llm"]
+    assert "# Not taken over as written: send_images_to_llm (kind transformers" in Path("my.yaml").read_text()
 
 
 def test_what_a_file_leaves_out_is_kohakurags_default(made):
