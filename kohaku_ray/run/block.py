@@ -64,7 +64,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     shared = config.ensemble.scope == "answer"
     rows: dict[str, Rows] = {name: [] for name in SCHEMAS}
     asked: list[tuple[Question, Rows]] = []
-    n_unanswered = 0
+    n_unanswered, step_errors = 0, list[str | None]()
     for place, row in enumerate(prepared[0]):
         assert row is not None  # the first member prepares every question
         answers = _those_there(member[place] for member in answered)
@@ -74,6 +74,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         asked.append((row.question, given))
         rows["trace"] += _trace_rows(row.question, sources, answers, shared)
         rows["usage"] += _usage_rows(row.question, sources, answers, shared)
+        step_errors += _step_errors(sources, answers)
         n_unanswered += sum(one.n_no_reply for one in sources) + sum(one.n_no_reply for one in answers)
     rows["votes"] = _vote_rows(config, asked)
     calls = [row["source"] for row in rows["usage"]]
@@ -86,7 +87,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         n_answers=len(rows["answers"]),
         n_calls={source: calls.count(source) for source in ("ledger", "joined", "made")},
         spent=_spent(rows["usage"]),
-        errors=group_errors(row["error"] for row in (*rows["answers"], *_failed_steps(rows["trace"]))),
+        errors=group_errors([*(row["error"] for row in rows["answers"]), *step_errors]),
         flags=dict(Counter(flag for row in rows["answers"] for flag in row["flags"])),
     )
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
@@ -151,9 +152,13 @@ def _spent(usage: Rows) -> dict[str, float]:
     return {name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)}
 
 
-def _failed_steps(trace: Rows) -> Rows:
-    """The steps of ``prepare`` that failed, such as a plan that cannot be read; answers carry their own errors."""
-    return [row for row in trace if row["error"] is not None and row["member"] == SHARED]
+def _step_errors(sources: Sequence[Prepared], answers: Sequence[Answered]) -> list[str | None]:
+    """The errors of steps, such as a plan that cannot be read; an answer's own error is not among them."""
+    errors = [source.error for source in sources]
+    errors += [row.error for source in sources if source.evidence is not None for row in source.evidence.trace]
+    for one in answers:
+        errors += [row.error for row in one.answer.trace if row.error != one.answer.prediction.error]
+    return errors
 
 
 def _vote_rows(config: Config, asked: Sequence[tuple[Question, Rows]], weights: F64 | None = None) -> Rows:
@@ -220,11 +225,13 @@ def _trace_rows(question: Question, sources: Sequence[Prepared], answers: Sequen
     known: dict[tuple[int, str], list[list[TraceRow]]] = {}
     for member, answered in enumerate(answers):
         for key, step in grouped(answered.answer.trace, lambda row: (row.attempt, row.step)).items():
-            earlier = known.setdefault(key, [])
-            if shared and step in earlier:
-                continue
-            owner = SHARED if shared and not earlier else member
-            earlier.append(step)
+            owner = member
+            if shared and not any(row.error for row in step):  # what failed is asked again of its member alone
+                earlier = known.setdefault(key, [])
+                if step in earlier:
+                    continue
+                owner = member if earlier else SHARED
+                earlier.append(step)
             rows += [_trace_row(question, owner, row) for row in step]
         rows += [_trace_row(question, member, row) for row in answered.answer.other_replies]
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,13 @@ from run_files import answer, ballot, item, usage
 
 from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.pool import agreement_weights
+from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.run import tables as tables_module
-from kohaku_ray.run.block import vote_again
+from kohaku_ray.run.block import Answered, Prepared, vote_again, vote_block
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.outputs import write_outputs
-from kohaku_ray.run.tables import SCHEMAS, Parts, Tables
+from kohaku_ray.run.tables import SCHEMAS, SHARED, Parts, Tables
+from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.registry import find_system
 
 SYSTEM = find_system("kohaku")
@@ -107,3 +110,30 @@ def test_a_vote_by_agreement_is_the_same_in_blocks_as_over_all(blocks, one_by_on
     first = again.slice(0, 1).to_pylist()[0]
     assert dict(zip(first["groups"], first["group_weights"], strict=True))["2"] == pytest.approx(of_members[1])
     assert one_by_one.most <= 2
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Evidence that is nothing but its steps."""
+
+    trace: tuple[TraceRow, ...]
+
+
+@pytest.mark.parametrize("scope", ["answer", "question"])
+def test_a_step_that_failed_is_counted_and_its_members_own(scope):
+    config = load_config("demo", ["ensemble.members=3", f"ensemble.scope={scope}", "kohaku.replan=true"])
+    question = Question("q", "How many?")
+    planned = Prepared(question, Steps((TraceRow("plan", text="How many?", error="no plan"),)), None)
+    failed, context = TraceRow("plan", error="no second plan", attempt=1), TraceRow("context", text="A few.", attempt=1)
+    read = Prediction(answer_value="1", is_blank=False, attempt=1)
+    answers = [Answered(Answer(read, (failed, context))), Answered(Answer(read, (failed, context)))]
+    broken = Answered(Answer(Prediction(error="HTTP 500"), (TraceRow("context", error="HTTP 500"),)))
+    prepared = [[planned]] * (1 if scope == "answer" else 3)
+    result, tables = vote_block(config, len(prepared), *prepared, *([one] for one in (*answers, broken)))
+    assert result.errors == {"no plan": len(prepared), "no second plan": 2, "HTTP 500": 1}
+    rows = tables["trace"].to_pylist()
+    owners = [(row["member"], row["attempt"]) for row in rows if row["step"] == "plan"]
+    first = [(SHARED, 0)] if scope == "answer" else [(0, 0), (1, 0), (2, 0)]
+    assert sorted(owners) == sorted([*first, (0, 1), (1, 1)])
+    shown = [row["member"] for row in rows if row["step"] == "context" and row["error"] is None]
+    assert shown == ([SHARED] if scope == "answer" else [0, 1])
