@@ -90,6 +90,30 @@ def test_the_same_command_again_replays_to_the_byte(sample_run, run_answer):
         assert Path(again.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
 
 
+def test_with_replan_a_member_plans_again_before_each_retry_and_the_first_calls_stay_the_same(
+    sample_run, run_answer, tmp_path
+):
+    config, summary = sample_run
+    settings = config.settings.model_copy(update={"replan": True})
+    found = run_answer(config.model_copy(update={"settings": settings, "run": f"{tmp_path}/replan"}))
+    plain, usage = rows_of(summary.run, "usage"), rows_of(found.run, "usage")
+
+    def asked(rows, role, retry):
+        of = [row for row in rows if row["role"] == role and (row["attempt"] > 0) == retry]
+        return {(row["question_id"], row["member"], row["attempt"], *([] if retry else [row["key"]])) for row in of}
+
+    for role in ("plan", "answer"):
+        assert asked(usage, role, False) == asked(plain, role, False), "equal keys: nothing is asked anew"
+    assert asked(plain, "plan", True) == set()
+    assert asked(usage, "plan", True) == asked(usage, "answer", True) != set()
+    planned = {(row["question_id"], row["attempt"]) for row in steps_of(found.run, "plan") if row["attempt"]}
+    assert planned == {(question_id, attempt) for question_id, _, attempt in asked(usage, "plan", True)}
+    again = run_answer(config.model_copy(update={"settings": settings, "run": f"{tmp_path}/again"}))
+    assert again.n_calls["made"] == 0
+    for name in COMPARED:
+        assert Path(again.run, name).read_bytes() == Path(found.run, name).read_bytes(), name
+
+
 def test_a_finished_run_is_not_repeated_unless_something_it_depends_on_has_changed(sample_run, tmp_path, capsys):
     config, summary = sample_run
     assert finished_before(config) == summary
