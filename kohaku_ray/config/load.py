@@ -93,9 +93,9 @@ def _with_preferred_encoder(values: dict[str, Any]) -> dict[str, Any]:
     """Lay the first of ``index.prefer`` that is here under ``index.encoder``, unless that names a model itself."""
     index = values.get("index")
     names = index.get("prefer") if isinstance(index, Mapping) else None
-    if not isinstance(names, (str, list)) or value_at(index, ("encoder", "model")) is not None:
+    if not isinstance(names, list) or value_at(index, ("encoder", "model")) is not None:
         return values
-    for name in [names] if isinstance(names, str) else names:
+    for name in names:
         settings = encoder_preset(name)
         if missing_encoder(settings) is None:
             return merge({"index": {"encoder": settings}}, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from kohaku_ray.config.paths import FilePath, ModelPath
 from kohaku_ray.errors import ConfigError
@@ -157,11 +157,6 @@ class IndexConfig(Section):
     def n_build_gpus(self) -> float:
         """GPUs that a builder asks for; none by auto, before `run.free_gpus` has decided."""
         return 0.0 if self.build_gpus == "auto" else self.build_gpus
-
-    @field_validator("prefer", mode="before")
-    @classmethod
-    def _one_or_many(cls, names: object) -> object:
-        return (names,) if isinstance(names, str) else names
 
     @model_validator(mode="after")
     def _images_agree(self) -> IndexConfig:

@@ -20,7 +20,7 @@ from kohaku_ray.records import digest
 from kohaku_ray.run.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision
 from kohaku_ray.run.identity import file_digest, is_finished, run_identity, what_decides
-from kohaku_ray.run.indexes import difference, document_format, index_settings, open_index
+from kohaku_ray.run.indexes import difference, document_format, index_settings, open_index, preferred_note
 from kohaku_ray.run.sources import find_sources, resolve, resolve_paths
 from kohaku_ray.storage import below, is_uri
 from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
@@ -53,7 +53,7 @@ class Plan:
     tables: tuple[PlannedTable, ...]
     runs: Mapping[str, Config]  # every distinct run, by its id, with its own paths
     indexes: Mapping[str, Config]  # every distinct index they need, by path, with a configuration that builds it
-    notes: tuple[str, ...] = ()  # preferred presets that are left out, each with the reason
+    notes: tuple[str, ...] = ()  # preferred presets and encoders that are left out, each with the reason
 
     @property
     def configs(self) -> list[Config]:
@@ -86,6 +86,7 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
     loaded, notes = _settled(loaded)
     planner = _Planner(loaded)
     tables = tuple(planner.table(table) for table in loaded.sweep.tables)
+    notes += filter(None, dict.fromkeys(map(preferred_note, planner.indexes.values())))
     plan = Plan(loaded, tables, planner.runs, planner.indexes, tuple(notes))
     for config in plan.configs:
         planner.check_truth(config)

@@ -298,6 +298,14 @@ def test_what_is_preferred_and_not_here_is_left_out_and_named(make_plan, monkeyp
     assert all(note in describe_plan(plan, nothing) for note in plan.notes)
 
 
+def test_preferred_encoders_that_are_not_here_are_named(make_plan):
+    axes = {"kohaku.top_k": [8, 16]}
+    plan = make_plan(seeds=[0], set={"index.prefer": ["encoders/jina_v4"]}, axes=axes)
+    [note] = plan.notes
+    assert "preferred is jinaai/jina-embeddings-v4 (encoders/jina_v4)" in note
+    assert make_plan(seeds=[0], axes=axes).notes == ()
+
+
 def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(monkeypatch, tmp_path):
     """Models, keys and encoders that are not here are listed; some cells of every sweep are left."""
     from kohaku_ray.sweep.load import SWEEPS
