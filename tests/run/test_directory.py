@@ -2,12 +2,14 @@
 
 import contextlib
 import csv
+import html
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from kit.damage import damaged
-from run_files import CONFIG, FACTS, item, plan, small_run, small_truth
+from run_files import CONFIG, FACTS, answer, ballot, item, plan, small_run, small_truth, write_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
@@ -190,6 +192,21 @@ def test_a_run_is_scored_by_the_metrics_of_its_questions(tmp_path):
     assert [record["metric"] for record in scored.report.records] == ["wattbot2026", "exact"]
     with open(write_report(str(run)), encoding="utf-8") as handle:
         assert "wattbot2026" in handle.read()
+
+
+def test_page_and_terminal_warn_of_few_documents_and_of_an_encoder_that_is_not_here(tmp_path):
+    given = [answer("q1", member, "41", flags=["few_sources"] if member else []) for member in range(3)]
+    config = config_of(tmp_path / "run", "index.prefer=[encoders/jina_v4]")
+    facts = FACTS | facts_of(config)
+    run = write_run(tmp_path / "run", [(ballot("q1", "How many MW?", given), given)], facts=facts)
+    said = said_of(config, AnswerSummary(str(run), n_questions=1, n_answers=3, flags={"few_sources": 2}))
+    page = html.unescape(Path(write_report(str(run))).read_text(encoding="utf-8"))
+    for warning in (
+        "2 of 3 answers rest on a context of fewer than three documents",
+        "preferred is jinaai/jina-embeddings-v4 (encoders/jina_v4), which this machine does not have",
+    ):
+        assert warning in said
+        assert warning in page
 
 
 def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
