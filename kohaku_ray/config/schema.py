@@ -101,8 +101,8 @@ class Config(Section):
         if isinstance(deployments, Mapping):
             system = find_system(name)
             ranks = system.uses(settings).cross_encoder
-            own = {key: entry for key, entry in system.deployments.items() if key == ranks}
-            entries = {"extractive": {}, **own, **deployments}
+            declared = {key: entry for key, entry in system.deployments.items() if key == ranks}
+            entries = {"extractive": {}, **declared, **deployments}
             values["deployments"] = {key: stand_in(key, entry, name) for key, entry in entries.items()}
         return values
 

@@ -156,8 +156,8 @@ def _step_errors(sources: Sequence[Prepared], answers: Sequence[Answered]) -> li
     """The errors of steps, such as a plan that cannot be read; an answer's own error is not among them."""
     errors = [source.error for source in sources]
     errors += [row.error for source in sources if source.evidence is not None for row in source.evidence.trace]
-    for one in answers:
-        errors += [row.error for row in one.answer.trace if row.error != one.answer.prediction.error]
+    for answered in answers:
+        errors += [row.error for row in answered.answer.trace if row.error != answered.answer.prediction.error]
     return errors
 
 
