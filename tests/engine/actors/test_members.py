@@ -180,6 +180,26 @@ def test_a_settled_question_is_neither_answered_nor_asked():
     assert process.shard.messages == [("lookup", 1), ("ask", 1)]
 
 
+def test_a_wave_is_settled_and_voted_on_with_those_before_it():
+    process, voter = Process("ensemble.early_stop=value", "ensemble.waves=[3, 2]"), Voter()
+    block = process.block(0)
+    questions = [row.question for row in block.value]
+
+    async def wave(members, settled=None):
+        return await asyncio.gather(*(process.answer(block, member, settled) for member in members))
+
+    first = asyncio.run(wave(range(3)))
+    settled = voter.settle(process.config, questions, *first)
+    assert settled == [True] * N_QUESTIONS, "three of five agree"
+    settled[1] = False
+    second = asyncio.run(wave(range(3, 5), settled))
+    assert [[row is None for row in rows] for rows in second] == [settled] * 2
+    assert voter.settle(process.config, questions, *first, *second) == [True] * N_QUESTIONS
+    result, tables = voter.vote(process.config, 1, block.value, *first, *second)
+    assert (result.n_answers, tables["votes"]["n_members"].to_pylist()) == (11, [3, 5, 3])
+    assert process.n_fetched["block 0"] == 2, "once per wave"
+
+
 @pytest.mark.parametrize("error", ["DataError", "ConfigError"])
 def test_what_breaks_the_run_is_no_members_error(monkeypatch, error):
     from kohaku_ray import errors
