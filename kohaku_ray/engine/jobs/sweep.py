@@ -273,8 +273,9 @@ class _Actors:
         config = runs[0]
         n_shards = open_index(config).n_shards
         n = n_retrievers(config, n_shards, ray.cluster_resources())
-        gpus = choose_gpus(config, n * n_shards).gpus
-        return config.index, config.cluster.retriever, n, gpus, n_voters(config), self._n_workers(runs)
+        # On GPUs that replicas leave, others may need the very nodes where these retrievers are.
+        beside = (choose_gpus(config, n * n_shards).gpus or None) and tuple(_applications(config).items())
+        return config.index, config.cluster.retriever, n, beside, n_voters(config), self._n_workers(runs)
 
     def _n_workers(self, runs: Sequence[Config]) -> int:
         # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.

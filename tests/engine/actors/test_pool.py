@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from kohaku_ray.config import Config, load_config
@@ -13,7 +15,9 @@ from kohaku_ray.engine.actors.pool import (
     n_voters,
     waves_of,
 )
+from kohaku_ray.engine.jobs import sweep
 from kohaku_ray.run.demand import n_retrievers
+from kohaku_ray.run.free_gpus import GpuChoice
 
 LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
 
@@ -92,3 +96,15 @@ def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take():
     assert 3 * 64 * 256 // 9 <= planned <= 3 * 64 * 256 // 9 + 32
     assert in_flight(1, 4, 5, 8) == 2 * 2  # two blocks, so that one is prepared while another is answered
     assert blocks_in_flight(asked(1, "cluster.blocks_in_flight=7"), 32) == 7
+
+
+@pytest.mark.parametrize("gpus", [0.0, 1.0])
+def test_a_sweeps_pool_on_free_gpus_ends_before_other_replicas_start(monkeypatch, gpus):
+    monkeypatch.setattr(sweep, "choose_gpus", lambda config, n: GpuChoice(gpus, ""))
+    monkeypatch.setattr(sweep, "open_index", lambda config: SimpleNamespace(n_shards=1))
+    monkeypatch.setattr(sweep.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 8.0})
+    same, other = (asked(2, f"deployments.extractive.start_tries={n}") for n in (3, 4))
+    actors = sweep._Actors(4, [same, other])
+    needs = [actors._needs([one]) for one in (same, same, other)]
+    assert needs[0] == needs[1]
+    assert (needs[0] == needs[2]) == (gpus == 0.0)
