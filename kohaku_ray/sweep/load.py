@@ -306,15 +306,18 @@ class PaperConfig(Section):
     place: str
     """Its numbers in the paper, such as `Table 1, Figure 10`."""
     figures: dict[str, Any] = Field(default_factory=dict)
-    """By `score` or the name of a measure: the paper's figures by the labels of the axes, in the axes' order. Each
+    """By `score` or the name of a measure: the paper's figures by the labels of the axes, in the axes' order; null: the
+    paper has the cell and gives no figure. Without any, it has all cells and gives none. Each
     stands beside the sweep's own where a cell has the setting of `base`, `prefer` and `set` on WattBot's questions."""
 
     @field_validator("figures")
     @classmethod
     def _are_numbers(cls, figures: dict[str, Any]) -> dict[str, Any]:
         for name, at, figure in figures_in(figures):
-            if isinstance(figure, bool) or not isinstance(figure, int | float):
-                raise ValueError(f"{'.'.join((name, *at))} is {shown(figure)}: give the paper's figure, a number")
+            if isinstance(figure, bool) or not isinstance(figure, int | float | None):
+                raise ValueError(
+                    f"{'.'.join((name, *at))} is {shown(figure)}: give the paper's figure, a number, or null"
+                )
         return figures
 
 

@@ -62,7 +62,7 @@ def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, floa
         return shown, []
     figures: dict[tuple[str, ...], dict[str, float]] = {}
     for name, at, figure in figures_in(table.paper.figures):
-        figures.setdefault(at, {})[name] = float(figure)
+        figures.setdefault(at, {}).update({} if figure is None else {name: float(figure)})
     live = [place for place, cell in enumerate(cells) if not cell.reason]
     there = [place for place, cell in enumerate(cells) if not figures or tuple(cell.at.values()) in figures]
     tested = [place for place in there if place in live]
@@ -86,7 +86,9 @@ def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, floa
     others = {place for places in differing.values() for place in places}
     n_same, n_skipped = len(tested) - len(others), len(there) - len(tested)
     said = [f"{n_same} of {counted(len(there), 'cell')} tested there have its setting"]
-    said += ["its figures stand beside them"] if any(shown) else [] if figures else ["it gives no figures"]
+    said += (
+        ["its figures stand beside them"] if any(shown) else [] if any(figures.values()) else ["it gives no figures"]
+    )
     said += [f"{n_skipped} skipped here"] if n_skipped else []
     lines = [f"{table.paper.place} of the paper: {'; '.join(said)}."]
     together: dict[tuple[int, ...], list[str]] = {}
@@ -97,7 +99,7 @@ def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, floa
         for places, texts in together.items()
     ]
     if unknown := [place for place in live if place not in there]:
-        lines.append(f"The paper has no figure of {_named(cells, unknown, live, 'any cell that is run')}.")
+        lines.append(f"The paper does not have {_named(cells, unknown, live, 'any cell that is run')}.")
     return shown, lines
 
 

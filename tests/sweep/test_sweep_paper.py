@@ -58,7 +58,7 @@ ORDERS = {
 
 def figures(name: str) -> dict[tuple[str, ...], float]:
     [table] = load_sweep(name).sweep.tables
-    return {at: figure for _, at, figure in figures_in(table.paper.figures)}
+    return {at: figure for _, at, figure in figures_in(table.paper.figures) if figure is not None}
 
 
 def rows(name: str) -> dict[str, list[str]]:
@@ -167,7 +167,7 @@ def test_the_papers_figures_stand_beside_every_cell_that_has_its_setting(make_pl
     setting, unknown = paper_lines(plan)
     where = "rerank: Table 1, Figure 10 of the paper"
     assert setting == f"{where}: 12 of 12 cells tested there have its setting; its figures stand beside them."
-    assert unknown == "rerank: The paper has no figure of rerank max."
+    assert unknown == "rerank: The paper does not have rerank max."
     assert all(f"paper     {line}" in describe_plan(plan, lambda _: set()) for line in (setting, unknown))
 
 
@@ -239,10 +239,24 @@ def _no_captioner(self, config) -> None:
         raise sweep_plan._MissingError("no key for eyes")
 
 
+def test_a_cell_that_the_paper_has_without_a_figure_is_told_from_one_that_it_does_not_have(make_plan, monkeypatch):
+    monkeypatch.setattr(
+        sweep_plan._Planner, "_index_settings", lambda self, config: config.index.model_dump(mode="json")
+    )
+    plan = make_plan("dimension", encoder="")
+    assert not any(beside(plan).values())
+    setting, unknown = paper_lines(plan)
+    assert (
+        setting == "dimension: Table 7 of the paper: 5 of 5 cells tested there have its setting; it gives no figures."
+    )
+    assert "(jina-embeddings-v4, 768)" in unknown
+    assert "all-MiniLM-L6-v2" in unknown
+
+
 def test_cells_that_are_skipped_are_counted(make_plan):
     [setting, unknown] = paper_lines(make_plan("llm_embedding", encoder=""))
     assert "0 of 15 cells tested there have its setting; 15 skipped here." in setting
-    assert "The paper has no figure of any cell that is run." in unknown
+    assert "The paper does not have any cell that is run." in unknown
 
 
 def test_a_table_prefers_presets_of_its_own_within_a_sweep_of_many(make_plan, monkeypatch, tmp_path):
