@@ -36,6 +36,8 @@ UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff\U000f0000-\U0010ffff\x00-\x08\x0e-
 """Characters without a meaning: a font that does not say which letters its shapes are."""
 
 WINDOW_PAGES = 64  # pages held in memory at a time; running heads are found by these and the pages before
+MAX_TITLE_BLOCKS = 12  # blocks at the beginning among which the metadata's title is looked for
+MIN_PAGES_ODD = 8  # fewest pages of a document whose only section is odd
 _DATE = re.compile(r"(?:D:)?(\d{4})(\d{2})?(\d{2})?")
 _NO_TITLE = re.compile(
     r"untitled.*|microsoft (?:word|powerpoint)\b.*|(?:power ?point )?presentation\d*|document\d*|slide \d+|title|"
@@ -84,9 +86,14 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     body = body_size(blocks)
     heads = title_blocks(blocks, body)
     shown = " ".join(join_lines(block.lines, ()).replace("\n", " ") for block in heads)
-    title = _sane_title(info.get("title", "")) or shown or default_doc_id(name)
+    title = _sane_title(info.get("title", ""))
+    if shown and not (
+        title and _letters(title) in _letters(" ".join(block.text for block in blocks[:MAX_TITLE_BLOCKS]))
+    ):
+        title = shown  # what page 1 shows, unless the metadata's stands there, too
+    title = title or default_doc_id(name)
     if is_deck(sizes, n_chars, body):
-        sections, said = slide_sections(blocks), ()
+        sections, said = slide_sections(blocks)
     else:
         # the title is not repeated as a heading; one that differs from the title in the metadata is kept as text
         dropped = {id(block) for block in heads} if _letters(shown) == _letters(title) else set()
@@ -180,7 +187,10 @@ def _odd(pages: Sequence[_Seen], sections: Sequence[Section]) -> tuple[str, ...]
     n_all = Counter(paragraph.page for paragraph in paragraphs)
     n_tables = Counter(one.page for one in paragraphs if one.attachment is not None and one.attachment.kind == "table")
     said = [(number, page.odd(n_all[number], n_tables[number])) for number, page in enumerate(pages, 1)]
-    return tuple(f"page {number}: {what}" for number, what in said if what)
+    odd = [f"page {number}: {what}" for number, what in said if what]
+    if len(sections) == 1 and len(pages) >= MIN_PAGES_ODD:
+        odd.append(f"one section on {len(pages)} pages: no heading was found")
+    return tuple(odd)
 
 
 def _read(

@@ -15,6 +15,8 @@ from kohaku_ray.documents.text import is_number
 MARGIN_SHARE = 0.12  # share of a page's height, at the top and at the bottom, in which running lines are looked for
 MOST_SHOWN = 3  # most texts of a kind of furniture that are named
 MIN_PAGES = 3  # fewest pages that repeat a running line; two in a short document, or beside a page number
+SIDE_SHARE = 0.28  # share of a slide's width, left and right, in which a sidebar is looked for
+_LOWEST = re.compile(r"(?:\d{1,2}[.-])?(\d{1,4})")  # a page's number, perhaps after its chapter's
 MAX_ROW_GAP = 1.6  # largest distance of two rows of a table, in font sizes
 MAX_NUMBER_SHARE = 0.03  # largest font size of a page number, as a share of the page's height
 _BUCKET = 6.0
@@ -45,9 +47,9 @@ class Furniture:
             self._remove(page, "watermark", _watermarks(page.lines))
             self._remove(page, "line number", _line_numbers(page.lines))
         lowest = [found for page in pages if (found := _lowest_number(page)) is not None]
-        self._steps.update(int(line.text) - number for number, line in lowest)
-        for number, line in lowest:
-            if self._steps[int(line.text) - number] >= MIN_PAGES:
+        self._steps.update(shown - number for number, _, shown in lowest)
+        for number, line, shown in lowest:
+            if self._steps[shown - number] >= MIN_PAGES:
                 self._remove(pages[number - pages[0].number], "page number", [line])
         marginal = [[(line, _without_digits(line)) for line in _marginal(page)] for page in pages]
         for page, lines in zip(pages, marginal, strict=True):
@@ -57,6 +59,19 @@ class Furniture:
             heads = [line for line, text in lines if self._is_running(line, text, page, numbers)]
             self._remove(page, "page number", [line for line in heads if line in numbers])
             self._remove(page, "running head", [line for line in heads if line not in numbers])
+        self._drop_sidebars(pages)
+
+    def _drop_sidebars(self, pages: Sequence[Page]) -> None:
+        """Remove what stands at the same place beside the text of most slides: a list of sections, a number."""
+        slides = [page for page in pages if page.width > page.height]
+        beside = [[line for line in page.lines if _is_beside(line, page)] for page in slides]
+        keys = [[(_without_digits(line), round(line.x0 / 4), round(line.y0 / 4)) for line in lines] for lines in beside]
+        counts = Counter(key for its_keys in keys for key in set(its_keys))
+        needed = max(MIN_PAGES, 0.5 * len(slides))
+        for page, lines, its_keys in zip(slides, beside, keys, strict=True):
+            self._remove(
+                page, "sidebar line", [line for line, key in zip(lines, its_keys, strict=True) if counts[key] >= needed]
+            )
 
     def describe(self) -> tuple[str, ...]:
         """Say what was removed, and how much of it."""
@@ -88,13 +103,21 @@ class Furniture:
         return max(self._counts[key] for key in _keys(line, text, page)) >= needed
 
 
-def _lowest_number(page: Page) -> tuple[int, Line] | None:
+def _is_beside(line: Line, page: Page) -> bool:
+    """Whether a line stands at the side of a page, a figure only in a corner."""
+    is_aside = line.x1 < SIDE_SHARE * page.width or line.x0 > (1 - SIDE_SHARE) * page.width
+    in_corner = line.y1 <= MARGIN_SHARE * page.height or line.y0 >= (1 - MARGIN_SHARE) * page.height
+    return is_aside and (in_corner or any(map(str.isalpha, line.text)))
+
+
+def _lowest_number(page: Page) -> tuple[int, Line, int] | None:
     """The last line of a page, where it is a number by itself: many pages end high above the margin."""
     if not page.lines:
         return None
     line = max(page.lines, key=lambda line: line.y0)
     beside = sum(other.y1 > line.y0 + 0.3 * line.size for other in page.lines)
-    return (page.number, line) if beside == 1 and line.text.isdecimal() and len(line.text) < 5 else None
+    number = _LOWEST.fullmatch(line.text)
+    return (page.number, line, int(number[1])) if beside == 1 and number is not None else None
 
 
 def _is_page_number(line: Line, text: str, page: Page) -> bool:

@@ -130,12 +130,13 @@ def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -
         scripts[-1].is_maths = _MATHS.search(piece["font"]["name"]) is not None
     for i, (upper, lower) in enumerate(pairwise(scripts)):
         is_stacked = upper.height > 0 > lower.height and lower.x0 < upper.x1 - 0.3 * (upper.x1 - upper.x0)
-        before = scripts[i - 1].text[-1:] if i else ""
+        before = scripts[i - 1].text[-1:] if i and upper.text[:1] != " " else ""
         if is_stacked and (before.isalpha() or before in tuple(")]}")):
             scripts[i], scripts[i + 1] = lower, upper  # an index and an exponent: the index belongs to the name
         elif is_stacked:
             over, under = upper.text.strip(), lower.text.strip()
-            upper.height, upper.text = 0, f"{' ' * before.isalnum()}{over}/{under}"
+            is_apart = before.isalnum() or upper.text[:1] == " "
+            upper.height, upper.text = 0, f"{' ' * is_apart}{over}/{under}"
             lower.height, lower.text = 0, " " * (lower.text[-1:] == " ")
     return scripts
 

@@ -243,7 +243,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
     """Put pieces together to lines, in the order they were drawn."""
     lines: list[Line] = []
     ends_in_space = False
-    for run in runs:
+    for run in _with_fractions(runs):
         for pieces in _in_line(run):
             box = around(list(map(_box, pieces)))
             text, size, bold = one_font(pieces[0]) if len(pieces) == 1 else several_fonts(pieces)
@@ -261,6 +261,29 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
                 lines[-1].n_marks += text.count("[") - sum(piece["text"].count("[") for piece in pieces)
             ends_in_space = text[-1] == " "
     return _attach_scripts(lines)
+
+
+def _with_fractions(runs: Sequence[Sequence[Piece]]) -> Iterator[Sequence[Piece]]:
+    """Yield runs, of which one that begins below the end of the one before, as a denominator does, goes on with it."""
+    last: Sequence[Piece] = ()
+    for run in runs:
+        if last and run and _is_below(run[0], last[-1]):
+            last = [*last, *run]
+            continue
+        if last:
+            yield last
+        last = run
+    if last:
+        yield last
+
+
+def _is_below(piece: Piece, upper: Piece) -> bool:
+    size, box, above = piece["font"]["size"], piece["bbox"], upper["bbox"]
+    if upper["font"]["size"] != size or not 0 < piece["y"] - upper["y"] < 1.3 * size:
+        return False
+    return (
+        above["x"] <= box["x"] < above["x"] + above["w"] - 0.2 * size and box["w"] < 4 * size and above["w"] < 4 * size
+    )
 
 
 def _in_line(run: Sequence[Piece]) -> Iterator[list[Piece]]:

@@ -30,8 +30,8 @@ _BEGINS = re.compile(r"(?:\d{1,2}[.)]?\s+)?[^\W\d_]")
 _HAS_WORD = re.compile(r"[^\W\d_]{2}")
 
 
-def bold_headings(blocks: Sequence[Block], body: float) -> set[int]:
-    """Find the lines in bold that stand alone above their text: ``id`` of each block.
+def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[int]]:
+    """Find the lines in bold that stand alone above their text: ``id`` of each block, and of those in the middle.
 
     One stands out to the left of the text, as in a manual page, or at its margin. The label of a hanging paragraph,
     such as an option in a list, stands at the margin too, but its text is indented below it: that is no heading.
@@ -45,9 +45,10 @@ def bold_headings(blocks: Sequence[Block], body: float) -> set[int]:
         if not block.bold and abs(block.size - body) < 0.1 * body:
             chars[round(block.box[0])] += n
     if not chars or n_bold > MAX_BOLD_SHARE * sum(len(block.text) for block in texts):
-        return set()
+        return set(), set()
     margins = _margins(chars)
     found: set[int] = set()
+    centred: set[int] = set()
     below: Block | None = None  # the next text that is no candidate itself
     for i in reversed(range(len(blocks))):
         block = blocks[i]
@@ -55,7 +56,11 @@ def bold_headings(blocks: Sequence[Block], body: float) -> set[int]:
             below = block
         elif below is not None and _is_set_out(block, below, margins):
             found.add(id(block))
-    return found if len(found) <= MAX_HEADING_SHARE * len(texts) else set()
+        elif below is not None and _is_centred(block, below):
+            centred.add(id(block))
+    if len(found) + len(centred) > MAX_HEADING_SHARE * len(texts):
+        return set(), set()
+    return found | centred, centred
 
 
 def _margins(chars: Counter[float]) -> list[float]:
@@ -66,7 +71,7 @@ def _margins(chars: Counter[float]) -> list[float]:
 
 def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
     """Whether a block is one short line in bold, apart from what is above it."""
-    if block.kind != "text" or not block.bold or len(block.lines) > 1 or not 0.9 < block.size / body < 1.2:
+    if block.kind != "text" or not block.bold or len(block.lines) > 1 or not 0.85 < block.size / body < 1.2:
         return False
     text = block.text
     if len(text) > MAX_BOLD_CHARS or text[-1] in ".,;:!?" or text[0] in BULLETS or CAPTION.match(text):
@@ -76,6 +81,13 @@ def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
     if before is None or before.page != block.page or before.box[1] >= block.box[3]:
         return True  # the first of its page or column
     return block.box[1] - before.box[3] > (MIN_GAP if not before.bold else 0.0) * block.size
+
+
+def _is_centred(block: Block, below: Block) -> bool:
+    """Whether it stands in the middle above wider text, as in REVTeX and APA style."""
+    (left, *_, right, _), (start, _, end, _) = block.box, below.box
+    is_middle = abs(left + right - start - end) < 2 * block.size
+    return is_middle and below.page == block.page and end - start > 1.5 * (right - left)
 
 
 def _is_set_out(block: Block, below: Block, margins: Sequence[float]) -> bool:
@@ -233,11 +245,11 @@ def _may_be_title(text: str) -> bool:
 def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Section, ...]:
     """Cut blocks, without the title's, into sections titled with the headings that lead to them."""
     compounds = compounds_in(line for block in blocks for line in block.lines)
-    bold = bold_headings(blocks, body)
+    bold, centred = bold_headings(blocks, body)
     path: list[_Heading] = []
     drafts = [_Draft((), 1)]
     for block in blocks:
-        heading = _heading(block, body, compounds, id(block) in bold)
+        heading = _heading(block, body, compounds, id(block) in bold, id(block) in centred)
         if heading is None:
             _add(drafts[-1].blocks, block)
             continue
@@ -268,7 +280,7 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
     return Paragraph(text, split_lines(text), block.page, block.box, attachment)
 
 
-def _heading(block: Block, body: float, compounds: Collection[str], is_bold: bool) -> _Heading | None:
+def _heading(block: Block, body: float, compounds: Collection[str], is_bold: bool, is_centred: bool) -> _Heading | None:
     """Read a block as a heading; None where it is not one."""
     if block.kind != "text" or len(block.lines) > 3:
         return None
@@ -282,7 +294,9 @@ def _heading(block: Block, body: float, compounds: Collection[str], is_bold: boo
     if not (is_large or is_bold or _is_heading_at_body_size(block, text, number, body)):
         return None
     depth = number.count(".") + 1 if number else 0
-    return _Heading(join_lines(block.lines, compounds), block.size, depth, block.box[0] if is_bold else 0.0)
+    # of two in the middle of their column, the one in capitals contains the other
+    left = (1.0 if text.isupper() else 1.0 + block.size) if is_centred else block.box[0] if is_bold else 0.0
+    return _Heading(join_lines(block.lines, compounds), block.size, depth, left)
 
 
 def _is_heading_at_body_size(block: Block, text: str, number: str, body: float) -> bool:
@@ -370,18 +384,40 @@ def is_deck(sizes: Sequence[tuple[float, float]], n_chars: Sequence[int], body: 
     return body >= MIN_PRINT * height and median(n_chars) <= MAX_CHARS
 
 
-def slide_sections(blocks: Sequence[Block]) -> tuple[Section, ...]:
-    """Make every slide that is not empty a section titled by its largest text; an only text is also its paragraph."""
+def slide_sections(blocks: Sequence[Block]) -> tuple[tuple[Section, ...], tuple[str, ...]]:
+    """Make every slide that is not empty a section titled by its largest text; an only text is also its paragraph.
+
+    A slide whose text is a part of the next one's is a step of that, and dropped; these are named, too.
+    """
     compounds = compounds_in(line for block in blocks for line in block.lines)
     sections = []
-    for page, members in groupby(blocks, key=lambda block: block.page):
-        slide = list(members)
+    slides = [list(members) for _, members in groupby(blocks, key=lambda block: block.page)]
+    steps = {i for i, (slide, after) in enumerate(pairwise(slides)) if _is_step(slide, after)}
+    for i, slide in enumerate(slides):
+        if i in steps:
+            continue
+        page = slide[0].page
         heading = _slide_heading(slide)
         rest = [block for block in slide if block is not heading]
         body = rest if any(block.kind == "text" or block.caption for block in rest) or heading is None else slide
         title = join_lines(heading.lines, compounds).replace("\n", " ") if heading else f"Slide {page}"
         sections.append(Section(title, tuple(paragraph_of(block, compounds) for block in body), page))
-    return tuple(sections)
+    pages = ", ".join(str(slides[i][0].page) for i in sorted(steps)[:MAX_STEPS_SHOWN])
+    more = f" and {len(steps) - MAX_STEPS_SHOWN} more" if len(steps) > MAX_STEPS_SHOWN else ""
+    said = f"{len(steps):,} slide{'s' * (len(steps) > 1)} whose text is a part of the next one's: {pages}{more}"
+    return tuple(sections), (said,) if steps else ()
+
+
+MAX_STEPS_SHOWN = 10  # most steps of slides that are named
+
+
+def _is_step(slide: Sequence[Block], after: Sequence[Block]) -> bool:
+    """Whether all that a slide says, its title included, stands on the next one, which begins alike."""
+    words, more = (Counter(word for block in page for word in block.text.split()) for page in (slide, after))
+    if any(block.image is not None for block in slide) or not words:
+        return False
+    heading, following = _slide_heading(slide), _slide_heading(after)
+    return heading is not None and following is not None and heading.text == following.text and words <= more
 
 
 def _slide_heading(slide: Sequence[Block]) -> Block | None:

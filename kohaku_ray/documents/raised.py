@@ -71,7 +71,7 @@ def write_raised(before: str, run: str, after: str = "") -> str:
     if _is_ordinal(base, raised, after):
         return raised
     # an isotope; a mark in front of its own note or address is followed by a word
-    if (not base or before[-1] in " (") and _NUCLIDE.fullmatch(raised) and _ELEMENT.match(after):
+    if base and before[-1] in " (" and _NUCLIDE.fullmatch(raised) and _ELEMENT.match(after):
         return raised
     if base and _is_exponent(base, raised, after):
         if raised in "+-":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import pairwise, zip_longest
 from string import whitespace
@@ -61,6 +61,12 @@ _CHEMICAL = re.compile(r"(?:CO|CH|N|NO|SO|H|NH|SF)(?:[0-9₀-₉x]|O\b)")
 _LABELS = frozenset(word.title() for word in _BEFORE_NUMBER - {"p"})
 _LONGEST = max(map(len, _ABBREVIATIONS))
 
+MAX_LABEL_CHARS = 24  # longest label of a caption
+_CAPTION_LABEL = re.compile(
+    r"(?:Table|Tab\.|Tableau|Tabelle|Figure|Fig\.|Abbildung|Abb\.|Box|Chart|Exhibit|Listing|Algorithm|Scheme|Plate)\s"
+    r"(?:[A-Z]{1,2}[.-]?)?(?:\d+(?:[.-]\d+)*|[IVXL]+)[a-z]?\.\s*"
+)
+
 _CITED_END = re.compile(r"[.!?]\[\d+(?:[,–-] ?\d+)*\]\s+(?=[A-Z])")
 """A citation after the full stop: "… was measured.[12] The …"."""
 
@@ -110,9 +116,25 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
     return tuple(
         piece
         for block_start, block_end in _blocks(plain)
-        for start, end in _block_sentences(plain, block_start, block_end)
+        for start, end in _with_labels(text, _block_sentences(plain, block_start, block_end))
         for piece in _bounded(text, start, end)
     )
+
+
+def _with_labels(text: str, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield sentences, of which the label of a caption, ``Table K.1.``, is none of its own."""
+    label: int | None = None
+    for start, end in spans:
+        if label is None and end - start <= MAX_LABEL_CHARS and _CAPTION_LABEL.fullmatch(text, start, end):
+            label, label_end = start, end
+            continue
+        if label is not None and "\n" in text[label_end:start]:
+            yield label, label_end
+            label = None
+        yield (start if label is None else label), end
+        label = None
+    if label is not None:
+        yield label, label_end
 
 
 def _marked(leaders: re.Match[str]) -> str:

@@ -163,3 +163,35 @@ def test_a_form_of_labels_in_bold_has_no_headings():
         sheet.put(label, font=BOLD, gap=16)
         sheet.put("written by hand", gap=4)
     assert titles(sheet.parse()) == ["made"]
+
+
+def centred(sheet, text, size=10):
+    width = pymupdf.get_text_length(text, fontname=BOLD, fontsize=size)
+    sheet.y += 10
+    sheet.page.insert_text((72 + (column_width() - width) / 2, sheet.y), text, fontname=BOLD, fontsize=size)
+    sheet.y += 1.2 * size
+
+
+def column_width():
+    return max(pymupdf.get_text_length(line, fontname=SERIF, fontsize=10) for line in PROSE)
+
+
+def test_bold_lines_in_the_middle_of_the_column_are_headings():
+    """REVTeX sets them so, a little smaller than the text, and APA style at its size; a report number is no heading."""
+    sheet = Sheet()
+    sheet.put("Energy of a Small Plant", size=20, font=BOLD)
+    sheet.put("LA-UR-21-12345", x=400, size=9)
+    for size in (9, 10):
+        centred(sheet, "METHODS", size)
+        sheet.put(*PROSE, gap=4)
+        sheet.put(*PROSE, gap=10)
+        centred(sheet, "Meters", size)
+        sheet.put(*PROSE, gap=4)
+        sheet.put(*PROSE, gap=10)
+        centred(sheet, "RESULTS", size)
+        sheet.put(*PROSE, gap=4)
+        sheet.put(*PROSE, gap=10)
+    assert titles(sheet.parse()) == [
+        "Energy of a Small Plant",
+        *("METHODS", "METHODS › Meters", "RESULTS") * 2,
+    ]

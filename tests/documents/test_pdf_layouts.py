@@ -318,14 +318,36 @@ def test_a_figure_takes_its_caption():
     assert (bare.text, bare.sentences, bare.attachment) == ("", (), Attachment("image", "p1-img2", None))
 
 
-def test_title_author_and_date_come_from_the_file_when_sane():
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [
+        ("A Proper Title", "A Proper Title"),  # it stands on the page, below a larger heading
+        ("Template of Last Year's Report", "Only a Heading"),
+        ("ONLY A HEADING", "ONLY A HEADING"),
+    ],
+)
+def test_author_and_date_come_from_the_file_and_the_title_where_page_1_shows_it(title, expected):
     sheet = Sheet()
-    sheet.put(72, 100, "Only a Small Heading", size=16)
+    sheet.put(72, 100, "Only a Heading", size=16)
+    sheet.put(72, 120, "A Proper Title")
     sheet.put(72, 140, *LOREM)
-    document = sheet.parse(title="A Proper Title", author="A. Author", creationDate="D:20240317120000Z")
-    assert document.title == "A Proper Title"
+    document = sheet.parse(title=title, author="A. Author", creationDate="D:20240317120000Z")
+    assert document.title == expected
     assert document.metadata == {"author": "A. Author", "date": "2024-03-17"}
-    assert outline(document) == [("Only a Small Heading", [" ".join(LOREM)])]
+
+
+def test_the_metadatas_title_is_taken_where_the_page_shows_none():
+    sheet = Sheet()
+    sheet.put(72, 140, *LOREM)
+    assert sheet.parse(title="A Proper Title").title == "A Proper Title"
+
+
+def test_many_pages_in_one_section_are_odd():
+    sheet = Sheet()
+    for _ in range(8):
+        sheet.put(72, 140, *LOREM)
+        sheet.add_page()
+    assert sheet.parse().odd[-1] == "one section on 9 pages: no heading was found"
 
 
 @pytest.mark.parametrize("made_up", ["Microsoft Word - draft_3.docx", "untitled", "paper.tex", "D_17", "Slide 1", "42"])

@@ -217,3 +217,23 @@ def test_sentences_begin_where_punkt_begins_them(text):
 def spaced(text, starts):
     """Those behind white space inside the text."""
     return {start for start in starts if 0 < start < len(text) and text[start - 1].isspace()}
+
+
+@pytest.mark.parametrize(
+    "caption",
+    [
+        "Table K.1. Energy of models.",
+        "Table 3. Results.",
+        "Fig. A.2. Power by hour.",
+        "Figure S1. The power.",
+        "Table IV. Costs.",
+    ],
+)
+def test_the_label_of_a_caption_is_no_sentence_of_its_own(caption):
+    text = f"{caption} It was measured in 2021."
+    assert [text[span.start : span.end] for span in split_sentences(text)] == [caption, "It was measured in 2021."]
+
+
+def test_a_label_alone_and_one_that_ends_a_sentence_stay():
+    for text in ("Table 3.", "See Table 3.", "Table 3.\n\nThe text."):
+        assert text[split_sentences(text)[0].start : split_sentences(text)[0].end] == text.split("\n")[0]
