@@ -6,6 +6,8 @@ same score, but for a band, which holds many numbers. References are compared by
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.references import citation_scores
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
@@ -76,7 +78,13 @@ def _mark(truth: Submission) -> OutcomeMarks:
 
 
 def _classify(truth: SubmissionRow, given: SubmissionRow) -> str | None:
-    return class_of(truth, given, wattbot2026_value(truth.answer_value, given.answer_value, truth.answer_unit))
+    """Name a wrong prediction's class; a number outside a band is compared with the band's nearer end."""
+    unit, value = truth.answer_unit, normalise(given.answer_value, truth.answer_unit)
+    score, band = wattbot2026_value(truth.answer_value, given.answer_value, unit), parse_pair(truth.answer_value)
+    if not score and band and value.kind == "number":
+        ends = {abs(normalise(repr(end), unit).numbers[0] - value.numbers[0]): repr(end) for end in band}
+        truth = replace(truth, answer_value=ends[min(ends)])
+    return class_of(truth, given, score)
 
 
 WATTBOT2026 = Metric(

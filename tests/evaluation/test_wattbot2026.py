@@ -54,6 +54,19 @@ def test_values(truth, unit, right, wrong):
     assert [wattbot2026_value(truth, value, unit) for value in wrong] == [0.0] * len(wrong)
 
 
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        *(("119", None), ("123 MWh", "rounding"), ("[110,130]", "rounding"), ("1190", "unit conversion")),
+        *(("119 kWh", "unit conversion"), ("500", "value selection"), ("many", "type mismatch")),
+        *(("is_blank", "false negative"), ("119 kg", "type mismatch")),
+    ],
+)
+def test_classes_of_wrong_values_beside_a_band(value, name):
+    truth = SubmissionRow("q", answer_value="[116.9,121.7]", answer_unit="MWh", refs_raw="['a']")
+    assert WATTBOT2026.classify(truth, SubmissionRow("q", answer_value=value, refs_raw="['a']")) == name
+
+
 BLANK = {"ref_url": "is_blank", "supporting_materials": "is_blank"}
 
 
