@@ -145,6 +145,8 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         "n_unanswered": summary.n_unanswered,
         "stopped": summary.stopped,
         "errors": summary.errors,
+        "adapted": summary.adapted,
+        "shortened": summary.shortened,
         "calls": summary.n_calls,
         "used": summary.spent,
         "seconds": summary.wall_s,

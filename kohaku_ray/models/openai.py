@@ -157,7 +157,6 @@ MAX_RETRY_AFTER_S = 300.0
 MAX_BACKOFF_S = 60.0
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
-_SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
 _CHARS_PER_TOKEN = 4  # about: what a limit of tokens per minute counts by
 _BODY_CHARS = 300
 
@@ -323,12 +322,11 @@ class OpenAIBackend:
         return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
 
     def _require_fits(self, request: ChatRequest) -> None:
-        least_tokens = request.n_chars // _SURELY_CHARS_PER_TOKEN
-        if least_tokens > self._window_tokens:
+        if request.least_tokens > self._window_tokens:
             raise ContextOverflowError(
-                f"the prompt has {request.n_chars} characters, at least {least_tokens} tokens, but the window of "
-                f"{self._model} is {self._window_tokens} tokens: let the system's settings give less context, or raise "
-                "deployments.*.window_tokens if the model takes more"
+                f"the prompt has {request.n_chars} characters, at least {request.least_tokens} tokens, but the window "
+                f"of {self._model} is {self._window_tokens} tokens: let the system's settings give less context, or "
+                "raise deployments.*.window_tokens if the model takes more"
             )
 
     def _pause_s(self, tries: int, retry_after_s: float | None) -> float:

@@ -188,6 +188,15 @@ class ChatRequest:
         """Count the characters of all messages."""
         return sum(len(content) for _, content in self.messages)
 
+    @property
+    def least_tokens(self) -> int:
+        """Tokens that the prompt has by any tokenizer, and often half as many as by the model's own."""
+        return self.n_chars // SURELY_CHARS_PER_TOKEN
+
+
+SURELY_CHARS_PER_TOKEN = 8
+"""No tokenizer packs prose so densely: a prompt has at least one token per this many characters."""
+
 
 def check_length(reply: Reply, most_chars: int | None) -> None:
     """Raise ``ModelError`` where a reply is longer than its request allows."""

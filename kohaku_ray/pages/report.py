@@ -43,7 +43,7 @@ from kohaku_ray.pages.questions import (
 from kohaku_ray.run.directory import baseline_note, own_truth, seal_page
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.summary import describe_errors, describe_flags, spent
+from kohaku_ray.run.summary import describe_errors, describe_flags, describe_servers, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import below, is_file, publish
 
@@ -156,6 +156,7 @@ def _warnings(run: RunFiles) -> list[str]:
     notes = [f"Stopped asking: {run.fact('stopped')}"] if run.fact("stopped") else []
     notes += [f"Errors: {line}" for line in describe_errors(run.fact("errors", {}))]
     notes += describe_flags(flags, len(answers))
+    notes += describe_servers(run.fact("adapted", {}), run.fact("shortened", {}))
     if (status := run.facts.get("status", "unknown")) != "finished":
         notes.append(f"The run's status is {status}: counts and seconds may be missing.")
     return notes

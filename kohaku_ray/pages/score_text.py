@@ -22,7 +22,14 @@ from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
 from kohaku_ray.run.directory import baseline_note
 from kohaku_ray.run.scoring import ScoredRun
-from kohaku_ray.run.summary import AnswerSummary, counted, describe_errors, describe_flags, sources_said
+from kohaku_ray.run.summary import (
+    AnswerSummary,
+    counted,
+    describe_errors,
+    describe_flags,
+    describe_servers,
+    sources_said,
+)
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 
 _WIDTH = 32  # most characters of a cell with a model's text
@@ -318,7 +325,7 @@ def describe_run(
             f"{summary.n_questions_in_error} questions have no answer without an error"
         )
     parts += describe_errors(summary.errors)
-    parts += describe_flags(summary.flags, n_answers)
+    parts += [*describe_flags(summary.flags, n_answers), *describe_servers(summary.adapted, summary.shortened)]
     if summary.stopped:
         parts.append(f"stopped asking: {summary.stopped}")
     if summary.n_unanswered:

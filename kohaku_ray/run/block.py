@@ -64,7 +64,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     shared = config.ensemble.scope == "answer"
     rows: dict[str, Rows] = {name: [] for name in SCHEMAS}
     asked: list[tuple[Question, Rows]] = []
-    n_unanswered, step_errors = 0, list[str | None]()
+    n_unanswered, step_errors, calls_made = 0, list[str | None](), list[Call]()
     for place, row in enumerate(prepared[0]):
         assert row is not None  # the first member prepares every question
         answers = _those_there(member[place] for member in answered)
@@ -76,6 +76,8 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         rows["usage"] += _usage_rows(row.question, sources, answers, shared)
         step_errors += _step_errors(sources, answers)
         n_unanswered += sum(one.n_no_reply for one in sources) + sum(one.n_no_reply for one in answers)
+        calls_made += [call for source in sources for call in source.calls]
+        calls_made += [call for answer in answers for call in answer.calls]
     rows["votes"] = _vote_rows(config, asked)
     calls = [row["source"] for row in rows["usage"]]
     result = AnswerSummary(
@@ -89,7 +91,9 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         spent=_spent(rows["usage"]),
         errors=group_errors([*(row["error"] for row in rows["answers"]), *step_errors]),
         flags=dict(Counter(flag for row in rows["answers"] for flag in row["flags"])),
+        adapted=dict(Counter(f"{call.deployment}: {call.note}" for call in calls_made if call.note)),
     )
+    result.shorten(calls_made)
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
 
 
@@ -206,12 +210,18 @@ def _answer_rows(config: Config, question: Question, answers: Sequence[Answered]
             "question_id": question.question_id,
             "member": member,
             "seed": seed_of(config, question.question_id, member, answered.answer.prediction.attempt, lead),
+            "flags": _flags_of(answered),
             "measures": _numbers(answered.answer.measures),
             "reply": answered.answer.reply,
             "details": answered.answer.details,
         }
         for member, answered in enumerate(answers)
     ]
+
+
+def _flags_of(answered: Answered) -> tuple[str, ...]:
+    shortened = ("shortened",) if any(call.is_shortened for call in answered.calls) else ()
+    return (*answered.answer.prediction.flags, *shortened)
 
 
 def _trace_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:

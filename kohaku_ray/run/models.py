@@ -59,6 +59,8 @@ class Call:
         queue_s: Seconds the call waited for a replica when it was made.
         service_s: Seconds it spent in the replica, where it used ``gpu_s`` and ``joules``; None: not measured.
         dollars: Price of the call by the deployment's prices, whichever run made it.
+        note: As in ``Reply``.
+        least_tokens: Tokens that the prompt has at least: if the server read fewer, it has cut it.
     """
 
     key: str
@@ -76,6 +78,13 @@ class Call:
     gpu_s: float
     joules: float | None
     dollars: float
+    note: str = ""
+    least_tokens: int = 0
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether the server says that it read less than it was sent."""
+        return 0 < self.prompt_tokens < self.least_tokens
 
 
 def models_of(config: Config, applications: Mapping[str, str], member: int) -> dict[str, Model]:

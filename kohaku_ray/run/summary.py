@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kohaku_ray.records import FLAGS
+from kohaku_ray.run.models import Call
 from kohaku_ray.run.tables import SPENT
 
 Row = Mapping[str, Any]
@@ -34,6 +35,8 @@ class AnswerSummary:
         n_calls: Model calls asked for, by source (see ``run.models.Source``).
         errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
         flags: Number of answers with each of ``records.FLAGS``.
+        adapted: Number of calls by what their server was asked otherwise, as it refuses what was asked.
+        shortened: By deployment, tokens read and tokens sent at least, of the prompt that its server cut most.
         stopped: Why no more calls were made after a while; empty: none was left out.
         spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
         n_placed: Questions that the question router placed on replicas during this run, by deployment.
@@ -50,6 +53,8 @@ class AnswerSummary:
     n_calls: dict[str, int] = field(default_factory=lambda: {"ledger": 0, "joined": 0, "made": 0})
     errors: dict[str, int] = field(default_factory=dict)
     flags: dict[str, int] = field(default_factory=dict)
+    adapted: dict[str, int] = field(default_factory=dict)
+    shortened: dict[str, tuple[int, int]] = field(default_factory=dict)
     stopped: str = ""
     spent: dict[str, float] = field(default_factory=dict)
     n_placed: dict[str, int] = field(default_factory=dict)
@@ -63,10 +68,22 @@ class AnswerSummary:
         self.n_unanswered += block.n_unanswered
         self.n_questions_in_error += block.n_questions_in_error
         self.n_answers += block.n_answers
-        for name in ("n_calls", "errors", "flags", "spent"):
+        for deployment, counts in block.shortened.items():
+            self._shorten(deployment, counts)
+        for name in ("n_calls", "errors", "flags", "adapted", "spent"):
             total = getattr(self, name)
             for key, amount in getattr(block, name).items():
                 total[key] = total.get(key, 0) + amount
+
+    def shorten(self, calls: Iterable[Call]) -> None:
+        """Count the calls whose prompts their servers cut."""
+        for call in calls:
+            if call.is_shortened:
+                self._shorten(call.deployment, (call.prompt_tokens, call.least_tokens))
+
+    def _shorten(self, deployment: str, counts: tuple[int, int]) -> None:
+        known = self.shortened.get(deployment, (0, 0))
+        self.shortened[deployment] = max(known, counts, key=lambda pair: pair[1] - pair[0])
 
 
 def counted(n: int, noun: str) -> str:
@@ -97,6 +114,16 @@ def describe_errors(errors: Mapping[str, int]) -> list[str]:
 def describe_flags(flags: Mapping[str, int], n_answers: int) -> list[str]:
     """Format how many answers' replies had something wrong, one line per flag."""
     return [f"{flags[flag]:,} of {n_answers:,} answers {text}" for flag, text in FLAGS.items() if flags.get(flag)]
+
+
+def describe_servers(adapted: Mapping[str, int], shortened: Mapping[str, Sequence[int]]) -> list[str]:
+    """Format what servers were asked otherwise, and which cut prompts, one line each."""
+    lines = [f"deployments.{note} (its server refuses it; {counted(n, 'call')})" for note, n in adapted.items()]
+    return lines + [
+        f"deployments.{name}: its server read {read:,} tokens of a prompt of at least {sent:,}: give it a longer "
+        f"context (Ollama: OLLAMA_CONTEXT_LENGTH, llama.cpp: -c), or lower deployments.{name}.window_tokens to its own"
+        for name, (read, sent) in shortened.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.run import tables as tables_module
 from kohaku_ray.run.block import Answered, Prepared, vote_again, vote_block
 from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.models import Call
 from kohaku_ray.run.outputs import write_outputs
+from kohaku_ray.run.summary import AnswerSummary, describe_servers
 from kohaku_ray.run.tables import SCHEMAS, SHARED, Parts, Tables
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.registry import find_system
@@ -137,3 +139,36 @@ def test_a_step_that_failed_is_counted_and_its_members_own(scope):
     assert sorted(owners) == sorted([*first, (0, 1), (1, 1)])
     shown = [row["member"] for row in rows if row["step"] == "context" and row["error"] is None]
     assert shown == ([SHARED] if scope == "answer" else [0, 1])
+
+
+def call_of(prompt_tokens: int, least_tokens: int, note: str = "", deployment: str = "small") -> Call:
+    times = dict.fromkeys(("wait_s", "queue_s", "service_s", "gpu_s", "dollars"), 0.0)
+    counts = {"prompt_tokens": prompt_tokens, "cached_tokens": 0, "completion_tokens": 1, "joules": None}
+    told = {"note": note, "least_tokens": least_tokens, "deployment": deployment, "replica": ""}
+    return Call(key="k", role="answer", attempt=0, source="made", **times, **counts, **told)
+
+
+def test_what_a_server_refused_or_cut_is_said_of_the_run_and_of_the_answer():
+    config = load_config("demo", ["ensemble.members=4"])
+    question = Question("q", "How many?")
+    read = Answer(Prediction(answer_value="1", is_blank=False, flags=("uncited",)), ())
+    calls = [
+        (call_of(2048, 5000, "seed is not sent"),),
+        (call_of(2048, 9000, "seed is not sent"),),
+        (call_of(0, 9000), call_of(9100, 9000)),  # a server that does not say, and one that read all
+        (call_of(10, 11, deployment="big"),),
+    ]
+    prepared = [[Prepared(question, Steps(()), None)]]
+    result, tables = vote_block(config, 1, *prepared, *([Answered(read, some)] for some in calls))
+    flags = [row["flags"] for row in tables["answers"].to_pylist()]
+    assert flags == [["uncited", "shortened"], ["uncited", "shortened"], ["uncited"], ["uncited", "shortened"]]
+    assert result.flags == {"uncited": 4, "shortened": 3}
+    total = AnswerSummary("run")
+    total.add(result)
+    total.add(result)
+    assert total.adapted == {"small: seed is not sent": 4}
+    assert total.shortened == {"small": (2048, 9000), "big": (10, 11)}
+    adapted, small, big = describe_servers(total.adapted, total.shortened)
+    assert adapted == "deployments.small: seed is not sent (its server refuses it; 4 calls)"
+    assert small.startswith("deployments.small: its server read 2,048 tokens of a prompt of at least 9,000: give it")
+    assert "lower deployments.big.window_tokens" in big

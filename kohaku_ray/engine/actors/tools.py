@@ -135,6 +135,8 @@ class EngineTools:
                 gpu_s=reply.gpu_s,
                 joules=reply.joules,
                 dollars=dollars(reply, model.price),
+                note=reply.note,
+                least_tokens=request.least_tokens,
             )
         )
         metrics.count_call(self.calls[-1])
