@@ -48,12 +48,12 @@ def _line(plan: Plan, planned: PlannedTable) -> str:
     changed = [key for key, value in settings[0].items() if value != usual.get(key, "None")]
     keys = dict.fromkeys([*_SHOWN, *plan.loaded.own, *planned.table.set, *changed])
     shown = [key for key in keys if not any(f"{key}.".startswith(f"{one}.") for one in _SILENT)]
-    if pool is not None and pool.files:
+    if pool is not None and pool.members is None:
         shown = [key for key in shown if key.startswith(VOTE)]
     found = {key: {config[key] for config in settings if key in config} for key in shown}
     fixed = [f"{key} {values.pop()}" for key, values in found.items() if len(values) == 1]
     repeated = _repeated(plan, pool)
-    parts = [*repeated, *fixed] if pool is not None and pool.files else [*fixed, *repeated]
+    parts = [*repeated, *fixed] if pool is not None and pool.members is None else [*fixed, *repeated]
     return f"{planned.table.name}: {', '.join(parts)}; all else by default"
 
 
@@ -63,6 +63,8 @@ def _repeated(plan: Plan, pool: PoolConfig | None) -> list[str]:
         return [counted(len(plan.loaded.sweep.seeds), "seed")]
     if pool.members is not None:
         return [f"{counted(pool.members, 'recorded member')} of one run"]
+    if pool.table is not None:
+        return [f"votes over what the cells of {pool.table} submit, seed {plan.loaded.sweep.seeds[0]}"]
     names = [Path(file).stem for file in files_of(pool)]
     strata = Counter(strata_of(pool, names) or ())
     of_each = f" ({', '.join(f'{stratum} {n}' for stratum, n in strata.items())})" if strata else ""

@@ -135,7 +135,7 @@ FIXED = {
 }
 """What the paper's sweeps have in common."""
 
-OTHERS = {"llm": {"encoder": ("jinaai/jina-embeddings-v4", 512)}}
+OTHERS = dict.fromkeys(("llm", "dedup"), {"encoder": ("jinaai/jina-embeddings-v4", 512)})
 """What the paper fixes otherwise, by table."""
 
 VARIED = {

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import DATA
 from kit import jina_stand_ins
 
 from kohaku_ray.errors import ConfigError
@@ -79,8 +78,8 @@ def test_a_sweep_bears_the_papers_numbers(name):
 
 
 @pytest.mark.parametrize("name", [name for name in PLACES if figures(name)])
-def test_every_figure_is_the_papers(name):
-    source = DATA.parent / "PAPER.md"
+def test_every_figure_is_the_papers(name, data_path):
+    source = data_path.parent / "PAPER.md"
     if not source.is_file():
         pytest.skip(f"no list of the paper's figures at {source}")
     text = source.read_text(encoding="utf-8")
