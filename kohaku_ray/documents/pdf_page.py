@@ -267,7 +267,7 @@ def _with_fractions(runs: Sequence[Sequence[Piece]]) -> Iterator[Sequence[Piece]
     """Yield runs, of which one that begins below the end of the one before, as a denominator does, goes on with it."""
     last: Sequence[Piece] = ()
     for run in runs:
-        if last and run and _is_below(run[0], last[-1]):
+        if last and run and _is_below(run[0], last):
             last = [*last, *run]
             continue
         if last:
@@ -277,20 +277,23 @@ def _with_fractions(runs: Sequence[Sequence[Piece]]) -> Iterator[Sequence[Piece]
         yield last
 
 
-def _is_below(piece: Piece, upper: Piece) -> bool:
-    size, box, above = piece["font"]["size"], piece["bbox"], upper["bbox"]
-    if upper["font"]["size"] != size or not 0 < piece["y"] - upper["y"] < 1.3 * size:
+def _is_below(piece: Piece, before: Sequence[Piece]) -> bool:
+    """Whether a piece stands below the last of a line, where that is in smaller print than the one before it."""
+    if len(before) < 2:
         return False
-    return (
-        above["x"] <= box["x"] < above["x"] + above["w"] - 0.2 * size and box["w"] < 4 * size and above["w"] < 4 * size
-    )
+    upper, size, box = before[-1], piece["font"]["size"], piece["bbox"]
+    above, rise = upper["bbox"], piece["y"] - upper["y"]
+    if upper["font"]["size"] != size or size > 0.85 * before[-2]["font"]["size"] or not 0 < rise < 1.3 * size:
+        return False
+    is_narrow: bool = max(box["w"], above["w"]) < 4 * size
+    return is_narrow and bool(above["x"] <= box["x"] < above["x"] + above["w"] - 0.2 * size)
 
 
 def _in_line(run: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Yield runs of pieces that MuPDF split only where the font changes, not at a gap."""
     pieces: list[Piece] = []
     for piece in run:
-        if pieces and not _continues(pieces[-1], piece):
+        if pieces and not (_continues(pieces[-1], piece) or _is_below(piece, pieces)):
             yield pieces
             pieces = []
         pieces.append(piece)
@@ -368,7 +371,8 @@ def around(boxes: Sequence[Box]) -> Box:
 def _is_line_number(piece: Piece, last: Piece) -> bool:
     """Whether one of two pieces side by side may be the number of the line, in smaller print in the margin."""
     small, large = (piece, last) if piece["font"]["size"] < last["font"]["size"] else (last, piece)
-    return small["text"].strip().isdecimal() and small["font"]["size"] < 0.85 * large["font"]["size"]
+    is_number: bool = small["text"].strip().isdecimal()
+    return is_number and bool(small["font"]["size"] < 0.85 * large["font"]["size"])
 
 
 def _goes_on(last: Line, box: Box, size: float, text: str) -> bool:

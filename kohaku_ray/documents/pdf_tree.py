@@ -15,7 +15,7 @@ from kohaku_ray.documents.model import Attachment, Paragraph, Section
 from kohaku_ray.documents.pdf_blocks import CAPTION, Block
 from kohaku_ray.documents.pdf_headers import write_rows
 from kohaku_ray.documents.pdf_join import BULLETS, begins_item, compounds_in, ends_sentence, join_lines, without_leaders
-from kohaku_ray.documents.sentences import LEADERS, split_lines, split_sentences
+from kohaku_ray.documents.sentences import LEADERS, join_labels, split_lines, split_sentences
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
 
 MAX_BOLD_CHARS = 70  # longest such heading
@@ -270,11 +270,12 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
     caption = join_lines(block.caption, compounds) if block.caption else None
     if block.kind == "text":
         text = join_lines(block.lines, compounds)
-        return Paragraph(text, split_sentences(text), block.page, block.box)
+        return Paragraph(text, join_labels(text, split_sentences(text)), block.page, block.box)
     path = block.name if block.image is None else image_name(block.image.digest)
     attachment = Attachment(block.kind, path, caption, block.image)
     if block.kind == "image":
-        return Paragraph(caption or "", split_sentences(caption or ""), block.page, block.box, attachment)
+        sentences = join_labels(caption, split_sentences(caption)) if caption else ()
+        return Paragraph(caption or "", sentences, block.page, block.box, attachment)
     rows = list(map(without_leaders, block.lines))
     text = "\n".join([caption, *rows] if caption else rows)
     return Paragraph(text, split_lines(text), block.page, block.box, attachment)

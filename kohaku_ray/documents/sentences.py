@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise, zip_longest
 from string import whitespace
@@ -116,25 +116,23 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
     return tuple(
         piece
         for block_start, block_end in _blocks(plain)
-        for start, end in _with_labels(text, _block_sentences(plain, block_start, block_end))
+        for start, end in _block_sentences(plain, block_start, block_end)
         for piece in _bounded(text, start, end)
     )
 
 
-def _with_labels(text: str, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield sentences, of which the label of a caption, ``Table K.1.``, is none of its own."""
-    label: int | None = None
-    for start, end in spans:
-        if label is None and end - start <= MAX_LABEL_CHARS and _CAPTION_LABEL.fullmatch(text, start, end):
-            label, label_end = start, end
-            continue
-        if label is not None and "\n" in text[label_end:start]:
-            yield label, label_end
-            label = None
-        yield (start if label is None else label), end
-        label = None
-    if label is not None:
-        yield label, label_end
+def join_labels(text: str, sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
+    """Join the label of a caption, ``Table K.1.``, to the sentence after it, since it is none of its own."""
+    joined: list[Sentence] = []
+    for sentence in sentences:
+        last = joined[-1] if joined else None
+        if last is not None and last.end - last.start <= MAX_LABEL_CHARS and sentence.end - last.start <= MAX_CHARS:
+            is_label = _CAPTION_LABEL.fullmatch(text, last.start, last.end) is not None
+            if is_label and "\n" not in text[last.end : sentence.start]:
+                joined[-1] = Sentence(last.start, sentence.end)
+                continue
+        joined.append(sentence)
+    return tuple(joined)
 
 
 def _marked(leaders: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ from kit.properties import scaled
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
 from kohaku_ray.documents import sentences as module
-from kohaku_ray.documents.sentences import MAX_CHARS, split_lines, split_sentences, whole_text
+from kohaku_ray.documents.sentences import MAX_CHARS, join_labels, split_lines, split_sentences, whole_text
 
 
 def sentences(text):
@@ -231,9 +231,13 @@ def spaced(text, starts):
 )
 def test_the_label_of_a_caption_is_no_sentence_of_its_own(caption):
     text = f"{caption} It was measured in 2021."
-    assert [text[span.start : span.end] for span in split_sentences(text)] == [caption, "It was measured in 2021."]
+    assert [text[span.start : span.end] for span in join_labels(text, split_sentences(text))] == [
+        caption,
+        "It was measured in 2021.",
+    ]
 
 
 def test_a_label_alone_and_one_that_ends_a_sentence_stay():
     for text in ("Table 3.", "See Table 3.", "Table 3.\n\nThe text."):
-        assert text[split_sentences(text)[0].start : split_sentences(text)[0].end] == text.split("\n")[0]
+        first = join_labels(text, split_sentences(text))[0]
+        assert text[first.start : first.end] == text.split("\n")[0]
