@@ -135,7 +135,7 @@ FIXED = {
 }
 """What the paper's sweeps have in common."""
 
-OTHERS = dict.fromkeys(("llm", "dedup"), {"encoder": ("jinaai/jina-embeddings-v4", 512)})
+OTHERS = {name: {"encoder": ("jinaai/jina-embeddings-v4", 512)} for name in ("llm", "dedup")}
 """What the paper fixes otherwise, by table."""
 
 VARIED = {
