@@ -1,20 +1,19 @@
-"""What can be asked of an index: each operation is one method of ``LocalIndex``, and runs in whatever process has it.
+"""What can be asked of an index, in the process that holds it (``LocalIndex``) or from another one (``RemoteIndex``).
 
-A new operation is written here and nowhere else: batching over concurrent questions, caching, division among shards and
-the trip from a member's process come with it.
+A new operation is a line of ``IndexOperations``, a method of ``LocalIndex`` and a line of ``RemoteIndex``: the method's
+decorators say how it is batched over concurrent questions, cached, and divided among shards.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.calls import Calls, Shares, batched, cached, spread
-from kohaku_ray.engine.serving import handles
+from kohaku_ray.engine.actors.calls import Calls, Method, Shares, batched, cached, spread
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, F64, I64, Hits
 from kohaku_ray.index.encoder import SentenceEncoder
@@ -42,6 +41,59 @@ Depths = Mapping[Kinds, Depth]
 """How deep the runs that share an index search it, by the kinds of a view."""
 
 Search = Callable[["LocalIndex", Sequence[Any], Kinds, int, Within], Coroutine[Any, Any, list[Hits]]]
+
+Score = Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
+"""Scores (query, text) pairs by the cross-encoder of an application."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Params = TypeVarTuple("Params")
+
+
+class IndexOperations(Protocol):
+    """The operations of an index. Each takes items and returns one result per item, in their order.
+
+    Rows are those of the whole index, however many shards it has. A view is named by its node kinds; ``within`` holds a
+    search to some documents, before ``top_k``.
+    """
+
+    async def embed(self, texts: Sequence[str], of_images: bool, /) -> list[F32]:
+        """Encode queries; those of images by the encoder that images have of their own. Unit vectors of shape (d,)."""
+        ...
+
+    async def search(self, vectors: Sequence[F32], kinds: Kinds, top_k: int, within: Within, /) -> list[Hits]:
+        """Find each vector's nearest nodes, by cosine."""
+        ...
+
+    async def lexical(self, queries: Sequence[str], kinds: Kinds, top_k: int, within: Within, /) -> list[Hits]:
+        """Find each query's best nodes by BM25."""
+        ...
+
+    async def term_weights(self, rows: Sequence[int], kinds: Kinds, /) -> list[tuple[I64, F64]]:
+        """Fetch nodes' terms and their BM25 weights."""
+        ...
+
+    async def vectors(self, rows: Sequence[int], /) -> list[F32]:
+        """Fetch nodes' own vectors; zeros for a node without one."""
+        ...
+
+    async def rank_pairs(self, pairs: Sequence[tuple[str, str]], application: str, /) -> list[float]:
+        """Score (query, text) pairs by the cross-encoder of an application."""
+        ...
+
+    async def nodes(
+        self, asked: Sequence[tuple[int, ...]], section_tokens: int, tokenizers: tuple[Tokenizer, ...], /
+    ) -> list[NodeTable]:
+        """Cut out nodes with the text around them, one table per tuple of rows; see ``NodeTable.neighbourhood``."""
+        ...
+
+
+class ShardOperations(Protocol):
+    """The operations of one shard alone, which the holders of other shards ask for."""
+
+    def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
+        """Run an operation on this shard alone."""
+        ...
 
 
 def _to_all(layout: ShardLayout, items: Sequence[Any]) -> Shares:
@@ -106,20 +158,20 @@ class LocalIndex(Calls):
         shard: Shard,
         encoder: SentenceEncoder,
         *,
-        score: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]] = handles.rank_pairs,
+        score: Score | None = None,
         depths: Depths | None = None,
         gpu: bool = False,
         gpu_by_auto: bool = False,
         float16: bool = False,
         nprobe: int = 16,
         image_encoder: SentenceEncoder | None = None,
-        peer: Callable[[int], LocalIndex] | None = None,
+        peer: Callable[[int], ShardOperations] | None = None,
         count: Callable[[str, str | None], Counter] = token_counter,
     ) -> None:
         """Answer from an open shard.
 
         With ``depths`` of all runs that share the index, every search is as deep as the deepest and results are kept.
-        ``score`` ranks pairs by an application's cross-encoder, ``peer`` returns the index that holds another shard,
+        ``score`` ranks pairs (None: it cannot), ``peer`` returns the index that holds another shard,
         ``count`` makes a tokenizer's counter; ``gpu`` and ``float16`` say where FAISS searches and what it holds there;
         ``gpu_by_auto``: on the CPU if the GPU cannot hold it.
         """
@@ -138,7 +190,8 @@ class LocalIndex(Calls):
         config: Config,
         depths: Depths | None = None,
         number: int = 0,
-        peer: Callable[[int], LocalIndex] | None = None,
+        peer: Callable[[int], ShardOperations] | None = None,
+        score: Score | None = None,
     ) -> LocalIndex:
         """Open a shard of the configured index, and its encoder; raises what ``open_index`` does."""
         # The index first: a mismatch is reported before the encoder takes seconds to load.
@@ -146,6 +199,7 @@ class LocalIndex(Calls):
         return cls(
             shard,
             make_query_encoder(config),
+            score=score,
             depths=depths,
             gpu=gpu,
             gpu_by_auto=config.index.search_device == "auto",
@@ -196,6 +250,7 @@ class LocalIndex(Calls):
     @cached(200_000, counted="pairs ranked", always=True)
     async def rank_pairs(self, pairs: Sequence[tuple[str, str]], application: str) -> list[float]:
         """Score (query, text) pairs by the cross-encoder of an application."""
+        assert self._score is not None, "whoever ranks pairs opens the index with a score"
         return list(await self._score(application, list(pairs)))
 
     @spread(_to_owners, _joined)
@@ -276,22 +331,35 @@ class LocalIndex(Calls):
         return np.where(sentence, known[nodes.source_row], nodes.tokens)
 
 
-class _Remote:
-    """The methods of an index that a retriever actor holds."""
+def _in_actor(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
+    """Run an operation of ``LocalIndex`` in the actor of a ``RemoteIndex``."""
+
+    @functools.wraps(method)
+    async def call(self: RemoteIndex, items: Sequence[Item], *params: *Params) -> list[Result]:
+        found: list[Result] = await self._retriever.run.remote(method.__name__, list(items), params)
+        return found
+
+    return call
+
+
+class RemoteIndex:
+    """An index that a retriever actor holds."""
 
     def __init__(self, retriever: Any) -> None:
         self._retriever = retriever
 
-    def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Any:
-        return self._retriever.run.remote(method, list(items), params, alone=True)
+    embed = _in_actor(LocalIndex.embed)
+    search = _in_actor(LocalIndex.search)
+    lexical = _in_actor(LocalIndex.lexical)
+    term_weights = _in_actor(LocalIndex.term_weights)
+    vectors = _in_actor(LocalIndex.vectors)
+    rank_pairs = _in_actor(LocalIndex.rank_pairs)
+    nodes = _in_actor(LocalIndex.nodes)
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        return lambda items, *params: self._retriever.run.remote(method, list(items), params)
-
-
-def remote(retriever: Any) -> LocalIndex:
-    """Return the index that a retriever actor holds: its methods, each called in the actor."""
-    return cast(LocalIndex, _Remote(retriever))
+    def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
+        """See ``ShardOperations``."""
+        found: Awaitable[list[Any]] = self._retriever.run.remote(method, list(items), params, alone=True)
+        return found
 
 
 def united_depths(many: Sequence[Config]) -> Depths:

@@ -17,8 +17,9 @@ from ray.exceptions import RayError
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine import metrics
-from kohaku_ray.engine.actors.index_access import Depths, LocalIndex, remote
+from kohaku_ray.engine.actors.index_access import Depths, IndexOperations, LocalIndex, RemoteIndex
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext, Shared
+from kohaku_ray.engine.serving.handles import rank_pairs
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.index.gpu import missing
 from kohaku_ray.records import Prediction, Question, TraceRow
@@ -44,7 +45,7 @@ class Retriever:
     def __init__(self, config: Config, depths: Depths | None = None, shard: int = 0, peers: Sequence[str] = ()) -> None:
         """Name an index, which is opened on first use; ``peers`` names a retriever per shard, among them this one."""
         self._config, self._depths, self._shard = config, depths, shard
-        self._peer = functools.cache(lambda other: remote(ray.get_actor(peers[other])))
+        self._peer = functools.cache(lambda other: RemoteIndex(ray.get_actor(peers[other])))
 
     def ready(self) -> str:
         """Open the index now, on the GPU if it is searched there; raises what ``open_index`` does.
@@ -76,7 +77,7 @@ class Retriever:
 
     @functools.cached_property
     def _index(self) -> LocalIndex:
-        return LocalIndex.open(self._config, self._depths, self._shard, self._peer)
+        return LocalIndex.open(self._config, self._depths, self._shard, self._peer, rank_pairs)
 
 
 class Member:
@@ -99,7 +100,7 @@ class Member:
         block.n_tasks += 1
         try:
             context, prepared = await block.fetched
-            rows = await answer_block(context, member, remote(retriever), prepared, settled, block.shared)
+            rows = await answer_block(context, member, RemoteIndex(retriever), prepared, settled, block.shared)
             return [None if row is None else block.pack(row) for row in rows]
         finally:
             block.n_tasks -= 1
@@ -163,7 +164,7 @@ class Voter:
         write_run(config, RunDirectory(run), Parts(blocks, ray.get))
 
 
-async def prepare_one(index: LocalIndex, context: RunContext, question: Question, member: int) -> Prepared:
+async def prepare_one(index: IndexOperations, context: RunContext, question: Question, member: int) -> Prepared:
     """Prepare one question for a member, or for all that share its evidence."""
     if not question.text.strip():
         return Prepared(question, None, "the question is empty")
@@ -184,7 +185,7 @@ async def prepare_one(index: LocalIndex, context: RunContext, question: Question
 async def answer_block(
     context: RunContext,
     member: int,
-    index: LocalIndex,
+    index: IndexOperations,
     prepared: Sequence[Prepared | None],
     settled: Sequence[bool] | None,
     shared: Shared,

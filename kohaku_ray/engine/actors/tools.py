@@ -12,7 +12,7 @@ import numpy as np
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine import metrics
-from kohaku_ray.engine.actors.index_access import LocalIndex, Tokenizer
+from kohaku_ray.engine.actors.index_access import IndexOperations, Tokenizer
 from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, F64, Hits
@@ -63,7 +63,7 @@ class RunContext:
 class EngineTools:
     """``Tools`` of one question and one member: binds the seeds and records the calls."""
 
-    index: LocalIndex  # in this process or another
+    index: IndexOperations
     context: RunContext
     question_id: str
     member: int

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.yaml_text import read_yaml
-from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.actors.index_access import IndexOperations, LocalIndex
 from kohaku_ray.engine.actors.members import answer_block, each, prepare_one
 from kohaku_ray.engine.actors.pool import block_size, waves_of
 from kohaku_ray.engine.actors.tools import RunContext, Shared
@@ -169,7 +169,7 @@ def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "
     return shard(0)
 
 
-def make_again(config: Config, models: Models, replies: Asking, recorded: Recorded, index: LocalIndex) -> None:
+def make_again(config: Config, models: Models, replies: Asking, recorded: Recorded, index: IndexOperations) -> None:
     """Make a run in this process, and write its directory but for ``config.yaml`` and ``run.json``.
 
     Raises:
@@ -195,7 +195,7 @@ def models_by_member(config: Config) -> Models:
     return tuple(models_of(config, names, member) for member in range(config.ensemble.members))
 
 
-async def answer_again(context: RunContext, index: LocalIndex, questions: Sequence[Question]) -> Tables:
+async def answer_again(context: RunContext, index: IndexOperations, questions: Sequence[Question]) -> Tables:
     """Answer a block as the actor pool does."""
     config = context.config
     prepared: list[Any] = []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from index.small_index import FakeEncoder, index_documents, make_documents
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.index_access import LocalIndex, united_depths
+from kohaku_ray.engine.actors.index_access import IndexOperations, LocalIndex, RemoteIndex, united_depths
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index, Shard
@@ -138,18 +139,26 @@ ASKED = {
 }
 
 
+def operations(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
 def test_every_operation_is_tested():
-    public = {name for name in vars(LocalIndex) if not name.startswith("_")}
-    assert set(ASKED) == public - {
-        "open",
-        "put_on_gpu",
-        "layout",
-        "number",
-        "is_exact",
-        "on_shard",
-        "ask",
-        "neighbourhoods",
-    }
+    assert set(ASKED) == operations(IndexOperations)
+    assert set(ASKED) == operations(RemoteIndex) - {"on_shard"}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_an_index_in_an_actor_answers_as_it_does_itself(local, name):
+    """The actor's ``run`` is ``Retriever.run``; only Ray is left out."""
+
+    class Run:
+        async def remote(self, method, items, params, alone=False):
+            return await getattr(local, method)(items, *params)
+
+    items, params = ASKED[name]
+    there = RemoteIndex(SimpleNamespace(run=Run()))
+    assert plain(asyncio.run(run(there, name, items, params))) == plain(asyncio.run(run(local, name, items, params)))
 
 
 @pytest.mark.parametrize("name", ASKED)
