@@ -151,3 +151,20 @@ def test_sigterm_in_the_first_seconds_is_one_line(tmp_path, delay_s):
     assert process.returncode == 1, error
     assert error.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
     assert "Traceback" not in error
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a file system of 64 KiB")
+def test_a_full_disk_while_indexing_is_one_line(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
+    try:
+        command = [sys.executable, "-m", "kohaku_ray", "index", "demo", "--set", f"index.path={small}/index"]
+        job = subprocess.run([*command, "--set", "run=r"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert job.returncode == 1
+    (line,) = job.stderr.strip().splitlines()
+    assert "No space left on device" in line
+    assert "free space or choose a directory that can be written" in line
