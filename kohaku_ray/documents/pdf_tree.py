@@ -179,6 +179,7 @@ _NUMBER = re.compile(
     r"(?:(?P<digits>\d{1,2}(?:\.\d{1,2}){0,3})|(?P<letter>[A-Z](?:\.\d{1,2}){1,3})|(?P<roman>[IVX]{1,5}(?=[.)])))[.)]?\s+"
     r"(?=[^\W\d_])"
 )
+_REPORT_NUMBER = re.compile(r"(?:arXiv:\d.*|(?=(?:[^-/]*[-/]){2})(?=.*\d\d)[A-Z][A-Z0-9]+(?:[-/.:]+[A-Za-z0-9]+)+)")
 _KNOWN = re.compile(
     r"abstract|summary|introduction|conclusions?|discussion|references|bibliography|acknowledge?ments?|"
     r"appendix(?: [A-Z])?|contents|executive summary|limitations",
@@ -239,7 +240,9 @@ def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
 
 
 def _may_be_title(text: str) -> bool:
-    return len(text) <= 2 * MAX_HEADING_CHARS and text[-1] not in ".,;" and _HAS_WORD.search(text) is not None
+    if len(text) > 2 * MAX_HEADING_CHARS or text[-1] in ".,;" or _REPORT_NUMBER.fullmatch(text):
+        return False
+    return _HAS_WORD.search(text) is not None
 
 
 def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Section, ...]:
@@ -288,7 +291,7 @@ def _heading(block: Block, body: float, compounds: Collection[str], is_bold: boo
     text = block.text
     if text[:1] in BULLETS or len(text) > MAX_HEADING_CHARS or not _HAS_WORD.search(text):
         return None
-    if CAPTION.match(text) or LEADERS.search(text):
+    if CAPTION.match(text) or LEADERS.search(text) or _REPORT_NUMBER.fullmatch(text):
         return None
     number = _number(text)
     is_large = block.size >= HEADING_RATIO * body
