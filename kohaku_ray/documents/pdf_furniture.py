@@ -82,9 +82,7 @@ class Furniture:
             more = f" and {len(texts) - MOST_SHOWN} more" if len(texts) > MOST_SHOWN else ""
             said.append(f"{n:,} {what}{'s' * (n > 1)}: {', '.join(often)}{more}")
         if self.n_marks:
-            said.append(
-                f"{self.n_marks:,} mark{'s' * (self.n_marks > 1)} of notes, set apart from the text in brackets"
-            )
+            said.append(f"{self.n_marks:,} mark{'s' * (self.n_marks > 1)} of notes, set apart in brackets")
         return tuple(said)
 
     def _remove(self, page: Page, what: str, lines: Sequence[Line]) -> None:

@@ -81,6 +81,24 @@ def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
     assert lines[6].endswith("2 rejected, 2 documents with something odd")
 
 
+def test_what_was_dropped_is_named_per_file(tmp_path):
+    file = pymupdf.open()
+    for number in range(3):
+        page = file.new_page()
+        page.insert_text((60, 330), "DRAFT", fontsize=80, color=(0.9, 0.9, 0.9))
+        for i in range(6):
+            page.insert_text((72, 260 + 14 * i), PROSE, fontsize=11)
+            page.insert_text((40, 260 + 14 * i), str(6 * number + i + 1), fontsize=6)
+        page.insert_text((72 + pymupdf.get_text_length(PROSE, fontsize=11), 326), "2", fontsize=7)
+        page.insert_text((280, 810), f"{number + 1}", fontsize=9)
+    (tmp_path / "draft.pdf").write_bytes(file.tobytes())
+    collection = parse_collection(config_of(str(tmp_path)))
+    assert describe_collection(collection).splitlines()[1] == (
+        "  dropped: 3 watermarks: 'DRAFT' × 3; 18 line numbers: '1', '2', '3' and 15 more; "
+        "3 page numbers: '1', '2', '3'; 3 marks of notes, set apart in brackets"
+    )
+
+
 def test_trees_are_indexed_again_as_they_were(tmp_path):
     config = config_of(sample_path("documents"))
     views = parse_collection(config).documents
