@@ -1,5 +1,7 @@
 """From blocks to sections: which are headings, which heading contains which, which paragraphs continue; slides."""
 
+# Over 400 lines: headings, contents, continued paragraphs and slides decide about the same list of blocks.
+
 from __future__ import annotations
 
 import re
