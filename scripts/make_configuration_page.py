@@ -74,6 +74,7 @@ VALUES: dict[str, Any] = {
     "base": ["paper", "my.yaml"],
     "cells": [{"kohaku.top_k": 4}, {"kohaku.top_k": 16}],
     "env": {"VLLM_CPU_KVCACHE_SPACE": "4"},
+    "headers": {"api-key": "${AZURE_KEY}"},
     "engine_kwargs": {"gpu_memory_utilization": 0.85},
     "files": ["runs/*.csv"],
     "figures": {"score": {"none": {4: 0.808, 16: 0.833}}},

@@ -80,14 +80,14 @@ def private_directory() -> Iterator[str]:
         return
     parents = [tempfile.gettempdir(), "/tmp"]  # noqa: S108  # mkdtemp makes a directory that is ours alone
     for parent in parents:
-        if len(os.fsencode(parent)) + len("/kohaku-12345678/r") <= LONGEST_DIRECTORY and os.access(parent, os.W_OK):
+        if len(os.fsencode(parent)) + len("/ray-own-12345678/r") <= LONGEST_DIRECTORY and os.access(parent, os.W_OK):
             break
     else:
         raise ConfigError(
             f"TMPDIR is {parents[0]} ({len(os.fsencode(parents[0]))} bytes), which leaves no room for the names of "
-            f"Ray's sockets, and /tmp cannot be written: set TMPDIR to a path of at most {LONGEST_DIRECTORY - 18} bytes"
+            f"Ray's sockets, and /tmp cannot be written: set TMPDIR to a path of at most {LONGEST_DIRECTORY - 19} bytes"
         )
-    directory = tempfile.mkdtemp(prefix="kohaku-", dir=parent)
+    directory = tempfile.mkdtemp(prefix="ray-own-", dir=parent)
     try:
         yield os.path.join(directory, "r")  # Ray opens the directory itself, though not what is around it, to everybody
     except (KeyboardInterrupt, ConfigError):

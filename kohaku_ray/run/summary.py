@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.records import FLAGS
-from kohaku_ray.run.models import Call
 from kohaku_ray.run.tables import SPENT
+
+if TYPE_CHECKING:
+    from kohaku_ray.run.models import Call
 
 Row = Mapping[str, Any]
 

@@ -54,17 +54,18 @@ REFUSED = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why):
+    from kohaku_ray.engine import session
     from kohaku_ray.engine.jobs import answer as job
 
-    monkeypatch.setattr(job, "connected", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(session, "connected", lambda _: contextlib.nullcontext(False))
     monkeypatch.setattr(job.ray, "cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(job.ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}])
-    monkeypatch.setattr(job, "open_ledger", lambda *_: None)
+    monkeypatch.setattr(session, "open_ledger", lambda *_: SimpleNamespace(kept_alive=contextlib.nullcontext))
 
     def no_actors(config, *_):
         raise DataError(f"there is no index at {config.index.path}")
 
-    monkeypatch.setattr(job, "ActorPool", no_actors)
+    monkeypatch.setattr(session, "ActorPool", no_actors)
     if why != "no index":
         for name, found in (("open_index", SimpleNamespace(n_shards=1)), ("identity_of", ""), ("difference", "")):
             monkeypatch.setattr(job, name, lambda *_, found=found: found)

@@ -14,6 +14,7 @@ from kit import tiny_llama
 import kohaku_ray.sample
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.engine import session
 from kohaku_ray.engine.jobs import bench as benching
 from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
 from kohaku_ray.errors import ConfigError, DataError, ModelError
@@ -122,15 +123,15 @@ def bench(config, tmp_path, monkeypatch):
     pytest.importorskip("vllm")
 
     @contextmanager
-    def nothing_started(_):
+    def nothing_started(*_, **__):
         yield {"tiny": "application"}
 
     def no_engine(*_):
         raise ModelError("plain vLLM ended with code 1: no memory")
 
     def run(application: Application, **changes):
-        monkeypatch.setattr(benching, "connected", nothing_started)
-        monkeypatch.setattr(benching, "serving", nothing_started)
+        monkeypatch.setattr(session, "connected", nothing_started)
+        monkeypatch.setattr(session, "serving", nothing_started)
         monkeypatch.setattr(benching, "run_apart", no_engine)
         monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
         monkeypatch.setattr(benching, "node_resources", lambda: [{"CPU": 4.0}])
