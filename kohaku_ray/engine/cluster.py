@@ -130,10 +130,10 @@ def _no_cluster(address: str, why: str) -> ConfigError:
 
 
 def idle_cpus() -> float:
-    """Return the CPUs that an actor or task asks for which needs none of its own.
+    """Return ``num_cpus`` for actors and tasks that need no CPU: 0, or 0.0001 if some node has no CPUs.
 
-    None; or so few that they do not count, where a node has no CPUs, as a head often: Ray would place it there too. A
-    soft node affinity does not hold without CPUs (seen with Ray 2.60), and a hard one ends with its node.
+    Ray would place them all on such a node, often the head. A soft node affinity does not hold without CPUs (seen with
+    Ray 2.60), and a hard one ends with its node.
     """
     bare = any(node["Alive"] and not node["Resources"].get("CPU") for node in ray.nodes())
     return _IDLE_CPUS if bare else 0.0

@@ -25,7 +25,7 @@ Counter = Callable[[Sequence[str]], I64]
 class Chunks:
     """How documents are cut into chunks; the configuration's ``index.chunks`` explains the settings.
 
-    ``overlap`` is nothing to windows of tokens, ``min_size`` nothing to those of characters.
+    ``overlap`` applies to characters only, ``min_size`` to tokens only.
     """
 
     unit: Literal["chars", "tokens"] = "chars"

@@ -1,6 +1,6 @@
-"""What stands in for a model: replies that depend on a request's variables and seed alone, and what they are made of.
+"""The offline baselines' common part: replies computed from a request's variables and seed, without a model.
 
-No part of it knows a data set: it is a baseline to compare models with, and runs everything offline.
+They run everything offline and are what models are compared with; none of them knows a data set.
 """
 
 from __future__ import annotations

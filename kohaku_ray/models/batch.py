@@ -1,4 +1,4 @@
-"""Rows that are decoded together: what prompts share is computed once, and rows come and go between steps."""
+"""Batched decoding for kind ``transformers``: a common prefix is computed once, rows join and leave between steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evidence of one question, searched once for every retry, its images, and the document that words come from."""
+"""The evidence of one question, searched once for all retries; its images; which document an explanation quotes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The answer job: questions → evidence → seeded members → vote → files.
 
-The object graph is the schedule: a block's vote task depends on its members' refs, theirs on the block's evidence.
+Ray starts each task when its argument refs are ready, and nothing else schedules them: a block's vote takes the refs of
+its members' answers, a member the ref of the block's evidence.
 """
 
 from __future__ import annotations
