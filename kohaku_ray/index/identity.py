@@ -70,8 +70,8 @@ def model_directory(model: str, revision: str | None) -> Path:
         return Path(snapshot_download(located, revision=revision, local_files_only=True))
     except Exception as error:  # the hub's client raises many types: all mean that the model is not here
         raise ConfigError(
-            f"encoder.model is {model!r}, revision {revision or 'default'}, but neither a directory nor a downloaded "
-            f"model of that name is here ({error}): correct the name or download it first"
+            f"model is {model!r}, revision {revision or 'default'}, but neither a directory nor a downloaded model of "
+            f"that name is here ({error}): correct the name, download it first, or choose a setting that needs none"
         ) from error
 
 

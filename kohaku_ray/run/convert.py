@@ -35,8 +35,8 @@ _SECRET = re.compile(r"key|token$|secret|password", re.IGNORECASE)
 _NO_SECRETS = "a key stands in the environment variable that deployments.*.api_key_env names"
 _OWN_CODE = "runs code of its own, which only you can allow: index.encoder.trust_remote_code=true"
 _NO_VISION = (
-    "kind transformers sends no images, so their captions alone are shown: serve the model by kind vllm or openai with "
-    "vision: true, and set kohaku.send_images"
+    "the model that answers here reads no images, so that their captions alone are shown: serve one by kind vllm or "
+    "openai with vision: true, and set kohaku.send_images"
 )
 _ENV_LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)")
 _FROM_GLOBALS = "return Config.from_globals()"
@@ -242,7 +242,9 @@ def _kohakurag(given: _Given) -> Values:
     root, prefix = given.take("db"), given.take("table_prefix")
     if root or prefix:
         values["index.path"] = "/".join(filter(None, ((root or "runs/index").removesuffix(".db"), prefix)))
-    return values | _kohakurag_model(given) | _kohakurag_images(given) | _kohakurag_encoder(given)
+    models = _kohakurag_model(given)
+    reads_images = models.get(f"deployments.{models.get('roles.answer.model')}", {}).get("vision", False)
+    return values | models | _kohakurag_images(given, reads_images) | _kohakurag_encoder(given)
 
 
 def _kohakurag_model(given: _Given) -> Values:
@@ -277,12 +279,12 @@ def _kohakurag_model(given: _Given) -> Values:
     return values
 
 
-def _kohakurag_images(given: _Given) -> Values:
+def _kohakurag_images(given: _Given, reads_images: bool) -> Values:
     if not given.take("with_images"):
         return {}
     n_images = max(given.take("top_k_images", 0), 0)
     sends = {"kohaku.send_images": True} if given.take("send_images_to_llm") and n_images else {}
-    if sends and given.take("llm_provider") == "hf_local":
+    if sends and not reads_images:
         given.leave("send_images_to_llm", _NO_VISION)
         sends = {}
     return {"index.images": True, "kohaku.images": "near", "kohaku.image_top_k": n_images, **sends}
@@ -345,7 +347,11 @@ def _hybrid(given: _Given) -> Values:
     if model := given.take("generation_model"):
         address = given.take("ollama_base_url", "http://127.0.0.1:11434").rstrip("/").removesuffix("/v1")
         entry = {"kind": "openai", "base_url": f"{address}/v1", "model": model, "api_key_env": None}
-        entry["extra_body"] = {"reasoning_effort": "none", "top_k": given.take("top_k", 5)}  # it does not think there
+        top_k = given.take("top_k")
+        entry["extra_body"] = {"reasoning_effort": "none", "top_k": top_k or 5}  # it does not think there
+        if top_k is not None:
+            reason = f"Ollama's OpenAI API takes none: set `PARAMETER top_k {top_k}` in the model's Modelfile"
+            given.leave("top_k", reason)
         if timeout := given.take("ollama_timeout"):
             entry["timeout_s"] = timeout
         values |= {"roles.answer.model": "llm", "deployments.llm": entry}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import Deployment
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.deployments import window_of
@@ -43,7 +45,7 @@ def _line(plan: Plan, planned: PlannedTable) -> str:
     configs, pool = list(planned.configs.values()), planned.table.pool
     if not configs:
         return ""
-    usual = settings_of(build_config({"system": configs[0].system}, where="the defaults"))
+    usual = _defaults_of(configs[0].system)
     settings = [settings_of(config) | _played(config) for config in configs]
     changed = [key for key, value in settings[0].items() if value != usual.get(key, "None")]
     keys = dict.fromkeys([*_SHOWN, *plan.loaded.own, *planned.table.set, *changed])
@@ -55,6 +57,14 @@ def _line(plan: Plan, planned: PlannedTable) -> str:
     repeated = _repeated(plan, pool)
     parts = [*repeated, *fixed] if pool is not None and pool.members is None else [*fixed, *repeated]
     return f"{planned.table.name}: {', '.join(parts)}; all else by default"
+
+
+def _defaults_of(system: str) -> dict[str, str]:
+    """Return a system's default settings, of one member where it refuses more; none where it refuses its defaults."""
+    for ensemble in ({}, {"members": 1}):
+        with suppress(ConfigError):
+            return settings_of(build_config({"system": system, "ensemble": ensemble}, where="the defaults"))
+    return {}
 
 
 def _repeated(plan: Plan, pool: PoolConfig | None) -> list[str]:

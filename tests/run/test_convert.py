@@ -185,7 +185,8 @@ def test_what_a_hybrid_file_leaves_out_is_its_own_default(made):
     assert config.role("answer") == replace(preset.role("answer"), model="llm")
     assert config.role("expand") == replace(preset.role("expand"), model="llm")
     assert config.deployments["llm"].extra_body == {"reasoning_effort": "none", "top_k": 7}
-    assert (config.settings.rrf_k, config.uses.cross_encoder, left_out) == (30, "ranker", {})
+    assert (config.settings.rrf_k, config.uses.cross_encoder) == (30, "ranker")
+    assert left_out == {"top_k": "Ollama's OpenAI API takes none: set `PARAMETER top_k 7` in the model's Modelfile"}
     ranker = preset.deployments["ranker"].model
     assert config.deployments["ranker"].model == ranker == "cross-encoder/ms-marco-MiniLM-L6-v2"
 
@@ -197,8 +198,15 @@ def test_images_for_a_local_model_are_written_as_captions_and_the_rest_is_named(
     assert (config.index.images, config.settings.image_top_k, config.settings.images) == (True, 4, "near")
     assert (config.settings.send_images, config.deployments["hf_local"].vision) == (False, False)
     assert left_out.keys() == {"send_images_to_llm"}
-    assert "kind transformers sends no images" in left_out["send_images_to_llm"]
-    assert "# Not taken over as written: send_images_to_llm (kind transformers" in Path("my.yaml").read_text()
+    assert "the model that answers here reads no images" in left_out["send_images_to_llm"]
+    assert "# Not taken over as written: send_images_to_llm (the model that" in Path("my.yaml").read_text()
+
+
+@pytest.mark.parametrize("provider", ["", "llm_provider = 'bedrock'\n"])
+def test_images_without_a_model_that_reads_them_are_written_as_captions(made, provider):
+    config, left_out = made(f"top_k = 8\n{provider}with_images = True\ntop_k_images = 4\nsend_images_to_llm = True\n")
+    assert (config.settings.send_images, config.settings.image_top_k) == (False, 4)
+    assert "reads no images" in left_out["send_images_to_llm"]
 
 
 def test_what_a_file_leaves_out_is_kohakurags_default(made):
@@ -217,7 +225,11 @@ def test_what_a_file_leaves_out_is_kohakurags_default(made):
         ("rerank_strategy = 'Combined'", "settings.rerank", "combined"),
         ("retrieval_threshold = -0.5", "settings.retrieval_threshold", -0.5),
         ("with_images = True\ntop_k_images = 4", "settings.image_top_k", 4),
-        ("with_images = True\ntop_k_images = 4\nsend_images_to_llm = True", "settings.send_images", True),
+        (
+            "llm_provider = 'openai'\nwith_images = True\ntop_k_images = 4\nsend_images_to_llm = True",
+            "settings.send_images",
+            True,
+        ),
         ("with_images=True\ntop_k_images=4\nsend_images_to_llm=True\nmodel='m'", "deployments.openai.vision", True),
         ("model = 'openai/gpt-4o'", "deployments.openrouter.model", "openai/gpt-4o"),
         ("model = 'gpt-4o-mini'", "deployments.openai.base_url", "https://api.openai.com/v1"),

@@ -148,7 +148,7 @@ def test_what_is_not_there_is_skipped_with_the_reason(make_plan, monkeypatch):
     assert "/nowhere/model and there is no such directory" in reasons["weightless", "here"]
     said = describe_plan(plan, nothing)
     named = "models (floor, elsewhere), models (keyless, elsewhere), models (weightless, elsewhere)"
-    assert f"skipped   {named}: encoder.model is 'somebody/something'" in said, "a reason once, with all its cells"
+    assert f"skipped   {named}: model is 'somebody/something'" in said, "a reason once, with all its cells"
 
 
 def test_questions_without_gold_answers_are_refused_before_anything_runs(make_plan, tmp_path):
@@ -349,3 +349,12 @@ def test_what_is_fixed_is_said_as_the_cells_have_it(make_plan):
 def test_the_base_of_another_system_is_refused_with_the_way_out():
     with pytest.raises(ConfigError, match=r"settings of another system.*leave out --base: this sweep stands on hybrid"):
         load_sweep("hybrid_stages", ["demo"])
+
+
+@pytest.mark.parametrize(("name", "base"), [("narrative", "demo_narrative"), ("hybrid_stages", "hybrid")])
+def test_what_sweeps_of_other_systems_hold_fixed_is_said(name, base, tmp_path):
+    """Narrative refuses the default of five members: its other defaults are those of one."""
+    plan = plan_sweep(load_sweep(name, [base], [f"ledger.path={tmp_path}/ledger"]))
+    lines = fixed_lines(plan)
+    assert len(lines) == sum(bool(table.configs) for table in plan.tables) > 0
+    assert all("ensemble.members 1" in line for line in lines if base == "demo_narrative")

@@ -177,8 +177,11 @@ async def prepare_one(index: IndexOperations, context: RunContext, question: Que
     except (DataError, ConfigError):
         # The ledger, the index or the system is broken, not one question: the run must stop.
         raise
-    except KohakuRayError as failure:
-        error = str(failure)
+    except RayError:
+        # An actor that the run needs is lost, not one question: the run must stop.
+        raise
+    except Exception as failure:
+        error = _failure_text(context.config.declaration.name, failure)
     return Prepared(question, evidence, error, tuple(tools.calls), tools.n_no_reply)
 
 
@@ -206,21 +209,22 @@ async def answer_block(
         tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again, shared=shared)
         try:
             answer = await declaration.answer(row.evidence, tools, settings)
-        except (DataError, ConfigError):
+        except (DataError, ConfigError, RayError):
             raise
-        except KohakuRayError as error:
-            answer = Answer(Prediction(error=str(error)))
-        except RayError:
-            # An actor that the run needs is lost, not one answer: the run must stop.
-            raise
-        except Exception as error:
-            *_, raised = traceback.extract_tb(error.__traceback__)
-            where = f"{Path(raised.filename).name}, line {raised.lineno}"
-            error_text = f"system {declaration.name} failed with {type(error).__name__} in {where}: {error}"
-            answer = Answer(Prediction(error=clean_text(error_text)))
+        except Exception as failure:
+            answer = Answer(Prediction(error=_failure_text(declaration.name, failure)))
         return Answered(answer, tuple(tools.calls), tools.n_no_reply)
 
     return await each(prepared, settled, answer_one)
+
+
+def _failure_text(system: str, failure: Exception) -> str:
+    """Say why a step of a system failed; where in its code, unless it was on purpose."""
+    if isinstance(failure, KohakuRayError):
+        return str(failure)
+    *_, raised = traceback.extract_tb(failure.__traceback__)
+    where = f"{Path(raised.filename).name}, line {raised.lineno}"
+    return clean_text(f"system {system} failed with {type(failure).__name__} in {where}: {failure}")
 
 
 async def each(

@@ -16,7 +16,7 @@ class KohakuSettings(Section):
     """From a question to ranked evidence, and from evidence to one member's answer."""
 
     queries: PositiveInt = 4
-    """Retrieval queries per question, the question itself among them; 1: no planner."""
+    """Retrieval queries per question, the question itself among them (see `count_question`); then 1 is no planner."""
     count_question: bool = True
     """Whether the question is one of `queries`; false: so many are planned beside it, as KohakuRAG's paper counts."""
     replan: bool = False

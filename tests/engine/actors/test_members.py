@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.members import Member, Voter
+from kohaku_ray.engine.actors.members import Member, Voter, prepare_one
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.segments import Entry
@@ -168,6 +168,14 @@ def test_an_exception_in_one_member_is_that_members_error():
         for question in range(N_QUESTIONS)
     ]
     assert [len(row.answered.calls) for row in failed] == [1] * N_QUESTIONS, "its calls are told all the same"
+
+
+@pytest.mark.parametrize("scope", ["answer", "question"])
+def test_an_exception_while_a_question_is_prepared_is_that_questions_error(scope):
+    context = Process(f"ensemble.scope={scope}").context.value
+    broken = asyncio.run(prepare_one(None, context, Question("q", "How many?"), 1))  # it has no index to look into
+    assert broken.evidence is None
+    assert broken.error.startswith("system sharing failed with AttributeError in tools.py, line ")
 
 
 def test_a_settled_question_is_neither_answered_nor_asked():
