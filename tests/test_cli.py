@@ -201,6 +201,9 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
     assert not (tmp_path / "run").exists()
 
 
+ON_GPU = "cuda, the retriever's GPU; cpu if that cannot hold the index when the job starts"
+
+
 @pytest.mark.parametrize(
     ("n_gpus", "faiss_lacks", "own", "lines"),
     [
@@ -209,6 +212,7 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
             [
                 "GPUs: cluster.retriever.gpus auto is 0: there is no GPU that the models' replicas leave free",
                 "GPUs: index.build_gpus auto is 0: index.factory Flat has no inverted lists to train",
+                "GPUs: index.search_device auto is cpu: retrievers have no GPU",
             ],
         ),
         (
@@ -216,13 +220,21 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
             [
                 "GPUs: cluster.retriever.gpus auto is 1: each of 1 retriever(s) gets a GPU, of unknown size",
                 "GPUs: index.build_gpus auto is 1: a GPU is free once all is encoded",
+                f"GPUs: index.search_device auto is {ON_GPU}",
             ],
         ),
         (
             *(1, "FAISS is for CPUs", ("index.build_gpus=0",)),
-            ["GPUs: cluster.retriever.gpus auto is 0: FAISS is for CPUs"],
+            [
+                "GPUs: cluster.retriever.gpus auto is 0: FAISS is for CPUs",
+                "GPUs: index.search_device auto is cpu: retrievers have no GPU",
+            ],
         ),
-        (2, "", ("index.build_gpus=1", "cluster.retriever.gpus=0.5"), []),
+        (
+            *(2, "", ("index.build_gpus=1", "cluster.retriever.gpus=0.5")),
+            [f"GPUs: index.search_device auto is {ON_GPU}"],
+        ),
+        (2, "", ("index.build_gpus=1", "cluster.retriever.gpus=0.5", "index.search_device=cpu"), []),
     ],
 )
 def test_validate_says_what_auto_becomes_of_gpus_and_why(capsys, monkeypatch, n_gpus, faiss_lacks, own, lines):

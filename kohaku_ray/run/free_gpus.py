@@ -119,7 +119,8 @@ def choose_retriever_gpus(
         return GpuChoice(0.0, missing)
     total = card_bytes or 0
     need = (index_bytes or 0) + temporary_bytes(total) + ENCODER_BYTES
-    sizes = f"index, encoder and FAISS's temporary memory take {need / 2**30:,.1f} GiB"
+    what = "index, encoder" if index_bytes is not None else "an index that is not there yet counts as nothing: encoder"
+    sizes = f"{what} and FAISS's temporary memory take {need / 2**30:,.1f} GiB"
     for share in SHARES:
         if any(sum(node.n_places(share, retriever.cpus) for node in nodes) < n for nodes in room):
             continue
@@ -132,6 +133,17 @@ def choose_retriever_gpus(
         of = f"{share:g} of a GPU of {card_bytes / 2**30:,.0f} GiB"
         return GpuChoice(0.0, f"{sizes} but a retriever would get {of}: raise index.shards or set index.search_float16")
     return GpuChoice(0.0, f"the GPUs that are free have no room for {n} retriever(s) of {SHARES[-1]:g} GPUs each")
+
+
+def search_device(config: Config, choice: GpuChoice, missing: str = "") -> str:
+    """Say where FAISS searches by ``search_device: auto`` with so many GPUs per retriever, and why."""
+    if not choice.gpus:
+        return "cpu: retrievers have no GPU"
+    if missing:
+        return f"cpu: {missing}"
+    if "HNSW" in config.index.factory:
+        return f"cpu: FAISS has no {config.index.factory} for GPUs"
+    return "cuda, the retriever's GPU; cpu if that cannot hold the index when the job starts"
 
 
 def choose_build_gpus(config: Config, nodes: Sequence[FreeNode], missing: str = "") -> GpuChoice:

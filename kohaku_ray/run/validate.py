@@ -54,6 +54,7 @@ from kohaku_ray.run.free_gpus import (
     largest_shard_bytes,
     local_node,
     nodes_left,
+    search_device,
 )
 from kohaku_ray.run.indexes import difference, open_index, preferred_note
 from kohaku_ray.run.sources import (
@@ -249,7 +250,11 @@ def _auto_gpus(config: Config, index: Index | None) -> list[str]:
         ),
         "index.build_gpus": choose_build_gpus(config, [FreeNode.of(node)], missing),
     }
-    return [f"GPUs: {key} auto is {chosen[key].gpus:g}: {chosen[key].reason}" for key in keys]
+    lines = [f"GPUs: {key} auto is {chosen[key].gpus:g}: {chosen[key].reason}" for key in keys]
+    if config.index.search_device == "auto":
+        device = search_device(config, chosen["cluster.retriever.gpus"], missing)
+        lines.append(f"GPUs: index.search_device auto is {device}")
+    return lines
 
 
 REACH_S = 5.0

@@ -10,11 +10,13 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.run import free_gpus
 from kohaku_ray.run.free_gpus import (
     FreeNode,
+    GpuChoice,
     card_bytes,
     choose_build_gpus,
     choose_retriever_gpus,
     local_node,
     nodes_left,
+    search_device,
 )
 from kohaku_ray.run.indexes import index_settings
 
@@ -160,3 +162,17 @@ def test_auto_is_no_part_of_an_indexs_identity_nor_of_the_demand_of_a_cluster_wi
     monkeypatch.setattr(pool, "open_index", None)  # nothing is read, and FAISS is not asked
     monkeypatch.setattr(pool, "without_gpu_support", None)
     assert pool.choose_gpus(auto, 1).gpus == 0
+
+
+@pytest.mark.parametrize(
+    ("factory", "gpus", "missing", "said"),
+    [
+        ("Flat", 0.0, "", "cpu: retrievers have no GPU"),
+        ("Flat", 1.0, "FAISS is that for CPUs", "cpu: FAISS is that for CPUs"),
+        ("HNSW32", 1.0, "", "cpu: FAISS has no HNSW32 for GPUs"),
+        ("IVF64,Flat", 0.5, "", "cuda, the retriever's GPU; cpu if that cannot hold the index when the job starts"),
+    ],
+)
+def test_where_faiss_searches_by_auto_is_said(factory, gpus, missing, said):
+    config = load_config("demo", [f"index.factory={factory}"])
+    assert search_device(config, GpuChoice(gpus, "by auto"), missing) == said
