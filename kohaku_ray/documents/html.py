@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends, well_formed
+from kohaku_ray.documents.formulas import write_asciimath, write_delimited, write_mathml, write_tex
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
+from kohaku_ray.documents.pdf_headers import join_names, names_columns, write_rows
+from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
 from kohaku_ray.documents.text import (
     Draft,
+    TableCell,
+    fill_spans,
     finish,
     heading_path,
+    is_number,
     list_paragraphs,
-    looks_like_header,
-    spread,
-    written_rows,
 )
 from kohaku_ray.errors import DataError
 
@@ -82,12 +85,25 @@ def check_depth(name: str, source: str) -> None:
 MAX_BYTES = 64 * 2**20  # largest page, in bytes; its tree takes about ten times as much memory
 MAX_CELL_CHARS = 500  # a table with a longer cell is page layout: its cells become paragraphs
 MAX_SPAN = 100  # most columns or rows that a cell is taken to span
-_INVISIBLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+_INVISIBLE = re.compile(
+    r"(?:display\s*:\s*none|visibility\s*:\s*hidden|text-decoration[\w-]*\s*:[^;]*line-through)", re.IGNORECASE
+)
 _SPACES = re.compile(r"\s+")
+_MARKERS = re.compile("[\x00-\x04]")  # which mark indents, raised and lowered characters while a page is read
+_MATHS = re.compile(
+    r"(?<![\w-])(?:(?P<tex>katex(?:-display)?|mwe-math-element)|(?P<jax>MathJax\w*)|"
+    r"(?P<image>mwe-math-fallback[\w-]*|latex|tex|math|imgmath))(?![\w-])"
+)
+_ITEM = re.compile(r"(?:-|\d+\.) ")
+_ASCIIMATH = re.compile(r"`([^`\n]{1,1000})`")
+_LOADS_ASCIIMATH = re.compile(r"asciimath|[=/?]AM_", re.IGNORECASE)
+_NOTE = re.compile(r"\b(?:foot|end)?note-?ref|\bfootnote|\breference\b|\bcitation\b", re.IGNORECASE)
+_CODE = words_of("code kbd samp tt pre")
+MAX_HEADER_ROWS = 8  # most rows that name the columns of a table
 _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
 _DROPPED = words_of(
     """script style noscript template nav footer svg math iframe object embed canvas video audio button select input
-    textarea datalist dialog menu head"""
+    textarea datalist dialog menu head del s strike"""
 )
 _DROPPED_ROLES = words_of("navigation banner contentinfo search menu menubar dialog alert")
 _BLOCKS = words_of(
@@ -128,12 +144,13 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     source = decode_html(name, data)
     check_depth(name, source)
     tree = LexborHTMLParser(source)
-    reader = _Reader(images)
+    has_asciimath = "`" in source and _LOADS_ASCIIMATH.search(source) is not None
+    reader = _Reader(images, has_asciimath=has_asciimath)
     if tree.body is not None:
         reader.read(tree.body)
         reader.drop_menus()
         if not any(draft.paragraphs for draft in reader.drafts):
-            reader = _Reader(images, has_frame=False)
+            reader = _Reader(images, has_frame=False, has_asciimath=has_asciimath)
             reader.read(tree.body)
     doc_id = default_doc_id(name)
     title = _title(tree, reader) or doc_id
@@ -170,20 +187,29 @@ def _plain(text: str) -> str:
     return _SPACES.sub(" ", _NOT_TEXT.sub("", well_formed(text))).strip()
 
 
+def _shown(text: str) -> str:
+    """What is shown of a page's text, on one line."""
+    text = write_scripts(text)
+    return _plain(text if text.isascii() else plain_maths(text))
+
+
 @dataclass
 class _Table:
-    """A table being read: rows of (text, columns, rows spanned, whether it names others)."""
+    """A table being read: its rows, how many of the first are its head, and what the cell round it holds."""
 
-    rows: list[list[tuple[str, int, int, bool]]] = field(default_factory=list)
+    rows: list[list[TableCell]] = field(default_factory=list)
     caption: str = ""
-    depth: int = 1
+    n_head: int = 0
+    outer: tuple[_Table, list[str]] | None = None
 
 
 class _Reader:
     """Walks the tree once, without recursion, and cuts what it sees into paragraphs."""
 
-    def __init__(self, images: bool = False, has_frame: bool = True) -> None:
-        self._all_images, self._has_frame = images, has_frame
+    def __init__(self, images: bool = False, has_frame: bool = True, has_asciimath: bool = False) -> None:
+        self._all_images, self._has_frame, self._has_asciimath = images, has_frame, has_asciimath
+        self._has_tex_scripts: bool | None = None  # None: not looked for yet
+        self._terms: list[str] = []  # of a list of definitions, before the text that defines them
         self._articles = 0  # how many <main> and <article> are open
         self._in_link = False
         self._n_links = self._n_turns = self._link_chars = self._all_chars = 0  # since the last paragraph
@@ -202,13 +228,17 @@ class _Reader:
         while node is not None:
             below = None
             if node.is_text_node:
-                self._text(node.text_content or "")
+                self._text(node)
             elif node.is_element_node:
                 tag, attributes = node.tag, node.attributes
-                if not (_is_left_out(tag, attributes) or self._is_frame(node, tag, attributes)):
+                formula = self._formula(root, node, tag, attributes)
+                if formula is not None:
+                    self._all_chars += len(formula)
+                    self._parts.append(formula)
+                elif not (_is_left_out(tag, attributes) or self._is_frame(node, tag, attributes)):
                     if tag in _TRACKED or attributes:
                         self._track(tag, attributes, 1)
-                    self._open(tag, attributes)
+                    self._open(node, tag, attributes)
                     below = node.first_child
                     if below is None:
                         self._close(tag, attributes)
@@ -219,6 +249,7 @@ class _Reader:
                 node = node.parent
                 if node is None or node.mem_id == root.mem_id:
                     self._flush()
+                    self._add_terms()
                     return
                 self._close(node.tag, node.attributes)
             node = node.next
@@ -251,7 +282,44 @@ class _Reader:
         elif tag in _TRACKED or attributes.get("role") == "main":
             self._articles += step
 
-    def _text(self, text: str) -> None:
+    def _formula(self, root: Any, node: Any, tag: str, attributes: Mapping[str, str | None]) -> str | None:
+        """A formula as text, empty where it is read elsewhere; None: the element holds none."""
+        if tag == "math":
+            return write_mathml(node)
+        if tag == "script":
+            kind = (attributes.get("type") or "").lower()
+            if not kind.startswith("math/"):
+                return None
+            source = node.text() or ""
+            if kind.startswith("math/mml"):
+                return _parsed_mathml(source)
+            return write_asciimath(source) if kind.startswith("math/ascii") else write_tex(source)
+        match = _MATHS.search(attributes.get("class") or "") if "class" in attributes else None
+        if match is None and tag != "mjx-container":
+            return None
+        if match is not None and match["image"]:
+            alternative = attributes.get("alt") or ""
+            return write_tex(alternative) if tag == "img" and alternative.strip() else None
+        if match is not None and match["jax"]:
+            if self._has_tex_scripts is None:
+                self._has_tex_scripts = root.css_first("script[type^='math/']") is not None
+            if self._has_tex_scripts or match["jax"] == "MathJax_Preview":
+                return ""
+        if (math := node.css_first("math")) is not None:
+            return write_mathml(math)
+        if (source := attributes.get("data-mathml") or "") or (inner := node.css_first("[data-mathml]")) is not None:
+            return _parsed_mathml(source or inner.attributes["data-mathml"] or "")
+        for query, key in (("[data-latex]", "data-latex"), ("img[alt]", "alt")):
+            if (inner := node.css_first(query)) is not None:
+                return write_tex(inner.attributes[key] or "")
+        return None
+
+    def _text(self, node: Any) -> None:
+        text = _MARKERS.sub("", node.text_content or "")
+        if not self._pre and ("$" in text or "\\" in text) and node.parent.tag not in _CODE:
+            text = write_delimited(text)
+        if self._has_asciimath and "`" in text:
+            text = _ASCIIMATH.sub(lambda match: write_asciimath(match[1]), text)
         if _SAYS_SOMETHING.search(text):
             self._all_chars += len(text)
             self._link_chars += len(text) if self._in_link else 0
@@ -263,13 +331,13 @@ class _Reader:
             return
         self._parts.append(_SPACES.sub(" ", text))
 
-    def _open(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+    def _open(self, node: Any, tag: str, attributes: Mapping[str, str | None]) -> None:
         if tag == "br":
             self._parts.append("\n")
         elif tag == "img":
             self._image(attributes)
-        elif tag == "sup" and self._parts and self._parts[-1].endswith("10"):
-            self._parts.append("^")  # 10⁶ must not read as 106
+        elif tag in ("sup", "sub"):
+            self._parts.append(LOWER if tag == "sub" else MARK if _marks_a_note(node, attributes) else RAISE)
         elif tag not in _BLOCKS:
             return
         elif self._table is not None:
@@ -284,7 +352,8 @@ class _Reader:
             self._flush()
             self._table = _Table()
         elif self._lists:
-            self._break_line()
+            if tag != "dd":
+                self._break_line()
         else:
             self._flush()
             self._pre += tag == "pre"
@@ -294,9 +363,13 @@ class _Reader:
     def _close(self, tag: str, attributes: Mapping[str, str | None]) -> None:
         if tag in _TRACKED or attributes:
             self._track(tag, attributes, -1)
+        if tag in ("sup", "sub"):
+            self._parts.append(END)
         if tag not in _BLOCKS:
             return
-        if self._table is not None:
+        if tag == "dt" and (self._table is not None or self._lists):
+            self._parts.append(": ")
+        elif self._table is not None:
             self._close_in_table(self._table, tag, attributes)
         elif tag in ("ul", "ol") and self._lists:
             self._lists.pop()
@@ -309,47 +382,65 @@ class _Reader:
             self._heading(_HEADINGS[tag])
         elif tag == "pre":
             self._preformatted()
+        elif tag == "dt":
+            self._terms += filter(None, [self._taken()])
         elif tag == "figcaption":
             self._caption()
         else:
             self._flush()
             if tag == "figure" and self._figures:
                 self._figures.pop()
+            if tag == "dl":
+                self._add_terms()
+
+    def _add_terms(self) -> None:
+        """Add the terms of a list of definitions that no text follows."""
+        terms, self._terms = self._terms, []
+        if terms:
+            text = ", ".join(terms)
+            self._add(Paragraph(text, split_sentences(text)))
 
     def _open_in_table(self, table: _Table, tag: str) -> None:
         if tag == "table":
-            table.depth += 1
-        if table.depth > 1:
-            self._parts.append(" ")
+            self._table = _Table(outer=(table, self._parts))
+            self._parts = []
         elif tag == "tr":
             table.rows.append([])
-        elif tag in ("td", "th"):
+        elif tag in ("td", "th", "caption"):
             self._parts.clear()
-        else:
+        elif tag != "dd":
             self._parts.append(" ")
 
     def _close_in_table(self, table: _Table, tag: str, attributes: Mapping[str, str | None]) -> None:
-        if table.depth > 1:
-            table.depth -= tag == "table"
-            self._parts.append(" ")
-        elif tag in ("td", "th"):
+        if tag in ("td", "th"):
             if not table.rows:
                 table.rows.append([])
             spans = _span(attributes, "colspan"), _span(attributes, "rowspan")
             table.rows[-1].append((self._taken(), *spans, tag == "th"))
         elif tag == "caption":
             table.caption = self._taken()
-        elif tag == "table":
+        elif tag == "thead":
+            table.n_head = table.n_head or len(table.rows)
+        elif tag != "table":
+            self._parts.append(" ")
+        elif table.outer is not None:
+            self._table, self._parts = table.outer
+            rows = [[cell[0] for cell in row if cell[0]] for row in table.rows]
+            if sum(map(bool, rows)) > 1 and max(map(len, rows)) > 1:
+                self._waiting += _table_paragraphs(table)
+            else:  # layout within a cell
+                self._parts += [f" {text} " for row in ([table.caption], *rows) for text in row]
+        else:
             self._table = None
             self._parts.clear()
-            self._write_table(table)
+            self._add_terms()
+            if paragraphs := _table_paragraphs(table):
+                self._add(*paragraphs)
             self._add_waiting()
-        else:
-            self._parts.append(" ")
 
     def _taken(self) -> str:
         """What has been read since the last cut, on one line."""
-        text = _plain("".join(self._parts))
+        text = _shown("".join(self._parts))
         self._parts.clear()
         return text
 
@@ -370,7 +461,8 @@ class _Reader:
 
     def _lines(self) -> str:
         """What has been read, its lines trimmed and blank ones left out; an inner list keeps its indent."""
-        lines = "".join(self._parts).split("\n")
+        text = write_scripts("".join(self._parts))
+        lines = (text if text.isascii() else plain_maths(text)).split("\n")
         self._parts.clear()
         indents = ((len(line) - len(line.lstrip("\0")), _plain(line)) for line in lines)
         return "\n".join(" " * indent + line for indent, line in indents if line and line != "-")
@@ -379,6 +471,12 @@ class _Reader:
         """End the paragraph that is being read."""
         if self._parts:
             text = self._lines()
+            if text and self._terms:
+                if _ITEM.match(text):
+                    self._add_terms()
+                else:
+                    text = f"{', '.join(self._terms).removesuffix(':')}: {text}"
+                    self._terms = []
             if text:
                 self._add(*(Paragraph(part, split_sentences(part)) for part in list_paragraphs(text)))
         self._add_waiting()
@@ -390,14 +488,16 @@ class _Reader:
 
     def _preformatted(self) -> None:
         self._pre = max(0, self._pre - 1)
-        text = _NOT_TEXT.sub("", well_formed("".join(self._parts))).strip("\n").rstrip()
+        text = _NOT_TEXT.sub("", well_formed(write_scripts("".join(self._parts)))).strip("\n").rstrip()
         self._parts.clear()
         if text.strip():
+            self._add_terms()
             self._add(Paragraph(text, whole_text(text)))
 
     def _heading(self, level: int) -> None:
         heading = self._taken()
         self._n_links = self._n_turns = self._link_chars = self._all_chars = 0
+        self._add_terms()
         if heading:
             self.drafts.append(Draft(heading_path(self.drafts[-1].headings, level, heading)))
 
@@ -447,19 +547,123 @@ class _Reader:
         if caption:
             self._add(Paragraph(caption, split_sentences(caption)))
 
-    def _write_table(self, table: _Table) -> None:
-        rows = [row for row in table.rows if any(cell[0] for cell in row)]
-        longest = max((len(cell[0]) for row in rows for cell in row), default=0)
-        if longest > MAX_CELL_CHARS or max(map(len, rows), default=0) < 2:
-            for text in [table.caption, *(cell[0] for row in rows for cell in row)]:
-                if text:
-                    self._add(Paragraph(text, split_sentences(text)))
-            return
-        cells = spread(rows)
-        is_header = all(cell[3] for cell in rows[0]) or looks_like_header(cells, ruled=False)
-        lines = written_rows(cells, is_header)
-        text = "\n".join([table.caption, *lines] if table.caption else lines)
-        self._add(Paragraph(text, split_lines(text), attachment=Attachment("table", None, table.caption or None)))
+
+def _table_paragraphs(table: _Table) -> list[Paragraph]:
+    """A table as one paragraph, its rows as sentences; the cells of one that is page layout as paragraphs."""
+    texts = [cell[0] for row in table.rows for cell in row if cell[0]]
+    is_one_column = max((sum(bool(cell[0]) for cell in row) for row in table.rows), default=0) < 2
+    is_headed = table.n_head > 0 or (len(table.rows) > 1 and _names_all(table.rows[0]))
+    if is_one_column or (not is_headed and max(map(len, texts), default=0) > MAX_CELL_CHARS):
+        return [Paragraph(text, split_sentences(text)) for text in (table.caption, *texts) if text]
+    lines = _table_lines(table)
+    text = "\n".join([table.caption, *lines] if table.caption else lines)
+    return [Paragraph(text, split_lines(text), attachment=Attachment("table", None, table.caption or None))]
+
+
+def _names_all(row: Sequence[TableCell]) -> bool:
+    return len(row) > 1 and all(cell[3] for cell in row)
+
+
+def _table_lines(table: _Table) -> list[str]:
+    """The rows as text, those of a header joined; a row of names further down begins another header."""
+    filled = fill_spans(table.rows)
+    kept = [i for i, row in enumerate(table.rows) if any(cell[0] for cell in row)]
+    grid = [filled[i] for i in kept]
+    width = max(map(len, grid))
+    grid = [[*row, *[None] * (width - len(row))] for row in grid]
+    is_wide = list(map(_is_wide, grid))
+    starts = [i < table.n_head or _names_all(table.rows[i]) for i in kept]
+    if all(starts):
+        starts[1:] = [False] * (len(starts) - 1)
+    lines: list[str] = []
+    names: list[str] = []
+    body: list[list[TableCell | None]] = []
+
+    def write_body() -> None:
+        cells = [[row[0][0]] if row[0] and _is_wide(row) else _texts(row, names) for row in body]
+        if names:
+            lines.extend(write_rows([names, *cells], 0))
+        else:
+            lines.extend(
+                f"{row[0][0]}: {texts[1]}" if row[0] and row[0][3] and width == 2 and all(texts) else written
+                for row, texts in zip(body, cells, strict=True)
+                for written in write_rows([texts], -1)
+            )
+        body.clear()
+
+    i = 0
+    while i < len(grid):
+        n = 0
+        while i + n < len(grid) and starts[i + n] and not is_wide[i + n] and n < MAX_HEADER_ROWS:
+            n += 1
+        is_first = not names and not any(not wide for wide in is_wide[:i])
+        is_marked = n > 0
+        if is_first and not is_wide[i]:
+            n = max(n, 1)
+        while 0 < n < MAX_HEADER_ROWS and i + n < len(grid) - 1 and _stands_over(grid[i + n - 1], grid[i + n]):
+            n += 1
+        header = [[(cell[0] if cell else "", True) for cell in row] for row in grid[i : i + n]]
+        joined = join_names(header) if header else []
+        if n and not is_marked:
+            below = [[text or "" for text in _texts(row, joined)] for row in grid[i + n :]]
+            below = [[row[0]] if wide else row for row, wide in zip(below, is_wide[i + n :], strict=True)]
+            n = n if names_columns([joined, *below], set_apart=n > 1) else 0
+        if n:
+            write_body()
+            names = joined
+            i += n
+        else:
+            body.append(grid[i])
+            i += 1
+    write_body()
+    return lines
+
+
+def _is_wide(row: Sequence[TableCell | None]) -> bool:
+    """Whether one cell spans the whole row."""
+    first = row[0]
+    return first is not None and first[1] > 1 and all(cell is None or cell is first for cell in row)
+
+
+def _texts(row: Sequence[TableCell | None], names: Sequence[str]) -> list[str]:
+    """Texts of a row; a cell that spans columns of one name, or of none, occurs once."""
+    return [
+        "" if cell is None or (i and cell is row[i - 1] and (not names or names[i] == names[i - 1])) else cell[0]
+        for i, cell in enumerate(row)
+    ]
+
+
+def _stands_over(above: Sequence[TableCell | None], row: Sequence[TableCell | None]) -> bool:
+    """Whether a row names the parts of names over it, and nothing else: all other columns have theirs above."""
+    is_over = False
+    for upper, cell in zip(above, row, strict=True):
+        if upper is not None and upper[0] and upper[1] > 1 and cell is not upper:
+            is_over = is_over or (cell is not None and cell[0] != "" and not is_number(cell[0]))
+            if cell is not None and is_number(cell[0]):
+                return False
+        elif cell is not upper and cell is not None and cell[0] and (upper is not None and upper[0]):
+            return False
+    return is_over and not all(cell is row[0] for cell in row)
+
+
+def _parsed_mathml(source: str) -> str:
+    from selectolax.lexbor import LexborHTMLParser
+
+    if source.count("<") > MAX_DEPTH:
+        check_depth("a formula", source)
+    math = LexborHTMLParser(source).css_first("math")
+    return write_mathml(math) if math is not None else ""
+
+
+def _marks_a_note(node: Any, attributes: Mapping[str, str | None]) -> bool:
+    """Whether raised characters are the mark of a note or a citation: a link to it, or so called."""
+    parent = node.parent
+    around = parent.attributes if parent is not None and parent.tag == "a" else {}
+    if _NOTE.search(" ".join(filter(None, (attributes.get("class"), around.get("class"), around.get("role"))))):
+        return True
+    if "#" in (around.get("href") or "") and parent.text().strip() == node.text().strip():
+        return True
+    return node.css_first("a[href*='#']") is not None
 
 
 def _is_left_out(tag: str, attributes: Mapping[str, str | None]) -> bool:

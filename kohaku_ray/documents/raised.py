@@ -98,6 +98,29 @@ def write_lowered(before: str, run: str, after: str = "") -> str:
     return f"{joint}{lowered}" + " " * (lowered[-1].isdigit() and after[:1].isdigit())
 
 
+RAISE, LOWER, MARK, END = "\x01", "\x02", "\x03", "\x04"
+"""Set by readers of markup round raised and lowered characters and the marks of notes, for `write_scripts`."""
+
+_SCRIPT = re.compile("([\x01-\x03])([^\x01-\x04]*)\x04")
+_STRAY = re.compile("[\x01-\x04]")
+_WRITERS = {RAISE: write_raised, LOWER: write_lowered, MARK: write_mark}
+
+
+def write_scripts(text: str) -> str:
+    """Write the characters between `RAISE`, `LOWER` or `MARK` and `END` by the rule; of nested ones, the innermost."""
+    if END not in text:
+        return text
+    first, *rest = _SCRIPT.split(text)
+    written = [_STRAY.sub("", first)]
+    before = written[0][-_REACH:]
+    for kind, run, between in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        after = _STRAY.sub("", between)
+        script = _WRITERS[kind](before, run, after[:_REACH]) if run.strip() else run
+        written += (script, after)
+        before = f"{before}{script}{after}"[-_REACH:]
+    return "".join(written)
+
+
 def plain_maths(text: str) -> str:
     """Write Unicode's raised and lowered digits and signs by the same rule, and its letters for maths as letters.
 

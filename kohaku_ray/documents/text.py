@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from kohaku_ray.documents.content import decode_text, default_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
@@ -218,7 +219,9 @@ def written_rows(cells: Sequence[Sequence[str]], has_header: bool) -> list[str]:
     if has_header and len(cells) > 1:
         names, *body = cells
         rows = [
-            "; ".join(f"{name}: {value}" if name else value for name, value in zip(names, row, strict=False) if value)
+            "; ".join(
+                f"{name}: {value}" if name else value for name, value in zip_longest(names, row, fillvalue="") if value
+            )
             for row in body
         ]
     else:
@@ -246,27 +249,41 @@ def is_number(text: str) -> bool:
     return _NUMERIC.fullmatch(text) is not None
 
 
-def spread(rows: Sequence[Sequence[tuple[str, int, int, bool]]]) -> list[list[str]]:
-    """Cells at their columns: names and row labels that span several are repeated, other values occur once."""
-    carried: dict[int, tuple[str, int]] = {}  # column → text from a row above, and how many rows it still covers
-    table = []
+TableCell = tuple[str, int, int, bool]  # text, columns and rows spanned, whether it names others
+_FILLED = 4  # most characters of a table with its spans filled, per character without
+_FREE_CHARS = 100_000  # of any table, likewise
+
+
+def fill_spans(rows: Sequence[Sequence[TableCell]]) -> list[list[TableCell | None]]:
+    """Cells by row and column; one that spans several is at each of them, a later one where two overlap.
+
+    Spans that would repeat a table's text many times are not filled.
+    """
+    carried: dict[int, tuple[TableCell, int]] = {}  # column → cell of a row above, and how many rows it still covers
+    table: list[list[TableCell | None]] = []
+    budget = _FREE_CHARS + (_FILLED + 1) * sum(len(cell[0]) + 1 for row in rows for cell in row)
+
+    def take(column: int) -> TableCell | None:
+        cell, n = carried.pop(column, (None, 0))
+        if cell is not None and n > 1:
+            carried[column] = cell, n - 1
+        return cell
+
     for row in rows:
-        cells: list[str] = []
-        given = iter(row)
-        while True:
+        cells: list[TableCell | None] = []
+        for cell in row:
             while len(cells) in carried:
-                text, n = carried.pop(len(cells))
-                if n > 1:
-                    carried[len(cells)] = text, n - 1
-                cells.append(text)
-            cell = next(given, None)
-            if cell is None:
-                break
-            text, n_columns, n_rows, is_name = cell
-            for i in range(n_columns):
-                shown = text if i == 0 or is_name else ""
-                if n_rows > 1:
-                    carried[len(cells)] = shown, n_rows - 1
-                cells.append(shown)
+                cells.append(take(len(cells)))
+            for _ in range(cell[1]):
+                take(len(cells))
+                if cell[2] > 1:
+                    carried[len(cells)] = cell, cell[2] - 1
+                cells.append(cell)
+        for column in range(len(cells), max(carried, default=-1) + 1):
+            if row or column in carried:
+                cells.append(take(column))
+        budget -= sum(len(cell[0]) + 1 if cell else 1 for cell in cells)
+        if budget < 0:
+            return [list(row) for row in rows]
         table.append(cells)
     return table
