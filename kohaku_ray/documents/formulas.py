@@ -17,25 +17,26 @@ MAX_FORMULA_CHARS = 100_000  # longest formula in TeX that is read; a longer one
 MAX_FORMULA_DEPTH = 100  # deepest nesting that is read; below it, brackets and structure are left out
 
 _GREEK = dict(
-    zip(
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi "
-        "chi psi omega".split(),
-        "αβγδεζηθικλμνξοπρστυφχψω",
-        strict=True,
+    pair.split("=")
+    for pair in words_of(
+        """alpha=α beta=β gamma=γ delta=δ epsilon=ε zeta=ζ eta=η theta=θ iota=ι kappa=κ lambda=λ mu=μ nu=ν xi=ξ
+        omicron=ο pi=π rho=ρ sigma=σ tau=τ upsilon=υ phi=φ chi=χ psi=ψ omega=ω"""
     )
 )
 _SYMBOLS = dict(
     pair.split("=", 1)
-    for pair in """times=× cdot=· cdotp=· div=÷ pm=± mp=∓ ast=* star=* approx=≈ sim=~ simeq=≈ cong=≅ equiv=≡ propto=∝
-    leq=≤ le=≤ leqslant=≤ lesssim=≲ geq=≥ ge=≥ geqslant=≥ gtrsim=≳ neq=≠ ne=≠ ll=≪ gg=≫ lt=< gt=> to=→ rightarrow=→
-    longrightarrow=→ Rightarrow=⇒ implies=⇒ mapsto=↦ leftarrow=← gets=← Leftarrow=⇐ leftrightarrow=↔ Leftrightarrow=⇔
-    iff=⇔ uparrow=↑ downarrow=↓ in=∈ notin=∉ subset=⊂ subseteq=⊆ supset=⊃ supseteq=⊇ cup=∪ cap=∩ setminus=∖ emptyset=∅
-    varnothing=∅ forall=∀ exists=∃ neg=¬ lnot=¬ land=∧ wedge=∧ lor=∨ vee=∨ oplus=⊕ otimes=⊗ odot=⊙ circ=∘ bullet=•
-    infty=∞ partial=∂ nabla=∇ sum=∑ prod=∏ int=∫ iint=∬ oint=∮ ldots=… dots=… cdots=… vdots=⋮ dotsc=… dotsb=… ell=l
-    hbar=ℏ degree=° textdegree=° celsius=°C prime=' dagger=† ddagger=‡ mid=| vert=| lvert=| rvert=| Vert=‖ lVert=‖
-    rVert=‖ parallel=∥ perp=⊥ langle=⟨ rangle=⟩ lfloor=⌊ rfloor=⌋ lceil=⌈ rceil=⌉ lbrace={ rbrace=} lbrack=[ rbrack=]
-    colon=: micro=μ textmu=μ euro=€ pounds=£ textdollar=$ textless=< textgreater=> textasciitilde=~ percent=% angle=∠
-    therefore=∴ because=∵ checkmark=✓""".split()
+    for pair in words_of(
+        """times=× cdot=· cdotp=· div=÷ pm=± mp=∓ ast=* star=* approx=≈ sim=~ simeq=≈ cong=≅ equiv=≡ propto=∝ leq=≤ le=≤
+        leqslant=≤ lesssim=≲ geq=≥ ge=≥ geqslant=≥ gtrsim=≳ neq=≠ ne=≠ ll=≪ gg=≫ lt=< gt=> to=→ rightarrow=→
+        longrightarrow=→ Rightarrow=⇒ implies=⇒ mapsto=↦ leftarrow=← gets=← Leftarrow=⇐ leftrightarrow=↔
+        Leftrightarrow=⇔ iff=⇔ uparrow=↑ downarrow=↓ in=∈ notin=∉ subset=⊂ subseteq=⊆ supset=⊃ supseteq=⊇ cup=∪ cap=∩
+        setminus=∖ emptyset=∅ varnothing=∅ forall=∀ exists=∃ neg=¬ lnot=¬ land=∧ wedge=∧ lor=∨ vee=∨ oplus=⊕ otimes=⊗
+        odot=⊙ circ=∘ bullet=• infty=∞ partial=∂ nabla=∇ sum=∑ prod=∏ int=∫ iint=∬ oint=∮ ldots=… dots=… cdots=… vdots=⋮
+        dotsc=… dotsb=… ell=l hbar=ℏ degree=° textdegree=° celsius=°C prime=' dagger=† ddagger=‡ mid=| vert=| lvert=|
+        rvert=| Vert=‖ lVert=‖ rVert=‖ parallel=∥ perp=⊥ langle=⟨ rangle=⟩ lfloor=⌊ rfloor=⌋ lceil=⌈ rceil=⌉ lbrace={
+        rbrace=} lbrack=[ rbrack=] colon=: micro=μ textmu=μ euro=€ pounds=£ textdollar=$ textless=< textgreater=>
+        textasciitilde=~ percent=% angle=∠ therefore=∴ because=∵ checkmark=✓"""
+    )
 )
 _SYMBOLS |= _GREEK | {name.capitalize(): letter.upper() for name, letter in _GREEK.items()}
 _SYMBOLS |= {f"var{name}": letter for name, letter in _GREEK.items()}
@@ -51,8 +52,8 @@ _NAMES = words_of("mathrm mathit mathbf mathsf mathtt mathop boldsymbol bm")  # 
 _FRACTIONS = words_of("frac dfrac tfrac cfrac sfrac nicefrac")
 _WIDE = words_of("quad qquad enspace thinspace space nobreakspace hspace hskip")
 _SILENT = words_of(
-    """displaystyle textstyle scriptstyle scriptscriptstyle limits nolimits left right middle big Big bigg Bigg bigl bigr
-    Bigl Bigr biggl biggr Biggl Biggr nonumber notag hline centering strut mathstrut ensuremath mathbb mathcal mathfrak
+    """displaystyle textstyle scriptstyle scriptscriptstyle limits nolimits left right middle big Big bigg Bigg bigl
+    bigr Bigl Bigr biggl biggr Biggl Biggr nonumber notag hline centering strut mathstrut ensuremath mathbb mathcal mathfrak
     mathscr overline underline bar hat tilde vec dot ddot widehat widetilde overrightarrow underbrace overbrace boxed
     cancel bf it rm tt cal mathbin mathrel mathord mathopen mathclose textcolor"""
 )
@@ -351,8 +352,21 @@ _WRITERS: dict[str, Callable[[Sequence[str]], str]] = {
 }
 
 _ASCII_WORDS = _SYMBOLS | {"xx": "×", "oo": "∞", "del": "∂", "grad": "∇", "sqrt": "√", "o+": "⊕"}
-_ASCII_TOKEN = re.compile(r"\"([^\"]*)\"|text\(([^()]*)\)|(-:|<=|>=|!=|~~|\+-|->|=>|\*\*?)|([A-Za-z]+)|(\s+)|(\d[\d.]*)|(.)")
-_ASCII_SIGNS = {"-:": "÷", "<=": "≤", ">=": "≥", "!=": "≠", "~~": "≈", "+-": "±", "->": "→", "=>": "⇒", "*": "·", "**": "*"}
+_ASCII_TOKEN = re.compile(
+    r"\"([^\"]*)\"|text\(([^()]*)\)|(-:|<=|>=|!=|~~|\+-|->|=>|\*\*?)|([A-Za-z]+)|(\s+)|(\d[\d.]*)|(.)"
+)
+_ASCII_SIGNS = {
+    "-:": "÷",
+    "<=": "≤",
+    ">=": "≥",
+    "!=": "≠",
+    "~~": "≈",
+    "+-": "±",
+    "->": "→",
+    "=>": "⇒",
+    "*": "·",
+    "**": "*",
+}
 
 
 def write_asciimath(source: str) -> str:
@@ -362,12 +376,12 @@ def write_asciimath(source: str) -> str:
     pieces: list[str] = []
     is_script = False
     for quoted, text, sign, word, _, number, char in _ASCII_TOKEN.findall(source):
-        token = _ASCII_SIGNS.get(sign) or _ASCII_WORDS.get(word) or quoted or text or word or number or char or " "
-        if is_script and token == "-":
-            pieces.append(token)
+        piece = _ASCII_SIGNS.get(sign) or _ASCII_WORDS.get(word) or quoted or text or word or number or char or " "
+        if is_script and piece == "-":
+            pieces.append(piece)
         else:
-            add_piece(pieces, token)
-        is_script = token in ("^", "_")
+            add_piece(pieces, piece)
+        is_script = piece in ("^", "_")
     return _trim("".join(pieces))
 
 
@@ -406,3 +420,18 @@ def _written(match: re.Match[str]) -> str:
     if match.lastgroup == "single" and not is_formula(tex, match.string[match.end() : match.end() + 1]):
         return match[0]
     return write_tex(tex)
+
+
+def match_formula(text: str, start: int) -> tuple[int, str] | None:
+    r"""Where a formula that begins at ``start`` of a Markdown text ends, and its TeX; None: none begins there.
+
+    Brackets are also escaped where they are no formula's: ``\[1\]``.
+    """
+    match = _DELIMITED.match(text, start)
+    if match is None:
+        return None
+    kind, tex = match.lastgroup, match[match.lastgroup or 0]
+    is_one = is_formula(tex, text[match.end() : match.end() + 1]) if kind == "single" else True
+    if kind in ("round", "square"):
+        is_one = re.search(r"[\\^_{=<>+×]", tex) is not None
+    return (match.end(), tex.strip("`")) if is_one else None

@@ -157,6 +157,28 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree))
 
 
+def fragment_paragraphs(name: str, source: str) -> list[Paragraph]:
+    """Read a piece of HTML within other text: its paragraphs, lists and tables, headings as paragraphs, no images.
+
+    Raises:
+        DataError: Its tags are nested too deep.
+    """
+    from selectolax.lexbor import LexborHTMLParser
+
+    check_depth(name, source)
+    body = LexborHTMLParser(source).body
+    if body is None:
+        return []
+    reader = _Reader(has_frame=False)
+    reader.read(body)
+    paragraphs: list[Paragraph] = []
+    for draft in reader.drafts:
+        if draft.headings:
+            paragraphs.append(Paragraph(draft.headings[-1], split_sentences(draft.headings[-1])))
+        paragraphs += [one for one in draft.paragraphs if one.attachment is None or one.attachment.kind != "image"]
+    return paragraphs
+
+
 def _title(tree: Any, reader: _Reader) -> str:
     """The page's title; its only level-one heading where the title contains that (the rest names the site)."""
     node = tree.css_first("head > title")
@@ -292,7 +314,7 @@ class _Reader:
                 return None
             source = node.text() or ""
             if kind.startswith("math/mml"):
-                return _parsed_mathml(source)
+                return mathml_text(source)
             return write_asciimath(source) if kind.startswith("math/ascii") else write_tex(source)
         match = _MATHS.search(attributes.get("class") or "") if "class" in attributes else None
         if match is None and tag != "mjx-container":
@@ -308,7 +330,7 @@ class _Reader:
         if (math := node.css_first("math")) is not None:
             return write_mathml(math)
         if (source := attributes.get("data-mathml") or "") or (inner := node.css_first("[data-mathml]")) is not None:
-            return _parsed_mathml(source or inner.attributes["data-mathml"] or "")
+            return mathml_text(source or inner.attributes["data-mathml"] or "")
         for query, key in (("[data-latex]", "data-latex"), ("img[alt]", "alt")):
             if (inner := node.css_first(query)) is not None:
                 return write_tex(inner.attributes[key] or "")
@@ -584,11 +606,9 @@ def _table_lines(table: _Table) -> list[str]:
         if names:
             lines.extend(write_rows([names, *cells], 0))
         else:
-            lines.extend(
-                f"{row[0][0]}: {texts[1]}" if row[0] and row[0][3] and width == 2 and all(texts) else written
-                for row, texts in zip(body, cells, strict=True)
-                for written in write_rows([texts], -1)
-            )
+            for row, texts in zip(body, cells, strict=True):
+                is_labelled = width == 2 and row[0] is not None and row[0][3] and not _is_wide(row)
+                lines.append((": " if is_labelled else " | ").join(filter(None, texts)))
         body.clear()
 
     i = 0
@@ -622,7 +642,9 @@ def _table_lines(table: _Table) -> list[str]:
 def _is_wide(row: Sequence[TableCell | None]) -> bool:
     """Whether one cell spans the whole row."""
     first = row[0]
-    return first is not None and first[1] > 1 and all(cell is None or cell is first for cell in row)
+    if first is None or first[1] < 2:
+        return False
+    return all(cell is None or cell is first for cell in row)
 
 
 def _texts(row: Sequence[TableCell | None], names: Sequence[str]) -> list[str]:
@@ -646,7 +668,8 @@ def _stands_over(above: Sequence[TableCell | None], row: Sequence[TableCell | No
     return is_over and not all(cell is row[0] for cell in row)
 
 
-def _parsed_mathml(source: str) -> str:
+def mathml_text(source: str) -> str:
+    """Write the first formula in MathML of a piece of HTML as text."""
     from selectolax.lexbor import LexborHTMLParser
 
     if source.count("<") > MAX_DEPTH:
@@ -663,7 +686,8 @@ def _marks_a_note(node: Any, attributes: Mapping[str, str | None]) -> bool:
         return True
     if "#" in (around.get("href") or "") and parent.text().strip() == node.text().strip():
         return True
-    return node.css_first("a[href*='#']") is not None
+    child = node.first_child
+    return child is not None and not child.is_text_node and node.css_first("a[href*='#']") is not None
 
 
 def _is_left_out(tag: str, attributes: Mapping[str, str | None]) -> bool:

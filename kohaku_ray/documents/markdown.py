@@ -7,15 +7,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html.parser import HTMLParser
+from typing import Any
 
 import yaml
 from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock
+from markdown_it.rules_inline import StateInline
 from markdown_it.tree import SyntaxTreeNode
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, well_formed
+from kohaku_ray.documents.formulas import match_formula, write_tex
+from kohaku_ray.documents.html import fragment_paragraphs, mathml_text
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
+from kohaku_ray.documents.pdf_headers import names_columns, write_rows
+from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
-from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs, written_rows
+from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
 
 MAX_KEYS = 2000  # most keys of a mapping in the front matter, merged keys included
@@ -24,6 +31,16 @@ _INVISIBLE_HTML = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>
 _SPACES = re.compile(r"[^\S\n]+")
 _BREAKING_TAG = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[A-Za-z][^>]*>")
+_READ_AS_HTML = re.compile(
+    r"<(?:table|math|dl|sup|sub|del|s|strike|mjx-container|script\s+type=.?math|tr|td|th)\b|katex", re.I
+)
+_INLINE_TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
+_TABLE_TAG = re.compile(r"<(/?)table\b", re.IGNORECASE)
+_NOTE_MARK = re.compile(r"\[\^([^\]\s^]{1,40})\]")
+_MARKERS = re.compile("[\x01-\x04]")  # which mark raised and lowered characters while a file is read
+MAX_FORMULA_LINES = 500  # most lines of a formula
+MAX_TAGS_ABOVE = 5  # most lines of HTML above the first line of its table
+_MATHS_FENCES = ("math", "latex", "tex", "katex")
 
 
 def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
@@ -37,7 +54,7 @@ def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
     rest the metadata. With ``images``, data URIs and ``<img>`` in HTML are kept, to be read later.
     """
     metadata, body = _front_matter(name, decode_text(name, data))
-    tree = SyntaxTreeNode(_reader().parse(body))
+    tree = SyntaxTreeNode(_reader().parse(_MARKERS.sub("", body)))
     headings = [_inline(node.children[0]) for node in tree.children if node.type == "heading" and node.tag == "h1"]
     doc_id = metadata.pop("document_id", "") or metadata.pop("id", "") or default_doc_id(name)
     title = metadata.pop("title", "") or next(filter(None, headings), "") or doc_id
@@ -47,7 +64,108 @@ def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
 @cache
 def _reader() -> MarkdownIt:
     # the library's default nesting limit: CommonMark's 20 drops deeper text
-    return MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
+    reader = MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
+    reader.inline.ruler.before("escape", "formula", _formula)
+    reader.inline.ruler.before("link", "note_mark", _note_mark)
+    ends: Any = {"alt": ["paragraph", "reference", "blockquote", "list"]}
+    reader.block.ruler.before("fence", "formula_block", _formula_block, ends)
+    reader.block.ruler.before("reference", "note", _note, ends)
+    reader.block.ruler.before("html_block", "html_table", _html_table, ends)
+    return reader
+
+
+def _formula(state: StateInline, silent: bool) -> bool:
+    """Read a formula between dollar signs or escaped brackets, in which nothing is markup."""
+    if state.src[state.pos] not in "$\\":
+        return False
+    match = match_formula(state.src, state.pos)
+    if match is None:
+        return False
+    if not silent:
+        state.push("formula", "", 0).content = match[1]
+    state.pos = match[0]
+    return True
+
+
+def _note_mark(state: StateInline, silent: bool) -> bool:
+    match = _NOTE_MARK.match(state.src, state.pos) if state.src[state.pos] == "[" else None
+    if match is None:
+        return False
+    if not silent:
+        state.push("note_mark", "", 0).content = match[1]
+    state.pos = match.end()
+    return True
+
+
+def _line(state: StateBlock, line: int) -> str:
+    return state.src[state.bMarks[line] + state.tShift[line] : state.eMarks[line]]
+
+
+def _push_lines(state: StateBlock, kind: str, content: str, start: int, end: int) -> bool:
+    token = state.push(kind, "", 0)
+    token.content, token.map = content, [start, end]
+    state.line = end
+    return True
+
+
+def _formula_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Read a formula on lines of its own, some of which may look like a list or a heading."""
+    first = _line(state, start).rstrip()
+    closing = {"$$": "$$", "\\[": "\\]"}.get(first[:2])
+    if closing is None or state.is_code_block(start):
+        return False
+    parts: list[str] = []
+    rest = first[2:]
+    for line in range(start, min(end, start + MAX_FORMULA_LINES)):
+        rest = rest if line == start else _line(state, line).rstrip()
+        if not (rest or line == start):
+            return False
+        if rest.endswith(closing):
+            return silent or _push_lines(state, "formula", "\n".join([*parts, rest[:-2]]), start, line + 1)
+        if closing in rest:
+            return False
+        parts.append(rest)
+    return False
+
+
+def _note(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Read the first line of a note, ``[^1]: text``, as a paragraph that begins with its mark."""
+    line = _line(state, start)
+    match = _NOTE_MARK.match(line)
+    if match is None or line[match.end() : match.end() + 1] != ":" or state.is_code_block(start):
+        return False
+    if silent:
+        return True
+    lines, after = [line[match.end() + 1 :].strip()], start + 1
+    while after < end and not state.isEmpty(after) and not _NOTE_MARK.match(_line(state, after)):
+        lines.append(_line(state, after).strip())
+        after += 1
+    state.push("paragraph_open", "p", 1).map = [start, after]
+    token = state.push("inline", "", 0)
+    token.content, token.map, token.children = f"[{match[1]}] " + "\n".join(lines), [start, after], []
+    state.push("paragraph_close", "p", -1)
+    state.line = after
+    return True
+
+
+def _html_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Read HTML with a table to the table's end, over blank lines."""
+    if state.is_code_block(start) or not _line(state, start).startswith("<") or start < state.env.get("after", 0):
+        return False
+    depth, has_table = 0, False
+    for line in range(start, end):
+        text = _line(state, line)
+        if not depth and (not text or line > start + MAX_TAGS_ABOVE):
+            break
+        for tag in _TABLE_TAG.findall(text):
+            depth += -1 if tag else 1
+            has_table = True
+        if depth <= 0 and has_table:
+            content = "\n".join(_line(state, i) for i in range(start, line + 1))
+            return silent or _push_lines(state, "html_block", content, start, line + 1)
+    if depth:
+        state.env["after"] = end  # its end is missing, which is not searched for again
+    return False
 
 
 def _front_matter(name: str, text: str) -> tuple[dict[str, str], str]:
@@ -94,7 +212,11 @@ def _paragraphs(node: SyntaxTreeNode, images: bool) -> Iterator[Paragraph]:
         for child in node.children:
             yield from _paragraphs(child, images)
         return
-    if node.type in ("fence", "code_block"):
+    if node.type == "html_block" and (paragraphs := _read_html(node.content)) is not None:
+        yield from paragraphs
+        yield from _images(node, images)
+        return
+    if node.type in ("fence", "code_block") and not _is_formula(node):
         text = node.content.strip("\n")
         spans = whole_text(text)
     elif node.type == "table":
@@ -138,6 +260,20 @@ def _tagged_images(source: str) -> Iterator[Paragraph]:
             yield Paragraph(caption, split_sentences(caption), attachment=attachment)
 
 
+def _is_formula(node: SyntaxTreeNode) -> bool:
+    return node.type == "formula" or (node.type == "fence" and node.info.strip() in _MATHS_FENCES[:1])
+
+
+def _read_html(source: str) -> list[Paragraph] | None:
+    """The paragraphs of a block of HTML with a table, formula or raised characters; None: it is read line by line."""
+    if _READ_AS_HTML.search(source) is None:
+        return None
+    try:
+        return fragment_paragraphs("the HTML", source)
+    except DataError:
+        return None
+
+
 def _block_lines(node: SyntaxTreeNode) -> list[str]:
     """The lines of a block as a reader sees them; list items keep their markers, inner lists their indent."""
     if node.type in ("bullet_list", "ordered_list"):
@@ -147,8 +283,12 @@ def _block_lines(node: SyntaxTreeNode) -> list[str]:
         return [line for marker, item in zip(markers, items, strict=True) for line in _item(marker, item)]
     if node.type == "table":
         return _rows(node)
+    if _is_formula(node):
+        return [plain_scripts(write_tex(node.content))]
     if node.type in ("fence", "code_block"):
         return node.content.strip("\n").split("\n")
+    if node.type == "html_block" and (paragraphs := _read_html(node.content)) is not None:
+        return [line for paragraph in paragraphs for line in paragraph.text.split("\n")]
     if node.type == "html_block":
         return [line.strip() for line in _html_text(node.content).split("\n") if line.strip()]
     if node.type in ("paragraph", "heading"):
@@ -169,26 +309,71 @@ def _rows(table: SyntaxTreeNode) -> list[str]:
         for row in part.children
     ]
     names, *body = rows
-    return written_rows([names, *filter(any, body)], has_header=True)
+    body = list(filter(any, body))
+    if not any(names) and body:  # a header that is left empty stands over the table's own
+        return write_rows(body, 0 if names_columns(body, set_apart=False) else -1)
+    return write_rows([names, *body], 0)
 
 
 def _inline(node: SyntaxTreeNode) -> str:
-    """Readable text of inline markup: no asterisks, links by their text, images left out."""
-    return _SPACES.sub(" ", "".join(_pieces(node))).strip()
+    """Readable text of inline markup: no asterisks, links by their text, images and deleted text left out."""
+    return _SPACES.sub(" ", plain_scripts("".join(_pieces(node)))).strip()
 
 
 def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
-    for child in node.children:
+    children = node.children
+    closings: dict[str, int] = {}  # tag → where it is closed last
+    for i, child in enumerate(children):
+        if child.type == "html_inline" and child.content.startswith("</"):
+            closings[child.content[2:-1].strip().lower()] = i
+    i, in_link = 0, node.type == "link" and "#" in str(node.attrs.get("href", ""))
+    while i < len(children):
+        child = children[i]
+        i += 1
         if child.type in ("text", "code_inline"):
             yield child.content
         elif child.type == "softbreak":
             yield " "
         elif child.type == "hardbreak":
             yield "\n"
+        elif child.type == "formula":
+            yield write_tex(child.content)
+        elif child.type == "note_mark":
+            yield f"{MARK}{child.content}{END}"
         elif child.type == "html_inline":
-            yield "\n" if _BREAKING_TAG.match(child.content) else ""
-        elif child.type != "image":
+            tag = _INLINE_TAG.match(child.content)
+            name = tag[2].lower() if tag else ""
+            is_closing = tag is not None and tag[1] == "/"
+            if name in ("del", "s", "strike", "math") and not is_closing and i <= closings.get(name, 0):
+                end = next(k for k in range(i, len(children)) if _closes(children[k], name))
+                if name == "math":
+                    yield mathml_text("".join(_source(part) for part in children[i - 1 : end + 1]))
+                i = end + 1
+            elif name in ("sup", "sub"):
+                follows = children[i] if i < len(children) else None
+                is_mark = in_link or (follows is not None and follows.type == "link" and "#" in str(follows.attrs))
+                yield END if is_closing else LOWER if name == "sub" else MARK if is_mark else RAISE
+            elif name == "a":
+                in_link = not is_closing and "#" in child.content
+            else:
+                yield "\n" if _BREAKING_TAG.match(child.content) else ""
+        elif child.type not in ("image", "s"):
             yield from _pieces(child)
+
+
+def _closes(node: SyntaxTreeNode, name: str) -> bool:
+    return node.type == "html_inline" and node.content[:-1].lower().rstrip() == f"</{name}"
+
+
+def _source(node: SyntaxTreeNode) -> str:
+    """The HTML of a piece of inline text."""
+    return node.content if node.type == "html_inline" else html.escape("".join(_pieces(node)) or node.content)
+
+
+def plain_scripts(text: str) -> str:
+    """Write raised and lowered characters, those of Unicode too, by the one rule."""
+    text = write_scripts(text)
+    return text if text.isascii() else plain_maths(text)
 
 
 def _html_text(source: str) -> str:

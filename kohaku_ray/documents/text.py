@@ -279,9 +279,7 @@ def fill_spans(rows: Sequence[Sequence[TableCell]]) -> list[list[TableCell | Non
                 if cell[2] > 1:
                     carried[len(cells)] = cell, cell[2] - 1
                 cells.append(cell)
-        for column in range(len(cells), max(carried, default=-1) + 1):
-            if row or column in carried:
-                cells.append(take(column))
+        cells += [take(column) for column in range(len(cells), max(carried, default=-1) + 1)]
         budget -= sum(len(cell[0]) + 1 if cell else 1 for cell in cells)
         if budget < 0:
             return [list(row) for row in rows]

@@ -215,3 +215,85 @@ def test_12_mb_take_bounded_time():
     document = parse(source)
     assert time.process_time() - start < 30
     assert len(document.sections[0].paragraphs) == 150_000
+
+
+STACKED = "Model: GPT-3; Energy, MWh: 1,287; Energy, kWh per query: 0.3 [1]"
+VALUES = "<tr><td>GPT-3<td>1,287<td>0.3<sup>1</sup>"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        f"<tr><th rowspan=2>Model<th colspan=2>Energy<tr><th>MWh<th>kWh per query{VALUES}",
+        f"<tr><td rowspan=2>Model<td colspan=2>Energy<tr><td>MWh<td>kWh per query{VALUES}",
+        f"<tr><td><td colspan=2>Energy<tr><td>Model<td>MWh<td>kWh per query{VALUES}",
+        f"<thead><tr><td rowspan=2>Model<td colspan=2>Energy<tr><td>MWh<td>kWh per query</thead>{VALUES}",
+    ],
+)
+def test_the_rows_of_a_header_are_joined(table):
+    assert body(f"<table>{table}</table>") == [STACKED]
+    assert texts(parse_file("x.md", f"Text.\n\n<table>\n\n{table}\n</table>\n".encode())) == ["Text.", STACKED]
+
+
+def test_spans_are_filled_and_no_value_is_lost():
+    head = "<table><tr><th>Model<th>MWh<th>kWh"
+    assert body(
+        f"{head}<tr><td rowspan=2>A<td>1<td>2<tr><td colspan=2>3<tr><td colspan=3>Large<tr><td>B<td>4<td>5<td>6"
+    ) == ["Model: A; MWh: 1; kWh: 2\nModel: A; MWh: 3; kWh: 3\nLarge\nModel: B; MWh: 4; kWh: 5; 6"]
+    assert body(f"{head}<tr><td>A<td>1<td>2<tr><th>Model<th>t<th>kg<tr><td>B<td>3<td>4</table>") == [
+        "Model: A; MWh: 1; kWh: 2\nModel: B; t: 3; kg: 4"
+    ]
+    assert body("<table><tr><th>Country<th>2020<th>2021<tr><td>France<td>5<td>6</table>") == [
+        "Country: France; 2020: 5; 2021: 6"
+    ]
+    assert body("<table><tr><th>PUE<td>1.12<tr><th>WUE<td>1.8</table>") == ["PUE: 1.12\nWUE: 1.8"]
+
+
+def test_a_table_in_a_table_keeps_its_names():
+    inner = "<table><tr><th>Model<th>Power<tr><td>H100<td>700 W</table>"
+    assert body(f"<table><tr><td>Site A {inner}<td>Site B <table><tr><td>x</table></table>") == [
+        "Site A | Site B x",
+        "Model: H100; Power: 700 W",
+    ]
+
+
+def test_overlapping_spans_are_bounded():
+    start = time.process_time()
+    (text,) = body(f"<table>{'<tr><td colspan=100 rowspan=100>x<td>y' * 10_000}</table>")
+    assert time.process_time() - start < 10
+    assert text.count("x") == 10_000
+    assert body("<table><tr><th>A<th>B<th>C<tr><td>1<td rowspan=2>2<td>3<tr><td colspan=2>4<td>5</table>") == [
+        "A: 1; B: 2; C: 3\nA: 4; B: 4; C: 5"
+    ]
+
+
+def test_raised_and_lowered_characters_follow_the_one_rule():
+    link = '<a href="#fn1"><sup>1</sup></a>'
+    assert body(
+        f"<p>1.58<sup>2</sup> and 10<sup><i>9</i></sup>, m<sup>2</sup>, CO<sub>2</sub>, 21<sup>st</sup>, 10{link}."
+    ) == ["1.58 [2] and 10^9, m^2, CO2, 21st, 10 [1]."]
+    assert body(
+        '<p>A word<sup class=reference><a href="#c">[1]</a></sup>, 10⁹, 1.58²</p><pre>10<sup>9</sup></pre>'
+    ) == [
+        "A word [1], 10^9, 1.58 [2]",
+        "10^9",
+    ]
+    table = "<table><tr><th>Cost<sup>a</sup><th>m<sup>2</sup><tr><td>0.3<sup>1</sup><td>5</table>"
+    assert body(f"<h1>10<sup>9</sup> W</h1><p>x{table}") == ["x", "Cost [a]: 0.3 [1]; m^2: 5"]
+
+
+def test_a_term_stands_with_its_definition_and_deleted_text_is_dropped():
+    assert body("<dl><dt>PUE</dt><dd>1.12</dd><dt>A<dt>B:<dd>one<dd>two<dt>last</dl>") == [
+        "PUE: 1.12",
+        "A, B: one",
+        "two",
+        "last",
+    ]
+    assert body("<dl><dt>Parts<dd><ul><li>a<li>b</ul><dt>Code<dd><pre>x</pre></dl>") == [
+        "Parts",
+        "- a\n- b",
+        "Code",
+        "x",
+    ]
+    assert body("<ul><li><dl><dt>PUE<dd>1.12</dl></ul>") == ["- PUE: 1.12"]
+    assert body("<p><del>5</del><s>6</s><strike>7</strike><i style='text-decoration:line-through'>8</i> 9") == ["9"]

@@ -80,7 +80,7 @@ def test_inline_markup_becomes_readable_text():
         "A **bold** *word*, `x_y`, [a link](http://a.b), ~~old~~, H<sub>2</sub>O &amp; \\*more\\*.\n"
         "Next  \nline<br>end."
     ).text
-    assert text == "A bold word, x_y, a link, old, H2O & *more*. Next\nline\nend."
+    assert text == "A bold word, x_y, a link, , H2O & *more*. Next\nline\nend."
 
 
 def test_a_list_is_one_paragraph_of_lines():
@@ -142,3 +142,35 @@ def test_merges_that_double_a_mapping_are_refused():
         parse_file("x.md", "\n".join(["---", *lines, "---", "Text."]).encode())
     merged = "---\na: &a {year: 2024}\n<<: *a\n---\nText."
     assert parse_file("x.md", merged.encode()).metadata == {"year": "2024"}
+
+
+def test_a_table_in_html_is_read_to_its_end():
+    head = "<tr><th>Model</th><th>Power</th></tr>"
+    for source in (
+        f"<table>{head}<tr><td>H100</td><td>700 W</td></tr></table>",
+        f"<html><body><table>\n{head}\n\n    <tr><td>H100</td>\n\n<td>700 W</td></tr>\n</table></body></html>",
+        f"<div>\n<table>\n\n{head}<tr><td>H100<td>700 W</table>\n</div>",
+    ):
+        document = parse(f"# Power\n\nBefore.\n{source}\n\nAfter *it*.\n")
+        assert outline(document) == [("Power", ["Before.", "Model: H100; Power: 700 W", "After it."])]
+        assert document.sections[0].paragraphs[1].attachment == Attachment("table", None, None)
+    assert outline(parse("Text.\n\n<table>\n<tr><td>a\n\nno *end*")) == [("notes", ["Text.", "a", "no end"])]
+    assert only("- item\n- <table><tr><th>A<th>B<tr><td>1<td>2</table>").text == "- item\n- A: 1; B: 2"
+
+
+def test_a_header_that_is_left_empty_stands_over_the_tables_own():
+    assert only("| | |\n|---|---|\n| Model | Power |\n| H100 | 700 |\n").text == "Model: H100; Power: 700"
+
+
+def test_raised_characters_notes_and_deleted_text():
+    text = (
+        "10<sup>9</sup>, 1.58<sup>2</sup>, 10[<sup>9</sup>](#n), 10<a href='#n'><sup>9</sup></a>, "
+        "CO<sub>2</sub>, 1.58[^b]\n"
+        "and ~~old 5~~ new 6 <del>a *7*</del> <s>8</s>.\n\n[^b]: word\n[^c]: A note. It is\n  long.\n"
+    )
+    assert [part.text for part in parse(text).sections[0].paragraphs] == [
+        "10^9, 1.58 [2], 10 [9], 10 [9], CO2, 1.58 [b] and new 6 .",
+        "[b] word",
+        "[c] A note. It is long.",
+    ]
+    assert only("| E (10<sup>9</sup>) | B |\n|---|---|\n| 0.3<sup>1</sup> | 2 |").text == "E (10^9): 0.3 [1]; B: 2"

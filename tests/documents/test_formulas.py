@@ -1,0 +1,148 @@
+"""Formulas in HTML and Markdown, however they are written: read once, as text with its numbers."""
+
+import time
+
+import pytest
+from kit.trees import texts
+
+from kohaku_ray.documents.formulas import MAX_FORMULA_CHARS, write_asciimath, write_delimited, write_tex
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.documents.raised import write_scripts
+
+
+def body(text, name="page.html"):
+    return texts(parse_file(name, text.encode()))
+
+
+STRUCTURE = "<mrow><mi>E</mi><mo>=</mo><mi>m</mi><msup><mi>c</mi><mn>2</mn></msup></mrow>"
+TEX = '<annotation encoding="application/x-tex">E=mc^2</annotation>'
+KATEX = (
+    f'<span class="katex"><span class="katex-mathml"><math><semantics>{STRUCTURE}{TEX}</semantics></math></span>'
+    '<span class="katex-html" aria-hidden="true"><span>E</span><span>=</span><span>mc2</span></span></span>'
+)
+WIKIPEDIA = (
+    '<span class="mwe-math-element"><span class="mwe-math-mathml-inline" style="display: none;"><math><semantics>'
+    f"{STRUCTURE}</semantics></math></span>"
+    '<img src="x.svg" class="mwe-math-fallback-image-inline" aria-hidden="true" alt="{\\displaystyle E=mc^{2}}"></span>'
+)
+MATHJAX_2 = (
+    '<span class="MathJax_Preview">E=mc2</span><span class="MathJax"><nobr>E=mc2</nobr><span class='
+    f'"MJX_Assistive_MathML"><math>{STRUCTURE}</math></span></span>'
+    '<script type="math/tex; mode=display">E=mc^2</script>'
+)
+MATHJAX_3 = (
+    '<mjx-container class="MathJax" jax="CHTML"><mjx-math aria-hidden="true"><mjx-mi>E</mjx-mi></mjx-math>'
+    f"<mjx-assistive-mml><math>{STRUCTURE}</math></mjx-assistive-mml></mjx-container>"
+)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        f"<math>{STRUCTURE}</math>",
+        f'<math alttext="E=mc^{{2}}">{STRUCTURE}</math>',
+        f'<math alttext="E equals m c squared">{STRUCTURE}</math>',
+        "<math><mi>E</mi><mo>=</mo><mi>m</mi><mo>&InvisibleTimes;</mo><msup><mi>c</mi><mn>2</mn></msup></math>",
+        KATEX,
+        WIKIPEDIA,
+        '<img class="mwe-math-fallback-image-inline" alt="{\\displaystyle E=mc^{2}}" src="x.svg">',
+        '<script type="math/tex">E=mc^2</script>',
+        f"<script type=math/mml><math>{STRUCTURE}</math></script>",
+        MATHJAX_2,
+        MATHJAX_3,
+        '<mjx-container><mjx-math data-latex="E=mc^2"></mjx-math></mjx-container>',
+        "\\(E=mc^2\\)",
+        "$$E=mc^2$$",
+    ],
+)
+def test_a_formula_of_a_page_is_read_once(formula):
+    assert body(f"<p>So {formula} holds.</p>") == ["So E = m c^2 holds."]
+
+
+@pytest.mark.parametrize("where", ["<p>{}</p>", "<ul><li>{}</ul>", "<table><tr><th>a<th>b<tr><td>{}<td>1</table>"])
+def test_a_number_of_a_formula_keeps_its_power_everywhere(where):
+    number = '<math alttext="1.3\\times 10^{9}"><mn>1.3</mn><mo>×</mo><msup><mn>10</mn><mn>9</mn></msup></math>'
+    assert "1.3 × 10^9" in body(where.format(number))[0]
+
+
+@pytest.mark.parametrize(
+    ("tex", "text"),
+    [
+        (r"1.3\times 10^{9}", "1.3 × 10^9"),
+        (r"10^{-3}", "10^-3"),
+        (r"\frac{a}{b}", "a/b"),
+        (r"\dfrac{a+b}{2c}", "(a + b)/(2c)"),
+        (r"\mathrm{CO_2}", "CO2"),
+        (r"\text{CO}_2\text{e}", "CO2e"),
+        (r"1{,}287\,\text{MWh}", "1,287 MWh"),
+        (r"1\,287\ \mathrm{MWh}", "1,287 MWh"),
+        (r"25^{\circ}C", "25°C"),
+        (r"21^{st}", "21st"),
+        (r"1287^{a}", "1287 [a]"),
+        (r"P_{\text{max}} = 300\,\mathrm{W}", "P_max = 300 W"),
+        (r"\sum_{i=1}^{n} x_i", "∑_(i=1)^n x_i"),
+        (r"\left( \frac{1}{2} \right)^{2}", "(1/2)^2"),
+        (r"\sqrt{x+1} \leq -5", "√(x + 1) ≤ -5"),
+        (r"3.5 \pm 0.2\%", "3.5 ± 0.2%"),
+        (r"\SI{5}{kWh}", "5 kWh"),
+    ],
+)
+def test_tex_is_text(tex, text):
+    assert write_tex(tex) == text
+    assert body(f"So ${tex}$ it is.", "x.md") == [f"So {text} it is."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from $5 and $10 on", "US$5-$10", "$5/h, or 10$ a day", "$HOME/$USER", "from $5 million to 10$ million", "5$"],
+)
+def test_a_price_is_no_formula(text):
+    assert write_delimited(text) == text
+    assert body(text, "x.md") == [text]
+
+
+def test_a_formula_that_is_a_script_belongs_to_the_text_before_it():
+    text = "10$^{9}$ of CO$_2$, 5 m$^2$, 1.58$^{2}$ found"
+    assert write_scripts(write_delimited(text)) == "10^9 of CO2, 5 m^2, 1.58 [2] found"
+    assert body(text, "x.md") == ["10^9 of CO2, 5 m^2, 1.58 [2] found"]
+
+
+def test_formulas_of_markdown():
+    text = "$$\n\\frac{E}{2}\n- x\n= 5\n$$\n\n```math\nE = mc^2\n```\n\n\\[\nE=mc^2\n\\]\n\n"
+    text += "\\[1\\] and \\(3.8\\), `$x$` $`a+b`$"
+    assert body(text, "x.md") == ["E/2 - x = 5", "E = m c^2", "E = m c^2", "[1] and (3.8), $x$ a + b"]
+    inline = 'So <math alttext="1.3\\times 10^{9}"><mn>1.3</mn><mo>&times;</mo></math> is.'
+    assert body(inline, "x.md") == ["So 1.3 × 10^9 is."]
+
+
+def test_code_holds_no_formula():
+    assert body("<p>Say <code>$a$ \\(b\\)</code>.</p><pre>$x^2$</pre>") == ["Say $a$ \\(b\\).", "$x^2$"]
+
+
+def test_asciimath_where_the_page_loads_it():
+    assert write_asciimath('1.3 xx 10^-9 "kWh"') == "1.3 × 10^-9 kWh"
+    assert body("<script src=MathJax.js?config=AM_CHTML></script><p>So `1.3 xx 10^9`.</p>") == ["So 1.3 × 10^9."]
+    assert body('<p>So <script type="math/asciimath">a/b</script>.</p>') == ["So a/b."]
+    assert body("<p>Not `a xx b`.</p>") == ["Not `a xx b`."]
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        f"<math>{'<mrow><mi>x</mi><mo>+</mo></mrow>' * 30_000}</math>",
+        f"<math>{'<msup><mi>x</mi>' * 900}{'</msup>' * 900}</math>",
+        f"\\({'{a+' * 2000}\\)",
+        "\\( " * 30_000,
+        "$a " * 30_000,
+        f'<script type="math/tex">{"x^{" * 30_000}</script>',
+    ],
+)
+def test_a_formula_of_any_size_takes_bounded_time(formula):
+    start = time.process_time()
+    assert body(f"<p>So {formula} ends.</p>")[0].endswith("ends.")
+    assert time.process_time() - start < 8
+
+
+def test_the_longest_formula_is_kept_as_written():
+    tex = "a+" * MAX_FORMULA_CHARS
+    assert write_tex(tex) == tex
