@@ -100,19 +100,21 @@ def file_name(name: str) -> str:
 
 
 def default_doc_id(name: str) -> str:
-    """The default id of a document: its file's name without the suffix."""
-    return PurePosixPath(file_name(name)).stem
+    """The default id of a document: its file's name without the suffix, its letters composed (NFC)."""
+    return unicodedata.normalize("NFC", PurePosixPath(file_name(name)).stem)
 
 
 def valid_doc_id(doc_id: str, name: str) -> str:
     """Return an id that may be part of a node id (``doc:sec0:p2``) and of a citation (``[ref_id=doc]``).
 
     Letters, digits, ``.``, ``_``, ``-`` and single spaces between them are kept. Every run of other characters becomes
-    a hyphen, and a digest of the whole id follows, so that two ids stay two.
+    a hyphen, and a digest of the whole id follows, so that two ids stay two. Accents, which macOS writes apart, are
+    composed (NFC).
 
     Raises:
         DataError: The id is blank or longer than `MAX_ID_CHARS`.
     """
+    doc_id = unicodedata.normalize("NFC", doc_id)
     fault = "is empty" if not doc_id.strip() else ""
     if len(doc_id) > MAX_ID_CHARS:
         fault = f"has {len(doc_id)} characters, at most {MAX_ID_CHARS} are allowed"

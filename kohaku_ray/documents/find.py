@@ -42,6 +42,11 @@ def passed_over(paths: Sequence[str]) -> list[str]:
     return sorted(name for name in names if suffix(name) not in FORMATS)
 
 
+def shown_name(path: str) -> str:
+    r"""A path of this machine; bytes that are not UTF-8 are written ``\\xff``, under which no file can be opened."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def links_out(paths: Sequence[str]) -> list[str]:
     """List the links in local directories that lead out of them, which ``find_files`` does not follow unasked."""
     found: list[str] = []
@@ -91,7 +96,7 @@ def _walk(directory: str, links: list[str] | None = None) -> Iterator[str]:
         if links is None or not os.path.islink(path):
             return False
         is_out = os.path.commonpath([root, os.path.realpath(path)]) != root
-        links.extend([path] if is_out else [])
+        links.extend([shown_name(path)] if is_out else [])
         return is_out
 
     def fail(error: OSError) -> None:
@@ -103,7 +108,7 @@ def _walk(directory: str, links: list[str] | None = None) -> Iterator[str]:
         for name in files:
             path = os.path.join(folder, name)
             if not _hidden(name) and not leads_out(path):
-                yield os.path.relpath(path, directory)
+                yield shown_name(os.path.relpath(path, directory))
 
 
 def _expand_remote(path: str, filesystem: Any, inner: str) -> list[str]:

@@ -53,12 +53,12 @@ _FRACTIONS = words_of("frac dfrac tfrac cfrac sfrac nicefrac")
 _WIDE = words_of("quad qquad enspace thinspace space nobreakspace hspace hskip")
 _SILENT = words_of(
     """displaystyle textstyle scriptstyle scriptscriptstyle limits nolimits left right middle big Big bigg Bigg bigl
-    bigr Bigl Bigr biggl biggr Biggl Biggr nonumber notag hline centering strut mathstrut ensuremath mathbb mathcal mathfrak
-    mathscr overline underline bar hat tilde vec dot ddot widehat widetilde overrightarrow underbrace overbrace boxed
-    cancel bf it rm tt cal mathbin mathrel mathord mathopen mathclose textcolor"""
+    bigr Bigl Bigr biggl biggr Biggl Biggr nonumber notag hline centering strut mathstrut ensuremath mathbb mathcal
+    mathfrak mathscr overline underline bar hat tilde vec dot ddot widehat widetilde overrightarrow underbrace overbrace
+    boxed cancel bf it rm tt cal mathbin mathrel mathord mathopen mathclose textcolor"""
 )
 _WITH_SETTING = words_of("color textcolor hspace vspace phantom begin end label")  # whose first argument is no text
-_JOINED = words_of("mm cm dm km kg mg ml cl ms ns ps hr kw mw px pm um in ft yd mi oz lb eq id ex dt dx dy dz")
+_JOINED = words_of("mm cm dm km kg mg ml cl ms ns ps hr kw mw px pm um in ft yd mi oz lb eq id dt dx dy")
 _TOKEN = re.compile(r"\\([A-Za-z]+)\*?|\\(.)|(\d+(?:[.,]\d+)*)|([^\W\d_]+)|([\s~]+)|(.)", re.DOTALL)
 _RELATIONS = frozenset("=<>≤≥≲≳≠≈≅≡∝≪≫→⇒↦←⇐↔⇔∈∉⊂⊆⊃⊇∪∩∖×÷∧∨⊕⊗~")
 _SIGNS = frozenset("+-±∓·")  # of a number, or between two

@@ -79,6 +79,9 @@ _END = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _FIELD = re.compile(r"^(Title|Author|Translator|Language):[ \t]*(\S.*(?:\n[ \t]+\S.*)*)", re.MULTILINE)
+_FIELDS_ABOVE = re.compile(
+    r"\s*(?=Title:)(?:(?:Title|Author|Translator|Language):[ \t]*\S.*(?:\n[ \t]+\S.*)*(?:\n\s*|\Z))+"
+)
 _JOIN = {"Title": " ", "Author": ", ", "Translator": ", ", "Language": ", "}
 _CREDIT = re.compile(
     r"(?:E-text prepared by|(?:This e-?text was )?produced by|Transcribed (?:from|by))\b", re.IGNORECASE
@@ -122,6 +125,8 @@ def parse_novel(name: str, data: bytes) -> Document:
     """
     text = _decode(name, data)
     header, body = _book(text)
+    if not header and (match := _FIELDS_ABOVE.match(body)):
+        header, body = match[0], body[match.end() :]
     fields = {match[1].lower(): re.sub(r"\s*\n\s*", _JOIN[match[1]], match[2]) for match in _FIELD.finditer(header)}
     doc_id = default_doc_id(name)
     title = fields.pop("title", doc_id)

@@ -6,9 +6,10 @@ import codecs
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 from urllib.parse import unquote
 
@@ -51,7 +52,9 @@ def read_rows(
         import pyarrow.parquet as pq
 
         try:
-            rows: list[Mapping[str, Any]] = pq.read_table(io.BytesIO(data)).to_pylist()
+            table = pq.read_table(io.BytesIO(data))
+            _check_columns(name, table.column_names)
+            rows: list[Mapping[str, Any]] = table.to_pylist()
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{name} is not Parquet: {error}") from None
         return rows
@@ -59,12 +62,79 @@ def read_rows(
         return list(_json_lines(name, data, rejects))
     if suffix == "csv":
         try:
-            text = data.decode("utf-8-sig")
+            is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            text = data.decode("utf-16" if is_wide else "utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
-        csv.field_size_limit(2**31 - 1)
-        return list(csv.DictReader(io.StringIO(text, newline="")))
+        return read_cells(name, text)[1]
     raise DataError(f"{name}: {what} are read from .csv, .jsonl or .parquet, not .{suffix}")
+
+
+MAX_HEADER_CHARS = 100_000  # of a CSV, that are looked at for its separator
+_SEPARATORS = ",;\t"  # of columns; the one that makes the most of the header is read
+_SEPARATOR_LINE = re.compile(r"\"?sep=([^\w\s\"]|\t)\"?[^\S\t\n]*(?:\r\n?|\n)", re.IGNORECASE)
+
+
+def separator_of(text: str) -> tuple[str, int]:
+    """Which character separates the columns of a CSV, and where its header begins, below a line ``sep=;``."""
+    if match := _SEPARATOR_LINE.match(text):
+        return match[1], match.end()
+    header = next((line for line in text[:MAX_HEADER_CHARS].splitlines() if line.strip()), "")
+    counts = {separator: len(next(csv.reader([header], delimiter=separator), ())) for separator in _SEPARATORS}
+    return max(_SEPARATORS, key=counts.__getitem__), 0
+
+
+def read_cells(name: str, text: str) -> tuple[list[str], list[Mapping[str, Any]]]:
+    """Read the header of a CSV, and its rows as texts by column; a missing cell at a row's end is None.
+
+    Raises:
+        DataError: A quote is not closed, a row has more cells than the header, or a column is there twice.
+    """
+    separator, start = separator_of(text)
+    rows: list[Mapping[str, Any]] = []
+    header: list[str] | None = None
+    limit = csv.field_size_limit(2**31 - 1)
+    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
+    n_above = text.count("\n", 0, start)
+    try:
+        while True:
+            line = n_above + reader.line_num + 1
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                raise DataError(
+                    f"{name}: line {line} is not CSV ({error} at line {n_above + reader.line_num}): close its "
+                    "quotes, and double the quotes within a text"
+                ) from None
+            if cells is None:
+                return header or [], rows
+            if header is None:
+                header = [cell.strip() for cell in cells]
+                _check_columns(name, header)
+            elif cells:
+                if any(map(str.strip, cells[len(header) :])):
+                    raise DataError(
+                        f"{name}: line {line} has {len(cells)} cells, the header has {len(header)}: put texts with "
+                        f"{'commas' if separator == ',' else repr(separator)} in double quotes"
+                    )
+                rows.append(dict(zip_longest(header, cells[: len(header)])))
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _check_columns(name: str, columns: Sequence[str]) -> None:
+    doubled = next((column for column, n in Counter(columns).items() if column and n > 1), None)
+    if doubled is not None:
+        raise DataError(f"{name} has two columns called {doubled!r}: rename or remove one.")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, none of whose keys is there twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        doubled = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
+        raise DataError(f"the key {doubled[:40]!r} is there twice: rename or remove one")
+    return values
 
 
 def cell_of(value: Any) -> str:
@@ -82,13 +152,15 @@ def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode())
+            row = json.loads(line.decode(), object_pairs_hook=_object)
             if isinstance(row, dict):
                 yield row
                 continue
             reason = f"a {type(row).__name__}, expected an object"
         except UnicodeDecodeError as error:
             reason = f"not UTF-8 at byte {error.start}: save it as UTF-8"
+        except DataError as error:
+            reason = str(error)
         except RecursionError:
             reason = "not JSON (nested too deep)"
         except ValueError as error:  # also an integer of thousands of digits
@@ -101,10 +173,10 @@ def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -
 ROW_FORMATS = (".jsonl", ".ndjson", ".parquet")
 """Suffixes of files with a document per row; they are read where they are named, not found in directories."""
 
-IDS = ("document_id", "doc_id", "id")
+IDS = ("document_id", "doc_id", "id", "_id")
 """Columns of a document's id; the first one present is read. Default: the file's name and the row's number."""
 
-TEXTS = ("text", "content", "body")  # columns of its text, likewise
+TEXTS = ("text", "content", "body", "contents")  # columns of its text, likewise
 
 
 def parse_rows(name: str, data: bytes) -> Parsed:
@@ -118,7 +190,9 @@ def parse_rows(name: str, data: bytes) -> Parsed:
     columns = dict.fromkeys(column for row in rows for column in row)
     if rows and not {*TEXTS, "sections"} & columns.keys():
         shown = ", ".join(list(columns)[:12]) or "none"
-        raise DataError(f"{name} has no column {' or '.join(TEXTS)}; its columns are {shown}: rename that of the text.")
+        raise DataError(
+            f"{name} has no column {' or '.join(TEXTS[:3])}; its columns are {shown}: rename that of the text."
+        )
     documents: list[Document] = []
     for number, row in enumerate(rows):
         try:
@@ -138,7 +212,11 @@ def _document(default: str, row: Mapping[str, Any]) -> Document:
         raise DataError(
             f"{' and '.join(name for name in TEXTS if name in row) or TEXTS[0]} is empty: fill in or remove it"
         )
-    title = well_formed(cell_of(row.get("title"))).strip() or doc_id
+    title = well_formed(cell_of(row.get("title"))).strip()
+    if not title and "contents" in row and "doc_id" not in row and "\n" in text:  # FlashRAG: the title, then the text
+        title, text = (part.strip() for part in text.split("\n", 1))
+        title = title.strip('"')
+    title = title or doc_id
     metadata = flat_metadata(
         {key: value for key, value in row.items() if key not in {*IDS, *TEXTS, "title", "sections"}}
     )
@@ -192,16 +270,20 @@ def csv_rows(name: str, text: str, required: Sequence[str], way_out: str) -> lis
     limit = csv.field_size_limit(MAX_CELL_CHARS)
     rows: list[tuple[int, dict[str, str] | str]] = []
     header: list[str] | None = None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    separator, start = separator_of(text)
+    n_above = text.count("\n", 0, start)
+    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
     try:
         while True:
-            line = reader.line_num + 1
+            line = n_above + reader.line_num + 1
             try:
                 cells = [cell.strip() for cell in next(reader)]
             except StopIteration:
                 break
             except csv.Error as error:
-                reason = f"is not CSV ({error} at line {reader.line_num}): quote texts and double quotes in them"
+                reason = (
+                    f"is not CSV ({error} at line {n_above + reader.line_num}): quote texts and double quotes in them"
+                )
                 if header is None:
                     raise DataError(f"{name} {reason}.") from None
                 rows.append((line, reason))
@@ -229,9 +311,7 @@ def _header(name: str, cells: Sequence[str], required: Sequence[str], way_out: s
         shown = ", ".join(repr(column[:40]) for column in header[:12]) or "none"
         lacks = f"the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
         raise DataError(f"{name} lacks {lacks}; its columns are {shown}: {way_out}.")
-    repeated = next((column for column, n in Counter(header).items() if column and n > 1), None)
-    if repeated:
-        raise DataError(f"{name} has two columns called {repeated!r}: rename or remove one.")
+    _check_columns(name, header)
     return header
 
 

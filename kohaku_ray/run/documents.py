@@ -7,9 +7,11 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from kohaku_ray.config import Config
+from kohaku_ray.documents.content import default_doc_id, valid_doc_id
 from kohaku_ray.documents.figures import ImageSource, images_of, map_images, recaptioned
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.kohakurag import write_kohakurag
@@ -24,8 +26,29 @@ from kohaku_ray.run.sources import find_sources, read_metadata, resolve, resolve
 from kohaku_ray.storage import make_directory, publish
 
 
-def parse_source(file: str, config: Config) -> Parsed:
-    """Parse a file; one that cannot be used is a reject."""
+def default_ids(files: Sequence[str]) -> dict[str, str]:
+    """Ids of the files whose names are equal but for their folders: ``x-report``, ``y-report``.
+
+    As few folders are named as tell them apart. Files of one folder, ``a.txt`` and ``a.pdf``, keep one id.
+    """
+    by_id: dict[str, list[str]] = {}
+    for file in files:
+        by_id.setdefault(default_doc_id(file), []).append(file)
+    ids: dict[str, str] = {}
+    for doc_id, same in by_id.items():
+        folders = {file: PurePosixPath(file).parts[:-1] for file in same}
+        if len(set(folders.values())) > 1:
+            n = 1
+            while len({parts[-n:] for parts in folders.values()}) < len(set(folders.values())):
+                n += 1
+            ids |= {
+                file: "-".join((*(part.strip("/") for part in parts[-n:]), doc_id)) for file, parts in folders.items()
+            }
+    return ids
+
+
+def parse_source(file: str, config: Config, default_id: str | None = None) -> Parsed:
+    """Parse a file; one that cannot be used is a reject. ``default_id`` replaces an id that is the file's name."""
     documents, form = config.documents, document_format(config)
     images = ImageSource(None if documents.images is None else resolve(documents.images))
     try:
@@ -39,7 +62,11 @@ def parse_source(file: str, config: Config) -> Parsed:
         )
         kept = tuple(without_repeated(one, file, documents.timeout_s) for one in parsed.documents)
         parsed = replace(parsed, documents=kept)
+        if default_id is not None and len(kept) == 1 and kept[0].doc_id == valid_doc_id(default_doc_id(file), file):
+            parsed = replace(parsed, documents=(replace(kept[0], doc_id=valid_doc_id(default_id, file)),))
     except DataError as error:
+        if "\\x" in file and "://" not in file and not os.path.exists(file):
+            return Parsed((), ((file, "its name is not UTF-8: rename it"),))
         return Parsed((), ((file, str(error)),))
     if config.index.captions != "none":
         return parsed
@@ -168,12 +195,13 @@ def parse_collection(config: Config, say: Callable[[str], object] = lambda text:
     config = resolve_paths(config)
     files, metadata = find_sources(config), read_metadata(config.documents.metadata)
     is_novel = document_format(config) == "novel"
+    ids = default_ids(files)
     rows: list[dict[str, Any]] = []
     left_out = Counter[str]()
     for at, file in enumerate(files, 1):
         if at % (len(files) // 20 + 1) == 0:
             say(f"parse   {at}/{len(files)} files")
-        parsed = parse_source(file, config)
+        parsed = parse_source(file, config, ids.get(file))
         rows += [
             {"file": file, "where": where, "doc_id": None, "reason": reason, "par_ids": None, "words": None}
             for where, reason in (*parsed.rejects, *rejected_images(file, parsed))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +12,7 @@ from kohaku_ray.config.paths import SAMPLE, resolved
 from kohaku_ray.documents.content import valid_doc_id
 from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_rows, suffix_of
+from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_cells, read_rows, suffix_of
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
@@ -146,9 +144,8 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
         rows = [{key: cell_of(value) for key, value in row.items()} for row in read_rows(name, data, "metadata")]
         columns = list(dict.fromkeys(column for row in rows for column in row))
     else:
-        csv.field_size_limit(2**31 - 1)
-        reader = csv.DictReader(io.StringIO(_decoded(data), newline=""))
-        rows, columns = list(reader), list(reader.fieldnames or [])
+        columns, cells = read_cells(name, _decoded(data))
+        rows = list(cells)
     if "id" not in columns:
         raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
     return {valid_doc_id(row["id"].strip(), name): _clean(row) for row in rows if (row.get("id") or "").strip()}

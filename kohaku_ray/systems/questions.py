@@ -26,10 +26,11 @@ class QuestionColumns:
         split_by: Columns by which scores are also shown.
     """
 
-    question_id: tuple[str, ...] = ("id", "question_id")
-    text: tuple[str, ...] = ("question", "text")
+    question_id: tuple[str, ...] = ("id", "question_id", "qid", "_id")
+    text: tuple[str, ...] = ("question", "text", "query")
     gold: frozenset[str] = frozenset(
         {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation", "is_blank", "is_na"}
+        | {"golden_answers", "generation_gt", "retrieval_gt"}
     )
     needed: tuple[str, ...] = ()
     split_by: tuple[str, ...] = ()
@@ -93,7 +94,7 @@ def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
         if column in columns:
             return column
     raise DataError(
-        f"{name}: no column {' or '.join(wanted)}; it has {', '.join(map(str, columns))}: rename one of them"
+        f"{name}: no column {' or '.join(wanted[:2])}; it has {', '.join(map(str, columns))}: rename one of them"
     )
 
 

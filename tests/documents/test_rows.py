@@ -12,6 +12,7 @@ import pytest
 
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.parse import parse_documents, parse_file
+from kohaku_ray.documents.rows import csv_rows, read_rows
 from kohaku_ray.errors import DataError
 
 ROWS = [
@@ -147,3 +148,71 @@ def test_what_does_not_fit_is_named_with_its_line(text, message):
 
 def test_a_cell_beyond_the_libraries_usual_limit_is_read():
     assert len(parse_table("text\n" + "word " * 40_000).sections[0].paragraphs[0].text) == 199_999
+
+
+QUESTIONS = [{"id": "q1", "question": "How much, then?"}, {"id": "q2", "question": "Who;"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'id,question\nq1,"How much, then?"\nq2,Who;\n',
+        'id;question\nq1;How much, then?\nq2;"Who;"\n',
+        "id\tquestion\nq1\tHow much, then?\nq2\tWho;\n",
+        '\ufeffsep=;\r\nid;question\r\nq1;How much, then?\r\nq2;"Who;"\r\n',
+        '"sep=|"\nid|question\nq1|How much, then?\nq2|Who;\n',
+        'id,question,\nq1,"How much, then?",\n\nq2,Who;,\n',
+    ],
+)
+def test_the_separator_is_the_files_own(text):
+    rows = read_rows("q.csv", text.encode())
+    assert [{key: row[key] for key in ("id", "question")} for row in rows] == QUESTIONS
+    assert read_rows("q.csv", text.removeprefix("\ufeff").encode("utf-16")) == rows
+    news = text.replace("id", "doc_id", 1).replace("question", "text", 1)
+    assert [cells["text"] for _, cells in csv_rows("n.csv", news.removeprefix("\ufeff"), ["text"], "")][:1] == [
+        "How much, then?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        (
+            "q.csv",
+            b"id,question\nq0,a\nq1,a,b,c\n",
+            "q.csv: line 3 has 4 cells, the header has 2: put texts with commas in",
+        ),
+        (
+            "q.csv",
+            b"sep=;\nid;question\nq1;a;b\n",
+            "q.csv: line 3 has 3 cells, the header has 2: put texts with ';' in",
+        ),
+        ("q.csv", b"id,question\nq2,'single, quoted'\n", "q.csv: line 2 has 3 cells"),
+        (
+            "q.csv",
+            b'id,question\nq1,"How much\nq2,x\n',
+            "q.csv: line 2 is not CSV .unexpected end of data at line 3.: close",
+        ),
+        ("q.csv", b'id,question\nq1,"How much\nq2,"x"\n', "q.csv: line 2 is not CSV .*: close its quotes"),
+        ("q.csv", b"id,question,question\nq1,a,b\n", "q.csv has two columns called 'question': rename or remove one"),
+        ("q.jsonl", b'{"id": 1, "question": "a", "id": 2}\n', "q.jsonl, line 1: the key 'id' is there twice"),
+        ("q.csv", b"id,question\nq1,a,,\nq2,a,,b\n", "q.csv: line 3 has 4 cells"),
+    ],
+)
+def test_nothing_of_a_row_is_cut_in_silence(name, data, message):
+    with pytest.raises(DataError, match=message):
+        read_rows(name, data)
+
+
+def test_corpora_of_beir_flashrag_and_autorag_are_read_as_they_are():
+    beir = {"_id": "d1", "title": "T", "text": "A text."}
+    flashrag = {"id": "7", "contents": '"Aaron"\nHe was one.'}
+    autorag = {"doc_id": "c1", "contents": "First line.\nSecond.", "metadata": {"path": "x"}}
+    for row, doc_id, title, text in (
+        (beir, "d1", "T", "A text."),
+        (flashrag, "7", "Aaron", "He was one."),
+        (autorag, "c1", "c1", "First line.\nSecond."),
+    ):
+        (document,) = parse_documents("c.jsonl", data_of("jsonl", [row])).documents
+        assert (document.doc_id, document.title) == (doc_id, title)
+        assert [paragraph.text for paragraph in document.sections[0].paragraphs] == [text]

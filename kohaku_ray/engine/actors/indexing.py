@@ -73,15 +73,16 @@ TEXT_SCHEMA = pa.schema(
 """A text to encode: its vector's key, its tokens with the special ones, and the shard that needs its vector."""
 
 
-def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
+def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | None = None) -> pa.Table:
     """Parse files into trees and write them beside the index as a part (a Ray Data task).
 
-    Takes columns file and at, its number among all files; returns the texts that are new to the index, ``TEXT_SCHEMA``.
+    Takes columns file and at, its number among all files, and what ``default_ids`` says of all of them; returns the
+    texts that are new to the index, ``TEXT_SCHEMA``.
     """
     metadata = _metadata(config.documents.metadata, job)
     rows: list[dict[str, Any]] = []
     for file in batch["file"].to_pylist():
-        parsed = parse_source(file, config)
+        parsed = parse_source(file, config, (ids or {}).get(file))
         rejects = (*parsed.rejects, *rejected_images(file, parsed))
         rows += [{"file": file, "where": where, "reason": reason} for where, reason in rejects]
         for found in parsed.documents:

@@ -43,7 +43,7 @@ from kohaku_ray.index.gpu import check_trains, without_gpu_support
 from kohaku_ray.index.pending import ParsedParts, n_files_of
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
-from kohaku_ray.run.documents import describe_left_out, sort_out
+from kohaku_ray.run.documents import default_ids, describe_left_out, sort_out
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
 
 FILES_PER_BLOCK = 256
@@ -288,7 +288,7 @@ def _parse(config: Config, files: Sequence[str], job: str) -> Any:
     parsers = config.index.parsers or int(ray.cluster_resources().get("CPU", 1))
     n_blocks = min(len(files), max(4 * parsers, -(-len(files) // FILES_PER_BLOCK)))
     rows = [{"at": at, "file": file} for at, file in enumerate(files)]
-    stage = functools.partial(parse, config=config, job=job)
+    stage = functools.partial(parse, config=config, job=job, ids=default_ids(files))
     concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}
     dataset = ray.data.from_items(rows, override_num_blocks=n_blocks)
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow", **concurrency)
