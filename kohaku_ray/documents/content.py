@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -69,6 +70,15 @@ def clean_print(text: str) -> str:
     Soft hyphens stay: at a line's end they mark a divided word.
     """
     return _SPACES.sub(" ", _NOT_PRINT.sub("", well_formed(text.translate(_LIGATURES))))
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON (``object_pairs_hook``), none of whose keys is there twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        doubled = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
+        raise DataError(f"the key {doubled[:40]!r} is there twice: rename or remove one")
+    return values
 
 
 def flat_metadata(values: Mapping[Any, Any]) -> dict[str, str]:

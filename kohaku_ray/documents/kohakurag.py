@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, well_formed
+from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, unique_keys, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import text_sections
@@ -47,7 +47,9 @@ def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
     """
     text = decode_text(name, data)
     try:
-        root = json.loads(text)
+        root = json.loads(text, object_pairs_hook=unique_keys)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
     except json.JSONDecodeError as error:
         raise DataError(
             f"{name} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."

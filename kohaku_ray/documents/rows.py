@@ -13,7 +13,14 @@ from itertools import groupby, zip_longest
 from typing import Any
 from urllib.parse import unquote
 
-from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, valid_doc_id, well_formed
+from kohaku_ray.documents.content import (
+    decode_text,
+    default_doc_id,
+    flat_metadata,
+    unique_keys,
+    valid_doc_id,
+    well_formed,
+)
 from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
 from kohaku_ray.documents.sentences import split_sentences
@@ -128,15 +135,6 @@ def _check_columns(name: str, columns: Sequence[str]) -> None:
         raise DataError(f"{name} has two columns called {doubled!r}: rename or remove one.")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, none of whose keys is there twice."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        doubled = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
-        raise DataError(f"the key {doubled[:40]!r} is there twice: rename or remove one")
-    return values
-
-
 def cell_of(value: Any) -> str:
     """Write a value as the cell of a CSV that means the same: lists as JSON, null as nothing."""
     if value is None:
@@ -152,7 +150,7 @@ def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode(), object_pairs_hook=_object)
+            row = json.loads(line.decode(), object_pairs_hook=unique_keys)
             if isinstance(row, dict):
                 yield row
                 continue

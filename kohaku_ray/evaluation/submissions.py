@@ -7,11 +7,12 @@ import io
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kohaku_ray.documents.rows import ROW_SUFFIXES, cell_of, read_rows, suffix_of
+from kohaku_ray.documents.rows import ROW_SUFFIXES, cell_of, read_rows, separator_of, suffix_of
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import BLANK, UNANSWERABLE
 from kohaku_ray.storage import name_a_file, publish_with, read_file
@@ -32,6 +33,11 @@ COLUMNS = (
 
 REQUIRED = ("id", "answer_value", "ref_id")
 """Columns that a submission must have."""
+
+_KNOWN_AS = {"qid": "id", "_id": "id", "query": "question", "golden_answers": "answer", "generation_gt": "answer"} | {
+    "retrieval_gt": "gold"
+}
+"""Columns of FlashRAG, AutoRAG and BEIR, and what they are called here; read where the latter is missing."""
 
 _MAX_FIELD = 2**31 - 1
 _REF_PREFIX = re.compile(r"^(?:ref_?id|doc_?id|ref|id)\s*[=:]\s*", re.IGNORECASE)
@@ -131,7 +137,7 @@ def mend_refs(tokens: Iterable[str]) -> tuple[str, ...]:
 
     Real runs wrote ``[ref_id=a]``, ``["a"]`` and ``a, b`` inside one item of a list.
     """
-    parts = (part for token in tokens for part in token.strip("[](){} ").split(","))
+    parts = (unicodedata.normalize("NFC", part) for token in tokens for part in token.strip("[](){} ").split(","))
     ids = (_REF_PREFIX.sub("", part.strip(" \t\r\n[]'\"")).strip(" '\"") for part in parts)
     return tuple(dict.fromkeys(ref for ref in ids if not is_abstention(ref)))
 
@@ -162,6 +168,7 @@ def read_submission(
         lines = [[cell_of(row.get(column)) for column in header] for row in rows]
     else:
         header, lines = _csv_lines(name, data)
+    header = tuple(column if _KNOWN_AS.get(column, column) in header else _KNOWN_AS[column] for column in header)
     if lacking := lacking_columns(header, required):
         raise DataError(f"{name}: {lacking}: rename them or choose another file.")
     return _submission(name, header, lines)
@@ -170,7 +177,9 @@ def read_submission(
 def _csv_lines(name: str, data: bytes) -> tuple[tuple[str, ...], list[list[str]]]:
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
     try:
-        lines = [line for line in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if line]
+        text = data.decode("utf-8-sig")
+        separator, start = separator_of(text)
+        lines = [line for line in csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator) if line]
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(f"{name}: is not UTF-8 (byte 0x{byte:02x} at {error.start}): save it as UTF-8.") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -211,6 +212,7 @@ def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[
 
 
 def _match_ref(text: str, allowed: Collection[str], known: Mapping[str, str]) -> str | None:
+    text = unicodedata.normalize("NFC", text)  # the form of document ids
     for candidate in (text, text.strip(), _bare_ref(text)):
         if candidate in allowed:
             return candidate

@@ -46,6 +46,7 @@ from kohaku_ray.run.demand import (
 )
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
 from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.documents import default_ids
 from kohaku_ray.run.free_gpus import (
     FreeNode,
     card_bytes,
@@ -121,7 +122,8 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         found.problems += wrong
         found.lines += [] if wrong else ["files: index and finished run, where there are any, are as they were written"]
     documents = None if index is None else found.of(lambda: index.documents["doc_id"].to_pylist())
-    known = set(map(default_doc_id, files or []) if documents is None else documents)
+    ids = default_ids(files or [])
+    known = {ids.get(file) or default_doc_id(file) for file in files or []} if documents is None else set(documents)
     metadata = found.of(read_metadata, config.documents.metadata)
     if metadata:
         lacking = [name for name in metadata if name not in known]
@@ -133,7 +135,9 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         known = set()  # rows are documents: only parsing would tell
     gold = found.of(_gold, config, known, surely, found)
     if questions is not None:
-        found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{gold or ''}")
+        silent = [question.question_id for question in questions if not question.text]
+        without = f", {len(silent)} of them without a text ({first_of(silent)})" if silent else ""
+        found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{without}{gold or ''}")
     found.of(config.declaration.prompts, config.prompts)
     here = cluster_address(config.cluster) is None
     found.of(check_images, config)

@@ -170,3 +170,8 @@ def test_malformed_json_is_named_by_its_place():
         parse_file("x.json", b'{"title": "a"\n"text": "b"}')
     with pytest.raises(DataError, match=r"^x\.json is not valid JSON: Exceeds the limit"):
         parse_file("x.json", b'{"year": ' + b"9" * 5000 + b"}")
+
+
+def test_a_doubled_key_is_named():
+    with pytest.raises(DataError, match=r"d\.json: the key 'title' is there twice: rename or remove one"):
+        parse_file("d.json", b'{"document_id": "d", "title": "a", "title": "b", "text": "One."}')

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.answers import gold_texts
+from kohaku_ray.evaluation.references import gold_refs
+from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.systems.questions import read_questions
 
 CSV = (
@@ -103,3 +107,24 @@ def test_order_limit_and_an_empty_or_long_text_are_kept():
 def test_what_is_wrong_is_said(name, data, message):
     with pytest.raises(DataError, match=message):
         read_questions(name, data)
+
+
+@pytest.mark.parametrize(
+    ("row", "question_id", "text"),
+    [
+        ({"id": "q1", "question": "Who?", "golden_answers": ["Ada", "Ada L."], "metadata": {}}, "q1", "Who?"),
+        ({"qid": "q1", "query": "Who?", "retrieval_gt": [["d1"]], "generation_gt": ["Ada", "Ada L."]}, "q1", "Who?"),
+        ({"_id": "q1", "text": "Who?"}, "q1", "Who?"),
+    ],
+    ids=["FlashRAG", "AutoRAG", "BEIR"],
+)
+def test_question_files_of_others_are_read_as_they_are_and_gold_is_kept_apart(row, question_id, text):
+    for name, data in (("q.jsonl", json.dumps(row).encode()), ("q.parquet", parquet([row | {"metadata": None}]))):
+        (question,) = read_questions(name, data)
+        assert (question.question_id, question.text) == (question_id, text)
+        assert "Ada" not in str(question.columns)
+        assert "d1" not in str(question.columns)
+        if len(row) > 2:
+            truth = read_submission(name, ("id", "answer"), data).rows["q1"]
+            assert gold_texts(truth) == ("Ada", "Ada L.")
+            assert gold_refs(truth) == ({"d1"} if "retrieval_gt" in row else set())
