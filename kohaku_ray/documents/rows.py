@@ -95,7 +95,8 @@ def read_cells(name: str, text: str) -> tuple[list[str], list[Mapping[str, Any]]
     """Read the header of a CSV, and its rows as texts by column; a missing cell at a row's end is None.
 
     Raises:
-        DataError: A quote is not closed, a row has more cells than the header, or a column is there twice.
+        DataError: A quote is not closed, a row has more cells than the header, or two columns of one name
+            differ.
     """
     separator, start = separator_of(text)
     rows: list[Mapping[str, Any]] = []
@@ -117,14 +118,17 @@ def read_cells(name: str, text: str) -> tuple[list[str], list[Mapping[str, Any]]
                 return header or [], rows
             if header is None:
                 header = [cell.strip() for cell in cells]
-                _check_columns(name, header)
+                doubled = [(header.index(column), i) for i, column in enumerate(header) if column in header[:i]]
             elif cells:
                 if any(map(str.strip, cells[len(header) :])):
                     raise DataError(
                         f"{name}: line {line} has {len(cells)} cells, the header has {len(header)}: put texts with "
                         f"{'commas' if separator == ',' else repr(separator)} in double quotes"
                     )
-                rows.append(dict(zip_longest(header, cells[: len(header)])))
+                row = dict(zip_longest(header, cells[: len(header)]))
+                if any(cells[i : i + 1] not in ([], cells[first : first + 1]) for first, i in doubled if header[i]):
+                    _check_columns(name, header)  # columns that are equal lose nothing
+                rows.append(row)
     finally:
         csv.field_size_limit(limit)
 
