@@ -180,6 +180,16 @@ def fragment_paragraphs(name: str, source: str) -> list[Paragraph]:
     return paragraphs
 
 
+def read_fragment(name: str, source: str) -> list[Draft]:
+    """Read the HTML that another format was written as, all of it; see `parse_html` for its lists and tables."""
+    from selectolax.lexbor import LexborHTMLParser
+
+    check_depth(name, source)
+    reader = _Reader(has_frame=False)
+    reader.read(LexborHTMLParser(f"<body>{source}").body)
+    return reader.drafts
+
+
 def _title(tree: Any, reader: _Reader) -> str:
     """The page's title; its only level-one heading where the title contains that (the rest names the site)."""
     node = tree.css_first("head > title")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import zipfile
 from collections.abc import Mapping
 
 from kohaku_ray.documents.content import file_name
@@ -11,8 +13,9 @@ from kohaku_ray.errors import DataError
 
 _HEAD_BYTES = 2048
 _MAX_JSON_BYTES = 2**24  # largest file that is parsed to see whether it is JSON
+_ZIP, _OLE = "a ZIP archive", "an old Office file"
 _MAGIC = (
-    (b"PK\x03\x04", "a ZIP archive"),
+    (b"PK\x03\x04", _ZIP),
     (b"\x1f\x8b", "a gzip archive"),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
     (b"Rar!", "a RAR archive"),
@@ -21,13 +24,31 @@ _MAGIC = (
     (b"GIF8", "a GIF image"),
     (b"II*\x00", "a TIFF image"),
     (b"MM\x00*", "a TIFF image"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _OLE),
     (b"{\\rtf", "RTF"),
     (b"%!PS", "PostScript"),
     (b"PAR1", "Parquet"),
     (b"SQLite format 3", "an SQLite database"),
 )
-_OFFICE = ((b"word/", "a Word document"), (b"xl/", "an Excel workbook"), (b"ppt/", "a PowerPoint presentation"))
+_OFFICE = (("word/", "a Word document"), ("xl/", "an Excel workbook"), ("ppt/", "a PowerPoint presentation"))
+_STREAMS = (
+    ("EncryptedPackage", "an Office file with a password"),
+    ("WordDocument", "an old Word document"),
+    ("Workbook", "an old Excel workbook"),
+    ("Book", "an old Excel workbook"),
+    ("PowerPoint Document", "an old PowerPoint presentation"),
+)
+"""A stream of a file of kind `_OLE`, and what the file is."""
+
+OLD_SUFFIXES: Mapping[str, str] = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
+"""Suffix of an old Office file, and of what it is to be saved as."""
+
+_WAYS_OUT = {
+    "an Office file with a password": "save a copy without one",
+    "an old Word document": "save it as .docx",
+    "an old Excel workbook": "save it as .xlsx",
+    "an old PowerPoint presentation": "save it as .pptx",
+}
 _HTML = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*|<!--.{0,1000}?-->\s*)*<(?:!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE | re.DOTALL
 )
@@ -46,11 +67,14 @@ _NAMES: Mapping[str, str] = {
     ".ndjson": "JSON lines",
     ".csv": "CSV",
     ".parquet": "Parquet",
+    ".docx": "a Word document",
+    ".xlsx": "an Excel workbook",
+    ".pptx": "a PowerPoint presentation",
 }
 """What a file with a suffix should be."""
 
 _MAY_BE_XML = frozenset({".html", ".htm", ".md", ".markdown", ".txt", ".text"})
-_NEVER_JSON = frozenset({".pdf", ".html", ".htm", ".csv", ".parquet"})
+_NEVER_JSON = frozenset({".pdf", ".html", ".htm", ".csv", ".parquet", ".docx", ".xlsx", ".pptx"})
 
 
 def check_kind(name: str, suffix: str, data: bytes, also: str = "") -> None:
@@ -64,10 +88,8 @@ def check_kind(name: str, suffix: str, data: bytes, also: str = "") -> None:
         kind = "plain text"
     if kind in ("", _NAMES[suffix], also) or (kind == "XML" and suffix in _MAY_BE_XML):
         return
-    raise DataError(
-        f"{name} is {kind}, not {_NAMES[suffix]}: fetch the file again, or give {file_name(name)} the suffix of what "
-        "it is."
-    )
+    way_out = f"fetch the file again, or give {file_name(name)} the suffix of what it is"
+    raise DataError(f"{name} is {kind}, not {_NAMES[suffix]}: {_WAYS_OUT.get(kind, way_out)}.")
 
 
 def content_kind(data: bytes) -> str:
@@ -77,11 +99,23 @@ def content_kind(data: bytes) -> str:
         return "a PDF"
     for magic, kind in _MAGIC:
         if head.startswith(magic):
-            office = next((name for folder, name in _OFFICE if kind == "a ZIP archive" and folder in data), None)
-            return office or kind
+            return _office_kind(data, kind) or kind
     if _HTML.match(head):
         return "HTML"
     return "XML" if _XML.match(head) else ""
+
+
+def _office_kind(data: bytes, kind: str) -> str | None:
+    """What the parts of an archive, or the streams of an old Office file, say that it is."""
+    if kind == _OLE:
+        return next((what for stream, what in _STREAMS if stream.encode("utf-16-le") in data), None)
+    if kind != _ZIP:
+        return None
+    try:
+        names = zipfile.ZipFile(io.BytesIO(data)).namelist()
+    except (zipfile.BadZipFile, ValueError, OSError):
+        return next((what for folder, what in _OFFICE if folder.encode() in data), None)
+    return next((what for folder, what in _OFFICE if any(name.startswith(folder) for name in names)), None)
 
 
 def _is_json(data: bytes) -> bool:

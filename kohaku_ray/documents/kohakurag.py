@@ -45,9 +45,17 @@ def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
     file with a text but no sections is read as plain text. With ``images`` a placeholder without a path has its name as
     its path.
     """
+    root = load_json(name, data)
+    if not isinstance(root, dict):
+        raise DataError(f"{name} is {_shown(root)}, expected an object with document_id, title and sections.")
+    return _Reader(name, images).document(root)
+
+
+def load_json(name: str, data: bytes) -> Any:
+    """Read a file of JSON."""
     text = decode_text(name, data)
     try:
-        root = json.loads(text, object_pairs_hook=unique_keys)
+        return json.loads(text, object_pairs_hook=unique_keys)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
     except json.JSONDecodeError as error:
@@ -56,9 +64,6 @@ def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
         ) from None
     except ValueError as error:  # an integer of thousands of digits
         raise DataError(f"{name} is not valid JSON: {error}.") from None
-    if not isinstance(root, dict):
-        raise DataError(f"{name} is {_shown(root)}, expected an object with document_id, title and sections.")
-    return _Reader(name, images).document(root)
 
 
 def write_kohakurag(document: Document) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -196,14 +197,26 @@ class _FrontMatter(yaml.SafeLoader):
             raise yaml.YAMLError(f"a mapping has {len(node.value):,} keys, at most {MAX_KEYS:,} are allowed")
 
 
-def _sections(nodes: Sequence[SyntaxTreeNode], title: str, images: bool) -> tuple[Section, ...]:
+def paged_markdown(default_title: str, text: str, page_of: Callable[[int], int]) -> tuple[str, tuple[Section, ...]]:
+    """Read Markdown of which it is known, by number from 0, which page a line stands on: its title, and its sections."""
+    tree = SyntaxTreeNode(_reader().parse(text))
+    headings = [_inline(node.children[0]) for node in tree.children if node.type == "heading" and node.tag == "h1"]
+    title = next(filter(None, headings), "") or default_title
+    return title, _sections(tree.children, title, False, page_of)
+
+
+def _sections(
+    nodes: Sequence[SyntaxTreeNode], title: str, images: bool, page_of: Callable[[int], int] | None = None
+) -> tuple[Section, ...]:
     drafts = [Draft(())]
     for node in nodes:
         if node.type == "heading":
             drafts.append(Draft(heading_path(drafts[-1].headings, int(node.tag[1]), _inline(node.children[0]))))
             drafts[-1].paragraphs.extend(_images(node, images))
         else:
-            drafts[-1].paragraphs.extend(_paragraphs(node, images))
+            page = page_of(node.map[0]) if page_of is not None and node.map is not None else None
+            found = _paragraphs(node, images)
+            drafts[-1].paragraphs.extend(found if page is None else [replace(one, page=page) for one in found])
     return finish(drafts, title)
 
 

@@ -34,22 +34,25 @@ from kohaku_ray.documents.figures import (
 )
 from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
-from kohaku_ray.documents.kind import check_kind
-from kohaku_ray.documents.kohakurag import parse_kohakurag
+from kohaku_ray.documents.kind import OLD_SUFFIXES, check_kind
 from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Document, Paragraph, Parsed
 from kohaku_ray.documents.news import parse_news
 from kohaku_ray.documents.novel import parse_novel
+from kohaku_ray.documents.parser_output import parse_json
 from kohaku_ray.documents.pdf import parse_pdf
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import HUB, ROW_FORMATS, parse_csv, parse_rows, suffix_of
+from kohaku_ray.documents.sheets import parse_xlsx
+from kohaku_ray.documents.slides import parse_pptx
 from kohaku_ray.documents.text import parse_text
+from kohaku_ray.documents.word import parse_docx
 from kohaku_ray.errors import DataError
 
 Parser = Callable[..., Document]
 
 FORMATS: Mapping[str, Parser] = {
-    ".json": parse_kohakurag,
+    ".json": parse_json,
     ".md": parse_markdown,
     ".markdown": parse_markdown,
     ".txt": parse_text,
@@ -58,14 +61,20 @@ FORMATS: Mapping[str, Parser] = {
     ".html": parse_html,
     ".htm": parse_html,
     ".csv": parse_csv,
+    ".docx": parse_docx,
+    ".pptx": parse_pptx,
+    ".xlsx": parse_xlsx,
 }
 """Parser of a file, by the suffix of its name in lower case."""
+
+BINARY_FORMATS = frozenset({".pdf", ".docx", ".pptx", ".xlsx"})
+"""Suffixes of `FORMATS` whose files are no text."""
 
 Format = Literal["auto", "text", "novel", "news"]
 
 _READERS: Mapping[Format, Mapping[str, Parser]] = {
     "auto": {},
-    "text": dict.fromkeys((suffix for suffix in FORMATS if suffix != ".pdf"), parse_text),
+    "text": dict.fromkeys((suffix for suffix in FORMATS if suffix not in BINARY_FORMATS), parse_text),
     "novel": {".txt": parse_novel, ".text": parse_novel},
     "news": {},
 }
@@ -75,7 +84,7 @@ _WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}  # formats
 _SAYS_SOMETHING = re.compile(r"[^\W_]")
 T = TypeVar("T")
 
-CHILD_MIN_BYTES: Mapping[str, int] = {".pdf": 0, ".html": 2**18, ".htm": 2**18}
+CHILD_MIN_BYTES: Mapping[str, int] = {**dict.fromkeys(BINARY_FORMATS, 0), ".html": 2**18, ".htm": 2**18}
 """Formats that a C library reads, with the bytes above which a time limit needs a child process.
 
 The pipe adds 5 % to a PDF of ten pages and 30 % to a long page of HTML; shorter ones take seconds at most.
@@ -147,7 +156,7 @@ def parse_file(
         name: Its path or URI; the suffix chooses the parser, the stem is the default ``doc_id``.
         data: Its whole content.
         timeout_s: Time limit in seconds, above 0; None: no limit.
-        file_format: ``text`` reads all but PDF as plain text; ``novel`` reads ``.txt`` as a novel in chapters.
+        file_format: ``text`` reads all but `BINARY_FORMATS` as plain text; ``novel`` reads ``.txt`` as a novel in chapters.
         images: Whether images are extracted, or kept with their address for ``attach_images``.
 
     Raises:
@@ -155,6 +164,10 @@ def parse_file(
             it takes longer than ``timeout_s``.
     """
     ending = suffix(name)
+    if ending in OLD_SUFFIXES:
+        raise DataError(
+            f"{name}: {ending} is an old Office format, which is not read: save it as {OLD_SUFFIXES[ending]}."
+        )
     if ending not in FORMATS:
         raise DataError(
             f"{name}: unknown suffix {ending or '(none)'}, known: {known_suffixes()}: rename or convert the file."

@@ -23,8 +23,9 @@ from kohaku_ray.documents.content import (
 )
 from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
-from kohaku_ray.documents.sentences import split_sentences
-from kohaku_ray.documents.text import text_sections
+from kohaku_ray.documents.parser_output import olmocr_id, parse_olmocr
+from kohaku_ray.documents.sentences import split_lines, split_sentences
+from kohaku_ray.documents.text import text_sections, written_rows
 from kohaku_ray.errors import DataError
 
 HUB = "hf://"  # prefix of a data set on the Hugging Face hub, whose rows are read as JSON lines
@@ -196,8 +197,12 @@ def parse_rows(name: str, data: bytes) -> Parsed:
             f"{name} has no column {' or '.join(TEXTS[:3])}; its columns are {shown}: rename that of the text."
         )
     documents: list[Document] = []
+    names = Counter(map(olmocr_id, rows))
     for number, row in enumerate(rows):
         try:
+            source = olmocr_id(row)
+            if source and names[source] == 1:
+                row = {**row, "id": source}
             documents.append(_document(f"{default_doc_id(name)}-{number}", row))
         except DataError as error:
             rejects.append((f"{name}: row {number}", str(error)))
@@ -214,6 +219,8 @@ def _document(default: str, row: Mapping[str, Any]) -> Document:
         raise DataError(
             f"{' and '.join(name for name in TEXTS if name in row) or TEXTS[0]} is empty: fill in or remove it"
         )
+    if olmocr_id(row):
+        return parse_olmocr(doc_id, row)
     title = well_formed(cell_of(row.get("title"))).strip()
     if not title and "contents" in row and "doc_id" not in row and "\n" in text:  # FlashRAG: the title, then the text
         title, text = (part.strip() for part in text.split("\n", 1))
@@ -239,13 +246,18 @@ MAX_CELL_CHARS = 10_000_000  # longest cell, in characters
 def parse_csv(name: str, data: bytes) -> Document:
     """Parse a CSV of one paragraph per row.
 
-    The column ``text`` is required. ``section`` titles a run of rows, ``page`` counts from 1, ``title`` and ``doc_id``
+    Without a column ``text`` it is data: a row reads ``column: value; …``. ``section`` titles a run of rows, ``page`` counts from 1, ``title`` and ``doc_id``
     are the document's and the same in every row that has them. Rows without a text are left out. Any other column that
     holds a single value is metadata.
     """
     way_out = f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})"
     rows = []
-    for line, row in csv_rows(name, decode_text(name, data), ["text"], way_out):
+    text = decode_text(name, data)
+    try:
+        read = csv_rows(name, text, ["text"], way_out)
+    except MissingColumnError:
+        return _data_document(name, csv_rows(name, text, [], way_out, fold_names=False))
+    for line, row in read:
         if isinstance(row, str):
             raise DataError(f"{name}: line {line} {row}.")
         rows.append((line, row))
@@ -262,12 +274,37 @@ def parse_csv(name: str, data: bytes) -> Document:
     return Document(doc_id, title, tuple(sections), _metadata([row for _, row in rows]))
 
 
-def csv_rows(name: str, text: str, required: Sequence[str], way_out: str) -> list[tuple[int, dict[str, str] | str]]:
+MAX_ROW_CHARS = 500  # longest row of data, in characters, that is one sentence
+
+
+def _data_document(name: str, rows: Sequence[tuple[int, dict[str, str] | str]]) -> Document:
+    """Make a document of a CSV of data."""
+    paragraphs = []
+    for line, row in rows:
+        if isinstance(row, str):
+            raise DataError(f"{name}: line {line} {row}.")
+        cells = [" ".join(cell.split()) for cell in row.values()]
+        for text in written_rows([list(row), cells], has_header=True):
+            spans = split_lines(text) if len(text) <= MAX_ROW_CHARS else split_sentences(text)
+            paragraphs.append(Paragraph(text, spans))
+    doc_id = default_doc_id(name)
+    return Document(doc_id, doc_id, (Section(doc_id, tuple(paragraphs)),) if paragraphs else ())
+
+
+class MissingColumnError(DataError):
+    """A CSV lacks a required column."""
+
+
+def csv_rows(
+    name: str, text: str, required: Sequence[str], way_out: str, fold_names: bool = True
+) -> list[tuple[int, dict[str, str] | str]]:
     """Read the rows below a header: the line that each begins on, and its trimmed cells, or why it cannot be read.
 
+    Without ``fold_names`` the header is kept as it is written.
+
     Raises:
-        DataError: The header, read in lower case, lacks a required column (the message ends in ``way_out``), has one
-            twice, or is not CSV.
+        MissingColumnError: The header, read in lower case, lacks a required column (the message ends in ``way_out``).
+        DataError: The header has a column twice, or is not CSV.
     """
     limit = csv.field_size_limit(MAX_CELL_CHARS)
     rows: list[tuple[int, dict[str, str] | str]] = []
@@ -293,7 +330,7 @@ def csv_rows(name: str, text: str, required: Sequence[str], way_out: str) -> lis
             if not any(cells):
                 continue
             if header is None:
-                header = _header(name, cells, required, way_out)
+                header = _header(name, cells, required, way_out, fold_names)
             elif len(cells) != len(header):
                 reason = f"has {len(cells)} cells, the header has {len(header)}"
                 rows.append((line, f"{reason}: put texts with commas or line breaks in double quotes"))
@@ -306,13 +343,15 @@ def csv_rows(name: str, text: str, required: Sequence[str], way_out: str) -> lis
     return rows
 
 
-def _header(name: str, cells: Sequence[str], required: Sequence[str], way_out: str) -> list[str]:
-    header = [cell.lower() for cell in cells]
+def _header(
+    name: str, cells: Sequence[str], required: Sequence[str], way_out: str, fold_names: bool = True
+) -> list[str]:
+    header = [cell.lower() if fold_names else cell for cell in cells]
     missing = [column for column in required if column not in header]
     if missing:
         shown = ", ".join(repr(column[:40]) for column in header[:12]) or "none"
         lacks = f"the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        raise DataError(f"{name} lacks {lacks}; its columns are {shown}: {way_out}.")
+        raise MissingColumnError(f"{name} lacks {lacks}; its columns are {shown}: {way_out}.")
     _check_columns(name, header)
     return header
 

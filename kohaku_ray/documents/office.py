@@ -1,0 +1,176 @@
+"""What Office files have in common: opening them within bounds, their formulas and their charts.
+
+Word, PowerPoint and Excel are each written as HTML and read as that is: lists, tables and their headers have one writer.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib import import_module
+from typing import Any
+
+from kohaku_ray.documents.content import clean_print
+from kohaku_ray.errors import DataError
+
+MAX_UNPACKED_BYTES = 2**30  # most bytes of all parts of an Office file, unpacked
+_GENERIC = re.compile(r"(?:powerpoint|word|excel)?\s*(?:presentation|document|workbook|untitled)?\d*", re.IGNORECASE)
+_OPERAND = re.compile(r"[-−]?[\w.,]*")
+_CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
+
+
+def open_office(name: str, data: bytes, package: str, opener: str, **options: Any) -> Any:
+    """Open an Office file by a library of the extra ``office``.
+
+    Raises:
+        DataError: The library is missing, the file is damaged, or it unpacks to more than `MAX_UNPACKED_BYTES`.
+    """
+    try:
+        library = import_module(package)
+    except ImportError:
+        raise DataError(f"{name} needs the package {package} to be read: pip install 'kohaku-ray[office]'.") from None
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            n_bytes = sum(part.file_size for part in archive.infolist())
+        if n_bytes <= MAX_UNPACKED_BYTES:
+            return getattr(library, opener)(io.BytesIO(data), **options)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # the libraries raise anything on a broken file
+        raise DataError(
+            f"{name} is no Office file, or damaged or truncated after {len(data):,} bytes "
+            f"({type(error).__name__}: {str(error)[:120]}): fetch or export it again."
+        ) from None
+    raise DataError(
+        f"{name} unpacks from {len(data):,} to {n_bytes:,} bytes, at most {MAX_UNPACKED_BYTES:,} are allowed: split the "
+        "file or remove its media, or leave it out."
+    )
+
+
+def core_title(file: Any) -> str:
+    """The title in a file's properties; empty where there is none or a program wrote it."""
+    title = clean_print(str(file.core_properties.title or "")).strip()
+    return "" if _GENERIC.fullmatch(title) else title
+
+
+def related_parts(part: Any, ending: str) -> list[Any]:
+    """The parts that a part is related to, by the last word of the relation's type."""
+    relations = [relation for relation in part.rels.values() if not relation.is_external]
+    return [relation.target_part for relation in relations if relation.reltype.endswith(f"/{ending}")]
+
+
+def local(element: Any) -> str:
+    """The name of an XML element without its namespace; empty for a comment."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def html_table(rows: Sequence[Sequence[tuple[str, int, int, bool]]], caption: str = "") -> str:
+    """Write a table of cells: their HTML, columns and rows spanned, and whether each names others."""
+    parts = ["<table>", f"<caption>{caption}</caption>" if caption else ""]
+    for row in rows:
+        parts.append("<tr>")
+        for source, n_columns, n_rows, is_name in row:
+            tag = "th" if is_name else "td"
+            spans = f' colspan="{n_columns}"' * (n_columns > 1) + f' rowspan="{n_rows}"' * (n_rows > 1)
+            parts.append(f"<{tag}{spans}>{source}</{tag}>")
+        parts.append("</tr>")
+    return "".join([*parts, "</table>"])
+
+
+def chart_table(chart: Any) -> str:
+    """Write the values that a chart's XML holds as a table: a row per category, a column per series."""
+    title = " ".join(
+        part.text or "" for node in chart.iter(f"{_CHART}title") for part in node.iter() if local(part) == "t"
+    )
+    names: list[str] = []
+    columns: list[dict[int, str]] = []
+    labels: dict[int, str] = {}
+    for series in chart.iter(f"{_CHART}ser"):
+        names.append(" ".join(_points(series, "tx").values()))
+        labels |= _points(series, "cat") or _points(series, "xVal")
+        columns.append(_points(series, "val") or _points(series, "yVal"))
+    places = sorted(set(labels).union(*columns))
+    if not places:
+        return f"<p>{escape(title)}</p>" if title.strip() else ""
+    header = [("", 1, 1, True), *((escape(name), 1, 1, True) for name in names)]
+    body = [
+        [(escape(labels.get(place, "")), 1, 1, False), *((escape(one.get(place, "")), 1, 1, False) for one in columns)]
+        for place in places
+    ]
+    return html_table([header, *body], escape(title.strip()))
+
+
+def _points(series: Any, kind: str) -> dict[int, str]:
+    """The texts or numbers of a series by their place, without the noise of binary fractions."""
+    node = series.find(f"{_CHART}{kind}")
+    found: dict[int, str] = {}
+    for point in node.iter(f"{_CHART}pt") if node is not None else ():
+        value = point.findtext(f"{_CHART}v") or ""
+        found[int(point.get("idx", 0))] = plain_number(value) if local(point.getparent()) == "numCache" else value
+    return found
+
+
+def plain_number(value: str | float) -> str:
+    """Write a number with the 15 digits that Office shows at most: 0.30000000000000004 is 0.3."""
+    try:
+        return str(value) if isinstance(value, int) else format(float(value), ".15g")
+    except ValueError:
+        return str(value)
+
+
+def write_maths(element: Any) -> str:
+    """Write a formula of Office's maths as text: ``1.3 × 10^9``, ``a/b``, ``√(x)``."""
+    kind = local(element)
+    if kind == "r":
+        return "".join(part.text or "" for part in element if local(part) == "t")
+    if kind.endswith("Pr") or kind in ("del", "moveFrom"):
+        return ""
+    parts = {local(child): child for child in element if local(child)}
+    text = {
+        name: write_maths(child) for name, child in parts.items() if name in ("e", "sub", "sup", "num", "den", "deg")
+    }
+    if kind == "f":
+        return f"{_operand(text.get('num', ''))}/{_operand(text.get('den', ''))}"
+    if kind in ("sSup", "sSub", "sSubSup"):
+        raised = f"^{_operand(text['sup'])}" if "sup" in text else ""
+        return f"{text.get('e', '')}{text.get('sub', '')}{raised}"
+    if kind == "rad":
+        degree = f"[{text['deg']}]" if text.get("deg") else ""
+        return f"√{degree}({text.get('e', '')})"
+    if kind == "nary":
+        sign = _property(parts.get("naryPr"), "chr", "∫")
+        bounds = "".join(
+            f"{mark}{_operand(text[name])}" for name, mark in (("sub", "_"), ("sup", "^")) if text.get(name)
+        )
+        return f"{sign}{bounds} {text.get('e', '')}"
+    if kind == "d":
+        properties = parts.get("dPr")
+        inside = ", ".join(write_maths(child) for child in element if local(child) == "e")
+        return f"{_property(properties, 'begChr', '(')}{inside}{_property(properties, 'endChr', ')')}"
+    joint = " " if kind in ("func", "mr", "m", "eqArr") else ""
+    return joint.join(filter(None, map(write_maths, element)))
+
+
+def _operand(text: str) -> str:
+    return text if _OPERAND.fullmatch(text) else f"({text})"
+
+
+def _property(properties: Any, name: str, default: str) -> str:
+    """The value of a property of a formula's sign, such as the bracket that opens."""
+    for child in properties if properties is not None else ():
+        if local(child) == name:
+            return next((value for key, value in child.attrib.items() if key.endswith("}val")), "")
+    return default
+
+
+def outermost(element: Any, kinds: Sequence[str]) -> Iterator[Any]:
+    """Yield the elements of some names below one, none inside another, and of two alternatives only the first."""
+    for child in element:
+        kind = local(child)
+        if kind in kinds:
+            yield child
+        elif kind and kind != "Fallback":
+            yield from outermost(child, kinds)

@@ -1,0 +1,440 @@
+"""What document parsers write: Docling's JSON, MinerU's content lists, Marker's JSON, olmOCR's lines of Dolma.
+
+The file's content says which it is. Pages count from 1; boxes are in points from the page's top left corner as the
+parser gives them, but MinerU's, which are in thousandths of the page's width and height.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from itertools import accumulate
+from pathlib import PurePosixPath
+from typing import Any
+
+from kohaku_ray.documents.content import default_doc_id, flat_metadata, well_formed
+from kohaku_ray.documents.html import read_fragment
+from kohaku_ray.documents.kohakurag import MAX_PAGE, load_json, parse_kohakurag
+from kohaku_ray.documents.markdown import paged_markdown
+from kohaku_ray.documents.model import Attachment, Box, Document, Paragraph, Section
+from kohaku_ray.documents.office import html_table
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text import Draft, finish, heading_path
+from kohaku_ray.errors import DataError
+
+_KEYS = (b'"DoclingDocument"', b'"page_idx"', b'"block_type"', b'"pdf_info"', b'"page_stats"')
+_CONTENT_LIST = re.compile(r"_content_list$")
+_INLINE_TEX = re.compile(r"(?<![\\$])\$(?=[^$\n]*[\\^_={}])([^$\n]+?)(?<!\\)\$(?![\d$])")
+_TABLE_START = re.compile(r"<table\b[^>]*>", re.IGNORECASE)
+_REFERENCE = re.compile(r"<content-ref\b[^>]*?src=[\"']([^\"']*)[\"'][^>]*>(?:\s*</content-ref>)?", re.IGNORECASE)
+_PAGE_ID = re.compile(r"/page/(\d{1,9})/")
+_TAG = re.compile(r"<[^>]*>")
+MAX_TABLE_CELLS = 1_000_000  # most cells of a table by its own count of rows and columns
+
+
+def parse_json(name: str, data: bytes, images: bool = False) -> Document:
+    """Parse a file of JSON: what a document parser wrote, else a KohakuRAG document."""
+    if any(key in data for key in _KEYS):
+        root = load_json(name, data)
+        if isinstance(root, dict) and root.get("schema_name") == "DoclingDocument":
+            return _Docling(name, root).document()
+        if isinstance(root, list) and root and all(isinstance(one, dict) and "page_idx" in one for one in root):
+            return parse_content_list(name, root)
+        if isinstance(root, dict) and "block_type" in (next(iter(_marker_blocks(root)), None) or {}):
+            return parse_marker(name, root)
+        if isinstance(root, dict) and ("pdf_info" in root or "page_stats" in root):
+            beside = (
+                "MinerU writes beside NAME_content_list.json" if "pdf_info" in root else "Marker writes beside its JSON"
+            )
+            raise DataError(f"{name} is what {beside}: give that file, and leave this one out.")
+    return parse_kohakurag(name, data, images)
+
+
+class _Tree:
+    """Sections of a document, built from the blocks that a parser found."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.drafts = [Draft(())]
+        self.title = ""
+        self.dropped: Counter[str] = Counter()
+
+    def add_heading(self, level: int, text: str) -> None:
+        if text := " ".join(text.split()):
+            self.drafts.append(Draft(heading_path(self.drafts[-1].headings, min(max(level, 1), 9), text)))
+
+    def add_html(self, source: str, page: int | None, box: Box | None = None) -> None:
+        for draft in read_fragment(self.name, source):
+            if draft.headings:
+                self.add_heading(len(draft.headings), draft.headings[-1])
+            self.drafts[-1].paragraphs += [replace(one, page=page, bbox=box) for one in draft.paragraphs]
+
+    def add_text(self, text: str, page: int | None, box: Box | None = None, tag: str = "p") -> None:
+        if text.strip():
+            self.add_html(f"<{tag}>{escape(text)}</{tag}>", page, box)
+
+    def add_image(self, path: str | None, caption: str, page: int | None, box: Box | None) -> None:
+        caption = " ".join(caption.split())
+        if caption:
+            attachment = Attachment("image", path, caption)
+            paragraph = Paragraph(caption, split_sentences(caption), page, box, attachment)
+            self.drafts[-1].paragraphs.append(paragraph)
+
+    def document(self, doc_id: str, n_pages: int) -> Document:
+        first = next((draft.headings[0] for draft in self.drafts if len(draft.headings) == 1), "")
+        title = self.title or first or doc_id
+        sections = finish(self.drafts, title)
+        sections = tuple(replace(one, page=one.paragraphs[0].page) if one.paragraphs else one for one in sections)
+        dropped = tuple(f"{n:,} {what}" for what, n in self.dropped.items())
+        return Document(doc_id, title, sections, dropped=dropped, n_pages=n_pages)
+
+
+def _get(owner: Any, key: str, kind: type) -> Any:
+    """The value of a key, or an empty one of that type where it has another."""
+    value = owner.get(key) if isinstance(owner, dict) else None
+    return value if isinstance(value, kind) and not (kind is int and isinstance(value, bool)) else kind()
+
+
+def _text(owner: Any, key: str = "text") -> str:
+    return well_formed(_get(owner, key, str))
+
+
+def _box(values: Any) -> Box | None:
+    """A box of four numbers."""
+    if isinstance(values, list) and len(values) == 4 and all(type(one) in (int, float) for one in values):
+        left, top, right, bottom = map(float, values)
+        return left, top, right, bottom
+    return None
+
+
+_DOCLING_FURNITURE = {
+    "page_header": "page headers",
+    "page_footer": "page footers",
+    "document_index": "tables of contents",
+}
+
+
+class _Docling:
+    """Reads a DoclingDocument of version 1: its body's items, in their order."""
+
+    def __init__(self, name: str, root: Mapping[str, Any]) -> None:
+        version = _get(root, "version", str)
+        if version.partition(".")[0] != "1":
+            raise DataError(
+                f"{name} is a DoclingDocument of version {version or '(none)'}; versions 1.x are read: "
+                "export it by a release of Docling that writes one, or as Markdown."
+            )
+        self._root, self._tree = root, _Tree(name)
+        self._seen: set[str] = set()
+
+    def document(self) -> Document:
+        tree = self._tree
+        self._read_children(_get(self._root, "body", dict))
+        titles = [_text(one) for one in _get(self._root, "texts", list) if _get(one, "label", str) == "title"]
+        tree.title = " ".join(next(filter(str.strip, titles), "").split())
+        return tree.document(default_doc_id(tree.name), len(_get(self._root, "pages", dict)))
+
+    def _resolve(self, reference: Any) -> dict[str, Any]:
+        path = _get(reference, "$ref", str)
+        node: Any = self._root
+        for key in path.removeprefix("#/").split("/"):
+            if isinstance(node, list) and key.isdigit() and int(key) < len(node):
+                node = node[int(key)]
+            else:
+                node = node.get(key) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            raise DataError(f"{self._tree.name}: {path or reference!r} is no item of the document: export it again.")
+        return node
+
+    def _items(self, owner: Mapping[str, Any], key: str = "children") -> Iterator[dict[str, Any]]:
+        """Yield the items that a list refers to, each once in the document, but what is furniture."""
+        for reference in _get(owner, key, list):
+            path = _get(reference, "$ref", str)
+            if path in self._seen:
+                continue
+            self._seen.add(path)
+            item = self._resolve(reference)
+            label, layer = _get(item, "label", str), _get(item, "content_layer", str)
+            if label in _DOCLING_FURNITURE:
+                self._tree.dropped[_DOCLING_FURNITURE[label]] += 1
+            elif layer in ("furniture", "background", "invisible"):
+                self._tree.dropped[f"items of the layer {layer}"] += 1
+            else:
+                yield item
+
+    def _read_children(self, owner: Mapping[str, Any]) -> None:
+        tree = self._tree
+        for item in self._items(owner):
+            label = _get(item, "label", str)
+            page, box = self._place(item)
+            text = _text(item) or _text(item, "orig")
+            if label in ("list", "ordered_list"):
+                page, box, source = self._list(item)
+                tree.add_html(source, page, box)
+            elif label in ("title", "section_header"):
+                tree.add_heading(1 if label == "title" else max(_get(item, "level", int), 1) + 1, text)
+                self._read_children(item)
+            elif label == "table" or "table_cells" in _get(item, "data", dict):
+                self._read_table(item, page, box)
+            elif label in ("picture", "chart"):
+                captions = [_text(one) for one in self._items(item, "captions")]
+                tree.add_image(None, " ".join(captions), page, box)
+                n_inside = sum(1 for _ in self._items(item))
+                if n_inside:
+                    tree.dropped["texts inside pictures"] += n_inside
+            elif label == "inline":
+                tree.add_text(" ".join(self._texts(item)), *self._first_place(item))
+            elif label == "list_item":
+                tree.add_html(f"<ul>{self._list_item(item)}</ul>", page, box)
+            elif label == "formula":
+                tree.add_text(f"$${text}$$" if _text(item) else text, page, box)
+            else:
+                tree.add_text(text, page, box, "pre" if label == "code" else "p")
+                self._read_children(item)
+
+    def _texts(self, owner: Mapping[str, Any]) -> Iterator[str]:
+        for item in self._items(owner):
+            yield _text(item) or _text(item, "orig")
+            yield from self._texts(item)
+
+    def _first_place(self, owner: Mapping[str, Any]) -> tuple[int | None, Box | None]:
+        children = [self._resolve(one) for one in _get(owner, "children", list)]
+        return next((place for one in children if (place := self._place(one))[0] is not None), (None, None))
+
+    def _list(self, group: Mapping[str, Any]) -> tuple[int | None, Box | None, str]:
+        """The first page of a list, the box round its items there, and its HTML."""
+        items = list(self._items(group))
+        places = [self._place(item) for item in items]
+        page = next((one for one, _ in places if one is not None), None)
+        boxes = [box for one, box in places if one == page and box is not None]
+        box = None
+        if boxes:
+            left, top, right, bottom = zip(*boxes, strict=True)
+            box = min(left), min(top), max(right), max(bottom)
+        is_ordered = _get(group, "label", str) == "ordered_list" or any(
+            _get(item, "enumerated", bool) for item in items
+        )
+        marker = _text(items[0], "marker").rstrip(".)") if items else ""
+        start = f' start="{marker}"' if is_ordered and marker.isdigit() else ""
+        tag = "ol" if is_ordered else "ul"
+        return page, box, f"<{tag}{start}>{''.join(map(self._list_item, items))}</{tag}>"
+
+    def _list_item(self, item: Mapping[str, Any]) -> str:
+        parts = [escape(_text(item) or _text(item, "orig"))]
+        for child in self._items(item):
+            if _get(child, "label", str) in ("list", "ordered_list"):
+                parts.append(self._list(child)[2])
+            else:
+                texts = [_text(child) or _text(child, "orig"), *self._texts(child)]
+                parts.append(escape(" ".join(filter(None, texts))))
+        return f"<li>{' '.join(filter(None, parts))}</li>"
+
+    def _read_table(self, item: Mapping[str, Any], page: int | None, box: Box | None) -> None:
+        data = _get(item, "data", dict)
+        caption = " ".join(_text(one) for one in self._items(item, "captions"))
+        notes = [_text(one) for one in self._items(item, "footnotes")]
+        n_rows, n_columns = _get(data, "num_rows", int), _get(data, "num_cols", int)
+        if not 0 <= n_rows * n_columns <= MAX_TABLE_CELLS:
+            raise DataError(
+                f"{self._tree.name}: a table has {n_rows:,} × {n_columns:,} cells, at most {MAX_TABLE_CELLS:,} are allowed."
+            )
+        rows: list[dict[int, tuple[str, int, int, bool]]] = [{} for _ in range(n_rows)]
+        covered = set[tuple[int, int]]()
+        for cell in _get(data, "table_cells", list):
+            row, column = _get(cell, "start_row_offset_idx", int), _get(cell, "start_col_offset_idx", int)
+            if not (0 <= row < n_rows and 0 <= column < n_columns) or (row, column) in covered:
+                continue
+            size = (
+                min(max(_get(cell, "end_row_offset_idx", int) - row, 1), n_rows - row),
+                min(max(_get(cell, "end_col_offset_idx", int) - column, 1), n_columns - column),
+            )
+            covered |= {(row + i, column + j) for i in range(size[0]) for j in range(size[1])}
+            is_name = any(_get(cell, key, bool) for key in ("column_header", "row_header"))
+            rows[row][column] = escape(_text(cell)), size[1], size[0], is_name
+        table = [
+            [
+                line.get(column, ("", 1, 1, False))
+                for column in range(n_columns)
+                if column in line or (i, column) not in covered
+            ]
+            for i, line in enumerate(rows)
+        ]
+        self._tree.add_html(html_table(table, escape(caption)), page, box)
+        for note in notes:
+            self._tree.add_text(note, page)
+        self._read_children(item)
+
+    def _place(self, item: Mapping[str, Any]) -> tuple[int | None, Box | None]:
+        """An item's page, and its box there from the page's top left corner."""
+        first = next(iter(_get(item, "prov", list)), None)
+        page = _get(first, "page_no", int)
+        if not 0 < page <= MAX_PAGE:
+            return None, None
+        given = _get(first, "bbox", dict)
+        box = _box([given.get(key) for key in ("l", "t", "r", "b")])
+        if box is not None and given.get("coord_origin") == "BOTTOMLEFT":
+            size = _get(_get(_get(self._root, "pages", dict), str(page), dict), "size", dict)
+            height = size.get("height")
+            box = (box[0], height - box[1], box[2], height - box[3]) if isinstance(height, int | float) else None
+        return page, box
+
+
+_MINERU_FURNITURE = {
+    "header": "page headers",
+    "footer": "page footers",
+    "page_number": "page numbers",
+    "aside_text": "texts beside the page",
+    "discarded": "texts that MinerU discarded",
+}
+
+
+def parse_content_list(name: str, blocks: Sequence[Mapping[str, Any]]) -> Document:
+    """Parse the blocks of MinerU's ``NAME_content_list.json``; the document's id is NAME."""
+    tree = _Tree(name)
+    for block in blocks:
+        kind, page, box = _get(block, "type", str), _get(block, "page_idx", int) + 1, _box(block.get("bbox"))
+        page = page if 0 < page <= MAX_PAGE else None
+        if kind in _MINERU_FURNITURE:
+            tree.dropped[_MINERU_FURNITURE[kind]] += 1
+            continue
+        level = _get(block, "text_level", int)
+        captions = [_lines(block, f"{prefix}_caption") for prefix in ("table", "image", "img", "chart", "code")]
+        notes = [_lines(block, f"{prefix}_footnote") for prefix in ("table", "image", "img", "chart")]
+        caption = " ".join(filter(None, captions))
+        if kind == "table" and _text(block, "table_body").strip():
+            tree.add_html(_captioned(_text(block, "table_body"), caption), page, box)
+        elif kind in ("image", "chart", "table"):
+            tree.add_image(_text(block, "img_path") or None, caption, page, box)
+            tree.add_text(_text(block, "content"), page, box)
+        elif kind == "list" and _get(block, "list_items", list):
+            items = [well_formed(item) for item in block["list_items"] if isinstance(item, str)]
+            tree.add_html("".join(f"<p>{_with_tex(item)}</p>" for item in items), page, box)
+        elif kind == "code":
+            tree.add_text(caption, page)
+            tree.add_text(_text(block, "code_body"), page, box, "pre")
+        elif level > 0:
+            tree.add_heading(level, _text(block))
+        else:
+            text = _text(block) or _text(block, "content")
+            tree.add_html(f"<p>{_with_tex(text)}</p>" if text.strip() else "", page, box)
+        for note in filter(None, notes):
+            tree.add_html(f"<p>{_with_tex(note)}</p>", page)
+    doc_id = _CONTENT_LIST.sub("", default_doc_id(name))
+    return tree.document(doc_id, 1 + max((_get(block, "page_idx", int) for block in blocks), default=-1))
+
+
+def _lines(block: Mapping[str, Any], key: str) -> str:
+    """A caption or note, which is a list of lines or a text."""
+    value = block.get(key)
+    lines = value if isinstance(value, list) else [value]
+    return " ".join(well_formed(line).strip() for line in lines if isinstance(line, str) and line.strip())
+
+
+def _with_tex(text: str) -> str:
+    r"""Text as HTML, its formulas between ``\(`` and ``\)``: in HTML a dollar is money."""
+    return _INLINE_TEX.sub(r"\\(\1\\)", escape(text, quote=False))
+
+
+def _captioned(source: str, caption: str) -> str:
+    """A table in HTML with a caption."""
+    return _TABLE_START.sub(lambda match: f"{match[0]}<caption>{_with_tex(caption)}</caption>", source, count=1)
+
+
+def _marker_blocks(root: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of Marker's JSON page by page, or of its chunks."""
+    return [one for one in _get(root, "children", list) or _get(root, "blocks", list) if isinstance(one, dict)]
+
+
+_MARKER_FURNITURE = {
+    "PageHeader": "page headers",
+    "PageFooter": "page footers",
+    "TableOfContents": "tables of contents",
+}
+
+
+def parse_marker(name: str, root: Mapping[str, Any]) -> Document:
+    """Parse Marker's JSON: blocks of HTML, which refer to the blocks inside them; or its chunks."""
+    tree = _Tree(name)
+    n_pages = 0
+    for top in _marker_blocks(root):
+        is_page = top.get("block_type") == "Page"
+        for block in [one for one in _get(top, "children", list) if isinstance(one, dict)] if is_page else [top]:
+            match = _PAGE_ID.match(_text(block, "id"))
+            page = int(match[1]) + 1 if match else None
+            page = page if page is None or page <= MAX_PAGE else None
+            n_pages = max(n_pages, page or 0)
+            _read_marker_block(tree, block, page)
+    return tree.document(default_doc_id(name), n_pages)
+
+
+def _read_marker_block(tree: _Tree, block: Mapping[str, Any], page: int | None) -> None:
+    kind, source, box = _text(block, "block_type"), _marker_html(block), _box(block.get("bbox"))
+    if kind in _MARKER_FURNITURE:
+        tree.dropped[_MARKER_FURNITURE[kind]] += 1
+    elif kind in ("TableGroup", "FigureGroup", "PictureGroup"):
+        parts = [one for one in _get(block, "children", list) if isinstance(one, dict)]
+        captions = [_TAG.sub("", _marker_html(one)) for one in parts if one.get("block_type") == "Caption"]
+        for part in parts:
+            if part.get("block_type") == "Table" and captions:
+                caption = " ".join(captions.pop().split())
+                table = _TABLE_START.sub(
+                    lambda match: f"{match[0]}<caption>{caption}</caption>",
+                    _marker_html(part),
+                    count=1,  # noqa: B023
+                )
+                tree.add_html(table, page, _box(part.get("bbox")) or box)
+            elif part.get("block_type") in ("Picture", "Figure") and captions:
+                tree.add_html(f"<figcaption>{captions.pop()}</figcaption>", page, box)
+            elif part.get("block_type") != "Caption":
+                _read_marker_block(tree, part, page)
+        for caption in captions:
+            tree.add_html(f"<p>{caption}</p>", page, box)
+    else:
+        tree.add_html(source, page, box)
+
+
+def _marker_html(block: Mapping[str, Any]) -> str:
+    """A block's HTML with that of the blocks it refers to."""
+    children = {one.get("id"): one for one in _get(block, "children", list) if isinstance(one, dict)}
+    inside: Callable[[re.Match[str]], str] = lambda match: (  # noqa: E731
+        _marker_html(children[match[1]]) if match[1] in children else ""
+    )
+    return _REFERENCE.sub(inside, _text(block, "html"))
+
+
+def olmocr_id(row: Mapping[str, Any]) -> str:
+    """The name of the PDF that a line of olmOCR is from, without its suffix; empty where it is no such line."""
+    if not isinstance(_get(row, "attributes", dict).get("pdf_page_numbers"), list):
+        return ""
+    source = _get(row, "metadata", dict).get("Source-File")
+    return PurePosixPath(source).stem if isinstance(source, str) and source else _text(row, "id") or "olmocr"
+
+
+def parse_olmocr(doc_id: str, row: Mapping[str, Any]) -> Document:
+    """Parse a line of olmOCR: Markdown, of which ``pdf_page_numbers`` says where each page begins and ends."""
+    text = _text(row)
+    spans = [
+        span
+        for span in row["attributes"]["pdf_page_numbers"]
+        if isinstance(span, list) and len(span) == 3 and all(type(one) is int for one in span)
+    ]
+    spans = [(start, end, page) for start, end, page in spans if 0 <= start < end and 0 < page <= MAX_PAGE]
+    pages = [(text[start:end].strip("\n"), page) for start, end, page in sorted(spans)] or [(text, 1)]
+    parts: list[str] = []
+    for (part, _), (after, _) in zip(pages, [*pages[1:], ("", 0)], strict=True):
+        # a sentence that goes on over the page is in one paragraph; else a page ends one
+        goes_on = part[-1:].isalnum() or part[-1:] in ",;-"
+        parts.append(part + ("\n" if goes_on and after[:1].islower() else "\n\n"))
+    starts = list(accumulate((part.count("\n") for part in parts), initial=0))[:-1]
+    title, sections = paged_markdown(
+        doc_id, "".join(parts), lambda line: pages[max(bisect_right(starts, line) - 1, 0)][1]
+    )
+    sections = tuple(
+        Section(one.title, one.paragraphs, one.paragraphs[0].page if one.paragraphs else None) for one in sections
+    )
+    metadata = flat_metadata(_get(row, "metadata", dict))
+    return Document(doc_id, title, sections, metadata, n_pages=max((page for _, page in pages), default=0))

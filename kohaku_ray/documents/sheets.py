@@ -1,0 +1,175 @@
+"""Excel workbooks (.xlsx): a section per sheet, its cells as tables and texts, written as HTML and read as that is."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from itertools import groupby
+from typing import Any
+
+from kohaku_ray.documents.content import clean_print, default_doc_id
+from kohaku_ray.documents.html import read_fragment
+from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.office import html_table, open_office, plain_number
+from kohaku_ray.documents.sentences import split_lines
+
+MAX_PART_CHARS = 2000  # longest part of a table, in characters, that is one paragraph
+_NO_VALUE = re.compile(rb"(?:</f>|<f\b[^>]*/>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
+_FORMAT_PART = re.compile(
+    r'"([^"]*)"|\\(.)|\[\$([^\]-]*)[^\]]*\]|\[[^\]]*\]|_.|\*.|([$€£¥%])|([#0?][#0?.,/ ]*)|(E\+0+|.)'
+)
+
+Cells = Mapping[tuple[int, int], Any]  # the cells that hold something, by row and column
+
+
+def parse_xlsx(name: str, data: bytes) -> Document:
+    """Parse a workbook: its values, also of formulas, with the sign or unit that their format shows.
+
+    An empty row or column ends a table; lines of one cell above it are its caption. Hidden sheets are left out.
+    """
+    file = open_office(name, data, "openpyxl", "load_workbook", data_only=True)
+    sections, odd, hidden = [], [], []
+    for sheet in file.worksheets:
+        if sheet.sheet_state != "visible":
+            hidden.append(f"sheet {sheet.title!r}: hidden")
+            continue
+        cells = {
+            place: cell for place, cell in sheet._cells.items() if cell.value is not None and str(cell.value).strip()
+        }
+        source = "".join(_blocks(cells, sheet))
+        paragraphs = [part for draft in read_fragment(name, source) for one in draft.paragraphs for part in _parts(one)]
+        if paragraphs:
+            sections.append(Section(clean_print(sheet.title).strip() or "Sheet", tuple(paragraphs)))
+        else:
+            odd.append(f"sheet {sheet.title!r}: empty")
+    odd += [f"sheet {chart.title!r}: a chart alone" for chart in file.chartsheets]
+    n_unknown = _count_formulas_without_value(data)
+    if n_unknown:
+        odd.append(f"{n_unknown:,} formulas without a value: open and save the file in a spreadsheet program")
+    title = clean_print(str(file.properties.title or "")).strip() or default_doc_id(name)
+    return Document(default_doc_id(name), title, tuple(sections), odd=tuple(odd), dropped=tuple(hidden))
+
+
+def _count_formulas_without_value(data: bytes) -> int:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        names = [name for name in archive.namelist() if name.startswith("xl/worksheets/") and name.endswith(".xml")]
+        return sum(len(_NO_VALUE.findall(archive.read(name))) for name in names)
+
+
+def _parts(paragraph: Paragraph) -> Iterator[Paragraph]:
+    """Cut a long table into parts of whole rows."""
+    if paragraph.attachment is None or len(paragraph.text) <= MAX_PART_CHARS:
+        yield paragraph
+        return
+    lines: list[str] = []
+    n_chars = 0
+    for line in [*paragraph.text.split("\n"), None]:
+        if lines and (line is None or n_chars + len(line) >= MAX_PART_CHARS):
+            text = "\n".join(lines)
+            yield replace(paragraph, text=text, sentences=split_lines(text))
+            lines, n_chars = [], 0
+        if line is not None:
+            lines.append(line)
+            n_chars += len(line) + 1
+
+
+def _blocks(cells: Cells, sheet: Any) -> Iterator[str]:
+    """Yield the HTML of the tables and texts of a sheet, then of the notes of its cells."""
+    spans = {}
+    covered = set[tuple[int, int]]()
+    for merged in sheet.merged_cells.ranges:
+        size = merged.max_col - merged.min_col + 1, merged.max_row - merged.min_row + 1
+        place = merged.min_row, merged.min_col
+        if place in cells and size[0] * size[1] <= len(cells) * 100:
+            spans[place] = size
+            covered |= {(place[0] + i, place[1] + j) for j in range(size[0]) for i in range(size[1])}
+    filled = sorted(covered | set(cells))
+    rows = sorted({row for row, _ in filled})
+    by_row = {row: {column for _, column in group} for row, group in groupby(filled, key=lambda place: place[0])}
+    for run in _runs(rows):
+        for columns in _runs(sorted(set().union(*(by_row[row] for row in run)))):
+            yield from _block(cells, spans, covered, run, columns)
+    for cell in cells.values():
+        if cell.comment is not None and cell.comment.text.strip():
+            yield f"<p>{cell.coordinate}: {escape(cell.comment.text)}</p>"
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Cut sorted numbers where one is left out."""
+    return [[n for _, n in group] for _, group in groupby(enumerate(numbers), key=lambda item: item[1] - item[0])]
+
+
+def _block(
+    cells: Cells,
+    spans: Mapping[tuple[int, int], tuple[int, int]],
+    covered: set[tuple[int, int]],
+    rows: Sequence[int],
+    columns: Sequence[int],
+) -> Iterator[str]:
+    """Yield the HTML of cells without an empty row or column between them."""
+    found = [(row, [(row, column) for column in columns if (row, column) in cells]) for row in rows]
+    lines = [(row, places) for row, places in found if places]
+    several = [i for i, (_, places) in enumerate(lines) if len(places) > 1]
+    if not several:
+        for _, places in lines:
+            yield from (f"<p>{_text(cells[place])}</p>" for place in places)
+        return
+    head, body = lines[: several[0]], lines[several[0] : several[-1] + 1]
+    is_names = True
+    table = []
+    for i, (row, places) in enumerate(body):
+        is_names = is_names and i < len(body) - 1 and all(bool(cells[place].font.b) for place in places)
+        line = []
+        for column in columns:
+            place = row, column
+            if place in cells:
+                line.append((_text(cells[place]), *spans.get(place, (1, 1)), is_names))
+            elif place not in covered:
+                line.append(("", 1, 1, is_names))
+        table.append(line)
+    yield html_table(table, "<br>".join(_text(cells[place]) for _, places in head for place in places))
+    for _, places in lines[several[-1] + 1 :]:
+        yield from (f"<p>{_text(cells[place])}</p>" for place in places)
+
+
+def _text(cell: Any) -> str:
+    """What a cell holds, as HTML."""
+    value = cell.value
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, dt.datetime) and value.time() == dt.time():
+        value = value.date()
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return value.isoformat(" ") if isinstance(value, dt.datetime) else value.isoformat()
+    if isinstance(value, int | float):
+        return escape(write_value(value, cell.number_format or "General"))
+    return escape(str(value)).replace("\n", "<br>")
+
+
+def write_value(value: float, number_format: str) -> str:
+    """Write a number with what its format puts around it: ``25.3 %`` as 25.3%, ``0.0" MWh"``, ``"$"#,##0``.
+
+    No digit is rounded away; a format's percent and thousands change the number as they do in the sheet.
+    """
+    sections = number_format.split(";")
+    shown = sections[1] if value < 0 and len(sections) > 1 else sections[0]
+    around = ["", ""]
+    has_digits = False
+    for match in _FORMAT_PART.finditer(shown):
+        quoted, escaped, currency, sign, digits, other = match.groups()
+        if digits:
+            has_digits = True
+            value /= 1000 ** (len(digits.rstrip()) - len(digits.rstrip().rstrip(",")))
+            continue
+        if sign == "%":
+            value *= 100
+        literal = next((part for part in (quoted, escaped, currency, sign) if part), "")
+        around[has_digits] += literal or (" " if other == " " else "")
+    if not has_digits:
+        return plain_number(value)
+    return f"{'-' if value < 0 else ''}{around[0].strip()}{plain_number(abs(value))}{around[1].rstrip()}"

@@ -1,0 +1,161 @@
+"""PowerPoint presentations (.pptx): a section per slide, written as HTML and read as that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+from kohaku_ray.documents.content import clean_print, default_doc_id
+from kohaku_ray.documents.html import read_fragment
+from kohaku_ray.documents.model import Document, Section
+from kohaku_ray.documents.office import (
+    chart_table,
+    core_title,
+    html_table,
+    local,
+    open_office,
+    outermost,
+    related_parts,
+    write_maths,
+)
+
+_A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_FURNITURE = ("sldNum", "dt", "ftr", "hdr")  # types of placeholders: number, date, footer, header
+_BODIES = ("body", "obj", None)  # types of placeholders whose paragraphs have bullets
+
+
+def parse_pptx(name: str, data: bytes) -> Document:
+    """Parse a presentation: texts from top to bottom, lists, tables, the values of charts, and the speaker's notes.
+
+    A paragraph's page is its slide. Hidden slides, slide numbers, dates and footers are left out.
+    """
+    file = open_office(name, data, "pptx", "Presentation")
+    sections, odd, hidden = [], [], []
+    n_slides = len(file.slides)
+    for number, slide in enumerate(file.slides, 1):
+        if slide.element.get("show") in ("0", "false"):
+            hidden.append(f"slide {number}: hidden")
+            continue
+        title = slide.shapes.title
+        heading = clean_print(title.text_frame.text).strip() if title is not None else ""
+        shapes = [shape for shape in slide.shapes if title is None or shape.shape_id != title.shape_id]
+        source = "".join(_shapes(shapes))
+        if not source and heading:
+            source = f"<p>{escape(heading)}</p>"
+        if not source:
+            has_picture = any(True for _ in outermost(slide.element, ("blip",)))
+            odd.append(f"slide {number}: {'no text, but a picture' if has_picture else 'blank'}")
+        if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
+            source += _paragraphs(slide.notes_slide.notes_text_frame._txBody, has_bullets=False)
+        drafts = read_fragment(name, source)
+        paragraphs = tuple(replace(paragraph, page=number) for draft in drafts for paragraph in draft.paragraphs)
+        if paragraphs:
+            sections.append(Section(heading or f"Slide {number}", paragraphs, number))
+    first = sections[0].title if sections and sections[0].title != "Slide 1" else ""
+    return Document(
+        default_doc_id(name),
+        core_title(file) or first or default_doc_id(name),
+        tuple(sections),
+        odd=tuple(odd),
+        dropped=tuple(hidden),
+        n_pages=n_slides,
+    )
+
+
+def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
+    """Yield the HTML of shapes from top to bottom, then from left to right."""
+    for shape in sorted(shapes, key=lambda one: (one.top or 0, one.left or 0)):
+        holder = next(outermost(shape.element, ("ph",)), None)
+        kind = holder.get("type") if holder is not None else ""
+        if kind in _FURNITURE:
+            continue
+        if local(shape.element) == "grpSp":
+            yield from _shapes(list(shape.shapes))
+        elif shape.has_text_frame:
+            yield _paragraphs(shape.text_frame._txBody, holder is not None and kind in _BODIES)
+        elif getattr(shape, "has_table", False):
+            yield _table(shape.table)
+        elif getattr(shape, "has_chart", False):
+            yield chart_table(shape.chart._chartSpace)
+        elif local(shape.element) == "graphicFrame":
+            yield from _diagram(shape)
+
+
+def _paragraphs(body: Any, has_bullets: bool) -> str:
+    """Write the paragraphs of a text frame; ``has_bullets``: a paragraph that does not say otherwise has one."""
+    found = [(paragraph, _inline(paragraph)) for paragraph in body.iterfind(f"{_A}p")]
+    found = [(paragraph, source) for paragraph, source in found if source.strip()]
+    written, depth, tag, number = [], 0, "ul", 0
+    for paragraph, source in found:
+        properties = paragraph.find(f"{_A}pPr")
+        marks = {local(child) for child in properties} if properties is not None else set()
+        level = int(properties.get("lvl", 0)) if properties is not None else 0
+        is_item = bool(marks & {"buChar", "buAutoNum", "buBlip"}) or (
+            has_bullets and len(found) > 1 and "buNone" not in marks
+        )
+        wanted = level + 1 if is_item else 0
+        kind = "ol" if "buAutoNum" in marks else "ul"
+        while depth > wanted or (depth and depth == wanted == 1 and kind != tag):
+            depth -= 1
+            written.append(f"</{tag if not depth else 'ul'}>")
+        while depth < wanted:
+            tag = kind if not depth else tag
+            written.append(f"<{kind if not depth else 'ul'}>")
+            depth += 1
+        number += 1
+        written.append(f"<li>{source}</li>" if is_item else f"<p>{source}</p>")
+    return "".join([*written, "</ul>" * max(depth - 1, 0), f"</{tag}>" if depth else ""])
+
+
+def _inline(paragraph: Any) -> str:
+    parts = []
+    for child in paragraph:
+        kind = local(child)
+        if kind == "br":
+            parts.append("<br>")
+        elif kind in ("r", "fld") and child.get("type") != "slidenum":
+            properties = child.find(f"{_A}rPr")
+            text = escape(child.findtext(f"{_A}t") or "")
+            if properties is not None and properties.get("strike", "noStrike") != "noStrike":
+                continue
+            baseline = properties.get("baseline", "0") if properties is not None else "0"
+            raised = float(baseline.rstrip("%") or 0)
+            tag = "sup" if raised > 0 else "sub"
+            parts.append(f"<{tag}>{text}</{tag}>" if raised and text.strip() else text)
+        elif kind == "AlternateContent" or kind == "m":
+            parts += [escape(write_maths(maths)) for maths in outermost(child, ("oMath",))]
+    return "".join(parts)
+
+
+def _table(table: Any) -> str:
+    rows = []
+    for i, row in enumerate(table.rows):
+        rows.append(
+            [
+                (
+                    "<br>".join(map(_inline, cell.text_frame._txBody.iterfind(f"{_A}p"))),
+                    cell.span_width if cell.is_merge_origin else 1,
+                    cell.span_height if cell.is_merge_origin else 1,
+                    i == 0 and bool(table.first_row),
+                )
+                for cell in row.cells
+                if not cell.is_spanned
+            ]
+        )
+    return html_table(rows)
+
+
+def _diagram(shape: Any) -> Iterator[str]:
+    """Yield the texts of a diagram (SmartArt), which are in a part of their own."""
+    from pptx.oxml import parse_xml
+
+    ids = {value for one in outermost(shape.element, ("relIds",)) for value in one.attrib.values()}
+    parts = [
+        part for part in related_parts(shape.part, "diagramData") if part in [shape.part.related_part(i) for i in ids]
+    ]
+    for part in parts:
+        for paragraph in outermost(parse_xml(part.blob), ("p",)):
+            if source := _inline(paragraph):
+                yield f"<p>{source}</p>"
