@@ -198,7 +198,7 @@ class _FrontMatter(yaml.SafeLoader):
 
 
 def paged_markdown(default_title: str, text: str, page_of: Callable[[int], int]) -> tuple[str, tuple[Section, ...]]:
-    """Read Markdown of which it is known, by number from 0, which page a line stands on: its title, and its sections."""
+    """Read Markdown's title and sections; ``page_of`` says which page a line, counted from 0, is on."""
     tree = SyntaxTreeNode(_reader().parse(text))
     headings = [_inline(node.children[0]) for node in tree.children if node.type == "heading" and node.tag == "h1"]
     title = next(filter(None, headings), "") or default_title

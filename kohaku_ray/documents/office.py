@@ -1,6 +1,6 @@
 """What Office files have in common: opening them within bounds, their formulas and their charts.
 
-Word, PowerPoint and Excel are each written as HTML and read as that is: lists, tables and their headers have one writer.
+Word, PowerPoint and Excel are each written as HTML and read as that is: lists and tables have one writer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kohaku_ray.documents.content import clean_print
 from kohaku_ray.errors import DataError
 
 MAX_UNPACKED_BYTES = 2**30  # most bytes of all parts of an Office file, unpacked
-_GENERIC = re.compile(r"(?:powerpoint|word|excel)?\s*(?:presentation|document|workbook|untitled)?\d*", re.IGNORECASE)
+_GENERIC = re.compile(r"(?:powerpoint |word )?(?:presentation|document|untitled)?\d*", re.IGNORECASE)
 _OPERAND = re.compile(r"[-−]?[\w.,]*")
 _CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 
@@ -31,7 +31,7 @@ def open_office(name: str, data: bytes, package: str, opener: str, **options: An
     try:
         library = import_module(package)
     except ImportError:
-        raise DataError(f"{name} needs the package {package} to be read: pip install 'kohaku-ray[office]'.") from None
+        raise DataError(f"{name} needs the package {package}: pip install 'kohaku-ray[office]'.") from None
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             n_bytes = sum(part.file_size for part in archive.infolist())

@@ -156,7 +156,7 @@ def parse_file(
         name: Its path or URI; the suffix chooses the parser, the stem is the default ``doc_id``.
         data: Its whole content.
         timeout_s: Time limit in seconds, above 0; None: no limit.
-        file_format: ``text`` reads all but `BINARY_FORMATS` as plain text; ``novel`` reads ``.txt`` as a novel in chapters.
+        file_format: ``text`` reads all but `BINARY_FORMATS` as plain text; ``novel`` reads ``.txt`` in chapters.
         images: Whether images are extracted, or kept with their address for ``attach_images``.
 
     Raises:
@@ -165,9 +165,7 @@ def parse_file(
     """
     ending = suffix(name)
     if ending in OLD_SUFFIXES:
-        raise DataError(
-            f"{name}: {ending} is an old Office format, which is not read: save it as {OLD_SUFFIXES[ending]}."
-        )
+        raise DataError(f"{name} is in an old Office format, which is not read: save it as {OLD_SUFFIXES[ending]}.")
     if ending not in FORMATS:
         raise DataError(
             f"{name}: unknown suffix {ending or '(none)'}, known: {known_suffixes()}: rename or convert the file."

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from kohaku_ray.documents.content import default_doc_id, flat_metadata, well_formed
-from kohaku_ray.documents.html import read_fragment
+from kohaku_ray.documents.html import MAX_SPAN, read_fragment
 from kohaku_ray.documents.kohakurag import MAX_PAGE, load_json, parse_kohakurag
 from kohaku_ray.documents.markdown import paged_markdown
 from kohaku_ray.documents.model import Attachment, Box, Document, Paragraph, Section
@@ -240,7 +240,8 @@ class _Docling:
         n_rows, n_columns = _get(data, "num_rows", int), _get(data, "num_cols", int)
         if not 0 <= n_rows * n_columns <= MAX_TABLE_CELLS:
             raise DataError(
-                f"{self._tree.name}: a table has {n_rows:,} × {n_columns:,} cells, at most {MAX_TABLE_CELLS:,} are allowed."
+                f"{self._tree.name}: a table has {n_rows:,} × {n_columns:,} cells, at most {MAX_TABLE_CELLS:,} are "
+                "allowed: split it."
             )
         rows: list[dict[int, tuple[str, int, int, bool]]] = [{} for _ in range(n_rows)]
         covered = set[tuple[int, int]]()
@@ -249,8 +250,8 @@ class _Docling:
             if not (0 <= row < n_rows and 0 <= column < n_columns) or (row, column) in covered:
                 continue
             size = (
-                min(max(_get(cell, "end_row_offset_idx", int) - row, 1), n_rows - row),
-                min(max(_get(cell, "end_col_offset_idx", int) - column, 1), n_columns - column),
+                min(max(_get(cell, "end_row_offset_idx", int) - row, 1), n_rows - row, MAX_SPAN),
+                min(max(_get(cell, "end_col_offset_idx", int) - column, 1), n_columns - column, MAX_SPAN),
             )
             covered |= {(row + i, column + j) for i in range(size[0]) for j in range(size[1])}
             is_name = any(_get(cell, key, bool) for key in ("column_header", "row_header"))
@@ -306,7 +307,7 @@ def parse_content_list(name: str, blocks: Sequence[Mapping[str, Any]]) -> Docume
         notes = [_lines(block, f"{prefix}_footnote") for prefix in ("table", "image", "img", "chart")]
         caption = " ".join(filter(None, captions))
         if kind == "table" and _text(block, "table_body").strip():
-            tree.add_html(_captioned(_text(block, "table_body"), caption), page, box)
+            tree.add_html(_captioned(_text(block, "table_body"), _with_tex(caption)), page, box)
         elif kind in ("image", "chart", "table"):
             tree.add_image(_text(block, "img_path") or None, caption, page, box)
             tree.add_text(_text(block, "content"), page, box)
@@ -340,8 +341,8 @@ def _with_tex(text: str) -> str:
 
 
 def _captioned(source: str, caption: str) -> str:
-    """A table in HTML with a caption."""
-    return _TABLE_START.sub(lambda match: f"{match[0]}<caption>{_with_tex(caption)}</caption>", source, count=1)
+    """A table in HTML with a caption in HTML."""
+    return _TABLE_START.sub(lambda match: f"{match[0]}<caption>{caption}</caption>", source, count=1)
 
 
 def _marker_blocks(root: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -380,12 +381,7 @@ def _read_marker_block(tree: _Tree, block: Mapping[str, Any], page: int | None) 
         captions = [_TAG.sub("", _marker_html(one)) for one in parts if one.get("block_type") == "Caption"]
         for part in parts:
             if part.get("block_type") == "Table" and captions:
-                caption = " ".join(captions.pop().split())
-                table = _TABLE_START.sub(
-                    lambda match: f"{match[0]}<caption>{caption}</caption>",
-                    _marker_html(part),
-                    count=1,  # noqa: B023
-                )
+                table = _captioned(_marker_html(part), " ".join(captions.pop().split()))
                 tree.add_html(table, page, _box(part.get("bbox")) or box)
             elif part.get("block_type") in ("Picture", "Figure") and captions:
                 tree.add_html(f"<figcaption>{captions.pop()}</figcaption>", page, box)

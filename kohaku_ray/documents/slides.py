@@ -87,7 +87,7 @@ def _paragraphs(body: Any, has_bullets: bool) -> str:
     """Write the paragraphs of a text frame; ``has_bullets``: a paragraph that does not say otherwise has one."""
     found = [(paragraph, _inline(paragraph)) for paragraph in body.iterfind(f"{_A}p")]
     found = [(paragraph, source) for paragraph, source in found if source.strip()]
-    written, depth, tag, number = [], 0, "ul", 0
+    written, depth, tag = [], 0, "ul"
     for paragraph, source in found:
         properties = paragraph.find(f"{_A}pPr")
         marks = {local(child) for child in properties} if properties is not None else set()
@@ -104,7 +104,6 @@ def _paragraphs(body: Any, has_bullets: bool) -> str:
             tag = kind if not depth else tag
             written.append(f"<{kind if not depth else 'ul'}>")
             depth += 1
-        number += 1
         written.append(f"<li>{source}</li>" if is_item else f"<p>{source}</p>")
     return "".join([*written, "</ul>" * max(depth - 1, 0), f"</{tag}>" if depth else ""])
 

@@ -23,18 +23,17 @@ from kohaku_ray.documents.office import (
     write_maths,
 )
 from kohaku_ray.documents.raised import write_mark
+from kohaku_ray.documents.sentences import words_of
 from kohaku_ray.documents.text import MAX_HEADING_CHARS, finish
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
-_WRAPPERS = frozenset("sdt sdtContent customXml ins moveTo smartTag hyperlink fldSimple bdo dir".split())
+_WRAPPERS = words_of("sdt sdtContent customXml ins moveTo smartTag hyperlink fldSimple bdo dir")
 _HEADING = re.compile(r"heading ([1-9])")
 _CONTENTS = re.compile(r"toc \d|toc heading|table of figures")
 _TABLE_CAPTION = re.compile(r"tab(?:le|elle|leau|la)?\b", re.IGNORECASE)
 _TAG = re.compile(r"<[^>]*>")
-_SYMBOLS = dict(zip("abgdeqlmpstfw", "αβγδεθλμπστφω", strict=True)) | {
-    "\xb0": "°", "\xb1": "±", "\xb4": "×", "\xa3": "≤", "\xb3": "≥", "\xb7": "·", "\xa5": "∞", "\xbb": "≈", "D": "Δ", "W": "Ω",
-}  # fmt: skip
+_SYMBOLS = dict(zip("abgdeqlmpstfwDW\xb0\xb1\xb4\xa3\xb3\xb7\xa5\xbb", "αβγδεθλμπστφωΔΩ°±×≤≥·∞≈", strict=True))
 """Characters of the font Symbol, and what they show."""
 
 

@@ -15,12 +15,12 @@ from kit.properties import scaled
 
 from kohaku_ray.documents.find import find_files, links_out
 from kohaku_ray.documents.model import Parsed
-from kohaku_ray.documents.parse import FORMATS, parse_documents, parse_file
+from kohaku_ray.documents.parse import BINARY_FORMATS, FORMATS, parse_documents, parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 
-KNOWN = ".csv, .htm, .html, .json, .markdown, .md, .pdf, .text, .txt"
-TEXT_FORMATS = [suffix for suffix in FORMATS if suffix != ".pdf"]
+KNOWN = ".csv, .docx, .htm, .html, .json, .markdown, .md, .pdf, .pptx, .text, .txt, .xlsx"
+TEXT_FORMATS = [suffix for suffix in FORMATS if suffix not in BINARY_FORMATS]
 
 
 @pytest.fixture

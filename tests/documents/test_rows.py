@@ -130,7 +130,6 @@ def test_a_text_column_is_enough():
             "docs/rows.csv: line 4 has 1 cells, the header has 2: put texts with commas or line breaks in",
         ),
         ("text,page\na,b,1\n", "docs/rows.csv: line 2 has 3 cells, the header has 2: put texts with commas"),
-        ("body,page\na,1\n", "docs/rows.csv lacks the column text; its columns are 'body', 'page': rename the column"),
         ("text,text\na,b\n", "docs/rows.csv has two columns called 'text': rename or remove one."),
         (
             "doc_id,text\na,x\nb,y\n",

@@ -1,0 +1,431 @@
+"""Word, PowerPoint and Excel files: made by the libraries here, what is expected written by hand."""
+
+import datetime as dt
+import io
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from docx import Document as Word
+from docx.oxml import parse_xml
+from openpyxl import Workbook
+from openpyxl.comments import Comment
+from openpyxl.styles import Font
+from pptx import Presentation
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
+from pptx.util import Inches
+
+from kohaku_ray.documents.parse import parse_documents, parse_file
+from kohaku_ray.documents.sheets import write_value
+from kohaku_ray.errors import DataError
+
+W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+M = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+
+
+def saved(file):
+    out = io.BytesIO()
+    file.save(out)
+    return out.getvalue()
+
+
+def tree(name, file):
+    """The sections of a file: title, and the texts of its paragraphs."""
+    document = parse_file(name, file if isinstance(file, bytes) else saved(file))
+    return {section.title: [one.text for one in section.paragraphs] for section in document.sections}
+
+
+def fill(table, rows):
+    for row, texts in zip(table.rows, rows, strict=True):
+        for cell, text in zip(row.cells, texts, strict=True):
+            cell.text = text
+    return table
+
+
+def with_part(data, name, text, content_type, relation):
+    """Add a part to a Word document, which its body is related to."""
+    kinds = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for part in old.namelist():
+            body = old.read(part).decode() if part.endswith((".xml", ".rels")) else old.read(part)
+            if part == "[Content_Types].xml":
+                body = body.replace("</Types>", f'<Override PartName="/{name}" ContentType="{content_type}"/></Types>')
+            if part == "word/_rels/document.xml.rels":
+                target = name.removeprefix("word/")
+                relation_xml = f'<Relationship Id="rIdX" Type="{kinds}{relation}" Target="{target}"/>'
+                body = body.replace("</Relationships>", f"{relation_xml}</Relationships>")
+            new.writestr(part, body)
+        new.writestr(name, text)
+    return out.getvalue()
+
+
+class TestWord:
+    def test_headings_lists_and_tables(self):
+        file = Word()
+        file.add_heading("Energy report", 0)
+        file.add_paragraph("We measured two sites.")
+        file.add_heading("Results", 1)
+        file.add_heading("Energy", 2)
+        for text in ("first", "second"):
+            file.add_paragraph(text, "List Number")
+        file.add_paragraph("inner", "List Bullet 2")
+        file.add_paragraph("Table 1. Energy per model.", "Caption")
+        rows = [("Model", "Energy, MWh"), ("GPT-3", "1,287"), ("BLOOM", "433")]
+        fill(file.add_table(3, 2), rows)
+        document = parse_file("d/report.docx", saved(file))
+        assert (document.doc_id, document.title) == ("report", "Energy report")
+        assert tree("d/report.docx", file) == {
+            "Energy report": ["We measured two sites."],
+            "Results › Energy": [
+                "1. first\n2. second",
+                "- inner",
+                "Table 1. Energy per model.\nModel: GPT-3; Energy, MWh: 1,287\nModel: BLOOM; Energy, MWh: 433",
+            ],
+        }
+        table = document.sections[1].paragraphs[-1]
+        assert table.attachment.kind == "table"
+        assert [table.text[one.start : one.end] for one in table.sentences][1] == "Model: GPT-3; Energy, MWh: 1,287"
+
+    def test_spans_of_cells_are_filled(self):
+        file = Word()
+        table = fill(
+            file.add_table(4, 3),
+            [["Site", "PUE", ""], ["A", "2021", "1.12"], ["", "2022", "1.10"], ["B", "2021", "1.4"]],
+        )
+        for cell in table.rows[0].cells:
+            cell.paragraphs[0].runs and setattr(cell.paragraphs[0].runs[0], "bold", True)
+        table.cell(1, 0).merge(table.cell(2, 0))
+        text = tree("x.docx", file)["x"][0]
+        assert text.split("\n") == [
+            "Site: A; PUE: 2021; 1.12",
+            "Site: A; PUE: 2022; 1.10",
+            "Site: B; PUE: 2021; 1.4",
+        ]
+
+    def test_a_table_in_a_table_keeps_its_numbers(self):
+        file = Word()
+        outer = fill(file.add_table(2, 2), [["Site", "Values"], ["A", ""]])
+        fill(outer.cell(1, 1).add_table(1, 2), [["3.5", "4.5"]])
+        assert "3.5 4.5" in " ".join(tree("x.docx", file)["x"])
+
+    def test_raised_lowered_inserted_deleted_struck_and_hidden_runs(self):
+        file = Word()
+        paragraph = file.add_paragraph("It is 10")
+        paragraph.add_run("9").font.superscript = True
+        paragraph.add_run(" W of CO")
+        paragraph.add_run("2").font.subscript = True
+        paragraph.add_run(", not 5").font.strike = True
+        paragraph.add_run(" secret 7").font.hidden = True
+        for tag, kind, text in (("ins", "t", " and 12.5 more"), ("del", "delText", " and 99 less")):
+            paragraph._p.append(
+                parse_xml(f'<w:{tag} {W}><w:r><w:{kind} xml:space="preserve">{text}</w:{kind}></w:r></w:{tag}>')
+            )
+        document = parse_file("x.docx", saved(file))
+        assert document.sections[0].paragraphs[0].text == "It is 10^9 W of CO2 and 12.5 more"
+        assert document.dropped == ("2 runs of deleted or struck text", "1 runs of hidden text")
+
+    def test_what_the_library_leaves_out_is_read(self):
+        """Content controls, text boxes (once, though stored twice), and formulas."""
+        file = Word()
+        body = file.element.body
+        body.insert(
+            0,
+            parse_xml(
+                f"<w:sdt {W}><w:sdtContent><w:p><w:r><w:t>In a control.</w:t></w:r></w:p></w:sdtContent></w:sdt>"
+            ),
+        )
+        box = "<w:txbxContent><w:p><w:r><w:t>In a box: 42.</w:t></w:r></w:p></w:txbxContent>"
+        choice = f"<mc:Choice Requires='wps'><w:drawing>{box}</w:drawing></mc:Choice>"
+        alternatives = f"{choice}<mc:Fallback><w:pict>{box}</w:pict></mc:Fallback>"
+        mc = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+        run = f"<w:p {W}><w:r><mc:AlternateContent {mc}>{alternatives}</mc:AlternateContent></w:r></w:p>"
+        body.insert(1, parse_xml(run))
+        power = "<m:sSup><m:e><m:r><m:t>10</m:t></m:r></m:e><m:sup><m:r><m:t>9</m:t></m:r></m:sup></m:sSup>"
+        fraction = "<m:f><m:num><m:r><m:t>a+b</m:t></m:r></m:num><m:den><m:r><m:t>2</m:t></m:r></m:den></m:f>"
+        maths = f"<m:oMath {M}><m:r><m:t>x = 1.3 × </m:t></m:r>{power}<m:r><m:t> + </m:t></m:r>{fraction}</m:oMath>"
+        file.add_paragraph("So ")._p.append(parse_xml(maths))
+        assert tree("x.docx", file)["x"] == ["In a control.", "In a box: 42.", "So x = 1.3 × 10^9 + (a+b)/2"]
+
+    def test_a_footnote_is_a_paragraph_with_its_mark(self):
+        file = Word()
+        paragraph = file.add_paragraph("The PUE is 1.58")
+        paragraph._p.append(parse_xml(f'<w:r {W}><w:footnoteReference w:id="2"/></w:r>'))
+        paragraph.add_run(" on average.")
+        text = "<w:p><w:r><w:footnoteRef/><w:t> Measured in 2021.</w:t></w:r></w:p>"
+        note = f'<w:footnotes {W}><w:footnote w:id="2">{text}</w:footnote></w:footnotes>'
+        kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.footnotes+xml"
+        data = with_part(saved(file), "word/footnotes.xml", note, kind, "footnotes")
+        assert tree("x.docx", data)["x"] == ["The PUE is 1.58 [1] on average.", "[1] Measured in 2021."]
+
+    def test_contents_headers_and_footers_are_named_as_dropped(self):
+        file = Word()
+        file.styles.add_style("TOC 1", 1)
+        file.add_paragraph("Results 7", "TOC 1")
+        file.add_paragraph("A sentence of the report.")
+        file.sections[0].header.paragraphs[0].text = "Confidential 2024"
+        document = parse_file("x.docx", saved(file))
+        assert [one.text for one in document.sections[0].paragraphs] == ["A sentence of the report."]
+        assert document.dropped == ("header or footer 'Confidential 2024'", "1 lines of a table of contents")
+
+    def test_bold_lines_are_headings_where_no_style_is(self):
+        file = Word()
+        file.add_paragraph().add_run("Methods").bold = True
+        file.add_paragraph("We asked 12 people.")
+        assert tree("x.docx", file) == {"Methods": ["We asked 12 people."]}
+
+    def test_a_list_goes_on_with_its_numbers(self):
+        file = Word()
+        file.add_paragraph("one", "List Number")
+        file.add_paragraph("A remark.")
+        file.add_paragraph("two", "List Number")
+        assert tree("x.docx", file)["x"] == ["1. one", "A remark.", "2. two"]
+
+
+class TestPowerPoint:
+    def deck(self):
+        file = Presentation()
+        slide = file.slides.add_slide(file.slide_layouts[1])
+        slide.shapes.title.text = "Power in 2024"
+        frame = slide.placeholders[1].text_frame
+        frame.text = "415 TWh in all"
+        for text, level in (("a third in the US", 1), ("1.5 % of the world", 0)):
+            paragraph = frame.add_paragraph()
+            paragraph.text, paragraph.level = text, level
+        slide.notes_slide.notes_text_frame.text = "Source: IEA, 2025."
+        return file
+
+    def test_a_slide_is_a_section_with_its_list_and_notes(self):
+        document = parse_file("d/talk.pptx", saved(self.deck()))
+        (section,) = document.sections
+        assert (document.doc_id, document.title, document.n_pages) == ("talk", "Power in 2024", 1)
+        assert (section.title, section.page) == ("Power in 2024", 1)
+        assert [(one.text, one.page) for one in section.paragraphs] == [
+            ("- 415 TWh in all\n  - a third in the US\n- 1.5 % of the world", 1),
+            ("Source: IEA, 2025.", 1),
+        ]
+
+    def test_tables_charts_and_groups(self):
+        file = self.deck()
+        slide = file.slides.add_slide(file.slide_layouts[6])
+        rows = [("Model", "MWh"), ("GPT-3", "1,287")]
+        fill(slide.shapes.add_table(2, 2, 0, Inches(3), Inches(4), Inches(1)).table, rows)
+        slide.shapes.add_group_shape().shapes.add_textbox(0, 0, 9, 9).text_frame.text = "Above the table."
+        chart = CategoryChartData()
+        chart.categories = ["2021", "2022"]
+        chart.add_series("PUE", (1.12, 0.1 + 0.2))
+        file.slides.add_slide(file.slide_layouts[6]).shapes.add_chart(
+            XL_CHART_TYPE.LINE, 0, 0, Inches(4), Inches(3), chart
+        )
+        sections = tree("x.pptx", file)
+        assert sections["Slide 2"] == ["Above the table.", "Model: GPT-3; MWh: 1,287"]
+        assert sections["Slide 3"] == ["2021; PUE: 1.12\n2022; PUE: 0.3"]
+
+    def test_hidden_and_blank_slides_are_named(self):
+        file = self.deck()
+        file.slides.add_slide(file.slide_layouts[6]).shapes.add_textbox(0, 0, 9, 9).text_frame.text = "A secret."
+        file.slides[1]._element.set("show", "0")
+        file.slides.add_slide(file.slide_layouts[6])
+        document = parse_file("x.pptx", saved(file))
+        assert (document.dropped, document.odd) == (("slide 2: hidden",), ("slide 3: blank",))
+        assert "secret" not in str(document.sections)
+
+    def test_a_slide_of_a_title_alone_is_kept(self):
+        file = self.deck()
+        file.slides.add_slide(file.slide_layouts[5]).shapes.title.text = "Thank you for 99 questions"
+        assert tree("x.pptx", file)["Thank you for 99 questions"] == ["Thank you for 99 questions"]
+
+
+class TestExcel:
+    def test_a_sheet_is_a_section_and_an_empty_row_ends_a_table(self):
+        file = Workbook()
+        sheet = file.active
+        sheet.title = "GDP"
+        for row in (["GDP per country"], ["Country", "Year", "USD bn"], ["France", 2023, 3030.9], ["Chad", 2023, 12.5],
+                    ["Source: World Bank"], [], ["A remark alone."]):  # fmt: skip
+            sheet.append(row)
+        file.create_sheet("Empty")
+        document = parse_file("d/data.xlsx", saved(file))
+        assert (document.doc_id, document.odd) == ("data", ("sheet 'Empty': empty",))
+        assert tree("d/data.xlsx", file) == {
+            "GDP": [
+                "GDP per country\nCountry: France; Year: 2023; USD bn: 3030.9\nCountry: Chad; Year: 2023; USD bn: 12.5",
+                "Source: World Bank",
+                "A remark alone.",
+            ]
+        }
+
+    def test_merged_cells_name_all_they_span(self):
+        file = Workbook()
+        sheet = file.active
+        for row in (["Site", "Year", "PUE"], ["A", 2021, 1.12], [None, 2022, 1.1]):
+            sheet.append(row)
+        sheet.merge_cells("A2:A3")
+        for cell in sheet[1]:
+            cell.font = Font(bold=True)
+        assert tree("x.xlsx", file)["Sheet"] == ["Site: A; Year: 2021; PUE: 1.12\nSite: A; Year: 2022; PUE: 1.1"]
+
+    def test_formulas_are_their_values_and_those_without_are_named(self):
+        file = Workbook()
+        for row in (["Item", "kWh"], ["a", 2], ["b", "=B2*3"]):
+            file.active.append(row)
+        data = saved(file)
+        assert parse_file("x.xlsx", data).odd == (
+            "1 formulas without a value: open and save the file in a spreadsheet program",
+        )
+        out = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
+            for part in old.namelist():
+                new.writestr(
+                    part,
+                    old.read(part)
+                    .replace(b"<v></v>", b"<v>6</v>")
+                    .replace(b"<v />", b"<v>6</v>")
+                    .replace(b"<v/>", b"<v>6</v>"),
+                )
+        document = parse_file("x.xlsx", out.getvalue())
+        assert document.odd == ()
+        assert document.sections[0].paragraphs[0].text == "Item: a; kWh: 2\nItem: b; kWh: 6"
+
+    def test_dates_truth_values_notes_and_hidden_sheets(self):
+        file = Workbook()
+        sheet = file.active
+        sheet.append(["Day", "Open", "Share"])
+        sheet.append([dt.datetime(2024, 2, 29), True, 0.253])
+        sheet["C2"].number_format = "0%"
+        sheet["C2"].comment = Comment("Rounded in the sheet.", "me")
+        file.create_sheet("Lists").append(["secret"])
+        file["Lists"].sheet_state = "hidden"
+        document = parse_file("x.xlsx", saved(file))
+        assert [one.text for one in document.sections[0].paragraphs] == [
+            "Day: 2024-02-29; Open: TRUE; Share: 25.3%",
+            "C2: Rounded in the sheet.",
+        ]
+        assert document.dropped == ("sheet 'Lists': hidden",)
+
+    @pytest.mark.parametrize(
+        ("value", "number_format", "text"),
+        [
+            (0.1 + 0.2, "General", "0.3"),
+            (1234567, "#,##0", "1234567"),
+            (0.253, "0%", "25.3%"),
+            (-5.5, '"$"#,##0.00;[Red]("$"#,##0.00)', "-$5.5"),
+            (12.5, '0.0" MWh"', "12.5 MWh"),
+            (2500000, '0.0,,"M"', "2.5M"),
+            (3, "[$€-407] #,##0", "€3"),
+            (7, "@", "7"),
+            (1e21, "0.00E+00", "1e+21"),
+        ],
+    )
+    def test_a_value_keeps_its_digits_and_takes_the_signs_of_its_format(self, value, number_format, text):
+        assert write_value(value, number_format) == text
+
+    def test_a_long_table_is_cut_between_rows(self):
+        file = Workbook()
+        file.active.append(["Item", "Value"])
+        for i in range(500):
+            file.active.append([f"item {i}", i * 10])
+        (section,) = parse_file("x.xlsx", saved(file)).sections
+        lines = [line for one in section.paragraphs for line in one.text.split("\n")]
+        assert lines == [f"Item: item {i}; Value: {i * 10}" for i in range(500)]
+        assert max(len(one.text) for one in section.paragraphs) <= 2000
+        assert len(section.paragraphs) < 10
+
+    def test_a_cell_in_the_last_row_costs_no_empty_rows(self):
+        file = Workbook()
+        file.active["A1"] = "One sentence."
+        file.active["XFD1048576"] = "Far away."
+        assert tree("x.xlsx", file)["Sheet"] == ["One sentence.", "Far away."]
+
+
+def ole(stream):
+    return b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504) + stream.encode("utf-16-le") + bytes(512)
+
+
+def bomb():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file, file.open("word/document.xml", "w") as part:
+        for _ in range(1100):
+            part.write(bytes(2**20))
+    return out.getvalue()
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("name", "data", "message"),
+        [
+            (
+                "a.docx",
+                ole("EncryptedPackage"),
+                "a.docx is an Office file with a password, not a Word document: save a copy",
+            ),
+            ("a.docx", ole("WordDocument"), "a.docx is an old Word document, not a Word document: save it as .docx"),
+            ("a.xlsx", ole("Workbook"), "a.xlsx is an old Excel workbook, not an Excel workbook: save it as .xlsx"),
+            ("a.doc", ole("WordDocument"), "a.doc is in an old Office format, which is not read: save it as .docx"),
+            ("a.xls", ole("Workbook"), "a.xls is in an old Office format, which is not read: save it as .xlsx"),
+            (
+                "a.ppt",
+                ole("PowerPoint Document"),
+                "a.ppt is in an old Office format, which is not read: save it as .pptx",
+            ),
+            (
+                "a.xlsx",
+                b"<html><body>Log in</body></html>",
+                "a.xlsx is HTML, not an Excel workbook: fetch the file again",
+            ),
+            ("a.docx", b'{"error": 1}', "a.docx is JSON, not a Word document"),
+            ("a.docx", b"Just text.", "a.docx is no Office file, or damaged or truncated after 10 bytes"),
+        ],
+    )
+    def test_what_is_no_such_file_is_a_reject_that_says_so(self, name, data, message):
+        with pytest.raises(DataError) as caught:
+            parse_documents(name, data)
+        assert str(caught.value).startswith(message)
+
+    def test_a_file_of_another_kind_or_cut_off(self):
+        with pytest.raises(DataError, match=r"a\.xlsx is a Word document, not an Excel workbook"):
+            parse_file("a.xlsx", saved(Word()))
+        data = saved(Word())
+        with pytest.raises(DataError, match=r"a\.docx is no Office file, or damaged or truncated after"):
+            parse_file("a.docx", data[: len(data) // 2])
+
+    def test_a_zip_bomb_is_not_unpacked(self):
+        with pytest.raises(
+            DataError, match=r"a\.docx unpacks from [\d,]+ to 1,153,433,600 bytes, at most 1,073,741,824"
+        ):
+            parse_file("a.docx", bomb())
+
+    def test_an_empty_file_of_each_kind_has_no_text(self):
+        for name, file in (("a.docx", Word()), ("a.xlsx", Workbook()), ("a.pptx", Presentation())):
+            with pytest.raises(DataError, match=rf"{name} has no text"):
+                parse_file(name, saved(file))
+
+    def test_a_missing_library_is_named_with_its_extra(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "docx", None)
+        with pytest.raises(DataError, match=r"a\.docx needs the package docx: pip install 'kohaku-ray\[office\]'"):
+            parse_file("a.docx", saved(Word()))
+
+    def test_the_libraries_are_imported_where_such_a_file_is_read(self):
+        code = (
+            "import sys; from kohaku_ray.documents.parse import parse_file; parse_file('a.md', b'Some text.')\n"
+            "assert not {'docx', 'pptx', 'openpyxl', 'lxml'} & set(sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+    def test_a_large_sheet_ends_in_time(self):
+        row = '<row><c t="n"><v>1</v></c><c t="n"><v>2</v></c></row>'
+        out = io.BytesIO()
+        with (
+            zipfile.ZipFile(io.BytesIO(saved(Workbook()))) as old,
+            zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new,
+        ):
+            for part in old.namelist():
+                body = old.read(part)
+                if part == "xl/worksheets/sheet1.xml":
+                    head, _, tail = body.decode().partition("<sheetData")
+                    body = f"{head}<sheetData>{row * 1_000_000}</sheetData>{tail[tail.index('<pageMargins') :]}"
+                new.writestr(part, body)
+        with pytest.raises(DataError, match=r"a\.xlsx: its [\d,]+ bytes are not parsed after 2 s: split or simplify"):
+            parse_file("a.xlsx", out.getvalue(), timeout_s=2)
