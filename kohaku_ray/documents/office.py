@@ -45,8 +45,8 @@ def open_office(name: str, data: bytes, package: str, opener: str, **options: An
             f"({type(error).__name__}: {str(error)[:120]}): fetch or export it again."
         ) from None
     raise DataError(
-        f"{name} unpacks from {len(data):,} to {n_bytes:,} bytes, at most {MAX_UNPACKED_BYTES:,} are allowed: split the "
-        "file or remove its media, or leave it out."
+        f"{name} unpacks from {len(data):,} to {n_bytes:,} bytes, at most {MAX_UNPACKED_BYTES:,} are allowed: split "
+        "it or remove its media, or leave it out."
     )
 
 

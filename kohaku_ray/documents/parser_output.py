@@ -414,7 +414,7 @@ def parse_olmocr(doc_id: str, row: Mapping[str, Any]) -> Document:
     """Parse a line of olmOCR: Markdown, of which ``pdf_page_numbers`` says where each page begins and ends."""
     text = _text(row)
     spans = [
-        span
+        (span[0], span[1], span[2])
         for span in row["attributes"]["pdf_page_numbers"]
         if isinstance(span, list) and len(span) == 3 and all(type(one) is int for one in span)
     ]

@@ -265,7 +265,7 @@ class TestOlmOCR:
 
 class TestDataCSV:
     def test_a_row_names_its_columns(self):
-        document = parse_file("d/gdp.csv", "country,Year,GDP (USD bn)\nFrance,2023,3030.9\nChad,2023,\n".encode())
+        document = parse_file("d/gdp.csv", b"country,Year,GDP (USD bn)\nFrance,2023,3030.9\nChad,2023,\n")
         assert (document.doc_id, document.title) == ("gdp", "gdp")
         assert [one.text for one in document.sections[0].paragraphs] == [
             "country: France; Year: 2023; GDP (USD bn): 3030.9",
