@@ -247,7 +247,7 @@ def parse_csv(name: str, data: bytes) -> Document:
     """Parse a CSV of one paragraph per row.
 
     ``section`` titles a run of rows, ``page`` counts from 1, ``title`` and ``doc_id`` are the document's and the same
-    in every row that has them. Rows without a text are left out. Any other column that holds a single value is metadata.
+    in every row that has them. Rows without a text are left out. Any other column with a single value is metadata.
     Without a column ``text`` the file is data: a row reads ``column: value; …``.
     """
     way_out = f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})"
