@@ -132,6 +132,8 @@ def write_maths(element: Any) -> str:
     text = {
         name: write_maths(child) for name, child in parts.items() if name in ("e", "sub", "sup", "num", "den", "deg")
     }
+    if kind == "f" and _property(parts.get("fPr"), "type", "bar") == "noBar":
+        return f"{text.get('num', '')} choose {text.get('den', '')}"
     if kind == "f":
         return f"{_operand(text.get('num', ''))}/{_operand(text.get('den', ''))}"
     if kind in ("sSup", "sSub", "sSubSup"):

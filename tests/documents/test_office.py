@@ -149,6 +149,13 @@ class TestWord:
         file.add_paragraph("So ")._p.append(parse_xml(maths))
         assert tree("x.docx", file)["x"] == ["In a control.", "In a box: 42.", "So x = 1.3 × 10^9 + (a+b)/2"]
 
+    def test_a_fraction_without_a_bar_is_a_binomial(self):
+        fraction = "<m:f><m:fPr><m:type m:val='noBar'/></m:fPr><m:num><m:r><m:t>n</m:t></m:r></m:num>"
+        fraction += "<m:den><m:r><m:t>2</m:t></m:r></m:den></m:f>"
+        file = Word()
+        file.add_paragraph("Pairs: ")._p.append(parse_xml(f"<m:oMath {M}><m:d><m:e>{fraction}</m:e></m:d></m:oMath>"))
+        assert tree("x.docx", file)["x"] == ["Pairs: (n choose 2)"]
+
     def test_a_footnote_is_a_paragraph_with_its_mark(self):
         file = Word()
         paragraph = file.add_paragraph("The PUE is 1.58")
