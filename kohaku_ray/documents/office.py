@@ -13,6 +13,7 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
+from kohaku_ray.documents.bounded import out_of_memory
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.errors import DataError
 
@@ -37,13 +38,17 @@ def open_office(name: str, data: bytes, package: str, opener: str, **options: An
             n_bytes = sum(part.file_size for part in archive.infolist())
         if n_bytes <= MAX_UNPACKED_BYTES:
             return getattr(library, opener)(io.BytesIO(data), **options)
-    except (MemoryError, RecursionError):
+    except MemoryError:
+        n_bytes = -1  # what is raised here would keep the memory that is full
+    except RecursionError:
         raise
     except Exception as error:  # the libraries raise anything on a broken file
         raise DataError(
             f"{name} is no Office file, or damaged or truncated after {len(data):,} bytes "
             f"({type(error).__name__}: {str(error)[:120]}): fetch or export it again."
         ) from None
+    if n_bytes < 0:
+        raise out_of_memory(name)
     raise DataError(
         f"{name} unpacks from {len(data):,} to {n_bytes:,} bytes, at most {MAX_UNPACKED_BYTES:,} are allowed: split "
         "it or remove its media, or leave it out."

@@ -436,3 +436,19 @@ class TestBadInput:
                 new.writestr(part, body)
         with pytest.raises(DataError, match=r"a\.xlsx: its [\d,]+ bytes are not parsed after 2 s: split or simplify"):
             parse_file("a.xlsx", out.getvalue(), timeout_s=2)
+
+    @pytest.mark.slow
+    def test_a_sheet_that_takes_too_much_memory_is_a_reject_that_says_so(self):
+        code = (
+            "import resource, sys, openpyxl; from kohaku_ray.documents.parse import parse_file\n"
+            "n_pages = int(open('/proc/self/statm').read().split()[0])\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (n_pages * resource.getpagesize() + 40 * 2**20, -1))\n"
+            "try: parse_file('a.xlsx', sys.stdin.buffer.read())\n"
+            "except Exception as error: print(type(error).__name__, error)"
+        )
+        file = Workbook(write_only=True)
+        sheet = file.create_sheet("Sheet")
+        for i in range(60_000):
+            sheet.append([f"item {i}", i, i * 1.5])
+        done = subprocess.run([sys.executable, "-c", code], input=saved(file), capture_output=True, timeout=120)
+        assert done.stdout.startswith(b"DataError a.xlsx takes more than 1.5 GiB of memory"), done.stderr[-500:]
