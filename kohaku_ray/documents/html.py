@@ -134,8 +134,8 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     without a heading, runs of short links, links to the next page. All of it stays where nothing else is there.
     Headings make sections, titled with the headings above them; a list (in parts, where it is long), a table and
     preformatted text are one paragraph each; a table's row reads ``column: value; …``, a
-    definition ``term: text``. Formulas are read as `formulas` writes them, raised characters as `raised` does; deleted text is left out. An image is an attachment with
-    its figure's caption, else its alternative text. Description, author, date and canonical URL are the metadata. With
+    definition ``term: text``. Formulas are read as `formulas` writes them, raised characters as `raised` does; deleted
+    text is left out. An image is an attachment with its figure's caption, else its alternative text. Description, author, date and canonical URL are the metadata. With
     ``images`` also images without a caption are kept, with their address, to be read later.
     """
     if len(data) > MAX_BYTES:

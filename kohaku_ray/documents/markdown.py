@@ -51,9 +51,9 @@ def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
     section, titled with the headings above it and its own: ``Results › Energy``. The heading that is the document's
     title is not repeated there; text under it, or before any heading, is in a section titled like the document. A list,
     a table and a block of code are one paragraph each; a table's row, in HTML too, reads ``column: value; …``.
-    Formulas are read as `formulas` writes them, raised characters as `raised` does; deleted text is left out. An image is an
-    attachment captioned with its alternative text. ``id`` or ``document_id`` of the front matter is the ``doc_id``, the
-    rest the metadata. With ``images``, data URIs and ``<img>`` in HTML are kept, to be read later.
+    Formulas are read as `formulas` writes them, raised characters as `raised` does; deleted text is left out. An
+    image is an attachment captioned with its alternative text. ``id`` or ``document_id`` of the front matter is the
+    ``doc_id``, the rest the metadata. With ``images``, data URIs and ``<img>`` in HTML are kept, to be read later.
     """
     metadata, body = _front_matter(name, decode_text(name, data))
     tree = SyntaxTreeNode(_reader().parse(_MARKERS.sub("", body)))
