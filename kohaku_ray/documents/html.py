@@ -135,8 +135,9 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     Headings make sections, titled with the headings above them; a list (in parts, where it is long), a table and
     preformatted text are one paragraph each; a table's row reads ``column: value; …``, a
     definition ``term: text``. Formulas are read as `formulas` writes them, raised characters as `raised` does; deleted
-    text is left out. An image is an attachment with its figure's caption, else its alternative text.
-    Description, author, date and canonical URL are the metadata. With ``images`` also images without a caption are kept, with their address, to be read later.
+    text is left out. An image is an attachment with its figure's caption, else its alternative text. Description,
+    author, date and canonical URL are the metadata. With ``images`` also images without a caption are kept, with their
+    address, to be read later.
     """
     if len(data) > MAX_BYTES:
         raise DataError(f"{name} has {len(data):,} bytes, at most {MAX_BYTES:,} are allowed: split it into files.")
