@@ -234,8 +234,8 @@ def bundle(run: str, path: str, *, with_index: bool = False) -> Bundled:
     return make_bundle(find_source(run), path, with_index=with_index)
 
 
-def replay(path: str, index: str | None = None) -> Replay:
+def replay(path: str, index: str | None = None, *, trust_code: bool = False) -> Replay:
     """Make a bundle's runs again from its replies and compare every table; see ``replay_bundle``."""
     from kohaku_ray.engine.jobs.bundle import replay_bundle
 
-    return replay_bundle(path, index)
+    return replay_bundle(path, index, trust_code=trust_code)

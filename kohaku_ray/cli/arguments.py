@@ -140,6 +140,9 @@ def make_parser() -> argparse.ArgumentParser:
     replay = _add(commands, run.replay)
     replay.add_argument("bundles", nargs="+", metavar="ZIP", help="bundles")
     replay.add_argument("--index", metavar="DIR", help="the index, where a bundle has none (default: the run's own)")
+    replay.add_argument(
+        "--trust-code", action="store_true", help="import the modules that a bundle names for its system and metrics"
+    )
 
     report = _add(commands, run.report)
     report.add_argument("run", metavar="RUN", help="a run's directory")

@@ -440,7 +440,9 @@ def replay(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.pages.run_text import describe_replays
     from kohaku_ray.run.summary import counted
 
-    found = {bundle: replay_bundle(bundle, arguments.index) for bundle in arguments.bundles}
+    found = {
+        bundle: replay_bundle(bundle, arguments.index, trust_code=arguments.trust_code) for bundle in arguments.bundles
+    }
     runs = [{"bundle": bundle, **plain(run)} for bundle, one in found.items() for run in one.runs]
     for one in found.values():
         for text in (*(text for name, text in one.tables.items() if name.endswith(".md")), *one.differences):

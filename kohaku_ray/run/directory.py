@@ -98,7 +98,7 @@ class RunDirectory:
             "versions": {"kohaku_ray": __version__, "ray": version("ray"), "python": platform.python_version()},
             "checksums": {name: checksum_of(file) for name in names if is_file(file := self.file(name))},
         }
-        self.write_text("run.json", json.dumps({**facts, "checksum": _checksum_of(facts)}, indent=2))
+        self.write_text("run.json", json.dumps({**facts, "checksum": facts_checksum(facts)}, indent=2))
 
     def damage(self) -> list[DataError]:
         """Compare the files of a finished run with their checksums: an error per file that is missing or another."""
@@ -108,10 +108,9 @@ class RunDirectory:
             facts = json.loads(self._read("run.json") or "")
             if facts["status"] == "running":
                 return []
-            is_whole = facts.pop("checksum") == _checksum_of(facts)
         except (ValueError, KeyError, TypeError, AttributeError):
-            is_whole = False
-        if not is_whole:
+            return [self._damaged("run.json")]
+        if not is_whole(facts):
             return [self._damaged("run.json")]
         found = ((name, self.file(name), expected) for name, expected in facts["checksums"].items())
         wrong = [
@@ -194,7 +193,13 @@ class RunDirectory:
         publish_with(self.file(name), write, _WAY_OUT)
 
 
-def _checksum_of(facts: Mapping[str, Any]) -> str:
+def is_whole(facts: Mapping[str, Any]) -> bool:
+    """Return whether the facts of a finished run have their own checksum."""
+    return facts.get("checksum") == facts_checksum({name: value for name, value in facts.items() if name != "checksum"})
+
+
+def facts_checksum(facts: Mapping[str, Any]) -> str:
+    """Digest a run's facts, its checksum left out."""
     return checksum(json.dumps(json.loads(json.dumps(facts)), sort_keys=True).encode())
 
 

@@ -21,7 +21,6 @@ from kohaku_ray.run.documents import parse_collection
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import index_settings, make_query_encoder, open_index, views_of
 from kohaku_ray.run.sources import resolve_paths
-from kohaku_ray.run.summary import AnswerSummary
 
 Chat = Callable[[ChatRequest], Awaitable[Reply]]
 
@@ -60,8 +59,7 @@ def run_here(config: Config, chat: Chat | None = None, at_once: int = 64) -> str
     ledger = _Calling(config.ledger.path, chats, at_once)
     began, recorded = time.perf_counter(), Recorded()
     directory.begin(config)
-    make_again(config, models_by_member(config), ledger, recorded, open_recorded(config, index, recorded))
-    votes = directory.read_table("votes")
-    summary = AnswerSummary(config.run, n_questions=len(votes), wall_s=time.perf_counter() - began)
+    summary = make_again(config, models_by_member(config), ledger, recorded, open_recorded(config, index, recorded))
+    summary.wall_s = time.perf_counter() - began
     directory.finish(config, summary, identity_of(config, index))
     return config.run

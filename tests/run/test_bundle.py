@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import sys
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from kohaku_ray.pages.sweep_tables import as_csv, as_markdown
 from kohaku_ray.records import Reply, digest
 from kohaku_ray.run import bundle
 from kohaku_ray.run.bundle import MANIFEST, compare_outputs
+from kohaku_ray.run.directory import facts_checksum
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.storage import checksum
@@ -213,6 +215,90 @@ def test_a_changed_table_is_named(bundled, tmp_path, file, change, said):
     [run] = replay_bundle(zipped({**files, name: with_rows(files[name], change)}, tmp_path / "fixed.zip")).runs
     assert [line for line in run.differences if line.startswith(said or "")] == list(run.differences)
     assert bool(run.differences) == bool(said)
+
+
+def with_facts(files: dict[str, bytes], **changed) -> dict[str, bytes]:
+    """Change facts of the run, and its own checksum with them."""
+    facts = {**json.loads(files["runs/run/run.json"]), **changed}
+    del facts["checksum"]
+    return {**files, "runs/run/run.json": json.dumps({**facts, "checksum": facts_checksum(facts)}).encode()}
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("n_questions", 300),
+        ("n_answers", 7),
+        ("n_member_errors", 1),
+        ("n_questions_in_error", 1),
+        ("flags", {"uncited": 1}),
+        ("errors", {"a time-out": 2}),
+        ("stopped", "20 answers in a row got no reply"),
+        ("n_calls", {"made": 1, "ledger": 0, "joined": 0}),
+        ("system", "hybrid"),
+        ("metrics", ["kaggle"]),
+        ("lead", "plan"),
+        ("limit", None),
+        ("outputs", ["more.csv"]),
+    ],
+)
+def test_a_changed_fact_is_named(bundled, tmp_path, name, other):
+    files = files_in(bundled)
+    changed = zipped(with_facts(files, **{name: other}), tmp_path / "fixed.zip")
+    [line] = replay_bundle(changed).runs[0].differences
+    assert line.startswith(f"facts: run.json says {name} {other}, and ")
+    facts = json.loads(files["runs/run/run.json"])
+    del facts[name]
+    older = {**files, "runs/run/run.json": json.dumps({**facts, "checksum": facts_checksum(_without(facts))}).encode()}
+    assert replay_bundle(zipped(older, tmp_path / "old.zip")).same, "an older version wrote fewer facts"
+
+
+def _without(facts: dict) -> dict:
+    return {name: value for name, value in facts.items() if name != "checksum"}
+
+
+def test_what_a_run_spent_is_that_of_its_calls(make, tmp_path):
+    make_bundle(Source({"run": make(chat=says)}), f"{tmp_path}/one.zip")
+    files = files_in(f"{tmp_path}/one.zip")
+    spent = json.loads(files["runs/run/run.json"])["spent"]
+    assert spent["completion_tokens"] > 0
+    cheaper = with_facts(files, spent={**spent, "completion_tokens": 1})
+    [line] = replay_bundle(zipped(cheaper, tmp_path / "two.zip")).runs[0].differences
+    assert line == f"facts: run.json says spent.completion_tokens 1, and {spent['completion_tokens']} follows"
+    # What nothing else tells, such as the seconds, its own checksum covers.
+    slower = with_text(files, "runs/run/run.json", b'"wall_s": ', b'"wall_s": 9')
+    [line] = replay_bundle(zipped(slower, tmp_path / "three.zip")).runs[0].differences
+    assert line == "facts: run.json is not what the run wrote, its checksum is another"
+
+
+CODE = "from pathlib import Path\nPath('imported').touch()\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("system: kohaku\n", "system: evilmod:SYSTEM\n", "system evilmod:SYSTEM"),
+        ("system: kohaku\n", "system: ${NOBODY:-evilmod:SYSTEM}\n", "system ${NOBODY:-evilmod:SYSTEM}"),
+        ("    system: kohaku\n", "    system: evilmod:SYSTEM\n", "deployments.extractive.system evilmod:SYSTEM"),
+        ("metrics: null\n", "metrics: [wattbot, evilmod:METRIC]\n", "questions.metrics.1 evilmod:METRIC"),
+        ("trust_remote_code: false\n", "trust_remote_code: true\n", "index.encoder.trust_remote_code True"),
+    ],
+)
+def test_code_that_a_bundle_names_is_not_imported(bundled, tmp_path, monkeypatch, capsys, old, new, named):
+    (tmp_path / "evilmod.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    files = files_in(bundled)
+    config = "\n" + files["runs/run/config.yaml"].decode()
+    before, found, after = config.partition(f"\n{old}" if old.startswith("system") else old)
+    assert found
+    files["runs/run/config.yaml"] = f"{before}{found[: -len(old)]}{new}{after}".encode()
+    bad = zipped(files, tmp_path / "bad.zip")
+    refused(bad, rf"{re.escape(named)}; nothing was imported: give --trust-code", capsys)
+    main(["replay", "--trust-code", bad])
+    says = capsys.readouterr().err
+    assert (tmp_path / "imported").exists() == (named.startswith("system") or "metrics" in named)
+    assert "--trust-code" not in says
+    sys.modules.pop("evilmod", None)
 
 
 def test_numbers_that_another_processor_rounds_are_no_difference(bundled):

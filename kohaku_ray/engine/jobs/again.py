@@ -35,6 +35,7 @@ from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder,
 from kohaku_ray.run.models import Model, models_of
 from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.sources import questions_of
+from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import Parts, Tables
 from kohaku_ray.storage import below, read_file
 
@@ -169,8 +170,10 @@ def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "
     return shard(0)
 
 
-def make_again(config: Config, models: Models, replies: Asking, recorded: Recorded, index: IndexOperations) -> None:
-    """Make a run in this process, and write its directory but for ``config.yaml`` and ``run.json``.
+def make_again(
+    config: Config, models: Models, replies: Asking, recorded: Recorded, index: IndexOperations
+) -> AnswerSummary:
+    """Make a run in this process, and write its directory but for ``config.yaml`` and ``run.json``; returns its counts.
 
     Raises:
         ConfigError: The configuration cannot be used.
@@ -182,11 +185,16 @@ def make_again(config: Config, models: Models, replies: Asking, recorded: Record
     size = block_size(config, len(questions))
     blocks = [questions[start : start + size] for start in range(0, len(questions), size)]
 
-    async def all_blocks() -> list[Tables]:
+    async def all_blocks() -> list[tuple[AnswerSummary, Tables]]:
         return [await answer_again(context, index, block) for block in blocks]
 
     os.makedirs(config.run, exist_ok=True)
-    write_run(config, RunDirectory(config.run), Parts(asyncio.run(all_blocks()), lambda tables: tables))
+    summary, tables = AnswerSummary(config.run), list[Tables]()
+    for counts, table in asyncio.run(all_blocks()):
+        summary.add(counts)
+        tables.append(table)
+    write_run(config, RunDirectory(config.run), Parts(tables, lambda table: table))
+    return summary
 
 
 def models_by_member(config: Config) -> Models:
@@ -195,7 +203,9 @@ def models_by_member(config: Config) -> Models:
     return tuple(models_of(config, names, member) for member in range(config.ensemble.members))
 
 
-async def answer_again(context: RunContext, index: IndexOperations, questions: Sequence[Question]) -> Tables:
+async def answer_again(
+    context: RunContext, index: IndexOperations, questions: Sequence[Question]
+) -> tuple[AnswerSummary, Tables]:
     """Answer a block as the actor pool does."""
     config = context.config
     prepared: list[Any] = []
@@ -210,7 +220,7 @@ async def answer_again(context: RunContext, index: IndexOperations, questions: S
                 shared: Shared = {}
             answering.append(answer_block(context, member, index, prepared[-1], settled, shared))
         answered += await asyncio.gather(*answering)
-    return vote_block(config, len(prepared), *prepared, *answered)[1]
+    return vote_block(config, len(prepared), *prepared, *answered)
 
 
 def requests_of(config: Config, questions: Sequence[Question], keys: Set[str]) -> dict[str, ChatRequest]:

@@ -8,6 +8,7 @@ or a tokenizer said is recorded with the bundle, so that a replay needs neither.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -25,7 +26,7 @@ from pydantic import Field, ValidationError
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import adapted
 from kohaku_ray.config.load import expand, merge, parse_file
-from kohaku_ray.config.plain import unset_variables, value_at
+from kohaku_ray.config.plain import leaves, unset_variables, value_at
 from kohaku_ray.config.sections import EnsembleConfig
 from kohaku_ray.engine.jobs.again import (
     Models,
@@ -55,12 +56,14 @@ from kohaku_ray.run.bundle import (
     unpack,
     write_bundle,
 )
-from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.directory import RunDirectory, facts_of, is_whole
 from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.indexes import open_index
 from kohaku_ray.run.outcomes import plain
 from kohaku_ray.run.scoring import ScoredRun, score_run
 from kohaku_ray.run.sources import read_source, resolve
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.tables import SPENT
 from kohaku_ray.settings import Section
 from kohaku_ray.storage import Directory, below, checksum, is_directory, read_file
 from kohaku_ray.sweep.collect import collect
@@ -274,18 +277,24 @@ class Replay:
         return not self.differences and not any(run.differences for run in self.runs)
 
 
-def replay_bundle(path: str, index: str | None = None, home: str | None = None) -> Replay:
+def replay_bundle(path: str, index: str | None = None, home: str | None = None, *, trust_code: bool = False) -> Replay:
     """Make the runs of a bundle again from its replies, and compare every table; no model, key or network is used.
 
     ``index`` is the directory of the index, if the bundle has none; default: that of the run's configuration. The runs
-    stay in ``home``, an empty directory, under ``again``; default: they are not kept.
+    stay in ``home``, an empty directory, under ``again``; default: they are not kept. ``trust_code``: modules that a
+    configuration of the bundle names may be imported.
 
     Raises:
-        ConfigError: It is no whole bundle of this version (see ``unpack``).
+        ConfigError: It is no whole bundle of this version (see ``unpack``), or its code is not trusted.
         DataError: There is no index, or another one.
     """
     with nullcontext(home) if home else tempfile.TemporaryDirectory() as home:
         manifest = unpack(path, home)
+        if not trust_code and (code := [one for name in manifest.runs for one in _code_of(home, name)]):
+            raise ConfigError(
+                f"{path} was made with code that is not of an installed system: {', '.join(dict.fromkeys(code))}; "
+                "nothing was imported: give --trust-code if you trust whoever made the bundle"
+            )
         try:
             replies = SegmentStore(f"{home}/ledger").load(lambda _: True)
             recorded = Recorded.read(f"{home}/{RECORDED}")
@@ -306,6 +315,20 @@ def replay_bundle(path: str, index: str | None = None, home: str | None = None) 
         return Replay(tuple(runs), tables, tuple(found.differences))
 
 
+def _code_of(home: str, name: str) -> list[str]:
+    """List the code that a run's configuration names by module or lets a model bring: key and value."""
+    found = []
+    for place, value in leaves(parse_file(Path(home, "runs", name, "config.yaml"))):
+        if place == ("system",) or (place[0], place[-1]) == ("deployments", "system"):
+            is_code = ":" in str(expand(value))
+        elif place[:2] == ("questions", "metrics"):
+            is_code = ":" in str(expand(value))
+        else:
+            is_code = place[-1] == "trust_remote_code" and value not in (False, None)
+        found += [f"{'.'.join(place)} {value}"[:200]] if is_code else []
+    return found
+
+
 def _sweep_of(path: str, values: dict[str, Any]) -> SweepFacts:
     try:
         return SweepFacts.model_validate(values)
@@ -324,14 +347,15 @@ def _replayed(
         raise ConfigError(f"{where} has {config.ensemble.members} members, the bundle models of {len(run.models)}")
     opened = _open_same(at, manifest.indexes[run.index], path)
     again = RunDirectory(config.run)
-    make_again(config, run.models, replies, recorded, open_recorded(config, opened, recorded, run.index))
+    counts = make_again(config, run.models, replies, recorded, open_recorded(config, opened, recorded, run.index))
     now = outputs_in(again, config, manifest.with_text)
     was = {one: read_file(f"{there}/{one}") for one in now if os.path.isfile(f"{there}/{one}")}
     try:
         found = compare_outputs(was, now)
-        usage = pq.read_table(pa.BufferReader(was["usage.parquet"]), columns=list(_USED))
+        usage = pq.read_table(pa.BufferReader(was["usage.parquet"]), columns=["source", *SPENT])
         used = {one: sum(usage[one].to_pylist()) for one in _USED}
-    except (pa.ArrowException, LookupError) as error:
+        found.differences += _other_facts(json.loads(read_file(f"{there}/run.json")), config, counts, usage.to_pylist())
+    except (pa.ArrowException, LookupError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path}: a table of {name} cannot be read ({error}): make the bundle again") from None
     scored = _scored(again.path, config.questions.path, config)
     if not same(list(run.scores), list(plain(_records(scored)))):
@@ -349,6 +373,33 @@ def _replayed(
     for one in _FACTS:  # a sweep's tables are made of finished runs
         shutil.copy(f"{there}/{one}", again.file(one))
     return replayed, config
+
+
+def _other_facts(
+    facts: dict[str, Any], config: Config, counts: AnswerSummary, usage: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Compare the facts of a run that follow from its configuration and tables: a line per other one."""
+    made = [row for row in usage if row["source"] == "made"]
+    sums = {name: [row[name] for row in made if row[name] is not None] for name in SPENT}
+    spent = {
+        name: sum(some) if some or not made else None for name, some in sums.items() if len(some) in (0, len(made))
+    }
+    n_calls = {source: sum(row["source"] == source for row in usage) for source in counts.n_calls}
+    follow = {name: getattr(counts, name) for name in _COUNTED} | {"status": "finished", "n_calls": n_calls}
+    follow |= {name: value for name, value in facts_of(config).items() if name in _CONFIGURED}
+    follow |= {f"spent.{name}": value for name, value in spent.items()}
+    there = facts | {f"spent.{name}": value for name, value in dict(facts.get("spent", {})).items()}
+    wrong = [
+        f"facts: run.json says {name} {there[name]}, and {value} follows"
+        for name, value in plain(follow).items()
+        if name in there and not same(there[name], value)
+    ]
+    return wrong if wrong or is_whole(facts) else ["facts: run.json is not what the run wrote, its checksum is another"]
+
+
+_COUNTED = ("n_questions", "n_answers", "n_member_errors", "n_questions_in_error", "n_unanswered")
+_COUNTED += ("errors", "flags", "adapted", "shortened", "stopped")
+_CONFIGURED = ("system", "metrics", "lead", "n_answering", "limit", "outputs", "split_by")
 
 
 def _named(identity: str) -> str:
