@@ -195,12 +195,13 @@ class RunDirectory:
 
 def is_whole(facts: Mapping[str, Any]) -> bool:
     """Return whether the facts of a finished run have their own checksum."""
-    return facts.get("checksum") == facts_checksum({name: value for name, value in facts.items() if name != "checksum"})
+    return facts.get("checksum") == facts_checksum(facts)
 
 
 def facts_checksum(facts: Mapping[str, Any]) -> str:
     """Digest a run's facts, its checksum left out."""
-    return checksum(json.dumps(json.loads(json.dumps(facts)), sort_keys=True).encode())
+    own = {name: value for name, value in facts.items() if name != "checksum"}
+    return checksum(json.dumps(json.loads(json.dumps(own)), sort_keys=True).encode())
 
 
 _WAY_OUT = "free the disk or its rights, or set run to another directory; model replies are safe in the ledger"

@@ -319,12 +319,11 @@ def _code_of(home: str, name: str) -> list[str]:
     """List the code that a run's configuration names by module or lets a model bring: key and value."""
     found = []
     for place, value in leaves(parse_file(Path(home, "runs", name, "config.yaml"))):
-        if place == ("system",) or (place[0], place[-1]) == ("deployments", "system"):
-            is_code = ":" in str(expand(value))
-        elif place[:2] == ("questions", "metrics"):
+        names_system = place == ("system",) or (place[:1], place[-1:]) == (("deployments",), ("system",))
+        if names_system or place[:2] == ("questions", "metrics"):
             is_code = ":" in str(expand(value))
         else:
-            is_code = place[-1] == "trust_remote_code" and value not in (False, None)
+            is_code = place[-1:] == ("trust_remote_code",) and value not in (False, None)
         found += [f"{'.'.join(place)} {value}"[:200]] if is_code else []
     return found
 
