@@ -18,6 +18,7 @@ from kohaku_ray.config.deployments import (
 from kohaku_ray.config.paths import FilePath, in_shared, with_index
 from kohaku_ray.config.plain import Environment, shown
 from kohaku_ray.config.sections import (
+    BudgetConfig,
     ClusterConfig,
     DocumentsConfig,
     EnsembleConfig,
@@ -72,6 +73,7 @@ class Config(Section):
     """Model and sampling per role of the system."""
     fail_after: PositiveInt | None = 20
     """Stop asking after this many answers in a row got no reply from their model; None: never."""
+    budget: BudgetConfig = BudgetConfig()
     prompts: FilePath | None = None
     """Directory of your own templates, with the system's file names; None: the system's templates."""
     ensemble: EnsembleConfig = EnsembleConfig()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -297,6 +298,28 @@ class EnsembleConfig(Section):
                 "make them equal, or leave waves out"
             )
         return self
+
+
+class BudgetConfig(Section):
+    """What the model calls of a run, a sweep or a batch may cost: at that much no more are made."""
+
+    dollars: Annotated[float, Field(gt=0)] | None = None
+    """Most dollars, by the deployments' `price`; None: no bound."""
+    tokens: PositiveInt | None = None
+    """Most tokens of prompts and replies together; None: no bound."""
+
+    def over(self, paid: Mapping[str, float]) -> str:
+        """Say with both numbers that what was paid, by ``dollars`` and ``tokens``, is the budget; empty: it is not."""
+        for name, amount in (("dollars", self.dollars), ("tokens", self.tokens)):
+            if amount is not None and paid.get(name, 0) >= amount:
+                spent = round(paid[name], 6)
+                return f"budget.{name} is {amount:,} and {spent:,} were spent: set a larger one and repeat the command"
+        return ""
+
+    def shown(self, paid: Mapping[str, float]) -> str:
+        """Say what was paid of what there is; empty without a budget."""
+        there = ((name, amount) for name, amount in (("dollars", self.dollars), ("tokens", self.tokens)) if amount)
+        return ", ".join(f"{round(paid.get(name, 0), 4):,} of {amount:,} {name}" for name, amount in there)
 
 
 class TrackingConfig(Section):

@@ -71,8 +71,19 @@ class RunDirectory:
     def _lease(self) -> LeaseFile:
         return LeaseFile(Directory(self.path), "run", "wait for it to end, or set run to another directory")
 
-    def begin(self, config: Config) -> None:
-        """Record that a run has started: the last step before work, after every check has passed."""
+    def paid(self, identity: str | None = None) -> dict[str, float]:
+        """Return what the starts so far of the run of this identity (default: any) paid, but for those killed."""
+        try:
+            facts = json.loads(self._read("run.json") or "{}")
+            return dict(facts.get("paid", {})) if identity in (None, facts.get("identity")) else {}
+        except (ValueError, AttributeError, TypeError):
+            return {}
+
+    def begin(self, config: Config, identity: str = "", paid: Mapping[str, float] | None = None) -> None:
+        """Record that a run has started, with what its earlier starts paid.
+
+        The last step before work, after every check has passed.
+        """
         from kohaku_ray.config import as_yaml
 
         text = as_yaml(config)
@@ -82,7 +93,10 @@ class RunDirectory:
             for name in (*tables, *ANSWER_FILES, "report.html", *config.declaration.outputs, *self._own_outputs()):
                 remove(self.file(name))
         self.write_text("config.yaml", text)
-        self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
+        self.write_text(
+            "run.json",
+            json.dumps({"status": "running", "identity": identity, "paid": paid or {}, **facts_of(config)}, indent=2),
+        )
 
     def finish(self, config: Config, summary: Any, identity: str) -> None:
         """Record that the run is finished: its counts (a dataclass), its system's facts, and its files' checksums.

@@ -40,6 +40,7 @@ class AnswerSummary:
         adapted: Number of calls by what their server was asked otherwise, as it refuses what was asked.
         shortened: By deployment, tokens read and tokens sent at least, of the prompt that its server cut most.
         stopped: Why no more calls were made after a while; empty: none was left out.
+        paid: Tokens and dollars that this and earlier starts of the run paid.
         spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
         n_placed: Questions that the question router placed on replicas during this run, by deployment.
         n_moved: How many of them went to another replica because theirs was overloaded.
@@ -58,6 +59,7 @@ class AnswerSummary:
     adapted: dict[str, int] = field(default_factory=dict)
     shortened: dict[str, tuple[int, int]] = field(default_factory=dict)
     stopped: str = ""
+    paid: dict[str, float] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
     n_placed: dict[str, int] = field(default_factory=dict)
     n_moved: dict[str, int] = field(default_factory=dict)

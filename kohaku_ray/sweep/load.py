@@ -51,6 +51,7 @@ DECIDE_NOTHING = (
     "ledger",
     "cluster",
     "fail_after",
+    "budget",
     "tracking",
 )
 """Keys that set where a run is made and change no output: a sweep sets its own paths."""

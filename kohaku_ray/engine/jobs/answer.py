@@ -27,6 +27,7 @@ from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.ledger.spending import Spending
 from kohaku_ray.engine.serving.applications import check_there, replicas_up
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
@@ -101,14 +102,17 @@ def run_answer(
         up = counted(replicas_up(applications.values()), "replica")
         say(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
         context = context_of(config, ledger, applications, prompts, again)
-        with Progress("answer", len(questions), "questions") as progress:
+        prices = {application: deployments[name].price for name, application in applications.items()}
+        spending = Spending(config.budget, ledger, prices, directory.paid(identity))
+        with Progress("answer", len(questions), "questions") as progress, spending.watched():
 
             def show(summary: AnswerSummary) -> None:
                 n_calls, made = sum(summary.n_calls.values()), summary.n_calls["made"]
                 detail = f"{n_calls} calls ({sources_said(summary.n_calls)})"
-                progress.show(summary.n_questions, f"{n_calls} calls, {made} made", detail)
+                paid = spending.shown()
+                progress.show(summary.n_questions, f"{n_calls} calls, {made} made{paid}", f"{detail}{paid}")
 
-            return make_run(pool, context, ledger, questions, identity, show, began, is_alone=True)
+            return make_run(pool, context, ledger, questions, identity, show, began, spending, is_alone=True)
 
 
 def make_run(
@@ -119,6 +123,7 @@ def make_run(
     identity: str,
     show: Callable[[AnswerSummary], None],
     began: float,
+    spending: Spending,
     *,
     is_alone: bool = False,
 ) -> AnswerSummary:
@@ -133,7 +138,8 @@ def make_run(
     config, directory = context.config, RunDirectory(context.config.run)
     applications = context.applications if is_alone else {}
     with directory.owned():
-        directory.begin(config)
+        paid = directory.paid(identity)
+        directory.begin(config, identity, paid)
         before = {name: ledger.placed(application) for name, application in applications.items()}
         said_by = (ledger, tuple(applications.values()), ledger.progress()) if is_alone else None
 
@@ -142,7 +148,13 @@ def make_run(
             if said_by is not None:
                 _say_state(*said_by, since_s)
 
-        summary = answer_all(RunWork(pool, context), questions, directory, show, wait)
+        summary = answer_all(RunWork(pool, context), questions, directory, show, wait, lambda: spending.stopped)
+        if not summary.n_unanswered:
+            summary.stopped = ""  # nothing was left to ask
+        used = {"tokens": ("prompt_tokens", "completion_tokens"), "dollars": ("dollars",)}
+        summary.paid = {
+            name: paid.get(name, 0) + sum(summary.spent.get(part, 0) for part in parts) for name, parts in used.items()
+        }
         for name, application in applications.items():
             counts = zip(ledger.placed(application), before[name], strict=True)
             summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
@@ -186,10 +198,12 @@ def answer_all(
     directory: RunDirectory,
     show: Callable[[AnswerSummary], None],
     wait: Callable[[float], None],
+    stopped: Callable[[], str] = str,
 ) -> AnswerSummary:
     """Answer a run's questions block by block and write its files.
 
-    ``wait`` is called with the seconds since a block was done, whenever none was for ``SAY_EVERY_S``.
+    ``wait`` is called with the seconds since a block was done, whenever none was for ``SAY_EVERY_S``. ``stopped`` says
+    why the ledger makes no more calls; empty: it does.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used.
@@ -207,6 +221,9 @@ def answer_all(
             done, pending = ray.wait(pending, num_returns=1, timeout=SAY_EVERY_S)
             if not done:
                 wait(time.perf_counter() - began)
+        if not summary.stopped and (why := stopped()):
+            summary.stopped = why
+            say(f"answer  stopped asking: {why}")
         for result in ray_get(done):
             summary.add(result)
             failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers

@@ -40,10 +40,12 @@ class BatchSummary:
 
     output: str  # path of the replies
     errors: str | None = None  # path of the lines in error; None: there are none
+    stopped: str = ""  # why lines were not asked: the budget was spent; empty: none was left out for it
     n_lines: int = 0  # of the input, without blank ones
     n_errors: Counter[str] = field(default_factory=Counter)  # lines in error, by their code
     n_calls: Counter[str] = field(default_factory=Counter)  # replies by source: made, ledger, joined
     spent: Counter[str] = field(default_factory=Counter)  # by the calls made: prompt_tokens, completion_tokens, dollars
+    paid: Counter[str] = field(default_factory=Counter)  # tokens and dollars of the distinct replies, whoever made them
     wall_s: float = 0.0
 
     def text(self) -> str:
@@ -55,6 +57,8 @@ class BatchSummary:
         if self.errors is not None:
             kinds = ", ".join(f"{code} {n:,}" for code, n in self.n_errors.most_common())
             said.append(f"{counted(self.n_errors.total(), 'line')} in error ({kinds}): {self.errors}")
+        if self.stopped:
+            said.append(f"stopped asking: {self.stopped}")
         return "\n".join(said)
 
 
@@ -115,11 +119,15 @@ async def ask_all(
     places = {key: int((1 + QUEUED) * one.max_ongoing) * one.most_replicas for key, one in models.deployments.items()}
     slots = {key: asyncio.Semaphore(places[key]) for key in applications}
     most, n_lost = AHEAD * sum(places[key] for key in applications), 0
+    counted_keys: set[str] = set()
 
     async def asked(line: Line) -> Asked | LineError | DataError:
         nonlocal n_lost
         assert line.request is not None
         async with slots[line.deployment]:
+            if why := config.budget.over(summary.paid):
+                summary.stopped = why
+                return LineError("not_asked", f"not asked: {why}", status=None)
             if config.fail_after is not None and n_lost >= config.fail_after:
                 return LineError("not_asked", f"not asked: {n_lost} calls in a row had got no reply", status=None)
             try:
@@ -132,7 +140,18 @@ async def ask_all(
             except DataError as error:
                 return error
         n_lost = 0 if found.source == "made" else n_lost
+        if found.key not in counted_keys:
+            counted_keys.add(found.key)
+            used = used_by(line, found)
+            summary.paid.update(
+                {"tokens": used["prompt_tokens"] + used["completion_tokens"], "dollars": used["dollars"]}
+            )
         return found
+
+    def used_by(line: Line, found: Asked) -> dict[str, Any]:
+        reply = found.entry.reply
+        cost = dollars(reply, models.deployments[line.deployment].price)
+        return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "dollars": cost}
 
     async def first() -> None:
         line, task = ahead.popleft()
@@ -140,12 +159,9 @@ async def ask_all(
         if isinstance(outcome, DataError):
             raise outcome
         if isinstance(outcome, Asked) and outcome.source == "made":
-            reply = outcome.entry.reply
-            cost = dollars(reply, models.deployments[line.deployment].price)
-            used = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "dollars": cost}
-            summary.spent.update(used)
+            summary.spent.update(used_by(line, outcome))
         _conclude(line, outcome, files, summary)
-        progress.show(summary.n_calls.total() + summary.n_errors.total())
+        progress.show(summary.n_calls.total() + summary.n_errors.total(), config.budget.shown(summary.paid))
 
     ahead: deque[tuple[Line, asyncio.Task[Any] | None]] = deque()
     n_bytes = 0

@@ -396,8 +396,10 @@ def _other_facts(
     return wrong if wrong or is_whole(facts) else ["facts: run.json is not what the run wrote, its checksum is another"]
 
 
-_COUNTED = ("n_questions", "n_answers", "n_member_errors", "n_questions_in_error", "n_unanswered")
-_COUNTED += ("errors", "flags", "adapted", "shortened", "stopped")
+_COUNTED = (
+    *("n_questions", "n_answers", "n_member_errors", "n_questions_in_error", "n_unanswered"),
+    *("errors", "flags", "adapted", "shortened", "stopped"),
+)
 _CONFIGURED = ("system", "metrics", "lead", "n_answering", "limit", "outputs", "split_by")
 
 

@@ -27,6 +27,7 @@ from kohaku_ray.engine.jobs.answer import context_of, make_run
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.ledger.spending import Spending
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.evaluation.selection import Selection
@@ -71,7 +72,8 @@ class SweepSummary:
         self.n_made += 1
         self.n_calls.update(outcome.n_calls)
         if outcome.n_unanswered:
-            self.failed[run_id] = f"{outcome.n_unanswered} model calls got no reply: repeat the sweep"
+            left = f"{outcome.n_unanswered} model calls got no reply"
+            self.failed[run_id] = f"{left}: {outcome.stopped or 'repeat the sweep'}"
 
     def figures(self) -> dict[str, float]:
         """Return counts and seconds by name."""
@@ -201,12 +203,15 @@ def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary,
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
     with closing(_Actors(plan.loaded.sweep.concurrency, list(left.values()))) as actors:
         for group in _grouped(left, lambda one: tuple(_applications(one).values())):
-            deployments = next(iter(group.values())).used_deployments
+            first = next(iter(group.values()))
+            if why := first.budget.over(_paid(plan)):
+                summary.failed |= dict.fromkeys(group, f"not made: {why}")
+                continue
+            deployments = first.used_deployments
             say(f"sweep   {counted(len(group), 'run')} on {', '.join(deployments)}")
             parts = _grouped(group, lambda one: (one.ledger.path, *_searched(one)))
             actors.close_unless_for(list(parts[0].values()))  # replicas may need their room
-            cluster = next(iter(group.values())).cluster
-            with _failing_alone(group, summary), Session(cluster) as session:
+            with _failing_alone(group, summary), Session(first.cluster) as session:
                 session.start_replicas(deployments)
                 for part in parts:
                     with _failing_alone(part, summary):
@@ -292,7 +297,7 @@ def _make_together(
     stop, lock = threading.Event(), threading.Lock()
 
     def show() -> None:
-        progress.show(summary.n_ended + sum(shares.values()), f"{len(summary.failed)} failed")
+        progress.show(summary.n_ended + sum(shares.values()), f"{len(summary.failed)} failed{spending.shown()}")
 
     def make(run_id: str, config: Config) -> AnswerSummary:
         def go_on(share: float) -> None:
@@ -302,22 +307,27 @@ def _make_together(
                 shares[run_id] = share
                 show()
 
-        return _make_one(config, pool, ledger, go_on)
+        if spending.stopped:
+            raise KohakuRayError(f"not made: {spending.stopped}")
+        return _make_one(config, pool, ledger, go_on, spending)
 
     with Session(configs[0].cluster) as session, ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
         ledger = session.open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
+        prices = {app: one.used_deployments[key].price for one in configs for key, app in _applications(one).items()}
+        spending = Spending(configs[0].budget, ledger, prices, _paid(plan))
         try:
             pool = actors.pool_for(configs)
             pool.wait_until_ready()
             before = pool.counts()
-            made = {threads.submit(make, run_id, config): run_id for run_id, config in runs.items()}
-            for one in as_completed(made):
-                error = one.exception()
-                outcome = error if isinstance(error, Exception) else one.result()
-                with lock:
-                    shares.pop(made[one], None)
-                    summary.add(made[one], outcome)
-                    show()
+            with spending.watched():
+                made = {threads.submit(make, run_id, config): run_id for run_id, config in runs.items()}
+                for one in as_completed(made):
+                    error = one.exception()
+                    outcome = error if isinstance(error, Exception) else one.result()
+                    with lock:
+                        shares.pop(made[one], None)
+                        summary.add(made[one], outcome)
+                        show()
             summary.shared.update(pool.counts() - before)
         except BaseException:
             stop.set()
@@ -326,7 +336,17 @@ def _make_together(
             raise
 
 
-def _make_one(config: Config, pool: ActorPool, ledger: Ledger, go_on: Callable[[float], None]) -> AnswerSummary:
+def _paid(plan: Plan) -> Counter[str]:
+    """Sum what the sweep's runs have paid so far, in this start and earlier ones."""
+    total: Counter[str] = Counter()
+    for config in plan.runs.values():
+        total.update(RunDirectory(config.run).paid())
+    return total
+
+
+def _make_one(
+    config: Config, pool: ActorPool, ledger: Ledger, go_on: Callable[[float], None], spending: Spending
+) -> AnswerSummary:
     """Make one run as ``run_answer`` does, on a running pool, unless another sweep has made it meanwhile."""
     began = time.perf_counter()
     if is_finished(config.run):
@@ -339,7 +359,7 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, go_on: Callable[[
     def show(so_far: AnswerSummary) -> None:
         go_on(so_far.n_questions / (len(questions) + 1))  # the last part is its files
 
-    return make_run(pool, context, ledger, questions, identity, show, began)
+    return make_run(pool, context, ledger, questions, identity, show, began, spending)
 
 
 def dry_run(plan: Plan) -> str:

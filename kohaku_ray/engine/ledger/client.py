@@ -16,7 +16,7 @@ from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Wanted, shard_name
+from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Paid, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, request_key, shard_of
 from kohaku_ray.run.lease import repeated
@@ -62,7 +62,7 @@ class Ledger:
             recorded: Entry | None = await self._together(self._lookups, shard, key, self._shards[shard].lookup)
             if recorded is not None:
                 return Asked(recorded, "ledger", key)
-        wanted = Wanted(key, request, application, self._run if again else None)
+        wanted = Wanted(key, request, application, self._run if again else None, self._run)
         # Members of a question, whose prompt is one, ask in one message. They are also voted on together.
         asked = await self._together(self._calls, (shard, key[:PROMPT_CHARS]), wanted, self._shards[shard].ask)
         if isinstance(asked, Refused):
@@ -100,6 +100,18 @@ class Ledger:
         """Count the questions placed on an application's replicas so far, and those moved off an overloaded one."""
         counts = ray_get([shard.placed.remote(application) for shard in self._shards])
         return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
+
+    def paid(self) -> dict[str, Paid]:
+        """Sum what the calls made for this run used, by application."""
+        total: dict[str, Paid] = {}
+        for parts in ray_get([shard.paid.remote(self._run) for shard in self._shards]):
+            for application, part in parts.items():
+                total[application] = total.get(application, Paid()) + part
+        return total
+
+    def stop(self, reason: str) -> None:
+        """Make no more calls for this run."""
+        ray_get([shard.stop.remote(self._run, reason) for shard in self._shards])
 
     def progress(self) -> tuple[int, int, int]:
         """Sum ``LedgerShard.progress`` over all shards: calls in flight, calls made, tokens generated."""

@@ -12,7 +12,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import ray
@@ -39,12 +39,28 @@ class Wanted:
 
     Attributes:
         again_for: Name of a run for which a recorded reply is replaced by a new one, once; None: it is returned.
+        run: Name of the run that asks, which pays the call if one is made.
     """
 
     key: str
     request: ChatRequest
     application: str
     again_for: str | None = None
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """What the calls of a run to one application used."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    gpu_s: float = 0.0
+
+    def __add__(self, other: Paid | Reply) -> Paid:
+        """Add a reply, or another sum."""
+        return Paid(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,8 @@ class LedgerShard:
         self._lease_failure: str | None = None
         self._write_failure: str | None = None
         self._n_made = self._n_tokens = 0
+        self._paid: dict[str, dict[str, Paid]] = {}  # by run and application
+        self._stopped: dict[str, str] = {}  # runs that make no more calls, each with the reason
         self._hold()
 
     @property
@@ -123,6 +141,14 @@ class LedgerShard:
         """Count the calls in flight, those made since this shard started, and the tokens that these generated."""
         return len(self._in_flight), self._n_made, self._n_tokens
 
+    async def paid(self, run: str) -> dict[str, Paid]:
+        """Sum what the calls that this shard made for a run used, by application."""
+        return self._paid.get(run, {})
+
+    async def stop(self, run: str, reason: str) -> None:
+        """Make no more calls for a run; those in flight end, and recorded replies are still given."""
+        self._stopped[run] = reason
+
     async def lookup(self, keys: Sequence[str]) -> list[Entry | None]:
         """Return the recorded reply per key, or None."""
         self._touch()
@@ -143,21 +169,23 @@ class LedgerShard:
         new: dict[str, dict[str, ChatRequest]] = {}
         found = [self._find(one, new) for one in wanted]
         for application, requests in new.items():
-            task = asyncio.create_task(self._make(requests, application))
+            task = asyncio.create_task(self._make(requests, application, wanted[0].run))
             self._making.add(task)
             task.add_done_callback(self._making.discard)
         # Shielded: a caller that dies does not cancel the calls.
-        return [one if isinstance(one, Asked) else await _replied(*one) for one in found]
+        return [await _replied(*one) if isinstance(one, tuple) else one for one in found]
 
     def _find(
         self, wanted: Wanted, new: dict[str, dict[str, ChatRequest]]
-    ) -> Asked | tuple[asyncio.Future[Asked | Refused], bool]:
+    ) -> Asked | Refused | tuple[asyncio.Future[Asked | Refused], bool]:
         """Find a recorded reply, or the call and whether it was in flight; else add it to the new ones."""
         key, again_for = wanted.key, wanted.again_for
         if key in self._entries and (again_for is None or (again_for, key) in self._renewed):
             return Asked(self._entries[key], "ledger", key)
         is_joined = key in self._in_flight
         if not is_joined:
+            if (reason := self._stopped.get(wanted.run)) is not None:
+                return Refused("ModelError", f"not asked: {reason}")
             self._in_flight[key] = asyncio.get_running_loop().create_future()
             self._renewing[key] = set()
             new.setdefault(wanted.application, {})[key] = wanted.request
@@ -214,7 +242,7 @@ class LedgerShard:
             return str(error)
         return f"cannot {verb} ledger {self._store.path}: {type(error).__name__}: {error}"
 
-    async def _make(self, requests: Mapping[str, ChatRequest], application: str) -> None:
+    async def _make(self, requests: Mapping[str, ChatRequest], application: str, run: str) -> None:
         """Make calls together, and give each reply to whoever waits for it."""
         began = time.perf_counter()
         try:
@@ -231,6 +259,9 @@ class LedgerShard:
         unseen_s = time.perf_counter() - began - max(seconds for _, seconds in outcomes)
         for (key, request), (outcome, seconds) in zip(requests.items(), outcomes, strict=True):
             asked = self._recorded(key, request, outcome, unseen_s + seconds)
+            if isinstance(asked, Asked):
+                paid = self._paid.setdefault(run, {})
+                paid[application] = paid.get(application, Paid()) + asked.entry.reply
             del self._renewing[key]
             self._in_flight.pop(key).set_result(asked)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from kit.answers import COMPARED, fake, rows_of, steps_of
-from kit.fake_openai import Action, FakeOpenAI, completion, doc_ids_of
+from kit.fake_openai import Action, FakeOpenAI, completion, default_text, doc_ids_of
 from ray import serve
 
 from kohaku_ray.api import Run
@@ -246,6 +247,41 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
     assert {row["question_id"] for row in wrong} == {"s004"}
     assert all("403" in row["error"] and "not this one" in row["error"] for row in wrong)
     assert len(read_submission(f"{config.run}/submission.csv").rows) == 5
+
+
+def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(sample_config, tmp_path, capsys, run_answer, monkeypatch):
+    monkeypatch.setattr(answer_job, "run_answer", run_answer)
+
+    def slow(index, body):
+        time.sleep(0.3)
+        return Action(200, completion(default_text(body)))
+
+    with FakeOpenAI(slow) as server:
+        flags = ["ensemble.members=3", "roles.plan.model=extractive", "deployments.fake.max_ongoing=2"]
+        config = sample_config(*fake(server), *flags, "questions.limit=30", "budget.tokens=2_000")
+        (tmp_path / "config.yaml").write_text(as_yaml(config))
+        assert main(["answer", str(tmp_path / "config.yaml")]) == 3
+        n_first = server.n_requests
+        # 100 tokens in and a few out per call: about 19 calls, those in flight, and a second of them (seven).
+        assert 15 < n_first < 19 + 2 + 2 * 7, "the calls in flight and those of a second"
+        done = capsys.readouterr()
+        reason = re.search(r"budget.tokens is 2,000 and ([\d,]+) were spent", done.out)
+        assert reason, done.out
+        assert int(reason[1].replace(",", "")) >= 2000
+        assert " of 2,000 tokens" in done.err
+        facts = json.loads(Path(config.run, "run.json").read_text())
+        spent = facts["spent"]["prompt_tokens"] + facts["spent"]["completion_tokens"]
+        assert facts["paid"]["tokens"] == spent >= 2000
+        assert len(rows_of(config.run, "votes")) == 30
+        # The same budget is below what is spent: nothing is asked.
+        assert main(["answer", str(tmp_path / "config.yaml")]) == 3
+        assert server.n_requests == n_first
+        assert f"budget.tokens is 2,000 and {spent:,} were spent" in capsys.readouterr().out
+        assert main(["answer", str(tmp_path / "config.yaml"), "--set", "budget.tokens=1_000_000"]) == 0
+        assert server.n_requests == 90, "each call was made once"
+        facts = json.loads(Path(config.run, "run.json").read_text())
+        assert (facts["stopped"], facts["n_unanswered"]) == ("", 0)
+        assert facts["paid"]["tokens"] > 9000 > facts["spent"]["prompt_tokens"]
 
 
 @pytest.mark.slow

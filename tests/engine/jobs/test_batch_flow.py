@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,36 @@ def test_a_ledger_that_cannot_be_written_ends_the_job(tmp_path, capfd):
         run(tmp_path, [f"t{n}" for n in range(50)], FakeLedger(lambda text: DataError("the disk is full")))
     assert not list(tmp_path.glob("out*"))
     assert "never retrieved" not in capfd.readouterr().err
+
+
+def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(tmp_path):
+    class Known(FakeLedger):
+        """Gives what was asked before, as the next start's ledger does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.replies: dict[str, Asked] = {}
+
+        async def ask(self, request, application, again=False):
+            key = request_key(request)
+            if key in self.replies:
+                return replace(self.replies[key], source="ledger")
+            self.replies[key] = await super().ask(request, application)
+            return self.replies[key]
+
+    texts, ledger = [f"t{n}" for n in range(60)], Known()
+    summary = run(tmp_path, texts, ledger, "budget.tokens=100")  # five per reply
+    n_made = summary.n_calls["made"]
+    assert 20 <= n_made <= 20 + PLACES - 1, "the calls in flight end"
+    assert summary.n_errors == {"not_asked": 60 - n_made}
+    assert summary.stopped.startswith("budget.tokens is 100 and ")
+    assert f"stopped asking: {summary.stopped}" in summary.text()
+    assert len(rows(summary.output)) == n_made
+    # The same budget: what is recorded is given and counts, nothing more is asked.
+    again = run(tmp_path, texts, ledger, "budget.tokens=100")
+    assert again.n_calls["made"] <= PLACES
+    n_made += again.n_calls["made"]
+    more = run(tmp_path, texts, ledger, "budget.dollars=0.18", "budget.tokens=1_000")  # 0.003 per reply
+    assert more.stopped == ""
+    assert len(rows(more.output)) == 60
+    assert len(ledger.asked) == 60, "no call was made twice"

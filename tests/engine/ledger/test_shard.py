@@ -14,7 +14,7 @@ import pytest
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger import shard as shards
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Wanted
+from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Paid, Wanted
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
@@ -340,3 +340,25 @@ def test_a_call_that_fails_unexpectedly_reaches_who_waits_and_may_be_made_again(
         return await ask(shard, GOOD)
 
     assert asyncio.run(run()).entry.reply.text == "one"
+
+
+def test_a_run_that_is_stopped_makes_no_more_calls_and_others_do(make):
+    async def run():
+        shard = make(*(Reply("good", 100, 40, 7, gpu_s=0.5) for _ in range(4)))
+
+        async def of(run, key):
+            [found] = await shard.ask([Wanted(key, request(), "app", None, run)])
+            return found
+
+        await of("mine", GOOD)
+        await of("other", OTHER)
+        assert await shard.paid("mine") == {"app": Paid(100, 40, 7, 0.5)}
+        await shard.stop("mine", "budget.tokens is 100 and 107 were spent")
+        refused, known, others = await of("mine", BAD), await of("mine", GOOD), await of("other", BAD)
+        assert (known.source, others.source) == ("ledger", "made")
+        assert (await of("mine", BAD)).source == "ledger"
+        assert await shard.paid("other") == {"app": Paid(200, 80, 14, 1.0)}
+        return refused
+
+    with pytest.raises(ModelError, match="^not asked: budget.tokens is 100 and 107 were spent$"):
+        asyncio.run(run()).raise_()

@@ -1,0 +1,66 @@
+"""What a job pays for model calls: a thread of the driver looks once a second, and stops them at the job's budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+
+from kohaku_ray.config.deployments import PriceConfig
+from kohaku_ray.config.sections import BudgetConfig
+from kohaku_ray.engine.ledger.client import Ledger
+from kohaku_ray.records import Reply
+from kohaku_ray.run.lease import repeated
+from kohaku_ray.run.models import dollars
+
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks: what is asked in between, and the calls in flight then, may cost more than the budget."""
+
+
+class Spending:
+    """A job's spending on one ledger.
+
+    Attributes:
+        stopped: Why no more calls are made, with both numbers; empty: they are.
+    """
+
+    def __init__(
+        self, budget: BudgetConfig, ledger: Ledger, prices: Mapping[str, PriceConfig], before: Mapping[str, float]
+    ) -> None:
+        """Name the prices by application, and what was paid ``before``, by ``tokens`` and ``dollars``."""
+        self._budget, self._ledger, self._prices, self._before = budget, ledger, prices, before
+        self._paid: Mapping[str, float] = before
+        self.stopped = ""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look before the block, and again and again while it runs."""
+        if self._budget == BudgetConfig():
+            yield
+            return
+        self.look()
+
+        def look() -> None:
+            with suppress(Exception):  # a shard that starts again is asked the next time
+                self.look()
+
+        with repeated(look, LOOK_EVERY_S, "budget"):
+            yield
+
+    def look(self) -> None:
+        """Sum what was paid so far, and let the ledger make no more calls if that is the budget."""
+        paid = Counter(self._before)
+        for application, part in self._ledger.paid().items():
+            cost = dollars(Reply("", **asdict(part)), self._prices[application])
+            paid.update({"tokens": part.prompt_tokens + part.completion_tokens, "dollars": cost})
+        # A shard that was started again has forgotten what it made.
+        self._paid = {name: max(amount, self._paid.get(name, 0)) for name, amount in paid.items()}
+        self.stopped = self.stopped or self._budget.over(self._paid)
+        if self.stopped:
+            self._ledger.stop(self.stopped)
+
+    def shown(self) -> str:
+        """Say what was paid of the budget, after a comma; empty without one."""
+        text = self._budget.shown(self._paid)
+        return text and f", {text}"
