@@ -360,5 +360,5 @@ def test_a_run_that_is_stopped_makes_no_more_calls_and_others_do(make):
         assert await shard.paid("other") == {"app": Paid(200, 80, 14, 1.0)}
         return refused
 
-    with pytest.raises(ModelError, match="^not asked: budget.tokens is 100 and 107 were spent$"):
+    with pytest.raises(ModelError, match=r"^not asked: budget.tokens is 100 and 107 were spent$"):
         asyncio.run(run()).raise_()
