@@ -133,6 +133,7 @@ def every_section() -> Iterator[tuple[str, str, type[Section]]]:
     for kind, section in KINDS.items():
         yield f"deployments.NAME, kind {kind}", "deployments.big.", section
     yield "deployments.NAME.price", "deployments.big.price.", deployments.PriceConfig
+    yield "budget", "budget.", sections.BudgetConfig
     yield "ledger", "ledger.", sections.LedgerConfig
     yield "cluster", "cluster.", sections.ClusterConfig
     yield "cluster.retriever", "cluster.retriever.", sections.RetrieverConfig

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 from kit.answers import COMPARED, fake, rows_of, steps_of
-from kit.fake_openai import Action, FakeOpenAI, completion, default_text, doc_ids_of
+from kit.fake_openai import Action, FakeOpenAI, completion, doc_ids_of
 from ray import serve
 
 from kohaku_ray.api import Run
@@ -252,11 +251,7 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
 def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(sample_config, tmp_path, capsys, run_answer, monkeypatch):
     monkeypatch.setattr(answer_job, "run_answer", run_answer)
 
-    def slow(index, body):
-        time.sleep(0.3)
-        return Action(200, completion(default_text(body)))
-
-    with FakeOpenAI(slow) as server:
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.3)) as server:
         flags = ["ensemble.members=3", "roles.plan.model=extractive", "deployments.fake.max_ongoing=2"]
         config = sample_config(*fake(server), *flags, "questions.limit=30", "budget.tokens=2_000")
         (tmp_path / "config.yaml").write_text(as_yaml(config))

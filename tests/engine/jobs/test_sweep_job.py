@@ -306,6 +306,26 @@ def finished(home: Path) -> int:
 
 
 @pytest.mark.slow
+def test_a_budget_is_of_all_runs_and_a_larger_one_goes_on(cluster, indexes, tmp_path, capsys):
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.2)) as server:
+        common = {"deployments.fake": deployment(server, max_ongoing=2), "roles.answer.model": "fake"}
+        common |= {"ensemble.members": 2, "kohaku.queries": 1, "budget.tokens": 2000}
+        tables = [{"name": "one", "axes": {"kohaku.top_k": [4, 8, 16]}}]
+        path = write_sweep(tmp_path, tables, seeds=[0], indexes=indexes, set=common, concurrency=1)
+        assert main(["sweep", path, "--base", "demo"]) == 3
+        n_first = server.n_requests
+        assert 15 < n_first < 19 + 2 + 2 * 10, "the calls in flight and those of a second"
+        assert "not made: budget.tokens is 2,000 and 2," in capsys.readouterr().err
+        assert main(["sweep", path, "--base", "demo"]) == 3
+        assert server.n_requests == n_first
+        assert main(["sweep", path, "--base", "demo", "--set", "budget.tokens=90_000"]) == 0
+        asked = Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in server.log)
+        assert set(asked.values()) == {1}, "each call was made once"
+        paid = [json.loads(file.read_text())["paid"]["tokens"] for file in tmp_path.glob("runs/*/run.json")]
+        assert sum(paid) >= 100 * server.n_requests
+
+
+@pytest.mark.slow
 def test_two_sweeps_at_once_ask_once(cluster, indexes, tmp_path):
     with FakeOpenAI(lambda index, body: Action(delay_s=0.05)) as server:
         common = {"deployments.fake": deployment(server), "roles.answer.model": "fake"}
