@@ -93,10 +93,12 @@ class LedgerShard:
     def __init__(self, path: str, shard: int, n_shards: int, flush_s: float) -> None:
         self._store = SegmentStore(path, f"{shard}of{n_shards}")
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
+        self._name = shard_name(path, shard, n_shards)
         self._owner = str(ray.get_runtime_context().get_actor_id())
         self._entries = Recorded(self._store.table_of)
         self._in_flight: dict[str, asyncio.Future[Asked | Refused]] = {}
         self._making: set[asyncio.Task[None]] = set()
+        self._groups: dict[str, tuple[dict[str, ChatRequest], str, str]] = {}  # per call in flight: see ``_make``
         self._handles = Handles()
         self._renewed: set[tuple[str, str]] = set()
         self._renewing: dict[str, set[str]] = {}  # per call in flight, the runs that asked again
@@ -245,25 +247,38 @@ class LedgerShard:
     async def _make(self, requests: Mapping[str, ChatRequest], application: str, run: str) -> None:
         """Make calls together, and give each reply to whoever waits for it."""
         began = time.perf_counter()
+        left = dict(requests)
+        self._groups |= dict.fromkeys(requests, (left, application, run))
         try:
             outcomes = await self._call_replica(list(requests.values()), application)
         except ModelError as error:
             outcomes = [(Refused.of(error), 0.0)] * len(requests)
         except BaseException as error:
-            for key in requests:
-                del self._renewing[key]
+            for key in left:
+                del self._renewing[key], self._groups[key]
                 self._in_flight.pop(key).set_exception(error)
             if not isinstance(error, Exception):
                 raise
             return
         unseen_s = time.perf_counter() - began - max(seconds for _, seconds in outcomes)
-        for (key, request), (outcome, seconds) in zip(requests.items(), outcomes, strict=True):
-            asked = self._recorded(key, request, outcome, unseen_s + seconds)
-            if isinstance(asked, Asked):
-                paid = self._paid.setdefault(run, {})
-                paid[application] = paid.get(application, Paid()) + asked.entry.reply
-            del self._renewing[key]
-            self._in_flight.pop(key).set_result(asked)
+        for key, (outcome, seconds) in zip(requests, outcomes, strict=True):
+            if key in left:
+                self._conclude(key, outcome, unseen_s + seconds)
+
+    async def arrived(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Record replies while others of their message are waited for, which a kill would otherwise lose with them."""
+        for key, (outcome, seconds) in outcomes.items():
+            if key in self._groups:
+                self._conclude(key, outcome, seconds)
+
+    def _conclude(self, key: str, outcome: Reply | Refused, call_s: float) -> None:
+        left, application, run = self._groups.pop(key)
+        asked = self._recorded(key, left.pop(key), outcome, call_s)
+        if isinstance(asked, Asked):
+            paid = self._paid.setdefault(run, {})
+            paid[application] = paid.get(application, Paid()) + asked.entry.reply
+        del self._renewing[key]
+        self._in_flight.pop(key).set_result(asked)
 
     def _recorded(self, key: str, request: ChatRequest, outcome: Reply | Refused, call_s: float) -> Asked | Refused:
         """Record a reply, if it can be."""
@@ -286,7 +301,9 @@ class LedgerShard:
             return Refused("ModelError", f"{request.model}: {error}")
 
     async def _call_replica(self, requests: Sequence[ChatRequest], application: str) -> list[Outcome]:
-        return await self._handles.call(application, lambda handle: ask_together(handle, requests), requests[0].model)
+        return await self._handles.call(
+            application, lambda handle: ask_together(handle, requests, self._name), requests[0].model
+        )
 
     def _touch(self) -> None:
         self._last_used = time.monotonic()

@@ -6,15 +6,21 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
+import ray
 from ray.exceptions import RayError, RayTaskError
 
 from kohaku_ray.engine import metrics
+from kohaku_ray.engine.cluster import NAMESPACE
 from kohaku_ray.engine.errors import Refused, ReplicaLostError, message_of, root_cause
 from kohaku_ray.errors import ModelError, TransientModelError
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
+
+TELL_EVERY_S = 0.5
+"""Longest time that a reply waits for its siblings' before a ledger's shard is told of it."""
 
 REPLICA_TRIES = 5
 """Tries of a call whose replica died."""
@@ -85,8 +91,8 @@ class Together:
         """Answer one request."""
         raise NotImplementedError
 
-    async def ask_all(self, requests: Sequence[ChatRequest]) -> list[Outcome]:
-        """Answer requests at once.
+    async def ask_all(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[Outcome]:
+        """Answer requests at once; the actor of the ledger's ``shard`` is told early of replies that others outlast.
 
         Raises:
             ReplicaLostError: The replica is lost; another may answer them.
@@ -105,12 +111,31 @@ class Together:
                 outcome = Refused.of(ModelError(f"{request.model}: the backend broke: {message_of(error)}"))
             return outcome, time.perf_counter() - began
 
-        return await asyncio.gather(*map(one, requests))
+        calls = [asyncio.ensure_future(one(request)) for request in requests]
+        telling = asyncio.ensure_future(_tell(shard, requests, calls)) if shard is not None and len(calls) > 1 else None
+        try:
+            return await asyncio.gather(*calls)
+        finally:
+            if telling is not None:
+                telling.cancel()
 
 
-async def ask_together(handle: Any, requests: Sequence[ChatRequest]) -> list[Outcome]:
+async def _tell(shard: str, requests: Sequence[ChatRequest], calls: Sequence[asyncio.Future[Outcome]]) -> None:
+    """Send the outcomes that are there to a shard, again and again: one call may outlast its siblings by minutes."""
+    left = dict(zip(map(request_key, requests), calls, strict=True))
+    while left:
+        await asyncio.sleep(TELL_EVERY_S)
+        there = {key: left.pop(key).result() for key, call in [*left.items()] if call.done() and not call.exception()}
+        if there:
+            with suppress(Exception):  # it gets them again with the others'
+                actor = await asyncio.to_thread(ray.get_actor, shard, NAMESPACE)
+                await actor.arrived.remote(there)
+
+
+async def ask_together(handle: Any, requests: Sequence[ChatRequest], shard: str | None = None) -> list[Outcome]:
     """Call ``Together.ask_all`` of the replica of the requests' question."""
-    outcomes: list[Outcome] = await handle.options(session_id=requests[0].session_id).ask_all.remote(requests)
+    given = (requests,) if shard is None else (requests, shard)
+    outcomes: list[Outcome] = await handle.options(session_id=requests[0].session_id).ask_all.remote(*given)
     return outcomes
 
 

@@ -362,3 +362,32 @@ def test_a_run_that_is_stopped_makes_no_more_calls_and_others_do(make):
 
     with pytest.raises(ModelError, match=r"^not asked: budget.tokens is 100 and 107 were spent$"):
         asyncio.run(run()).raise_()
+
+
+def test_a_reply_is_on_disk_while_another_of_its_message_is_waited_for(make, tmp_path, monkeypatch):
+    """The members of a question ask together: one that takes long must not keep the others' replies from the disk."""
+
+    async def run():
+        shard = make(flush_s=0.01)
+        began, slow = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+        async def call(requests, application):
+            began.set()
+            return await slow
+
+        monkeypatch.setattr(shard, "_call_replica", call)
+        asked = asyncio.create_task(shard.ask([Wanted(key, request(key), "app", None, "mine") for key in (GOOD, BAD)]))
+        await began.wait()
+        await shard.arrived({GOOD: (Reply("early", 3, 0, 2), 0.5), OTHER: (Reply("of an earlier process"), 0.1)})
+        await until(lambda: recorded(tmp_path) == {GOOD: "early"})
+        known = await ask(shard, GOOD, request(GOOD))
+        assert (known.source, known.entry.call_s) == ("ledger", 0.5)
+        slow.set_result([(Reply("the same again"), 0.5), (Reply("late", 3, 0, 4), 9.0)])
+        assert [one.entry.reply.text for one in await asked] == ["early", "late"]
+        assert await shard.paid("mine") == {"app": Paid(6, 0, 6)}
+        assert await shard.progress() == (0, 2, 6)
+        await shard.arrived({GOOD: (Reply("told too late"), 0.5)})
+        await shard.flush()
+
+    asyncio.run(run())
+    assert recorded(tmp_path) == {GOOD: "early", BAD: "late"}

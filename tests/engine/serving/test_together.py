@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from kohaku_ray.engine.errors import Refused, ReplicaLostError
+from kohaku_ray.engine.serving import handles
 from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 
 
@@ -50,3 +51,27 @@ def test_an_error_stands_in_its_replys_place():
 def test_a_replica_that_is_lost_answers_none():
     with pytest.raises(ReplicaLostError):
         ask_all("a", ReplicaLostError("gone"))
+
+
+def test_a_shard_is_told_of_replies_that_a_slow_call_outlasts(monkeypatch):
+    """A kill while one member is still waited for must not lose what the others' calls have cost."""
+    told: list[tuple[str, dict]] = []
+
+    class Actor:
+        def __init__(self, name, namespace):
+            self.arrived = self
+            self.name = name
+
+        async def remote(self, outcomes):
+            told.append((self.name, {key: one.text for key, (one, _) in outcomes.items()}))
+
+    monkeypatch.setattr(handles, "TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(handles.ray, "get_actor", Actor)
+    texts = ["a", "b", *[""] * 8, "slow"]
+    requests = [ChatRequest("model m", (("user", "?"),), 0.7, 1.0, 64, seed) for seed in (0, 1, 10)]
+    outcomes = asyncio.run(Replica(*texts).ask_all(requests, "ledger-1-0"))
+    assert [one.text for one, _ in outcomes] == ["a", "b", "slow"]
+    assert told == [("ledger-1-0", {request_key(requests[0]): "a", request_key(requests[1]): "b"})]
+    told.clear()
+    asyncio.run(Replica(*texts).ask_all(requests[:2], "ledger-1-0"))
+    assert told == [], "replies that come together are one message"
