@@ -46,6 +46,8 @@ def _script(index, body):
         return Action(400, {"error": {"message": "maximum context length exceeded", "code": "context_length_exceeded"}})
     if "forbidden" in text:
         return Action(403, {"error": {"message": "no"}})
+    if "laggard" in text and body["seed"] == 1:
+        return Action(delay_s=8)
     return Action(delay_s=0.3) if "slow" in text else None
 
 
@@ -92,6 +94,31 @@ def test_a_call_is_made_once_joined_in_flight_and_replayed(application, server, 
     assert {one.source for one in again} == {"ledger"}
     assert [one.entry for one in again] == [one.entry for one in here[:6]]
     assert server.n_requests - before == len(requests)
+
+
+def test_a_reply_is_on_disk_while_one_with_the_same_prompt_is_waited_for(application, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=0.2))
+    pair = [request("laggard", seed) for seed in (0, 1)]
+    asked = Asker.remote(ledger).ask.remote(pair, application)
+    kept: set[str] = set()
+    while not kept:
+        done, _ = ray.wait([asked], timeout=0.1)
+        assert not done, "no reply was on disk before the last had come"
+        kept = set(SegmentStore(str(tmp_path)).load(lambda _: True).entries)
+    assert kept == {request_key(pair[0])}
+    assert [one.source for one in ray.get(asked)] == ["made", "made"]
+
+
+def test_a_run_that_is_stopped_is_refused_and_what_it_paid_is_known(application, tmp_path):
+    mine, other = (open_ledger(LedgerConfig(path=str(tmp_path), shards=2)) for _ in range(2))
+    ask(mine, application, *(request(f"paid {n}") for n in range(4)))
+    ask(other, application, request("paid by another"))
+    assert mine.paid()[application].prompt_tokens == 400
+    mine.stop("the budget is spent")
+    assert ask(mine, application, request("paid 0"))[0].source == "ledger"
+    with pytest.raises(ModelError, match=r"^not asked: the budget is spent$"):
+        ask(mine, application, request("never asked"))
+    assert ask(other, application, request("asked by another"))[0].source == "made"
 
 
 def test_a_shard_killed_comes_back_with_what_it_flushed(application, server, tmp_path):
