@@ -206,6 +206,7 @@ def batch(arguments: argparse.Namespace) -> Outcome:
     told = {
         "output": summary.output,
         "errors": summary.errors,
+        "stopped": summary.stopped,
         "n_lines": summary.n_lines,
         "n_errors": summary.n_errors,
         "calls": summary.n_calls,
