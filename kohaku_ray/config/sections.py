@@ -207,7 +207,7 @@ class LedgerConfig(Section):
     path: FilePath = "runs/ledger"
     """Directory of the ledger, or a URI as for `index.path`; runs that share it share replies."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
-    """Longest time until a reply is written to disk."""
+    """Longest time until a reply is written to disk; half a second more while another of its question is waited for."""
     shards: PositiveInt | None = None
     """Actors that own the keys; None: as many as the replicas keep busy."""
 
