@@ -93,10 +93,8 @@ class RunDirectory:
             for name in (*tables, *ANSWER_FILES, "report.html", *config.declaration.outputs, *self._own_outputs()):
                 remove(self.file(name))
         self.write_text("config.yaml", text)
-        self.write_text(
-            "run.json",
-            json.dumps({"status": "running", "identity": identity, "paid": paid or {}, **facts_of(config)}, indent=2),
-        )
+        earlier = {"identity": identity, "paid": paid} if paid else {}
+        self.write_text("run.json", json.dumps({"status": "running", **earlier, **facts_of(config)}, indent=2))
 
     def finish(self, config: Config, summary: Any, identity: str) -> None:
         """Record that the run is finished: its counts (a dataclass), its system's facts, and its files' checksums.
