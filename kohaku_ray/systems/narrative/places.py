@@ -13,16 +13,26 @@ _PREPOSITION = re.compile(
     r"(?:(?:fortress|prison|castle|city|town|village|port|island|isle|coast|dungeons?|province|slums)\s+of\s+(?:the\s+)?)?\Z"
 )
 _AWAY = re.compile(r"\b(?:from|left|of)\s+(?:the\s+)?\Z")
-_CONTINENTS = word_set("europe asia africa america oceania indies orient")
+_CONTINENTS = word_set("europe asia africa america oceania")
 _COUNTRIES = word_set(
-    """france italy spain england scotland ireland britain portugal germany prussia austria russia poland turkey
-    greece egypt algeria morocco india china japan persia arabia syria australia zealand tasmania chili chile argentina
-    patagonia brazil peru mexico canada corsica sardinia sicily tuscany provence normandy brittany catalonia
-    switzerland holland belgium sweden norway denmark hungary albania"""
+    """france italy spain britain portugal germany austria russia turkey greece egypt morocco india china japan persia
+    australia zealand chile argentina brazil peru mexico canada switzerland holland belgium sweden norway denmark"""
 )
+_REGIONS = word_set(
+    """england scotland ireland wale prussia bavaria hungary algeria arabia syria albania corsica sardinia sicily tuscany
+    piedmont lombardy provence normandy brittany burgundy gascony alsace catalonia andalusia castile patagonia tasmania
+    victoria queensland elba malta minorca majorca crete rhode madeira jersey guernsey cuba ceylon java"""
+)
+_ANYWHERE = word_set(
+    """faubourg rue street quarter suburb avenue boulevard square indie orient levant state kingdom empire republic county
+    shire colony district department territory poland saxony silesia savoy aragon flander"""
+)
+"""Words of what may lie in, or hold, any other: streets and quarters, lands whose borders moved."""
+
+_SPELLED = {"chili": "chile", "netherland": "holland", "iran": "persia", "livorno": "leghorn"}
 _TELL_NOTHING = word_set(
-    """island isle cape mount fort port lake river gulf bay strait straits sea rue place chateau city coast ocean
-    street north south northern southern eastern western new great house castle town village prison fortress de d la le
+    """island isle cape mount fort port lake river gulf bay strait straits sea place chateau city coast ocean
+    north south northern southern eastern western new great house castle town village prison fortress de d la le
     of the"""
 )
 
@@ -61,7 +71,20 @@ def load_pipeline(name: str) -> Any:
 
 
 def are_apart(place: str | None, other: str | None) -> bool:
-    """Tell whether two places are certainly two, and neither lies in the other: both towns, countries or continents."""
-    words, others = ({*words_of(one or "")} - _TELL_NOTHING for one in (place, other))
-    levels = [next((level for level in (_CONTINENTS, _COUNTRIES) if some & level), None) for some in (words, others)]
-    return bool(words and others) and not words & others and levels[0] is levels[1]
+    """Tell whether two places are certainly two, and neither lies in the other: both towns, regions, countries or continents.
+
+    A final "s" makes no other place: Lyons is Lyon. Streets, quarters and lands whose borders moved are never apart.
+    """
+    words, others = (
+        {
+            _SPELLED.get(word, word)
+            for word in (one.removesuffix("s") for one in {*words_of(name or "")} - _TELL_NOTHING)
+        }
+        for name in (place, other)
+    )
+    if not (words and others) or words & others or (words | others) & _ANYWHERE:
+        return False
+    levels = [
+        next((level for level in (_CONTINENTS, _COUNTRIES, _REGIONS) if some & level), None) for some in (words, others)
+    ]
+    return levels[0] is levels[1]

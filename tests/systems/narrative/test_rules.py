@@ -133,10 +133,58 @@ def test_a_storys_openings_are_read(text: str, expected: list[str]) -> None:
         ("Asia", "Europe", True),
         ("Rome", None, False),
         ("Château d’If", "Chateau d'If", False),
+        ("Tuscany", "Italy", False),
+        ("Normandy", "France", False),
+        ("Scotland", "Britain", False),
+        ("England", "Great Britain", False),
+        ("Ireland", "Britain", False),
+        ("Wales", "Britain", False),
+        ("Prussia", "Germany", False),
+        ("Patagonia", "Argentina", False),
+        ("Tasmania", "Australia", False),
+        ("Sicily", "Italy", False),
+        ("Piedmont", "Italy", False),
+        ("Piedmont", "Fenestrelle", False),
+        ("Elba", "Portoferraio", False),
+        ("Poland", "Russia", False),
+        ("Syria", "Turkey", False),
+        ("Hungary", "Austria", False),
+        ("United States", "New York", False),
+        ("United Kingdom", "England", False),
+        ("Chili", "Chile", False),
+        ("Marseille", "Marseilles", False),
+        ("Lyon", "Lyons", False),
+        ("Holland", "the Netherlands", False),
+        ("Paris", "Faubourg Saint-Germain", False),
+        ("Paris", "Rue du Helder", False),
+        ("Rue de Rivoli", "Faubourg Saint-Honoré", False),
+        ("London", "Baker Street", False),
+        ("Indies", "Asia", False),
+        ("Orient", "Asia", False),
+        ("Paris", "London", True),
+        ("Rome", "Marseilles", True),
+        ("Naples", "Lyon", True),
+        ("Italy", "Australia", True),
+        ("Chili", "Spain", True),
+        ("Normandy", "Provence", True),
+        ("England", "Tasmania", True),
     ],
 )
 def test_places_are_apart_where_neither_may_hold_the_other(place: str, other: str | None, expected: bool) -> None:
     assert are_apart(place, other) is are_apart(other, place) is expected
+
+
+@pytest.mark.parametrize(
+    ("claim", "fact", "rules"),
+    [
+        ("Faria was born in Tuscany.", "Faria was born in Italy.", []),
+        ("Faria was born in Marseille.", "Faria was born in Marseilles.", []),
+        ("In 1815 Faria lived in Scotland.", "In 1815 Faria lived in Britain.", []),
+        ("In 1815 Faria lived in Scotland.", "In 1815 Faria lived in Patagonia.", ["two_places"]),
+    ],
+)
+def test_a_region_and_its_country_are_no_contradiction(claim: str, fact: str, rules: list[str]) -> None:
+    assert [one.rule for one in find_contradictions(claim, "Faria", [excerpt("n", "c", fact)], NAMES)] == rules
 
 
 def test_a_spacy_pipeline_finds_the_places_instead_of_the_regular_expressions() -> None:
