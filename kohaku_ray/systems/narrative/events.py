@@ -15,7 +15,7 @@ from kohaku_ray.documents.novel import CARDINAL, number_of
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.systems.narrative.names import MALE_TITLES, BookNames, Person, unaccent
 from kohaku_ray.systems.narrative.places import find_place
-from kohaku_ray.systems.narrative.years import YearMention, find_years
+from kohaku_ray.systems.narrative.years import DATE_WORDS, YearMention, find_years, join_periods
 
 Kind = Literal["born", "died", "acted"]
 Deed = Literal["", "arrested", "held", "freed", "married", "travelled", "stayed"]
@@ -24,7 +24,7 @@ _DEEDS: tuple[Deed, ...] = ("arrested", "held", "freed", "married", "travelled",
 
 _QUOTED = re.compile(r"“[^”]*(?:”|\Z)|\"[^\"]*(?:\"|\Z)|«[^»]*(?:»|\Z)")
 _UNSAID = re.compile(
-    r"(?<!')\b(?:if|unless|whether|would|could|might|may|should|suppos\w+|dream\w*|nightmare\w*|vision\w*|fancied|imagin\w+|"
+    r"(?<!')\b(?:if|unless|whether|would|could|might|(?-i:may)|should|suppos\w+|dream\w*|nightmare\w*|vision\w*|fancied|imagin\w+|"
     r"deliri\w+|said|says?|told|heard|believ\w+|thought|claim\w*|rumou?r\w*|report\w*|alleg\w+|pretend\w*|according|"
     r"presum\w+|perhaps|possibly|probably|doubt\w*|declar\w+|insist\w*|legends?|gossip|lied|false(?:ly)?|feign\w*|"
     r"suppos\w*|apparently|seemingly|ostensibly|as\s+it\s+seemed|almost|nearly)\b|\?",
@@ -33,11 +33,7 @@ _UNSAID = re.compile(
 _PARAGRAPH = re.compile(r"\S(?:.|\n(?!\s*\n))*")
 _DREAM = re.compile(r"\b(?:dream(?:s|t|ed|ing)?|nightmares?|visions?|deliri\w+)\b", re.IGNORECASE)
 _AWAKE = re.compile(r"\b(?:awoke|woke|awakened|in\s+reality)\b", re.IGNORECASE)
-_TIME = re.compile(
-    r"(?:(?:in|on|at|by|during|about|the|that|of|and|year|early|late|spring|summer|autumn|winter|end|beginning|day|then|"
-    r"\d+\w*|january|february|march|april|may|june|july|august|september|october|november|december)[\s,]+)*",
-    re.IGNORECASE,
-)
+_TIME = re.compile(DATE_WORDS, re.IGNORECASE)
 _LEAD = re.compile(rf"(?:the\s+)?(?:(?:young|poor|good|{'|'.join(sorted(MALE_TITLES))})\.?\s+)*", re.IGNORECASE)
 _NAME = re.compile(r"\b[A-Z][a-z]\w*")
 _IN = re.compile(r"\b(?:in|near)\s+(?:the\s+)?\Z")
@@ -45,14 +41,17 @@ _AT = re.compile(r"\b(?:at|from|to|into|of)\s+(?:the\s+)?\Z")
 _PRONOUN = re.compile(r"(?:he|she)\b", re.IGNORECASE)
 _ADVERBS = r"(?:\w+ly\s+|(?:then|also|soon|thus|again|once|first|later|now|there|finally|at\s+last|at\s+length)\s+)*"
 _PRISON = r"(?:prison|the\s+dungeons?|a\s+(?:dungeon|cell)|the\s+(?:fortress|Chateau)|irons)"
+_JAIL = r"(?:(?:a|the)\s+)?(?:prison|jail|gaol|dungeons?|irons|captivity)\b"
+_CAPTIVE = rf"(?:in\s+{_JAIL}|(?:a\s+)?(?:prisoner|captive)\b(?!'s))"
 _VERB = re.compile(
     rf"(?:\s+|\s*,\s+(?=born\b)){_ADVERBS}(?:(?P<be>(?:(?P<perfect>ha(?:s|ve))\s+been|had\s+been|was|were|is|am|got)\s+)|"
     rf"(?:had|has|have)\s+)?{_ADVERBS}(?:(?P<born>born|came\s+into\s+the\s+world)|"
     r"(?P<died>died|dies|perished|expired|passed\s+away|drowned|breathed\s+(?:his|her)\s+last|(?(be)(?:killed|murdered|"
     r"executed|guillotined|hanged|shot\s+dead|slain|beheaded|assassinated|dead)|(?!)))|"
     r"(?P<arrested>(?(be)(?:(?:re-?)?arrested|captured|taken\s+prisoner)|(?!)))|"
-    rf"(?P<held>(?(be)(?:imprisoned|incarcerated|jailed|confined|locked\s+up|(?:thrown|cast|flung)\s+into\s+{_PRISON})|"
-    r"(?:languished|rotted|pined)))|(?P<freed>(?(be)(?:freed|released|pardoned|liberated)|escaped))|"
+    rf"(?P<held>(?(be)(?:imprisoned|incarcerated|jailed|confined|detained|locked\s+up|(?:held|kept)\s+{_CAPTIVE}|{_CAPTIVE}|"
+    rf"(?P<put>(?:thrown|cast|flung)\s+into\s+{_PRISON}|(?:sent|taken|brought|led|put|thrown|cast)\s+(?:in|to|into)\s+{_JAIL}))|"
+    rf"(?:languished|rotted|pined|(?:remained|stayed|lay|sat|lingered)\s+{_CAPTIVE})))|(?P<freed>(?(be)(?:freed|released|pardoned|liberated)|escaped))|"
     r"(?P<married>married|wedded)|(?P<travelled>travell?ed|sailed|journeyed|emigrated|embarked|fled|returned|went|came|"
     r"moved|left|arrived|landed|visited|reached)|(?P<stayed>lived|dwelt|settled|stayed|resided|worked|served|studied|"
     r"taught)|(?P<acted>arrested|imprisoned|freed|released|wrote|took|met|saw|joined|watched|withdrew|began|burned|"
@@ -64,6 +63,7 @@ _BREAK = re.compile(
 )
 _PLACE_END = re.compile(r",\s+\w+ing\b")
 _HEADING = re.compile(r"\*\*[^*]*\*\*:?")
+_UNTIL = re.compile(rf"(?<!\bleast)\s(?:until|till)\s+{DATE_WORDS}\Z", re.IGNORECASE)
 _SINCE = re.compile(r"\ssince\s", re.IGNORECASE)
 _SINCE_THEN = re.compile(r"\b(?:since\s+then|ever\s+since)\b.*\bha(?:s|ve)\b", re.IGNORECASE | re.DOTALL)
 _FOR_YEARS = re.compile(rf"\bfor\s+(?P<n>\d{{1,2}}|{CARDINAL})\s+years\b", re.IGNORECASE)
@@ -75,6 +75,7 @@ _OPENING = re.compile(
 _NO_OPENING = re.compile(
     r"\b(?:he|she|it|they|we|I|who|which|that|when|while|after|before|since|until|as|if|because|though|although|whose|where)\b"
 )
+_NOUN_OPENS = re.compile(r"(?:he|she|it|they|we|I|an?|the|this|his|her|their|both|all|some\w*)\b")
 _SUBORDINATE = re.compile(r"\b(?:who|which|that|when|while|whose|where|because|if)\b")
 _WORD = re.compile(r"[^\s,]+")
 _BORN = re.compile(r"(?P<born>Born)\b[^,;:—.]*(?P<comma>,\s*)?")
@@ -156,7 +157,7 @@ class _Reader:
 
     def events(self, is_topic: bool) -> Iterator[tuple[int, Event]]:
         """Yield events with where they stand; ``is_topic``: a pronoun means the person from the start."""
-        years, from_start = find_years(self.plain, self.anchor), is_topic
+        years, from_start = join_periods(self.plain, find_years(self.plain, self.anchor)), is_topic
         for paragraph in _PARAGRAPH.finditer(self.plain):
             is_topic, is_dream = is_topic and from_start, False
             for span in split_sentences(paragraph[0]):
@@ -171,25 +172,40 @@ class _Reader:
     def _sentence(
         self, start: int, end: int, years: Sequence[YearMention], is_topic: bool
     ) -> Iterator[tuple[int, Event]]:
-        """Read a sentence part by part, between semicolons, colons and dashes: a year holds for its part alone."""
+        """Read a sentence part by part, between semicolons, colons and dashes: a year holds for its part alone.
+
+        Of several years in a part, each holds for the clause of the verb that it stands with.
+        """
         first = start
         for cut in (*_SEGMENT.finditer(self.plain, start, end), None):
             last = cut.start() if cut else end
             inside = [year for year in years if first <= year.start and year.end <= last]
-            year = inside[0] if len(inside) == 1 else None
-            subject = self._subject_start(first, last, year, is_topic)
-            for verb, verb_end in self._verbs(first, subject, last, is_topic):
-                clause_end = verb.end() if verb.re is _BORN else last
-                if event := self._event(verb, verb_end, (start, end), clause_end, subject, year):
+            opening = self._subject_start(first, last, inside, is_topic)
+            verbs = list(self._verbs(first, opening, last, is_topic, inside))
+            ends = [*(clause for _, _, clause, _ in verbs[1:]), last]
+            for (verb, verb_end, clause, subject), clause_end in zip(verbs, ends, strict=False):
+                reach = verb.end() if verb.re is _BORN else clause_end
+                before = [year for year in inside if year.end <= reach]
+                near = before if len(before) == 1 else [year for year in before if clause <= year.start]
+                year = near[0] if len(near) == 1 else None
+                is_ahead = year is not None and (year.end <= opening or clause <= year.start < year.end <= subject)
+                if event := self._event(verb, verb_end, (start, end), reach, year, is_ahead):
                     yield verb_end, event
             if cut and self.pronoun is not _I:
                 is_topic = _goes_on(self.plain[first:last], self.names, self.person, is_topic, self.is_story)
             first = cut.end() if cut else end
 
-    def _subject_start(self, first: int, last: int, year: YearMention | None, is_topic: bool) -> int:
+    def _behind_year(self, first: int, years: Sequence[YearMention]) -> int:
+        """Where a clause goes on behind a year that opens it, else its start."""
+        for year in years:
+            if first <= year.start and _TIME.fullmatch(self.plain, first, year.start):
+                return len(self.plain) - len(self.plain[year.end :].lstrip(" ,\n"))
+        return first
+
+    def _subject_start(self, first: int, last: int, years: Sequence[YearMention], is_topic: bool) -> int:
         """Where the subject may stand: behind a year or a phrase that opens the part, else at its start."""
-        if year and _TIME.fullmatch(self.plain, first, year.start):
-            return year.end + len(self.plain[year.end :]) - len(self.plain[year.end :].lstrip(" ,\n"))
+        if (behind := self._behind_year(first, years)) > first:
+            return behind
         first_word = _OPENING.match(self.plain, first, last)
         if first_word is None:
             return first
@@ -209,14 +225,21 @@ class _Reader:
         name = next(filter(None, (self.person.pattern.match(self.plain, begin) for begin in begins)), None)
         return name or (self.pronoun.match(self.plain, at) if is_topic else None)
 
-    def _verbs(self, first: int, subject: int, last: int, is_topic: bool) -> Iterator[tuple[re.Match[str], int]]:
-        """Yield what the person did, and where each verb ends; a clause without a subject goes on with the last one."""
+    def _verbs(
+        self, first: int, subject: int, last: int, is_topic: bool, years: Sequence[YearMention]
+    ) -> Iterator[tuple[re.Match[str], int, int, int]]:
+        """Yield what the person did, where the verb ends, and where its clause and behind its opening year that starts.
+
+        A clause without a subject goes on with the last one.
+        """
         born = _BORN.match(self.plain, first, last)
         if born and (self._subject(born.end(), is_topic) if born["comma"] else is_topic):
-            yield born, first + len("Born")
+            yield born, first + len("Born"), first, first
         is_subject, be = False, ""
         for joint in (None, *_JOINT.finditer(self.plain, subject, last)):
-            at = joint.end() if joint else subject
+            clause = at = joint.end() if joint else subject
+            if joint and not joint["comma"]:
+                at = self._behind_year(clause, years)
             if who := self._subject(at, is_topic):
                 verb, verb_end = _VERB.match(self.plain, who.end(), last), 0
                 is_subject = True
@@ -230,9 +253,15 @@ class _Reader:
                     ((match, text) for text in tries if is_subject and (match := _VERB.match(text + rest))), (None, "")
                 )
                 verb_end = at - len(prefix)
+                is_subject = is_subject and (verb is not None or not self._opens_with_another(at))
             if verb:
                 be = "was " if verb["be"] else ""
-                yield verb, verb_end + verb.end()
+                yield verb, verb_end + verb.end(), clause, at
+
+    def _opens_with_another(self, at: int) -> bool:
+        """Whether what stands there may be the subject of the clauses that follow: no place of the book."""
+        name = _NAME.match(self.plain, at)
+        return not self.names.is_known_place(name[0]) if name else _NOUN_OPENS.match(self.plain, at) is not None
 
     def _event(
         self,
@@ -240,10 +269,10 @@ class _Reader:
         verb_end: int,
         sentence: tuple[int, int],
         last: int,
-        subject: int,
         year: YearMention | None,
+        is_ahead: bool,
     ) -> Event | None:
-        """Date and place what a verb says; None where neither is certain."""
+        """Date and place what a verb says, ``is_ahead``: behind its year; None where neither is certain."""
         start, end = sentence
         name = next((name for name in (*_KINDS, *_DEEDS) if verb.groupdict().get(name)), "acted")
         deed: Deed = name if name in _DEEDS else ""
@@ -253,18 +282,27 @@ class _Reader:
         )
         broken = _BREAK.search(self.plain, year.end if year and is_behind else verb_end, last)
         clause_end = broken.start() if broken else last
-        is_dated = is_behind or (year is not None and year.end <= subject)
+        is_dated = is_behind or is_ahead
         clause = self.plain[verb_end:clause_end]
         if _SINCE.search(clause) and deed not in ("arrested", "held"):
+            is_dated = False
+        if (
+            year
+            and year.until is not None
+            and (deed not in ("held", "stayed") or (verb.groupdict().get("put") and self.plain[year.start] in "bB"))
+        ):
             is_dated = False
         when = year.year if year and is_dated else None
         aside = _PLACE_END.search(self.plain, verb_end, clause_end)
         reach = (aside.start() if aside else clause_end) - start
         place = find_place(self.text[start:end], verb_end - start, reach, self.names, self.pipeline)
+        ending = _UNTIL.search(self.plain, verb_end, year.start) if year and deed == "held" else None
+        if year and ending and not is_dated and not _BREAK.search(self.plain, verb_end, ending.start()):
+            return Event(kind, year.year, self.text[start:end], "freed")
         if when is None and (kind == "acted" or place is None):
             return None
-        until = None
-        if when is not None and deed in ("arrested", "held"):
+        until = year.until if year and is_dated else None
+        if until is None and when is not None and deed in ("arrested", "held"):
             for_years = _FOR_YEARS.search(clause)
             if for_years:
                 until = when + (number_of(for_years["n"]) or 0)

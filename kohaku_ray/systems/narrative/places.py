@@ -19,13 +19,13 @@ _COUNTRIES = word_set(
     australia zealand chile argentina brazil peru mexico canada switzerland holland belgium sweden norway denmark"""
 )
 _REGIONS = word_set(
-    """england scotland ireland wale prussia bavaria hungary algeria arabia syria albania corsica sardinia sicily tuscany
-    piedmont lombardy provence normandy brittany burgundy gascony alsace catalonia andalusia castile patagonia tasmania
-    victoria queensland elba malta minorca majorca crete rhode madeira jersey guernsey cuba ceylon java"""
+    """england scotland ireland wale prussia bavaria hungary algeria arabia syria albania corsica sardinia sicily
+    tuscany piedmont lombardy provence normandy brittany burgundy gascony alsace catalonia andalusia castile patagonia
+    tasmania victoria queensland elba malta minorca majorca crete rhode madeira jersey guernsey cuba ceylon java"""
 )
 _ANYWHERE = word_set(
-    """faubourg rue street quarter suburb avenue boulevard square indie orient levant state kingdom empire republic county
-    shire colony district department territory poland saxony silesia savoy aragon flander"""
+    """faubourg rue street quarter suburb avenue boulevard square indie orient levant state kingdom empire republic
+    county shire colony district department territory poland saxony silesia savoy aragon flander"""
 )
 """Words of what may lie in, or hold, any other: streets and quarters, lands whose borders moved."""
 
@@ -71,7 +71,7 @@ def load_pipeline(name: str) -> Any:
 
 
 def are_apart(place: str | None, other: str | None) -> bool:
-    """Tell whether two places are certainly two, and neither lies in the other: both towns, regions, countries or continents.
+    """Tell whether two places are certainly two, neither in the other: both towns, regions, countries or continents.
 
     A final "s" makes no other place: Lyons is Lyon. Streets, quarters and lands whose borders moved are never apart.
     """

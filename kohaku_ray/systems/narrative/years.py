@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kohaku_ray.documents.novel import CARDINAL, number_of
@@ -33,12 +33,31 @@ _RELATIVE = re.compile(
 )
 
 
+_LONGEST_OPENING = 40
+DATE_WORDS = (
+    r"(?:(?:in|on|at|by|during|about|the|that|of|and|year|early|late|spring|summer|autumn|winter|end|beginning|day|then|"
+    r"\d+\w*|january|february|march|april|may|june|july|august|september|october|november|december)[\s,]+)*"
+)
+"""Pattern of what may stand before a year in a date, to be matched without regard to case."""
+
+_PERIOD_OPENS = re.compile(rf"\b(?P<word>from|between)\s+{DATE_WORDS}\Z", re.IGNORECASE)
+_PERIOD_GOES_ON = {
+    word: re.compile(rf",?\s*{going_on}\s*{DATE_WORDS}", re.IGNORECASE)
+    for word, going_on in (
+        ("from", r"(?:\b(?:to|until|till|through)\s|[–-])"),
+        ("between", r"\band\s"),
+        ("", r"\b(?:until|till)\s"),
+    )
+}
+
+
 class YearMention(NamedTuple):
-    """A year, from `FIRST_YEAR` to `LAST_YEAR`, as a span of a text."""
+    """A year, from `FIRST_YEAR` to `LAST_YEAR`, as a span of a text, or a period (`join_periods`)."""
 
     start: int
     end: int
     year: int
+    until: int | None = None
 
 
 def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
@@ -65,6 +84,22 @@ def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
             mentions.append(YearMention(match.start(), match.end(), year))
             anchor = year
     return tuple(mentions)
+
+
+def join_periods(text: str, mentions: Sequence[YearMention]) -> tuple[YearMention, ...]:
+    """Make one of two years of a text that are the first and last of a period: ``from 1811 to 1816``."""
+    joined: list[YearMention] = []
+    for mention in mentions:
+        last = joined[-1] if joined else None
+        if last and last.until is None and last.year <= mention.year:
+            opening = _PERIOD_OPENS.search(text[max(0, last.start - _LONGEST_OPENING) : last.start])
+            word = opening["word"].lower() if opening else ""
+            if _PERIOD_GOES_ON[word].fullmatch(text, last.end, mention.start):
+                start = last.start - len(opening[0]) if opening else last.start
+                joined[-1] = YearMention(start, mention.end, last.year, mention.year)
+                continue
+        joined.append(mention)
+    return tuple(joined)
 
 
 def year_anchors(paragraphs: Iterable[tuple[str, str]]) -> list[int | None]:

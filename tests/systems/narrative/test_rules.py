@@ -106,6 +106,70 @@ def test_places_captivities_and_who_introduces_himself_are_read(text: str, expec
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("Faria was imprisoned from 1811 to 1816.", ["held 1811–1816"]),
+        ("Faria was imprisoned between 1811 and 1816.", ["held 1811–1816"]),
+        ("Faria was imprisoned in Rome from the spring of 1811 till May 1816.", ["held 1811–1816 · Rome"]),
+        ("From 1811 until 1816 Faria was confined in Rome.", ["held 1811–1816 · Rome"]),
+        ("Faria was in prison from 1811 until 1816.", ["held 1811–1816"]),
+        ("Faria was imprisoned in 1811 until five years later.", ["held 1811–1816"]),
+        ("Faria was imprisoned in 1811 and was released in 1816.", ["held 1811", "freed 1816"]),
+        ("Faria was arrested in 1811, and released in 1816.", ["arrested 1811", "freed 1816"]),
+        ("Faria was arrested in 1811 and in 1816 escaped.", ["arrested 1811", "freed 1816"]),
+        ("Faria was arrested in 1811 and remained in prison until 1816.", ["arrested 1811", "freed 1816"]),
+        ("Faria was arrested in 1811. He remained a prisoner until 1816.", ["arrested 1811", "freed 1816"]),
+        (
+            "In 1811 Faria was arrested and held prisoner, and was freed in 1816.",
+            ["arrested 1811", "held 1811", "freed 1816"],
+        ),
+        ("In 1811 Faria was sent to prison.", ["held 1811"]),
+        ("Faria was taken to the prison of Rome in 1811.", ["held 1811 · Rome"]),
+        ("Faria was a prisoner in the Château d'If in 1811.", ["held 1811 · Château d'If"]),
+        ("Faria lay in prison in 1811.", ["held 1811"]),
+        ("Faria was born in 1768 and died in 1829.", ["born 1768", "died 1829"]),
+        ("Faria lived in Paris from 1811 to 1816.", ["stayed 1811–1816 · Paris"]),
+        ("Faria lived in Paris between 1811 and 1816 and died in 1829.", ["stayed 1811–1816 · Paris", "died 1829"]),
+        ("Faria was born between 1768 and 1770.", []),
+        ("Faria was arrested between 1811 and 1816.", []),
+        ("Faria was thrown into prison between 1811 and 1816.", []),
+        ("Faria was arrested in 1811 or in 1816.", []),
+        ("Faria was imprisoned from 1816 to 1811.", []),
+        ("Faria was in prison at least until 1816.", []),
+        ("Faria was not in prison in 1811.", []),
+        ("Faria was a prisoner's son in 1811.", []),
+        ("Faria lived in Rome until 1811.", []),
+        ("Faria rose and Fernand wept and was released in 1816.", []),
+        ("Faria was arrested in 1811 and his father wept and was released in 1816.", []),
+        ("Faria studied in Rome and Paris and died in 1816.", ["died 1816"]),
+        ("In May 1811 Faria was arrested.", ["arrested 1811"]),
+        ("Faria may have been arrested in 1811.", []),
+        ("Faria was arrested in 1811 and Fernand was released in 1816.", []),
+    ],
+)
+def test_captivities_and_stays_with_two_years_are_read(text: str, expected: list[str]) -> None:
+    assert [one.summary for one in find_events(text, NAMES, FARIA)] == expected
+
+
+@pytest.mark.parametrize(
+    "book",
+    [
+        "Faria was imprisoned from 1811 to 1816.",
+        "Faria was imprisoned between 1811 and 1816.",
+        "Faria was imprisoned in 1811 and was released in 1816.",
+        "Faria was arrested in 1811 and remained in prison until 1816.",
+        "Faria was in prison from 1811 until 1816.",
+        "In 1811 Faria was sent to prison. He was released in 1816.",
+        "Faria was a prisoner in the Chateau d'If in 1811. Faria escaped in 1816.",
+    ],
+)
+@pytest.mark.parametrize(("year", "rules"), [(1810, []), (1813, ["travel_while_imprisoned"]), (1817, [])])
+def test_a_journey_in_a_plainly_told_captivity_is_found(book: str, year: int, rules: list[str]) -> None:
+    found = find_contradictions(f"In {year} Faria sailed to Spain.", "Faria", [excerpt("n", "c", book)], NAMES)
+    assert [one.rule for one in found] == rules
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("Born in Parma to a theological family—his father studied.", ["born · Parma"]),
         ("Born in Parma, he lived there in 1800.", ["born · Parma", "stayed 1800"]),
         ("Born in Parma to a merchant, his father kept the books in 1800.", []),
