@@ -49,9 +49,9 @@ _VERB = re.compile(
     r"(?P<died>died|dies|perished|expired|passed\s+away|drowned|breathed\s+(?:his|her)\s+last|(?(be)(?:killed|murdered|"
     r"executed|guillotined|hanged|shot\s+dead|slain|beheaded|assassinated|dead)|(?!)))|"
     r"(?P<arrested>(?(be)(?:(?:re-?)?arrested|captured|taken\s+prisoner)|(?!)))|"
-    rf"(?P<held>(?(be)(?:imprisoned|incarcerated|jailed|confined|detained|locked\s+up|(?:held|kept)\s+{_CAPTIVE}|{_CAPTIVE}|"
+    rf"(?P<held>(?(be)(?:imprisoned|incarcerated|jailed|confined|detained|locked\s+up|(?:held|kept)(?:\s+{_CAPTIVE}|(?=\s+in\s+{_PRISON}))|{_CAPTIVE}|"
     rf"(?P<put>(?:thrown|cast|flung)\s+into\s+{_PRISON}|(?:sent|taken|brought|led|put|thrown|cast)\s+(?:in|to|into)\s+{_JAIL}))|"
-    rf"(?:languished|rotted|pined|(?:remained|stayed|lay|sat|lingered)\s+{_CAPTIVE})))|(?P<freed>(?(be)(?:freed|released|pardoned|liberated)|escaped))|"
+    rf"(?:languished|rotted|pined|(?:remained|stayed|lay|sat|lingered)\s+{_CAPTIVE}|went\s+to\s+{_JAIL})))|(?P<freed>(?(be)(?:freed|released|pardoned|liberated)|escaped))|"
     r"(?P<married>married|wedded)|(?P<travelled>travell?ed|sailed|journeyed|emigrated|embarked|fled|returned|went|came|"
     r"moved|left|arrived|landed|visited|reached)|(?P<stayed>lived|dwelt|settled|stayed|resided|worked|served|studied|"
     r"taught)|(?P<acted>arrested|imprisoned|freed|released|wrote|took|met|saw|joined|watched|withdrew|began|burned|"
@@ -76,6 +76,8 @@ _NO_OPENING = re.compile(
     r"\b(?:he|she|it|they|we|I|who|which|that|when|while|after|before|since|until|as|if|because|though|although|whose|where)\b"
 )
 _NOUN_OPENS = re.compile(r"(?:he|she|it|they|we|I|an?|the|this|his|her|their|both|all|some\w*)\b")
+_WAS = re.compile(r"(?:was|had\s+been)\s")
+_OWNER = re.compile(r"'s\b|\s+n?or\b")
 _SUBORDINATE = re.compile(r"\b(?:who|which|that|when|while|whose|where|because|if)\b")
 _WORD = re.compile(r"[^\s,]+")
 _BORN = re.compile(r"(?P<born>Born)\b[^,;:—.]*(?P<comma>,\s*)?")
@@ -242,8 +244,8 @@ class _Reader:
                 at = self._behind_year(clause, years)
             if who := self._subject(at, is_topic):
                 verb, verb_end = _VERB.match(self.plain, who.end(), last), 0
-                is_subject = True
-            elif joint and joint["comma"]:
+                is_subject = not _OWNER.match(self.plain, who.end())
+            elif joint and joint["comma"] and not _WAS.match(self.plain, at):
                 continue
             else:
                 is_subject = is_subject and not _SUBORDINATE.search(self.plain, subject, at)

@@ -41,12 +41,13 @@ DATE_WORDS = (
 """Pattern of what may stand before a year in a date, to be matched without regard to case."""
 
 _PERIOD_OPENS = re.compile(rf"\b(?P<word>from|between)\s+{DATE_WORDS}\Z", re.IGNORECASE)
+_UNTIL = r"\b(?:until|till)\s(?:(?:his|her)\s+(?:release|escape|liberation|death)\s+)?"
 _PERIOD_GOES_ON = {
     word: re.compile(rf",?\s*{going_on}\s*{DATE_WORDS}", re.IGNORECASE)
     for word, going_on in (
-        ("from", r"(?:\b(?:to|until|till|through)\s|[–-])"),
+        ("from", rf"(?:\b(?:to|through)\s|{_UNTIL}|[–-])"),
         ("between", r"\band\s"),
-        ("", r"\b(?:until|till)\s"),
+        ("", _UNTIL),
     )
 }
 
