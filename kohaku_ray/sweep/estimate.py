@@ -101,6 +101,7 @@ class Estimate:
 
     n_opening: int  # distinct calls that systems make before any search
     n_opening_recorded: int  # how many of them the ledger holds
+    n_opening_most: int  # distinct calls if every retry is used: where a run replans, each makes them again
     n_answers: int  # distinct answer calls if no answer is blank
     n_answers_most: int  # the same if every retry is used
     n_asked: int  # opening and answer calls of all runs if no answer is blank
@@ -117,63 +118,72 @@ def estimate(plan: Plan, recorded: Recorded) -> Estimate:
     """Count a sweep's model calls without making one; ``recorded`` reads the keys of a ledger.
 
     Opening calls are counted by their keys. The prompts of answers depend on their replies, so answers are counted by
-    the settings that decide their prompts: runs with equal settings ask the same.
+    the settings that decide their prompts: runs with equal settings ask the same. First attempts and retries are counted
+    apart, as more settings decide the latter.
 
     Raises:
         DataError: Questions or ledger cannot be read.
     """
     opening: dict[str, set[str]] = {}
-    answers: dict[str, tuple[int, int, int]] = {}
+    opening_again: dict[str, set[str]] = {}
+    first: dict[str, tuple[int, int]] = {}
+    further: dict[str, int] = {}
     n_asked = 0
     for config in plan.runs.values():
         questions, uses = questions_of(config), config.uses
         keys = _opening_keys(config, questions)
         opening.setdefault(config.ledger.path, set()).update(keys)
+        for attempt in range(1, uses.attempts if uses.opens_again else 1):
+            again = _opening_keys(config, questions, attempt)
+            opening_again.setdefault(config.ledger.path, set()).update(again)
         n_asked += len(keys) + len(questions) * config.ensemble.members
         models = [config.role(config.declaration.lead, member).model for member in range(config.ensemble.members)]
         for name in dict.fromkeys(models):
-            shown, n = _what_is_shown(config, name), len(questions) * models.count(name)
+            n, shown = len(questions) * models.count(name), _what_is_shown(config, name, uses.retry_settings)
             window = window_of(config.models[name])  # type: ignore[arg-type]
-            least, most, tokens = answers.get(shown, (0, 0, 0))
-            budget = uses.context_tokens or window
-            answers[shown] = (max(least, n), max(most, n * uses.attempts), max(tokens, n * budget))
+            n_first, tokens = first.get(shown, (0, 0))
+            first[shown] = (max(n_first, n), max(tokens, n * (uses.context_tokens or window)))
+            retried = _what_is_shown(config, name, {*uses.retry_settings} - {*uses.further_settings})
+            further[retried] = max(further.get(retried, 0), n * (uses.attempts - 1))
     known = {path: recorded(path) for path in opening}
+    n_answers = sum(n for n, _ in first.values())
     return Estimate(
         n_opening=sum(map(len, opening.values())),
         n_opening_recorded=sum(len(keys & known[path]) for path, keys in opening.items()),
-        n_answers=sum(least for least, _, _ in answers.values()),
-        n_answers_most=sum(most for _, most, _ in answers.values()),
+        n_opening_most=sum(len(keys | opening_again.get(path, set())) for path, keys in opening.items()),
+        n_answers=n_answers,
+        n_answers_most=n_answers + sum(further.values()),
         n_asked=n_asked,
         n_recorded=sum(map(len, known.values())),
-        prompt_tokens=sum(tokens for _, _, tokens in answers.values()),
+        prompt_tokens=sum(tokens for _, tokens in first.values()),
     )
 
 
-def _opening_keys(config: Config, questions: Sequence[Question]) -> list[str]:
-    """Return the keys of a run's opening calls, per question and member that prepares."""
+def _opening_keys(config: Config, questions: Sequence[Question], attempt: int = 0) -> list[str]:
+    """Return the keys of a run's opening calls, per question and member that prepares: in a retry, every member."""
     system = config.declaration
     if system.opening is None:
         return []
     prompts = system.prompts(config.prompts)
     models = models_of(config, dict.fromkeys(config.deployments, ""), 0)
-    preparing = range(config.ensemble.members if config.ensemble.scope == "question" else 1)
+    preparing = range(config.ensemble.members if attempt or config.ensemble.scope == "question" else 1)
     keys = []
     for question in questions:
         for ask in system.opening(question, prompts, config.settings):
             for member in preparing:
-                seed = seed_of(config, question.question_id, member, 0, ask.role)
+                seed = seed_of(config, question.question_id, member, attempt, ask.role)
                 keys.append(request_key(chat_request(models[ask.role], ask.prompt, seed, ask.schema)))
     return keys
 
 
-def _what_is_shown(config: Config, name: str) -> str:
-    """Return a key of everything that decides a deployment's answer prompts, except question and attempt."""
+def _what_is_shown(config: Config, name: str, without: AbstractSet[str] | Sequence[str]) -> str:
+    """Return a key of what decides a deployment's answer prompts: question, attempt and some settings aside."""
     return digest(
         {
             "index": config.index.path,
             "questions": config.questions.model_dump(mode="json"),
             "system": config.declaration.name,
-            "settings": config.settings.model_dump(mode="json", exclude=set(config.uses.retry_settings)),
+            "settings": config.settings.model_dump(mode="json", exclude=set(without)),
             "roles": {role: _sampled(config, role) for role in config.uses.roles},
             "prompts": config.prompts,
             "model": model_parts(config.models[name]),
@@ -201,12 +211,13 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
     cells = [cell for table in plan.tables for cell in table.cells]
     n_finished, found = len(plan.finished), estimate(plan, recorded)
     n_there = sum(map(is_there, plan.indexes))
+    again = f"; up to {found.n_opening_most:,} plans with every retry" if found.n_opening_most > found.n_opening else ""
     lines += [
         "",
         f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
         f"{counted(len(plan.runs), 'distinct run')}, {n_finished} finished",
         f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
-        f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger",
+        f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger{again}",
         f"answers   {found.n_answers:,} distinct calls, up to {found.n_answers_most:,} with every retry",
         f"asked     {found.n_asked:,} calls before retries, {found.share_distinct:.0%} of them distinct",
         f"ledger    {found.n_recorded:,} replies; the answers among them are known once the opening calls are made",

@@ -71,7 +71,9 @@ class Uses:
         roles: Model roles that are asked.
         views: Deepest search per view.
         attempts: Most answer calls per member and question.
-        retry_settings: Settings that add attempts and do not change the first.
+        retry_settings: Settings that do not change the first attempt.
+        further_settings: Those of them that change the further attempts, not only their number.
+        opens_again: Whether each further attempt of a member makes the calls of ``opening`` again.
         context_tokens: Longest context of the first attempt, in tokens; None: the model's window.
         cross_encoder: Deployment that ranks pairs; None: no pairs are ranked.
         images: Roles whose requests carry images.
@@ -81,6 +83,8 @@ class Uses:
     views: Mapping[str, Depth] = field(default_factory=dict)
     attempts: int = 1
     retry_settings: tuple[str, ...] = ()
+    further_settings: tuple[str, ...] = ()
+    opens_again: bool = False
     context_tokens: int | None = None
     cross_encoder: str | None = None
     images: tuple[str, ...] = ()

@@ -193,6 +193,12 @@ def test_no_figure_stands_beside_another_setting_and_what_differs_is_named(make_
     assert CHANGED[override] in differs
 
 
+def test_retries_plan_again_as_the_papers_algorithm_does(make_plan):
+    [setting] = paper_lines(make_plan("retries"))
+    assert setting.endswith("9 of 9 cells tested there have its setting; its figures stand beside them.")
+    assert "plans with every retry" in describe_plan(make_plan("retries"), lambda _: set())
+
+
 def test_what_changes_no_output_is_no_other_setting(make_plan):
     same = (
         "cluster.retriever.replicas=2",

@@ -210,6 +210,27 @@ def test_calls_are_counted_by_what_decides_them(make_plan):
     assert found.share_distinct == 60 / 120
 
 
+def test_retries_that_plan_again_are_counted_by_the_keys_of_their_plans(make_plan):
+    common = {"kohaku.top_k_final": None, "questions.limit": 10, "ensemble.members": 2}
+    plan = make_plan(seeds=[0], set=common, axes={"kohaku.max_retries": [0, 1, 2], "kohaku.replan": [False, True]})
+    found = estimate(plan, nothing)
+    assert found.n_opening == 10, "one plan before any search, shared by all members"
+    assert found.n_opening_most == 10 + 2 * 2 * 10, "each retry of each member plans; one retry begins as two do"
+    assert found.n_answers == 2 * 10, "first attempts are alike, whatever the retries plan"
+    assert found.n_answers_most == 2 * 10 * (1 + 2 + 2), "retries by new plans ask else than those of one plan"
+    assert "opening   10 distinct calls before any search, 0 in the ledger; up to 50 plans with every retry" in (
+        describe_plan(plan, nothing)
+    )
+
+
+def test_a_retry_with_another_depth_is_another_prompt(make_plan):
+    plan = make_plan(seeds=[0], axes={"kohaku.max_retries": [1], "kohaku.widen_final": [False, True]})
+    found = estimate(plan, nothing)
+    assert found.n_answers_most == 3 * found.n_answers
+    assert found.n_opening_most == found.n_opening
+    assert "in the ledger\n" in describe_plan(plan, nothing)
+
+
 def test_a_study_stands_on_one_run_of_the_whole_pool_however_it_is_voted_over(make_plan):
     study = {"pool": {"members": 7}, "axes": {"ensemble.vote.ignore_blank": [True, False], "ensemble.members": [1, 7]}}
     other = {**study, "set": {"ensemble.vote.tiebreak": "blank"}}

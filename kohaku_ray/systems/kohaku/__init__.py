@@ -28,6 +28,8 @@ def uses(settings: KohakuSettings) -> Uses:
         views=views,
         attempts=settings.max_retries + 1,
         retry_settings=("max_retries", "replan", "widen_final"),
+        further_settings=("replan", "widen_final"),
+        opens_again=settings.replan,
         context_tokens=settings.max_context_tokens,
         cross_encoder=settings.cross_encoder,
         images=("answer",) if settings.send_images else (),
