@@ -21,7 +21,7 @@ from kohaku_ray.evaluation.paired import (
     paired_effect,
     paired_permutation,
 )
-from kohaku_ray.evaluation.report import file_report, labels_of
+from kohaku_ray.evaluation.report import file_report, labels_of, public_first
 from kohaku_ray.evaluation.statistics import Correlation, correlate, mean_sd, ranks
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
@@ -200,7 +200,7 @@ def _flip(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Scores on groups of the truth's questions, labels in order of appearance; a tuple has one entry per file.
+    """Scores on groups of the truth's questions, ``public`` first; a tuple has one entry per file.
 
     Attributes:
         by: Column of the truth that makes the groups.
@@ -233,15 +233,18 @@ class Split:
 
 
 def split_of(by: str, scores: Mapping[str, tuple[Score, ...]]) -> Split:
-    """Compare the groups that a column of the truth makes; ``scores`` holds, by label, one score per file."""
-    labels = tuple(scores)
+    """Compare the groups that a column of the truth makes; ``scores`` holds, by label, one score per file.
+
+    The first group is ``public``, if there is one, whatever the order of the truth's rows.
+    """
+    labels = tuple(public_first(scores))
     figures = {name: np.array([score.score for score in scores[name]]) for name in labels}
     places = {name: ranks(figures[name]) for name in labels}
     first, later = labels[0], labels[1:]
     return Split(
         by=by,
         labels=labels,
-        scores=scores,
+        scores={name: scores[name] for name in labels},
         ranks={name: tuple(place.tolist()) for name, place in places.items()},
         differences={name: tuple((figures[name] - figures[first]).tolist()) for name in later},
         moves={name: tuple((places[first] - places[name]).tolist()) for name in later},

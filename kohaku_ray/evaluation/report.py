@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -167,11 +167,16 @@ def _by_label(compute: FiguresOf, truth: Submission, given: Submission, by: str)
 
 
 def parts_of(truth: Submission, by: str) -> dict[str, Submission]:
-    """Split a truth by the label of each question in a column; labels in order of appearance."""
+    """Split a truth by the label of each question in a column; labels as ``public_first`` orders them."""
     parts: dict[str, dict[str, SubmissionRow]] = {}
     for label, (key, row) in zip(labels_of(truth, by), truth.rows.items(), strict=True):
         parts.setdefault(label, {})[key] = row
-    return {label: replace(truth, rows=rows) for label, rows in parts.items()}
+    return {label: replace(truth, rows=parts[label]) for label in public_first(parts)}
+
+
+def public_first(labels: Iterable[str]) -> list[str]:
+    """Order the groups of a truth: ``public``, in whatever case, then the others as they appear."""
+    return sorted(labels, key=lambda label: label.casefold() != "public")
 
 
 def labels_of(truth: Submission, by: str) -> list[str]:

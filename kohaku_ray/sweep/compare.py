@@ -314,6 +314,12 @@ def by_number(label: str) -> tuple[bool, float]:
     return number is None, number or 0.0
 
 
+def no_groups(by: str, header: Sequence[str]) -> str:
+    """Say that scores are not shown by a column, as the gold answers' ``header`` lacks it."""
+    there = ", ".join(header) or "none"
+    return f"Scores are not shown by {by}: the gold answers have no such column; they have {there}."
+
+
 def group_scores(
     by: str, tables: Sequence[Table], truths: Sequence[Submission], metric: Metric
 ) -> tuple[SweepGroups | None, tuple[str, ...]]:
@@ -333,8 +339,7 @@ def group_scores(
                 cells.setdefault(cell.cell_id, (name, cell))
     asked = Counter(cell.question_ids for _, cell in cells.values())
     if not asked:
-        there = ", ".join(truths[0].header) if truths else "none"
-        return None, (f"Scores are not shown by {by}: the gold answers have no such column; they have {there}.",)
+        return None, (no_groups(by, truths[0].header if truths else ()),)
     usual = asked.most_common(1)[0][0]
     kept = [(name, cell) for name, cell in cells.values() if cell.question_ids == usual]
     groups: dict[str, list[int]] = {}

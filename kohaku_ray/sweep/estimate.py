@@ -13,6 +13,7 @@ from typing import Any
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.deployments import window_of
@@ -21,9 +22,10 @@ from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import settings_of
+from kohaku_ray.sweep.compare import no_groups
 from kohaku_ray.sweep.load import DECIDE_NOTHING, MEMBERS, VOTE, PoolConfig
 from kohaku_ray.sweep.paper import paper_lines
-from kohaku_ray.sweep.plan import Plan, PlannedTable, is_there
+from kohaku_ray.sweep.plan import Plan, PlannedTable, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import files_of, strata_of
 
 _SILENT = (*DECIDE_NOTHING, "seed", "documents", "questions", "deployments", "model")
@@ -118,8 +120,8 @@ def estimate(plan: Plan, recorded: Recorded) -> Estimate:
     """Count a sweep's model calls without making one; ``recorded`` reads the keys of a ledger.
 
     Opening calls are counted by their keys. The prompts of answers depend on their replies, so answers are counted by
-    the settings that decide their prompts: runs with equal settings ask the same. First attempts and retries are counted
-    apart, as more settings decide the latter.
+    the settings that decide their prompts: runs with equal settings ask the same. First attempts and retries are
+    counted apart, as more settings decide the latter.
 
     Raises:
         DataError: Questions or ledger cannot be read.
@@ -217,15 +219,25 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
         f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
         f"{counted(len(plan.runs), 'distinct run')}, {n_finished} finished",
         f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
-        f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger{again}",
+        f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger"
+        f"{again}",
         f"answers   {found.n_answers:,} distinct calls, up to {found.n_answers_most:,} with every retry",
         f"asked     {found.n_asked:,} calls before retries, {found.share_distinct:.0%} of them distinct",
         f"ledger    {found.n_recorded:,} replies; the answers among them are known once the opening calls are made",
         f"tokens    at most {found.prompt_tokens:,} of context in the distinct answers before retries",
     ]
+    if (by := plan.loaded.sweep.by) and (note := _no_groups(plan, by)):
+        lines.append(f"groups    {note}")
     if said := missing_lines(plan):
         lines += ["", *said]
     return "\n".join(lines).lstrip()
+
+
+def _no_groups(plan: Plan, by: str) -> str:
+    """Say that no gold answers have the column by which scores are grouped; empty if some have it."""
+    configs = {repr(config.questions): config for config in plan.configs}.values()
+    headers = [truth_of_sweep(config, find_metric(config.metrics[0])).header for config in configs]
+    return "" if any(by in header for header in headers) else no_groups(by, headers[0])
 
 
 def missing_lines(plan: Plan) -> list[str]:

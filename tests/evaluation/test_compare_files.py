@@ -7,6 +7,9 @@ import pytest
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.compare import compare_files
+from kohaku_ray.evaluation.report import parts_of, public_first
+from kohaku_ray.evaluation.truth import read_truth
+from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.pages.score_text import describe_comparison as render
 
 WATTBOTS = ("wattbot", "kaggle")
@@ -102,6 +105,20 @@ def test_what_is_odd_in_many_files_is_said_once(files):
     notes = compare_files(files["truth"], [files["c"]] * 3).notes
     assert "all 3 files: 2 missing, scored 0 and not compared: q3, q5" in notes
     assert len(notes) == 6
+
+
+def test_public_comes_before_private_wherever_it_stands_in_the_file(files, tmp_path):
+    header, *lines = TRUTH.splitlines()
+    turned = tmp_path / "turned.csv"
+    turned.write_text("\n".join([header, *reversed(lines)]) + "\n")
+    submissions = [files["a"], files["b"], files["a"]]
+    found, same = (compare_files(truth, submissions, by="split").split for truth in (turned, files["truth"]))
+    assert found.labels == tuple(found.scores) == ("public", "(empty)", "private")
+    assert found.ranks == same.ranks
+    assert found.differences == same.differences
+    assert found.moves == same.moves
+    assert list(parts_of(read_truth(turned, [WATTBOT]), "split")) == ["public", "(empty)", "private"]
+    assert public_first(["Private", "Public"]) == ["Public", "Private"], "as Kaggle writes them"
 
 
 def test_parts_of_the_truth(files):

@@ -67,6 +67,19 @@ def test_scores_by_group_are_means_over_seeds_of_what_the_submissions_score(metr
     assert groups.split.scores["public"][0].n == 2
 
 
+def test_public_comes_before_private_whatever_the_order_of_the_rows():
+    turned = replace(TRUTH, rows=dict(reversed(TRUTH.rows.items())))
+    first, second = cell("4", given(q1="1")), cell("8", given(q4="4"))
+    found, same = (group_scores("split", [table(first, second)], [t], WATTBOT)[0].split for t in (turned, TRUTH))
+    assert found.labels == ("public", "private")
+    assert found.differences == same.differences
+    turned_cells = [
+        replace(one, question_ids=one.question_ids[::-1], parts={k: v[:, ::-1] for k, v in one.parts.items()})
+        for one in (first, second)
+    ]
+    assert group_scores("split", [table(*turned_cells)], [turned], WATTBOT)[0].split.differences == same.differences
+
+
 def test_one_setting_of_two_tables_counts_once_and_other_questions_are_left_out():
     same, other = cell("4", given(q1="1")), cell("8", given(q1="1"))
     fewer = replace(other, question_ids=tuple(VALUES)[:3], parts={k: v[:, :3] for k, v in other.parts.items()})

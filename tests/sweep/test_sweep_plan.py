@@ -291,6 +291,14 @@ def test_a_dry_run_prints_and_starts_nothing(tmp_path, capsys):
     assert sorted(tmp_path.iterdir()) == here
 
 
+@pytest.mark.parametrize(("by", "is_told"), [("split", False), ("usage", True)])
+def test_a_dry_run_says_that_the_questions_have_no_column_to_group_by(make_plan, by, is_told):
+    plan = make_plan(seeds=[0], by=by, axes={"kohaku.top_k": [4]})
+    told = "groups    Scores are not shown by usage: the gold answers have no such column; they have id, question, "
+    assert (told in describe_plan(plan, nothing)) is is_told
+    assert ("groups    " in describe_plan(plan, nothing)) is is_told
+
+
 def test_a_million_cells_want_a_person(tmp_path, capsys, monkeypatch):
     path = tmp_path / "s.yaml"
     axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
