@@ -28,10 +28,13 @@ from kohaku_ray.sweep.paper import paper_lines
 from kohaku_ray.sweep.plan import Plan, PlannedTable, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import files_of, strata_of
 
-_SILENT = (*DECIDE_NOTHING, "seed", "documents", "questions", "deployments", "model")
-_ANSWERS, _TEMPERATURE = "answered by", "temperature"
+_SILENT = (
+    *DECIDE_NOTHING,
+    *("seed", "documents", "questions", "deployments", "model", "index.prefer", "roles.caption.model"),
+)
+_ANSWERS, _CAPTIONS, _TEMPERATURE = "answered by", "images described by", "temperature"
 _VOTE = ("ensemble.vote.strategy", "ensemble.vote.ignore_blank", "ensemble.vote.tiebreak")
-_SHOWN = (_ANSWERS, _TEMPERATURE, "index.encoder.model", "index.encoder.dim", MEMBERS, *_VOTE)
+_SHOWN = (_ANSWERS, _TEMPERATURE, _CAPTIONS, "index.encoder.model", "index.encoder.dim", MEMBERS, *_VOTE)
 
 
 def fixed_lines(plan: Plan) -> list[str]:
@@ -85,7 +88,12 @@ def _repeated(plan: Plan, pool: PoolConfig | None) -> list[str]:
 
 def _played(config: Config) -> dict[str, str]:
     models = {_model(*item): None for item in config.answering_models.items()}
-    return {_ANSWERS: ", ".join(models), _TEMPERATURE: str(config.role(config.declaration.lead).temperature)}
+    describing = ", ".join(_model(*item) for item in config.caption_deployments.items())
+    return {
+        _ANSWERS: ", ".join(models),
+        _TEMPERATURE: str(config.role(config.declaration.lead).temperature),
+        **({_CAPTIONS: describing} if describing else {}),
+    }
 
 
 def _model(name: str, deployment: Deployment) -> str:

@@ -306,15 +306,20 @@ class PaperConfig(Section):
 
     place: str
     """Its numbers in the paper, such as `Table 1, Figure 10`."""
-    figures: dict[str, Any] = Field(default_factory=dict)
+    questions: str = "WattBot's 41"
+    """The questions that the paper asks there; with any but these no cell has its setting."""
+    note: str = ""
+    """What is to be said of the paper's figures that stand beside no cell."""
+    figures: dict[str, Any] | None = Field(default_factory=dict)
     """By `score` or the name of a measure: the paper's figures by the labels of the axes, in the axes' order; null: the
-    paper has the cell and gives no figure. Without any, it has all cells and gives none. Each
-    stands beside the sweep's own where a cell has the setting of `base`, `prefer` and `set` on WattBot's questions."""
+    paper has the cell and gives no figure. Without any, it has all cells and gives none; null: it has none of the
+    cells. Each stands beside the sweep's own where a cell has the setting of `base`, `prefer` and `set` on these
+    questions."""
 
     @field_validator("figures")
     @classmethod
-    def _are_numbers(cls, figures: dict[str, Any]) -> dict[str, Any]:
-        for name, at, figure in figures_in(figures):
+    def _are_numbers(cls, figures: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name, at, figure in figures_in(figures or {}):
             if isinstance(figure, bool) or not isinstance(figure, int | float | None):
                 raise ValueError(
                     f"{'.'.join((name, *at))} is {shown(figure)}: give the paper's figure, a number, or null"
@@ -424,7 +429,7 @@ class TableConfig(Section):
 
     @model_validator(mode="after")
     def _figures_have_cells(self) -> TableConfig:
-        for name, at, _ in figures_in(self.paper.figures) if self.paper else ():
+        for name, at, _ in figures_in(self.paper.figures or {}) if self.paper else ():
             if name != SCORE and name not in self.show:
                 raise ValueError(
                     f"paper.figures has {name}{did_you_mean(name, [SCORE, *self.show])}: name score, or show it"

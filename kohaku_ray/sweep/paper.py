@@ -16,18 +16,18 @@ from kohaku_ray.records import digest
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.summary import counted
 from kohaku_ray.sweep.compare import Table
-from kohaku_ray.sweep.load import DECIDE_NOTHING, figures_in
+from kohaku_ray.sweep.load import DECIDE_NOTHING, PaperConfig, figures_in
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, truth_of_sweep
 
 WATTBOT = "cae5b03d25e03ef4"
 """Digest of the ids of WattBot's 41 training questions, which the paper's tables are over."""
 
-_PAPERS = {"questions": "WattBot's 41", "documents": "32"}
+_PAPERS = {"questions": PaperConfig.model_fields["questions"].default, "documents": "32"}
 
 _ELSEWHERE = (
     *DECIDE_NOTHING,
     *("seed", "shared", "documents", "questions", "deployments", "model", "roles", "ensemble.models"),
-    *("index.encoder", "index.captions", "index.nprobe"),
+    *("index.encoder", "index.prefer", "index.captions", "index.nprobe"),
 )
 """Keys that decide nothing, or are compared by what they come to."""
 
@@ -61,10 +61,11 @@ def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, floa
     if table.paper is None or published is None:
         return shown, []
     figures: dict[tuple[str, ...], dict[str, float]] = {}
-    for name, at, figure in figures_in(table.paper.figures):
+    for name, at, figure in figures_in(table.paper.figures or {}):
         figures.setdefault(at, {}).update({} if figure is None else {name: float(figure)})
     live = [place for place, cell in enumerate(cells) if not cell.reason]
-    there = [place for place, cell in enumerate(cells) if not figures or tuple(cell.at.values()) in figures]
+    has_all = table.paper.figures is not None and not figures
+    there = [place for place, cell in enumerate(cells) if has_all or tuple(cell.at.values()) in figures]
     tested = [place for place in there if place in live]
     differing: dict[str, list[int]] = {}
     collections: dict[str, dict[str, str]] = {}  # read once
@@ -76,7 +77,8 @@ def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, floa
             collections[asked] = _collection(config)
         try:
             facts = _facts(published.config(table, setting, config.seed))
-            differences = _differences(config, _facts(config) | collections[asked], facts | _PAPERS)
+            theirs = facts | _PAPERS | {"questions": table.paper.questions}
+            differences = _differences(config, _facts(config) | collections[asked], theirs)
         except ConfigError as error:
             differences = [f"the sweep's own base makes no configuration: {error}"]
         for text in differences:
@@ -85,12 +87,14 @@ def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, floa
             shown[place] = figures.get(tuple(cells[place].at.values()), {})
     others = {place for places in differing.values() for place in places}
     n_same, n_skipped = len(tested) - len(others), len(there) - len(tested)
-    said = [f"{n_same} of {counted(len(there), 'cell')} tested there have its setting"]
-    said += (
-        ["its figures stand beside them"] if any(shown) else [] if any(figures.values()) else ["it gives no figures"]
-    )
+    said = [f"{n_same} of {counted(len(there), 'cell')} tested there have its setting"] if there else []
+    if any(shown):
+        said.append("its figures stand beside them")
+    elif not any(figures.values()) and not table.paper.note:
+        said.append("it gives no figures")
     said += [f"{n_skipped} skipped here"] if n_skipped else []
-    lines = [f"{table.paper.place} of the paper: {'; '.join(said)}."]
+    told = [f"{'; '.join(said)}." if said else "", table.paper.note]
+    lines = [f"{table.paper.place} of the paper: {' '.join(filter(None, told))}"]
     together: dict[tuple[int, ...], list[str]] = {}
     for text, places in differing.items():
         together.setdefault(tuple(places), []).append(text)
@@ -99,7 +103,9 @@ def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, floa
         for places, texts in together.items()
     ]
     if unknown := [place for place in live if place not in there]:
-        lines.append(f"The paper does not have {_named(cells, unknown, live, 'any cell that is run')}.")
+        is_all = len(unknown) == len(live)
+        named = "" if is_all else f"The paper does not have {_named(cells, unknown, live, '')}."
+        lines.append(named or "None of the cells that can be run is in the paper.")
     return shown, lines
 
 

@@ -26,6 +26,8 @@ PLACES = {
     "bm25": "Table 2, Figure 13",
     "retries": "Table 2, Figure 14",
     "llm": "Table 3, Figure 16",
+    "winning_mix": "Table 5",
+    "dedup": "Table 6",
     "dimension": "Table 7",
     "temperature": "Table 7",
     "llm_embedding": "Table 8",
@@ -33,6 +35,7 @@ PLACES = {
     "top_k_final": "Figure 15",
     "ensemble_strategy": "Tables 4 (right) and 10, Figure 18",
     "ensemble_blank": "Tables 4 (left) and 11, Figure 17",
+    "public_private": "Tables 13 to 16, Figures 24 to 26",
 }
 """Where the paper has each sweep's table."""
 
@@ -56,8 +59,9 @@ ORDERS = {
 
 
 def figures(name: str) -> dict[tuple[str, ...], float]:
-    [table] = load_sweep(name).sweep.tables
-    return {at: figure for _, at, figure in figures_in(table.paper.figures) if figure is not None}
+    tables = load_sweep(name).sweep.tables
+    every = [entry for table in tables for entry in figures_in(table.paper.figures or {})]
+    return {at: figure for _, at, figure in every if figure is not None}
 
 
 def rows(name: str) -> dict[str, list[str]]:
@@ -70,14 +74,14 @@ def rows(name: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", PLACES)
 def test_a_sweep_bears_the_papers_numbers(name):
-    loaded = load_sweep(name)
-    [table] = loaded.sweep.tables
-    assert table.paper.place == PLACES[name]
-    assert table.title.startswith(f"KohakuRAG, {PLACES[name]}: ")
-    assert bool(figures(name)) is (name not in ("dimension", "temperature", "top_k_final")), "the paper gives no scores"
+    sweep = load_sweep(name).sweep
+    assert {table.paper.place for table in sweep.tables} == {PLACES[name]}
+    assert sweep.title.startswith(f"KohakuRAG, {PLACES[name]}: ")
+    without = ("dimension", "temperature", "top_k_final", "winning_mix", "public_private")
+    assert bool(figures(name)) is (name not in without), "the paper gives no scores, or none of these questions"
 
 
-@pytest.mark.parametrize("name", [name for name in PLACES if figures(name)])
+@pytest.mark.parametrize("name", [name for name in PLACES if figures(name) and name != "dedup"])
 def test_every_figure_is_the_papers(name, data_path):
     source = data_path.parent / "PAPER.md"
     if not source.is_file():
@@ -93,6 +97,41 @@ def test_every_figure_is_the_papers(name, data_path):
         named = {word: " ".join(written) for word in order for row, written in rows(name).items() if word in row}
         places = [line.index(named[word]) for word in order]
         assert places == sorted(places)
+
+
+def test_what_deduplication_leaves_in_the_paper(data_path):
+    source = data_path.parent / "PAPER.md"
+    if not source.is_file():
+        pytest.skip(f"no list of the paper's figures at {source}")
+    [table] = load_sweep("dedup").sweep.tables
+    named = table.paper.figures
+    assert list(named) == ["matches", "snippets with parents", "characters with parents"]
+    text = re.sub(r" ± [\d.,]*\d", "", source.read_text(encoding="utf-8"))
+    rows = [
+        f"{matches:.1f} / {snippets:.1f} / {characters:,}"
+        for matches, snippets, characters in zip(*(named[name].values() for name in named), strict=True)
+    ]
+    assert " · ".join(rows) in text
+
+
+@pytest.mark.parametrize("name", ["winning_mix", "public_private"])
+def test_figures_of_the_test_set_are_told_and_stand_beside_no_cell(name, data_path, make_plan):
+    plan = make_plan(name, encoder="")
+    lines = paper_lines(plan)
+    assert all("its figures stand beside them" not in line for line in lines)
+    notes = [table.paper.note for table in plan.loaded.sweep.tables]
+    assert all(any(line.endswith(note) for line in lines) for note in notes)
+    source = data_path.parent / "PAPER.md"
+    if source.is_file():
+        text = source.read_text(encoding="utf-8")
+        assert all(figure in text for note in notes for figure in re.findall(r"−?\.\d{3,4}", note))
+    if name == "winning_mix":
+        assert "submissions: Not the paper's setting in all of them: " in lines[1]
+        assert "questions WattBot's 41 (paper: the competition's test set)" in lines[1]
+        assert lines[2] == "submissions: The paper does not have submission grok-4.1-fast × 1, kimi-k2-thinking × 1."
+        assert lines[-1] == "mix: The paper does not have members 1, 3."
+    else:
+        assert lines[1:] == ["public_private: None of the cells that can be run is in the paper."]
 
 
 def test_union_where_blanks_vote_is_the_same_in_both_tables():
@@ -261,7 +300,7 @@ def test_a_cell_that_the_paper_has_without_a_figure_is_told_from_one_that_it_doe
 def test_cells_that_are_skipped_are_counted(make_plan):
     [setting, unknown] = paper_lines(make_plan("llm_embedding", encoder=""))
     assert "0 of 15 cells tested there have its setting; 15 skipped here." in setting
-    assert "The paper does not have any cell that is run." in unknown
+    assert "None of the cells that can be run is in the paper." in unknown
 
 
 def test_a_table_prefers_presets_of_its_own_within_a_sweep_of_many(make_plan, monkeypatch, tmp_path):
@@ -290,6 +329,17 @@ def test_a_study_of_files_says_which_runs_it_studies_and_no_model(tmp_path):
         f"study: votes over 3 recorded runs (a 2, b 1), {tmp_path}/*.csv, ensemble.vote.strategy answer_priority, "
         "ensemble.vote.ignore_blank True, ensemble.vote.tiebreak first; all else by default"
     )
+
+
+def test_what_is_fixed_names_models_and_no_preferences(make_plan, monkeypatch):
+    monkeypatch.setattr(
+        sweep_plan._Planner, "_index_settings", lambda self, config: config.index.model_dump(mode="json")
+    )
+    [embedding] = fixed_lines(make_plan("embedding", encoder=""))
+    assert "images described by eyes (qwen/" in embedding
+    assert "roles.caption.model" not in embedding
+    [rerank] = fixed_lines(make_plan("rerank", "index.prefer=[encoders/jina_v4]"))
+    assert "prefer" not in rerank
 
 
 def test_every_sweep_of_the_paper_states_its_vote_and_what_else_its_cells_hold_fixed(make_plan):
