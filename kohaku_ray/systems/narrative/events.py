@@ -49,9 +49,11 @@ _VERB = re.compile(
     r"(?P<died>died|dies|perished|expired|passed\s+away|drowned|breathed\s+(?:his|her)\s+last|(?(be)(?:killed|murdered|"
     r"executed|guillotined|hanged|shot\s+dead|slain|beheaded|assassinated|dead)|(?!)))|"
     r"(?P<arrested>(?(be)(?:(?:re-?)?arrested|captured|taken\s+prisoner)|(?!)))|"
-    rf"(?P<held>(?(be)(?:imprisoned|incarcerated|jailed|confined|detained|locked\s+up|(?:held|kept)(?:\s+{_CAPTIVE}|(?=\s+in\s+{_PRISON}))|{_CAPTIVE}|"
-    rf"(?P<put>(?:thrown|cast|flung)\s+into\s+{_PRISON}|(?:sent|taken|brought|led|put|thrown|cast)\s+(?:in|to|into)\s+{_JAIL}))|"
-    rf"(?:languished|rotted|pined|(?:remained|stayed|lay|sat|lingered)\s+{_CAPTIVE}|went\s+to\s+{_JAIL})))|(?P<freed>(?(be)(?:freed|released|pardoned|liberated)|escaped))|"
+    rf"(?P<held>(?(be)(?:imprisoned|incarcerated|jailed|confined|detained|locked\s+up|{_CAPTIVE}|"
+    rf"(?:held|kept)(?:\s+{_CAPTIVE}|(?=\s+in\s+{_PRISON}))|(?P<put>(?:thrown|cast|flung)\s+into\s+{_PRISON}|"
+    rf"(?:sent|taken|brought|led|put|thrown|cast)\s+(?:in|to|into)\s+{_JAIL}))|"
+    rf"(?:languished|rotted|pined|(?:remained|stayed|lay|sat|lingered)\s+{_CAPTIVE}|went\s+to\s+{_JAIL})))|"
+    r"(?P<freed>(?(be)(?:freed|released|pardoned|liberated)|escaped))|"
     r"(?P<married>married|wedded)|(?P<travelled>travell?ed|sailed|journeyed|emigrated|embarked|fled|returned|went|came|"
     r"moved|left|arrived|landed|visited|reached)|(?P<stayed>lived|dwelt|settled|stayed|resided|worked|served|studied|"
     r"taught)|(?P<acted>arrested|imprisoned|freed|released|wrote|took|met|saw|joined|watched|withdrew|began|burned|"
@@ -245,7 +247,7 @@ class _Reader:
             if who := self._subject(at, is_topic):
                 verb, verb_end = _VERB.match(self.plain, who.end(), last), 0
                 is_subject = not _OWNER.match(self.plain, who.end())
-            elif joint and joint["comma"] and not _WAS.match(self.plain, at):
+            elif joint and joint["comma"] and not (be and _WAS.match(self.plain, at)):
                 continue
             else:
                 is_subject = is_subject and not _SUBORDINATE.search(self.plain, subject, at)
@@ -288,12 +290,9 @@ class _Reader:
         clause = self.plain[verb_end:clause_end]
         if _SINCE.search(clause) and deed not in ("arrested", "held"):
             is_dated = False
-        if (
-            year
-            and year.until is not None
-            and (deed not in ("held", "stayed") or (verb.groupdict().get("put") and self.plain[year.start] in "bB"))
-        ):
-            is_dated = False
+        if year and year.until is not None:  # "thrown into prison between 1811 and 1816" dates nothing
+            is_point = verb.groupdict().get("put") and self.plain[year.start] in "bB"
+            is_dated = is_dated and deed in ("held", "stayed") and not is_point
         when = year.year if year and is_dated else None
         aside = _PLACE_END.search(self.plain, verb_end, clause_end)
         reach = (aside.start() if aside else clause_end) - start

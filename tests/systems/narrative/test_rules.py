@@ -149,6 +149,8 @@ def test_places_captivities_and_who_introduces_himself_are_read(text: str, expec
         ),
         ("Faria was imprisoned from 1811 until his release in 1816.", ["held 1811–1816"]),
         ("Faria was held in the Château d'If from 1811 to 1816.", ["held 1811–1816 · Château d'If"]),
+        ("Faria was arrested in 1811 and, after a trial, was released in 1816.", ["arrested 1811", "freed 1816"]),
+        ("Faria knew his friend, the fisherman, was arrested in 1811.", []),
         ("Faria went to prison in 1811.", ["held 1811"]),
         ("In May 1811 Faria was arrested.", ["arrested 1811"]),
         ("Faria may have been arrested in 1811.", []),
