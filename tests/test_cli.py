@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -303,3 +304,30 @@ def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
 def test_the_packages_own_collections_are_valid(preset, capsys, tmp_path):
     assert main(["validate", preset, "--set", f"index.path={tmp_path}/index", "--set", f"run={tmp_path}/run"]) == 0
     assert "warning" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stopped", "n_errors", "flags", "code"),
+    [
+        ("", 1, [], 3),
+        ("", 1, ["--rows-in-error-ok"], 0),
+        ("", 0, ["--rows-in-error-ok"], 0),
+        ("20 answers in a row got no reply", 1, ["--rows-in-error-ok"], 3),  # a repeat may mend it
+    ],
+)
+def test_rows_in_error_may_be_no_failure_of_a_job(monkeypatch, tmp_path, capsys, stopped, n_errors, flags, code):
+    from kohaku_ray.engine.jobs import batch
+
+    def run_batch(*_):
+        return batch.BatchSummary("out.jsonl", n_errors=Counter(request_failed=n_errors), stopped=stopped)
+
+    monkeypatch.setattr(batch, "run_batch", run_batch)
+    assert main(["batch", "in.jsonl", str(tmp_path / "out.jsonl"), "--with", "models/ollama", *flags]) == code
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", ["index", "answer", "sweep", "batch"])
+def test_every_command_of_a_job_can_take_rows_in_error_for_success(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--rows-in-error-ok" in capsys.readouterr().out

@@ -32,6 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     index = _add(commands, run.index)
     _add_config(index)
+    _add_rows_in_error(index)
 
     documents = _add(commands, run.documents)
     _add_config(documents)
@@ -54,6 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--strict", action="store_true", help="refuse an index that was made from other documents than the configured"
     )
     answer.add_argument("--no-report", action="store_true", help="write no report.html")
+    _add_rows_in_error(answer)
 
     ask = _add(commands, run.ask)
     _add_config(ask)
@@ -71,6 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     batch.add_argument("output", metavar="OUT.jsonl", help="replies; lines in error are in OUT.errors.jsonl")
     batch.set_defaults(config="default")
     _add_others(batch)
+    _add_rows_in_error(batch)
 
     sweep = _add(commands, run.sweep)
     _completed(
@@ -83,6 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_overrides(sweep)
     sweep.add_argument("-o", "--output", metavar="DIR", help="directory of the page (default runs/sweeps/NAME)")
     sweep.add_argument("--dry-run", action="store_true", help="print cells, indexes and calls; start nothing")
+    _add_rows_in_error(sweep)
     sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
 
     vote = _add(commands, run.vote)
@@ -205,6 +209,14 @@ def _add(commands: Any, function: Callable[..., Any], name: str = "") -> argpars
     )
     parser.set_defaults(command=function)
     return parser
+
+
+def _add_rows_in_error(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rows-in-error-ok",
+        action="store_true",
+        help="exit code 0 where rows are in error and nothing else is: a scheduler would repeat the job for them",
+    )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:

@@ -60,6 +60,11 @@ def completion(arguments: argparse.Namespace) -> Outcome:
     return Outcome(script, {"shell": arguments.shell, "script": script})
 
 
+def _rows_code(arguments: argparse.Namespace, n_errors: int, *, is_finished: bool = True) -> int:
+    """Return the exit code of rows in error: success with ``--rows-in-error-ok``, if the work ``is_finished``."""
+    return ROWS_IN_ERROR if n_errors and not (arguments.rows_in_error_ok and is_finished) else OK
+
+
 def index(arguments: argparse.Namespace) -> Outcome:
     """Parse and encode documents, build the index."""
     from kohaku_ray.engine.jobs.index import run_index
@@ -76,7 +81,7 @@ def index(arguments: argparse.Namespace) -> Outcome:
         "rejects": [{"file": file, "reason": reason} for file, reason in summary.rejects],
         "seconds": {**seconds, "all": summary.wall_s},
     }
-    code = ROWS_IN_ERROR if summary.n_rejects or summary.n_caption_errors else OK
+    code = _rows_code(arguments, summary.n_rejects + summary.n_caption_errors)
     return Outcome(f"{summary.counts['n_documents']} documents{rejects}: {summary.path}", told, code)
 
 
@@ -156,7 +161,8 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         "page": page,
         "tracked": tracked,
     }
-    code = ROWS_IN_ERROR if summary.n_member_errors or summary.n_unanswered else OK
+    n_errors = summary.n_member_errors + summary.n_unanswered
+    code = _rows_code(arguments, n_errors, is_finished=not summary.stopped)
     return Outcome(headline(scored, why_not, summary), told, code)
 
 
@@ -213,7 +219,8 @@ def batch(arguments: argparse.Namespace) -> Outcome:
         "used": summary.spent,
         "seconds": summary.wall_s,
     }
-    return Outcome(summary.text().splitlines()[0], told, ROWS_IN_ERROR if summary.n_errors else OK)
+    code = _rows_code(arguments, summary.n_errors.total(), is_finished=not summary.stopped)
+    return Outcome(summary.text().splitlines()[0], told, code)
 
 
 def sweep(arguments: argparse.Namespace) -> Outcome:
@@ -251,7 +258,8 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     told |= {name: getattr(summary, name) for name in ("n_made", "n_errors", "failed", "skipped")}
     told |= {"page": files[0], "files": files, "tracked": tracked, "selection": selection, "seconds": summary.wall_s}
     line = f"{counted(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}"
-    return Outcome(line, told, ROWS_IN_ERROR if summary.failed or summary.n_errors else OK)
+    n_errors = summary.n_errors + len(summary.failed)
+    return Outcome(line, told, _rows_code(arguments, n_errors, is_finished=not summary.failed))
 
 
 def _confirmed(what: str) -> bool:

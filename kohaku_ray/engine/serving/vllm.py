@@ -142,12 +142,17 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
             # Ray would set it to the CPUs of the replica's actor, not to the engine's.
             "OMP_NUM_THREADS": str(deployment.cpus),
         }
+    else:
+        # vLLM would compile FlashInfer's sampler by nvcc as it starts; seeded calls, as all of ours are, never use it.
+        own = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
     if deployment.gpus < 1:
         # What the engine's worker asks of its bundle: Ray sets it only for the task that reads the engine's settings.
         own["VLLM_RAY_PER_WORKER_GPUS"] = str(deployment.gpus)
     # Of gpt-oss, Harmony's vocabulary is no part of the model: it is downloaded, or read from TIKTOKEN_ENCODINGS_BASE.
-    names = ("HF_HUB_OFFLINE", "HF_HOME", "TIKTOKEN_ENCODINGS_BASE", "VLLM_CPU_KVCACHE_SPACE")
+    names = ("HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TIKTOKEN_ENCODINGS_BASE", "VLLM_CPU_KVCACHE_SPACE")
     passed = {name: os.environ[name] for name in names if name in os.environ}
+    # Replicas inherit the variables of the job that started Serve: without a value of this job's, they had its token.
+    passed["HF_TOKEN"] = os.environ.get("HF_TOKEN", "")
     return {**own, **passed, **deployment.env}
 
 

@@ -114,6 +114,22 @@ def test_replicas_get_the_variables_that_name_files_on_their_nodes(monkeypatch):
     }
 
 
+def test_an_engine_on_gpus_compiles_no_sampler_that_no_call_uses():
+    """FlashInfer's is compiled by nvcc when an engine starts; a seeded call, as all of ours are, takes another path."""
+    assert environment(VllmConfig(model="m"))["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    assert "VLLM_USE_FLASHINFER_SAMPLER" not in environment(VllmConfig(model="m", cpus=2))
+    own = VllmConfig(model="m", env={"VLLM_USE_FLASHINFER_SAMPLER": "1"})
+    assert environment(own)["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
+
+
+def test_replicas_have_their_own_jobs_token_and_no_others(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    assert environment(VllmConfig(model="m"))["HF_TOKEN"] == "hf_mine"
+    monkeypatch.delenv("HF_TOKEN")
+    assert environment(VllmConfig(model="m"))["HF_TOKEN"] == ""  # not that of the job which started Serve
+    assert environment(VllmConfig(model="m", env={"HF_TOKEN": "hf_its"}))["HF_TOKEN"] == "hf_its"
+
+
 def test_identity_holds_what_changes_replies_and_nothing_else():
     plain = VllmConfig(model="m")
     same = VllmConfig(model="m", replicas=8, tensor_parallel=4, engine_kwargs={"gpu_memory_utilization": 0.5})
