@@ -104,15 +104,16 @@ def compare_encoders(sheet: Sheet, name: str, model: str, texts: list[str], devi
         locate_model(model), device=device, model_kwargs={"torch_dtype": getattr(torch, precision)}
     ).eval()
     batches: list[dict[str, Any]] = []
-    features = ours._model.features
+    embed = ours._model.embed
 
-    def kept(*arguments: Any, **named: Any) -> dict[str, Any]:
-        found = features(*arguments, **named)
-        batches.append({key: value.cpu() for key, value in found.items() if isinstance(value, torch.Tensor)})
-        return found
+    def kept(features: Any, **named: Any) -> Any:
+        batches.append({key: value.cpu() for key, value in features.items() if isinstance(value, torch.Tensor)})
+        return embed(features, **named)
 
-    with patch.object(ours._model, "features", kept):
+    with patch.object(ours._model, "embed", kept):
         vectors = ours.encode_passages(texts)
+    n_rows = sum(len(batch["input_ids"]) for batch in batches)
+    assert n_rows == len(set(texts)), f"the bare model would compute {n_rows} of {len(set(texts))} texts"
     theirs = plain.encode(texts[:64], show_progress_bar=False, normalize_embeddings=True)
     apart = float(np.abs(vectors[:64] - theirs).max())
 

@@ -118,10 +118,25 @@ class TorchModel:
     def padded(self, tokens: Sequence[Tokens], beside: Mapping[str, Any], pad_to: int) -> dict[str, Any]:
         """Make the features of texts that fit the window of their tokens, prompt included: ``features`` without code.
 
-        ``beside`` is what ``beside_tokens`` gave.
+        ``beside`` is what ``beside_tokens`` gave. As ``tokenizer.pad`` does, which would make lists of the arrays: at 0.2
+        million tokens per second it leaves a GPU idle.
         """
-        rows = [{key: value.tolist() for key, value in one.items()} for one in tokens]
-        return self._ready({**self._tokenizer.pad(rows, return_tensors="pt"), **beside}, pad_to)
+        import torch
+
+        tokenizer = self._tokenizer
+        n_tokens = np.array([len(row["input_ids"]) for row in tokens])
+        is_token = np.arange(max(int(n_tokens.max()), pad_to)) < n_tokens[:, None]
+        if tokenizer.padding_side == "left":
+            is_token = is_token[:, ::-1]
+        fill = {"input_ids": tokenizer.pad_token_id or 0, "token_type_ids": tokenizer.pad_token_type_id}
+        features: dict[str, Any] = {}
+        for key in tokens[0]:
+            padded = np.full(is_token.shape, fill.get(key, 0), np.int64)
+            padded[is_token] = np.concatenate([row[key] for row in tokens])
+            features[key] = torch.from_numpy(padded)
+        if "attention_mask" in tokenizer.model_input_names:
+            features["attention_mask"] = torch.from_numpy(is_token.astype(np.int64))
+        return self._ready({**features, **beside}, 0)
 
     def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **task: Any) -> dict[str, Any]:
         """Tokenise texts, at least one and cut at the window, for one forward pass; ``task`` as the model takes it.
