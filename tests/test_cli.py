@@ -137,7 +137,7 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     (tmp_path / "docs").mkdir()
     for name in ("a.md", "b.md", "c.txt"):
         (tmp_path / "docs" / name).write_text("text")
-    for name in ("rows.jsonl", "notes.docx", "figure.png", ".hidden.odt", "q.jsonl"):
+    for name in ("rows.jsonl", "notes.odt", "figure.png", ".hidden.odt", "q.jsonl"):
         (tmp_path / "docs" / name).write_text("text")
     (tmp_path / "meta.csv").write_text("id,title\na,A\nzebra,Z\n")
     (tmp_path / "docs" / "q.jsonl").write_text('{"id": "1", "question": "What?"}\n')
@@ -146,7 +146,7 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     assert main(["validate", "default", *(part for flag in flags for part in ("--set", flag))]) == 2
     said = capsys.readouterr()
     assert "documents: 3 files (2 .md, 1 .txt)" in said.out
-    left_out = f"2 files there are no document: {tmp_path}/docs/notes.docx, {tmp_path}/docs/rows.jsonl (name files of"
+    left_out = f"2 files there are no document: {tmp_path}/docs/notes.odt, {tmp_path}/docs/rows.jsonl (name files of"
     assert left_out in said.out
     assert "metadata: 2 rows, 1 of them for no document (zebra)" in said.out
     assert "not scored: has no gold answers: it has no column answer_value, ref_id; " in said.out
