@@ -118,7 +118,7 @@ class TorchModel:
     def padded(self, tokens: Sequence[Tokens], beside: Mapping[str, Any], pad_to: int) -> dict[str, Any]:
         """Make the features of texts that fit the window of their tokens, prompt included: ``features`` without code.
 
-        ``beside`` is what ``beside_tokens`` gave. ``tokenizer.pad`` gives the same, but by lists of numbers, and so slowly
+        ``beside`` is what ``beside_tokens`` gave. ``tokenizer.pad`` gives the same, by lists of numbers, and so slowly
         that it leaves a GPU idle.
         """
         import torch
