@@ -308,6 +308,11 @@ class BudgetConfig(Section):
     tokens: PositiveInt | None = None
     """Most tokens of prompts and replies together; None: no bound."""
 
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a bound."""
+        return self.dollars is not None or self.tokens is not None
+
     def over(self, paid: Mapping[str, float]) -> str:
         """Say with both numbers that what was paid, by ``dollars`` and ``tokens``, is the budget; empty: it is not."""
         for name, amount in (("dollars", self.dollars), ("tokens", self.tokens)):

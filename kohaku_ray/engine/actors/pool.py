@@ -224,7 +224,12 @@ def member_processes(config: Config, n_cpus: float) -> int:
 
 
 def block_size(config: Config, n_questions: int) -> int:
-    """Return the questions per block: few enough to keep every replica busy to the end, enough to batch."""
+    """Return the questions per block: few enough to keep every replica busy to the end, enough to batch.
+
+    One with a budget, which may be passed by the calls in flight.
+    """
+    if config.budget.is_set:
+        return config.cluster.block_size or 1
     return config.cluster.block_size or min(max(n_questions // (4 * n_replicas(config)), 1), 32)
 
 
@@ -234,12 +239,15 @@ def blocks_in_flight(config: Config, size: int) -> int:
     Their questions are at least four per replica, so that no replica is idle, and otherwise as many as fill the
     replicas' `max_ongoing` calls `FILLS` times, so that the next calls wait while a block is prepared, voted on or at
     its last answers (`benchmarks/flow.py`), and no longer queue forms; once more if models are called to prepare, as
-    a question then makes few calls for part of its time. At least two blocks.
+    a question then makes few calls for part of its time. At least two blocks. With a budget no more calls are in flight
+    than the replicas take, or than one block makes: those that wait for a replica would be paid, too.
     """
     if config.cluster.blocks_in_flight is not None:
         return config.cluster.blocks_in_flight
     capacity = sum(one.max_ongoing * one.most_replicas for one in config.answering_deployments.values())
     n_calls = max(map(len, waves_of(config)))
+    if config.budget.is_set:
+        return max(capacity // (n_calls * size), 1)
     roles = config.declaration.roles
     fills = FILLS + any(roles[name].stage == "prepare" for name in config.uses.roles)
     n_questions = max(4 * n_replicas(config), fills * capacity // n_calls)

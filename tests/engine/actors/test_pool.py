@@ -108,3 +108,12 @@ def test_a_sweeps_pool_on_free_gpus_ends_before_other_replicas_start(monkeypatch
     needs = [actors._needs([one]) for one in (same, same, other)]
     assert needs[0] == needs[1]
     assert (needs[0] == needs[2]) == (gpus == 0.0)
+
+
+@pytest.mark.parametrize(("max_ongoing", "expected"), [(64, 12), (2, 1)])
+def test_with_a_budget_no_more_calls_wait_than_the_replicas_take(max_ongoing, expected):
+    """What waits when the budget is spent would be paid, too."""
+    deployment = f"deployments.extractive={{kind: extractive, max_ongoing: {max_ongoing}}}"
+    config = load_config("demo", [deployment, "ensemble.members=5", "budget.tokens=9"])
+    size = block_size(config, 1000)
+    assert (size, blocks_in_flight(config, size)) == (1, expected)

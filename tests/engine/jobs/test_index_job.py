@@ -252,22 +252,21 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
         twin__txt="Another text that is fine.",
         empty__md="",
     )
-    write(folder / "deep", twin__txt="The same id from another directory.")
+    write(folder / "deep", twin__txt="The same name in another directory.")
     own = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": tmp_path / "index"}
     assert main(["index", "demo", *flags({**own, "index.encoders": 1})]) == 3
     printed = capsys.readouterr().out
     index = Index.open(str(tmp_path / "index"))
     rejects = {Path(row["file"]).name: row["reason"] for row in index.rejects.to_pylist()}
-    assert set(rejects) == {"junk.md", "latin.txt", "broken.json", "wrong.json", "colon.json", "twin.txt", "empty.md"}
+    assert set(rejects) == {"junk.md", "latin.txt", "broken.json", "wrong.json", "colon.json", "empty.md"}
     assert "NUL byte" in rejects["junk.md"]
     assert "UTF-8" in rejects["latin.txt"]
     assert "sections[0].paragraphs[0].text" in rejects["wrong.json"]
     assert "has 300 characters" in rejects["colon.json"]
-    assert rejects["twin.txt"].startswith("doc_id 'twin' is already that of")
-    [kept] = [file for file in (f"{folder}/deep/twin.txt", f"{folder}/twin.txt") if file in rejects["twin.txt"]]
-    [rejected] = [row["file"] for row in index.rejects.to_pylist() if row["file"].endswith("twin.txt")]
-    assert {kept, rejected} == {f"{folder}/deep/twin.txt", f"{folder}/twin.txt"}
-    assert "7 files rejected" in printed
+    assert index.documents["doc_id"].to_pylist() == ["deep-twin", "good", "in-twin"], (
+        "files of one name get their folder"
+    )
+    assert "6 files rejected" in printed
     assert len(index.documents) + len(rejects) == 9
 
 
