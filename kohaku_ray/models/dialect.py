@@ -18,11 +18,18 @@ _REFUSES = re.compile(
     r"only the default|does not support|doesn't support|no longer|deprecated|incompatible|invalid schema",
     re.IGNORECASE,
 )
+_ASKS_FOR_OTHER = re.compile(r"\buse\W+max_completion_tokens|max_completion_tokens\W+instead", re.IGNORECASE)
+_BOUNDS_VALUE = re.compile(
+    r"[<>]=|(?:less|greater|smaller|larger|lower|higher) (?:than|values)|at (?:most|least)|between|range|exceed",
+    re.IGNORECASE,
+)
+"""A refusal of a value, which another one would mend, and not of its parameter."""
+
 _OF_SCHEMA = re.compile("schema|response_format|strict|grammar", re.IGNORECASE)
 _BOUNDS = (
     *("maxLength", "minLength", "pattern", "format", "maxItems", "minItems", "uniqueItems", "contains"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    *("maxProperties", "minProperties", "default", "title", "description"),
+    *("maxProperties", "minProperties", "default"),
 )
 """Keywords of a schema without which its replies have the same shape."""
 
@@ -50,18 +57,15 @@ class Dialect:
 
     def learn(self, sent: Fields, refusal: str) -> None:
         """Learn from the refusal of a request that was ``sent``; a refusal that names nothing known changes nothing."""
-        if "max_completion_tokens" in refusal and "max_tokens" in sent:
+        if _ASKS_FOR_OTHER.search(refusal) and "max_tokens" in sent:
             self._changes["max_tokens is sent as max_completion_tokens"] = _rename_max_tokens
-        elif not _REFUSES.search(refusal):
+        elif not _REFUSES.search(refusal) or _BOUNDS_VALUE.search(refusal):
             return
         elif _OF_SCHEMA.search(refusal) and (keyword := _named_keyword(sent, refusal)) is not None:
             self._changes[f"schemas are sent without {keyword}"] = lambda fields: _without_keyword(fields, keyword)
         elif _names(refusal, "temperature") and _names(refusal, "top_p"):
-            # Of the two, the one that changes nothing can go.
-            for name in ("top_p", "temperature"):
-                if sent.get(name) == 1:
-                    self._leave_out(name)
-                    return
+            if 1 in (sent.get("top_p"), sent.get("temperature")):
+                self._changes["of temperature and top_p the one that is 1 is not sent"] = _without_one
         else:
             for name in ("temperature", "top_p", "seed"):
                 if name in sent and _names(refusal, name):
@@ -72,12 +76,20 @@ class Dialect:
         self._changes[f"{name} is not sent"] = lambda fields: {key: fields[key] for key in fields if key != name}
 
 
+def _without_one(fields: dict[str, Any]) -> dict[str, Any]:
+    """Of two that may not both be given, leave out the one that changes nothing; other requests are refused."""
+    if not {"temperature", "top_p"} <= fields.keys():
+        return fields
+    neutral = next((name for name in ("top_p", "temperature") if fields[name] == 1), None)
+    return {name: value for name, value in fields.items() if name != neutral}
+
+
 def _rename_max_tokens(fields: dict[str, Any]) -> dict[str, Any]:
     return {"max_completion_tokens" if name == "max_tokens" else name: value for name, value in fields.items()}
 
 
 def _names(text: str, word: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text) is not None
+    return re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", text) is not None
 
 
 def _named_keyword(sent: Fields, refusal: str) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple, Protocol
+from urllib.parse import quote
 
 import httpx
 
@@ -21,7 +22,7 @@ from kohaku_ray.models.dialect import Dialect
 from kohaku_ray.models.json_text import find, loads
 from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest, data_uris
 from kohaku_ray.records import Reply
-from kohaku_ray.settings import find_secrets
+from kohaku_ray.settings import SECRET_CHARS, find_secrets
 from kohaku_ray.values.read import clean_text
 
 MOST_TOKENS = 2**40
@@ -241,6 +242,9 @@ class OpenAIBackend:
         self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
         address = {**self._base_url.params, "password": self._base_url.password}
         secrets = find_secrets([{"key": self._key}, address, self._headers, self._extra_body])
+        # A header's token without its scheme, and what of an address is percent-encoded.
+        secrets |= {word for secret in secrets for word in secret.split() if len(word) >= SECRET_CHARS}
+        secrets |= {quote(secret, safe="") for secret in secrets}
         # The longest first: one may be a part of another.
         patterns = [_spellings(secret) for secret in sorted(secrets, key=len, reverse=True)]
         self._secrets = re.compile("|".join(patterns)) if patterns else None
@@ -469,14 +473,21 @@ def _checked_url(base_url: str) -> httpx.URL:
     return url
 
 
-_DROPPED = r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff\ud800-\udfff]"
-_DROPPED_ESCAPE = r"\\{1,4}(?:[nrtbf]|u00[01][0-9a-f]|ud[89a-f][0-9a-f]{2})"
+_DROPPED = (
+    r"[\s\x00-\x1f\x7f-\x9f\xad\u034f\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u3164\ufe00-\ufe0f\ufeff"
+    r"\uffa0\ud800-\udfff]"
+)
+_DROPPED_ESCAPE = (
+    r"\\{1,4}(?:[nrtbf]|(?i:u(?:00(?:[0189][0-9a-f]|20|7f|a0|ad)|034f|11(?:5f|60)|180e|20(?:0[0-9a-f]|2[89a-f]|6[0-4])|"
+    r"3164|fe0[0-9a-f]|feff|ffa0|d[89a-f][0-9a-f]{2})))"
+)
 _BETWEEN = f"(?:{_DROPPED}|{_DROPPED_ESCAPE})*+"
 """What may stand between the characters of a key and is dropped, or read as a space, before a text is written."""
 
 
 def _spellings(secret: str) -> str:
     """Write a pattern of a secret in every spelling that JSON reads alike, also in JSON within JSON."""
+    secret = "".join(secret.split())  # a space within may be any space
     if not secret.isascii():
         return re.escape(secret)
     plain = (re.escape(char) if char.isalnum() else r"\\{0,4}" + re.escape(char) for char in secret)

@@ -9,16 +9,16 @@ from functools import lru_cache
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _SPACED_THOUSANDS = re.compile("(?<=[0-9])[\u00a0\u2000-\u200a\u202f](?=[0-9]{3}(?![0-9]))")
 _MARKUP = (
-    (re.compile(r"<sup>\s*([^<]*?)\s*</sup>", re.IGNORECASE), lambda match: "^" + match[1]),
-    (re.compile(r"<sub>\s*([^<]*?)\s*</sub>", re.IGNORECASE), lambda match: match[1]),
+    (re.compile(r"<sup>([^<]*)</sup>", re.IGNORECASE), lambda match: "^" + match[1].strip()),
+    (re.compile(r"<sub>([^<]*)</sub>", re.IGNORECASE), lambda match: match[1].strip()),
     (re.compile(r"\\(?:times|cdot)\b ?"), lambda match: "x"),
     (re.compile(r"\\(?:approx|sim)\b ?"), lambda match: "~"),
     (re.compile(r"\\(?:text|mathrm|mathit|textbf|mathbf)\s*\{([^{}]*)\}"), lambda match: match[1]),
-    (re.compile(r"\^\{\s*([^{}]*?)\s*\}"), lambda match: "^" + match[1]),
+    (re.compile(r"\^\{([^{}]*)\}"), lambda match: "^" + match[1].strip()),
     (re.compile(r"\\([,;:! ])"), lambda match: " "),
     (re.compile(r"\\([%$&#_])"), lambda match: match[1]),
 )
-_IN_DOLLARS = re.compile(r"\$([^$]*[\\^x][^$]*)\$")
+_IN_DOLLARS = re.compile(r"\$([^$]*)\$")
 _LOOKALIKES = {
     **dict.fromkeys("−⁃˗", "-"),
     **dict.fromkeys("×✕✖⨯∗", "x"),
@@ -34,7 +34,7 @@ _LOOKALIKES = {
     "μ": "u",
 }
 
-_ARTICLE = re.compile(r"^(?:the|an?)\s+(?=\S)|(?<=\s)the\s+(?=\S)")
+_ARTICLE = re.compile(r"^(?:(?:the|an)\s+(?=\S)|a\s+(?=[^\W\d]))|(?<=\s)the\s+(?=\S)")
 _JOINT = re.compile(r"(?<=\w)(?:\s*[-_]\s+|\s+|[-_]+)(?=\w)")
 
 
@@ -51,7 +51,7 @@ def plain_characters(text: str) -> str:
         text = _SPACED_THOUSANDS.sub("", unicodedata.normalize("NFKC", text))
         text = "".join(map(_ascii_character, text))
     if "\\" in text or "<" in text or "{" in text or "$" in text:
-        text = _IN_DOLLARS.sub(r"\1", text)
+        text = _IN_DOLLARS.sub(lambda match: match[1] if set(match[1]) & set("\\^x") else match[0], text)
         for pattern, written in _MARKUP:
             text = pattern.sub(written, text)
     return " ".join(text.split())

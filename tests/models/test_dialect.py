@@ -46,7 +46,7 @@ REFUSALS = {
     "Claude's endpoint": (
         lambda body: "temperature" in body and "top_p" in body,
         "`temperature` and `top_p` cannot both be specified for this model. Please use only one.",
-        "top_p is not sent",
+        "of temperature and top_p the one that is 1 is not sent",
     ),
     "OpenAI's reasoning models": (
         lambda body: "max_tokens" in body,
@@ -126,6 +126,9 @@ def test_requests_that_were_under_way_when_it_was_learnt_are_sent_again():
         ("model is not available", {}),
         ("the prompt may not hold the word maxLength", {}),
         ("'enum' is not permitted in strict schemas", {}),  # without it, documents could be invented
+        ("temperature must be <= 0.5; larger values are not allowed", {}),
+        ("invalid model. Unsupported: seed-oss-36b", {}),
+        ("max_tokens cannot be greater than 4096 (max_completion_tokens)", {}),
     ],
 )
 def test_a_refusal_that_names_nothing_that_can_go_is_the_users(message, changes):
@@ -134,6 +137,20 @@ def test_a_refusal_that_names_nothing_that_can_go_is_the_users(message, changes)
             ask_in_turn(server, asked(**{k: v for k, v in changes.items() if v is not None}), extra_body=changes)
         assert server.n_requests <= 2  # the list of models besides
     assert not isinstance(caught.value, TransientModelError)
+
+
+def test_of_two_that_may_not_both_be_given_each_request_leaves_out_its_own():
+    """Roles sample each their way on one deployment: none may lose what it asks for by another's refusal."""
+    holds, message, _ = REFUSALS["Claude's endpoint"]
+    asked_for = [(0.7, 1.0), (1.0, 0.9), (0.2, 1.0), (1.0, 1.0)]
+    for order in (asked_for, asked_for[::-1]):
+        with FakeOpenAI(refusing(holds, message)) as server:
+            ask_in_turn(server, *(asked(temperature=t, top_p=p) for t, p in order))
+            with pytest.raises(ModelError, match="cannot both be specified"):
+                ask_in_turn(server, asked(temperature=0.7, top_p=0.9))
+        sent = [(one.body.get("temperature"), one.body.get("top_p")) for one in server.log if not holds(one.body)]
+        expected = {(0.7, 1.0): (0.7, None), (1.0, 0.9): (None, 0.9), (0.2, 1.0): (0.2, None), (1.0, 1.0): (1.0, None)}
+        assert sent == [expected[pair] for pair in order]
 
 
 def test_a_property_that_is_called_as_a_keyword_stays():

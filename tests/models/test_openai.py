@@ -485,6 +485,22 @@ SPELLED = {
     "a line break": KEY[:7] + "\\n" + KEY[7:],
     "JSON in JSON": KEY[:3] + f"\\\\u{ord(KEY[3]):04x}" + KEY[4:],
     "an escaped hyphen": KEY.replace("-", "\\-"),
+    **{
+        f"{escape} within": KEY[:7] + escape + KEY[7:]
+        for escape in (
+            r"\u001F",
+            r"\uD800",
+            r"\u007f",
+            r"\u0085",
+            r"\u009F",
+            r"\u200b",
+            r"\u0020",
+            r"\u00a0",
+            r"\u000A",
+            r"\uFEFF",
+        )
+    },
+    **{f"U+{ord(char):04X} within": KEY[:7] + char + KEY[7:] for char in "\xad\u180e\u2061\u202e\ufe0f\u3164"},
 }
 
 
@@ -514,3 +530,28 @@ def test_a_models_name_of_several_lines_is_one():
                 await backend.close()
 
         assert list(asyncio.run(run())) == ["EVIL fake line[31m", "b"]
+
+
+ECHOED = {
+    "a header with its scheme": ({"headers": {"Authorization": "Bearer tokenA1B2C3D4"}}, "", "Bearer tokenA1B2C3D4"),
+    "its token alone": ({"headers": {"Authorization": "Bearer tokenA1B2C3D4"}}, "", "the token tokenA1B2C3D4"),
+    "a percent-encoded key": ({}, "?api_key=a%2Fb%2Fcdefgh12", "/v1/chat?api_key=a%2Fb%2Fcdefgh12"),
+    "the same decoded": ({}, "?api_key=a%2Fb%2Fcdefgh12", "api_key a/b/cdefgh12"),
+}
+
+
+@pytest.mark.parametrize("case", ECHOED)
+def test_what_a_server_says_of_a_secret_is_hidden(case):
+    options, query, echoed = ECHOED[case]
+    with FakeOpenAI(lambda *_: Action(403, error_body(f"no access with {echoed}"))) as server:
+
+        async def run():
+            backend = OpenAIBackend(server.base_url + query, "fake", **options)
+            with pytest.raises(ModelError) as caught:
+                await backend.chat(request())
+            await backend.close()
+            return str(caught.value)
+
+        said = asyncio.run(run())
+    assert "[key]" in said
+    assert not any(secret in said for secret in ("tokenA1B2C3D4", "a%2Fb", "a/b"))
