@@ -31,6 +31,7 @@ _HEDGE_AFTER = re.compile(
 )
 _SPREAD = re.compile(r"\s*(?:±|\+/-)\s*[0-9][0-9.,]*\s*%?")
 _END = " .,;:!?\"'"
+_MINUS = re.compile(r"^(?:minus|negative)\s+(?=[0-9])", re.IGNORECASE)
 
 _GROUPS = "|".join(
     (
@@ -161,7 +162,7 @@ def read_asked(text: str) -> Asked:
 
 _ASKED_ONLY = {
     **dict.fromkeys(("fraction", "share", "proportion"), Unit("share", 100.0)),
-    **dict.fromkeys(("ratio", "factor"), Unit("multiple")),
+    **dict.fromkeys(("ratio", "factor", "multiple"), Unit("multiple")),
 }
 
 
@@ -190,7 +191,7 @@ def parse_amount(text: str, asked: Asked) -> Amount | None:
     text = without_hedges(text)
     if POINT.fullmatch(text):
         return Amount(float(text), 0.0, "", "", False, False)
-    text, unit = _without_asked(text, asked)
+    text, unit = _without_asked(_MINUS.sub("-", text), asked)
     text, n_foreign = _FOREIGN_WORD.subn(lambda word: _FOREIGN[word[0].lower()], text)
     share = _read_odds(text)
     if share is not None:
@@ -198,7 +199,7 @@ def parse_amount(text: str, asked: Asked) -> Amount | None:
     spelled = _without_words(text, asked)
     text, is_share = spelled if spelled is not None else (text, False)
     match = _AMOUNT.fullmatch(text)
-    if match is None:
+    if match is None or _is_a_name(match, asked):
         return None
     number = _number_of(match, bool(n_foreign))
     if not math.isfinite(number):
@@ -215,6 +216,13 @@ def parse_amount(text: str, asked: Asked) -> Amount | None:
         is_share or match["over"] is not None,
         is_comma and not n_foreign and match["exponent"] is None,
     )
+
+
+def _is_a_name(match: re.Match[str], asked: Asked) -> bool:
+    """Tell ``24/7``, ``50/50`` and, where no multiple is asked for, ``x86`` from numbers."""
+    if match["over"] is not None and match["whole"] is None and int(match["over"]) >= int(match["under"]):
+        return True
+    return match[0][:1] in ("x", "X") and match["base"] is None and asked.unit.dimension != "multiple"
 
 
 def _without_asked(text: str, asked: Asked) -> tuple[str, str]:

@@ -35,6 +35,8 @@ _LOOKALIKES = {
 }
 
 _ARTICLE = re.compile(r"^(?:(?:the|an)\s+(?=\S)|a\s+(?=[^\W\d]))|(?<=\s)the\s+(?=\S)")
+_POWER_OF_LETTER = re.compile(r"(?<=[^\W\d_])\^(?=[0-9])")
+_COMPARISON = re.compile(r" ?([<>=]+) ?")
 _JOINT = re.compile(r"(?<=\w)(?:\s*[-_]\s+|\s+|[-_]+)(?=\w)")
 
 
@@ -83,6 +85,7 @@ def text_key(text: str) -> str:
     """
     folded = " ".join(plain_characters(text).casefold().split())
     key = _ARTICLE.sub("", folded.strip("\"'").rstrip(" .,;:!?。\"'").lstrip(" \"'"))
+    key = _COMPARISON.sub(r"\1", _POWER_OF_LETTER.sub("", key))
     return _JOINT.sub(_join, key) or folded
 
 

@@ -451,6 +451,11 @@ EQUAL: Pairs = [
         ],
     ),
     (
+        "powers of letters, spaces around comparisons, and a sign in words",
+        None,
+        [("R²", "R2"), ("R^2", "R2"), ("p<0.05", "p < 0.05"), ("-5", "minus 5")],
+    ),
+    (
         "texts without hyphens and spaces",
         None,
         [
@@ -566,6 +571,11 @@ DIFFERENT: Pairs = [
             ("C", "C++"),
             ("C", "C#"),
             ("A 40 GPU", "40 GPU"),
+            ("24/7", "3.4285714"),
+            ("50/50", "1"),
+            ("x86", "86"),
+            ("2024²", "2024"),
+            ("p<0.05", "p>0.05"),
             ("A+", "A-"),
             ("A", "B"),
             ("x", "y"),
