@@ -25,19 +25,26 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-_SECRET_NAME = re.compile(r"(?:key|token|secret|password|passwd|authorization|auth|credentials?|sig|signature)$", re.I)
+_SECRET_NAME = re.compile(
+    r"(?:key|token|secret|password|passwd|authorization|auth|credentials?|sig|signature|cookie)$", re.IGNORECASE
+)
+_SCHEME = re.compile(r"(?:bearer|basic)\s+(?=\S)", re.IGNORECASE)
 SECRET_CHARS = 8
 """Shortest key that is a secret; a shorter one, such as EMPTY or ollama, is a word that texts may hold."""
 
 
 def find_secrets(values: object, name: str = "") -> set[str]:
-    """Find the keys and passwords in plain values: the texts under a ``name`` that says so, at any depth."""
+    """Find the keys and passwords in plain values: under a ``name`` or after a scheme that says so, at any depth."""
     if isinstance(values, Mapping):
         parts = [find_secrets(value, name if _SECRET_NAME.search(name) else str(key)) for key, value in values.items()]
     elif isinstance(values, (list, tuple)):
         parts = [find_secrets(value, name) for value in values]
     else:
-        is_secret = isinstance(values, str) and len(values) >= SECRET_CHARS and _SECRET_NAME.search(name)
+        is_secret = (
+            isinstance(values, str)
+            and len(values) >= SECRET_CHARS
+            and (_SECRET_NAME.search(name) or _SCHEME.match(values))
+        )
         parts = [{str(values)}] if is_secret else []
     return set().union(*parts)
 

@@ -5,7 +5,7 @@ import pytest
 
 from kohaku_ray import settings
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.settings import find_registered
+from kohaku_ray.settings import find_registered, find_secrets
 
 KNOWN = {"pair": "fractions:Fraction"}
 
@@ -50,3 +50,17 @@ def test_a_name_is_built_in_an_entry_point_or_a_place(mine):
 def test_what_cannot_be_found_says_why_and_the_way_out(mine, name, message):
     with pytest.raises(ConfigError, match=message):
         find(name)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"X-Api-Key": "sk-12345678"}, {"sk-12345678"}),
+        ({"Cookie": "session=12345678"}, {"session=12345678"}),
+        ({"X-Forward": "Bearer sk-12345678"}, {"Bearer sk-12345678"}),
+        ({"options": [{"password": ["hunter22"]}]}, {"hunter22"}),
+        ({"api_key": "EMPTY", "max_tokens": "long enough", "X-Note": "bearer"}, set()),
+    ],
+)
+def test_keys_and_passwords_are_found_by_name_and_scheme(values, found):
+    assert find_secrets(values) == found

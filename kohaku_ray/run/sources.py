@@ -34,20 +34,33 @@ def check_places(config: Config) -> None:
         ConfigError: One of them has not.
     """
     places = {"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path}
-    documents = [os.path.realpath(resolve(path)) for path in config.documents.paths if "://" not in path]
+    documents = [_real(resolve(path)) for path in config.documents.paths]
     taken = dict.fromkeys(documents, "documents.paths")
     for key, path in places.items():
         if not path.strip() or "\0" in path:
             raise ConfigError(f"{key} is {path!r}, which names no directory: give one, such as runs/mine")
-        real = path.rstrip("/") if "://" in path else os.path.realpath(path)
+        real = _real(path)
         if real == "/":
             raise ConfigError(f"{key} is {path}, the root of all files: give a directory, such as runs/mine")
         if real in taken:
             raise ConfigError(f"{key} and {taken[real]} are both {path}: give each a directory of its own")
+        if os.path.isfile(real):
+            raise ConfigError(f"{key} is {path}, a file: give a directory, such as runs/mine")
+        if around := [one for one in documents if real.startswith(f"{one}/")]:
+            raise ConfigError(
+                f"{key} is {path}, inside {around[0]} of documents.paths, whose files are read as documents: give a "
+                "directory outside"
+            )
         taken[real] = key
     if is_file(below(config.run, MANIFEST)):
         raise ConfigError(f"run is {config.run}, which holds an index: give the outputs a directory of their own")
     check_kept(places)
+
+
+def _real(path: str) -> str:
+    """One spelling per place: a local path without links, a URI without its last slash."""
+    path = path.removeprefix("file://")
+    return path.rstrip("/") if "://" in path else os.path.realpath(path)
 
 
 def check_kept(places: Mapping[str, str]) -> None:

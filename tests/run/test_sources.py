@@ -103,6 +103,10 @@ def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
         (["ledger.path=y", "index.path=y"], r"ledger.path and index.path are both"),
         (["run=s3://b/x", "index.path=s3://b/x/"], r"index.path and run are both s3://b/x/"),
         (["run=made/index"], r"run is \S+/made/index, which holds an index"),
+        (["run=made/index/manifest.json"], r"run is \S+/manifest.json, a file: give a directory"),
+        (["documents.paths=[docs]", "run=docs/runs/one"], r"run is \S+/one, inside \S+/docs of documents.paths"),
+        (["documents.paths=[docs]", "index.path=link/index"], r"index.path is \S+/index, inside \S+/docs of documents"),
+        (["documents.paths=['s3://b/d']", "run=s3://b/d/run"], r"run is s3://b/d/run, inside s3://b/d of documents"),
     ],
 )
 def test_outputs_index_and_ledger_have_directories_of_their_own(monkeypatch, tmp_path, changes, message):

@@ -323,7 +323,9 @@ def _code_of(home: str, name: str) -> list[str]:
         if names_system or place[:2] == ("questions", "metrics"):
             is_code = ":" in str(expand(value))
         else:
-            is_code = place[-1:] == ("trust_remote_code",) and value not in (False, None)
+            name = place[-1].replace("-", "_") if place else ""
+            is_package = name == "spacy" and "." in str(expand(value))  # whose parent would be imported to look for it
+            is_code = is_package or (name == "trust_remote_code" and value not in (False, None))
         found += [f"{'.'.join(place)} {value}"[:200]] if is_code else []
     return found
 
