@@ -218,6 +218,16 @@ def test_the_image_gets_one_faiss_and_torchvision_and_the_environment_for_cpus_n
     assert not {"faiss-gpu", "torchvision", "torchaudio", "torchcodec"} & here
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
+def test_an_environment_for_gpus_is_there_for_every_python_that_the_project_allows(tmp_path, version):
+    steps = subprocess.run(
+        ["make", "--dry-run", "--always-make", "bench-gpu"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.replace("\\\n", " ")
+    [line] = [step.strip() for step in steps.splitlines() if "uv pip install" in step]
+    assert {"faiss-gpu", "vllm"} <= resolved(f"{line} --python-version {version}", tmp_path)
+
+
 @pytest.mark.parametrize("name", [name for name in KUBERAY if name != "rayjob-index.yaml"])
 def test_a_spot_worker_is_drained_with_flags_that_ray_knows(name):
     from ray.scripts.scripts import drain_node
