@@ -36,9 +36,9 @@ def best_of(rounds: int, **ways: Callable[[], Any]) -> dict[str, float]:
 
 def sentences(n: int) -> list[str]:
     """Distinct texts of 5 to 120 words of the sample collection, most of them short."""
-    from kohaku_ray.engine.jobs.bench import _words
+    from kohaku_ray import sample
 
-    rng, words = np.random.default_rng(0), np.array(_words())
+    rng, words = np.random.default_rng(0), np.array(sample.words())
     lengths = np.clip(rng.lognormal(3.0, 0.6, n), 5, 120).astype(int)
     return [f"{at} {' '.join(rng.choice(words, length))}" for at, length in enumerate(lengths)]
 

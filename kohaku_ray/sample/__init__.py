@@ -6,6 +6,7 @@ All of it was written for this package: organisations, models and figures are in
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +31,12 @@ def path(name: str = "") -> str:
     raise ConfigError(
         f"sample:{name} does not exist: the sample in {root} has {', '.join(_names(root))}; name one of them"
     )
+
+
+def words() -> list[str]:
+    """List the distinct words of the sample's plain texts, from which benchmarks draw theirs."""
+    found = sorted(file for file in Path(path("documents")).iterdir() if file.suffix in {".md", ".txt"})
+    return sorted({word for file in found for word in re.findall(r"[a-z]{3,}", file.read_text(encoding="utf-8"))})
 
 
 def _names(root: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,9 @@ def module(monkeypatch):
     return importlib.import_module
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCHMARKS / "gpu.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
 
 
 @pytest.mark.slow
@@ -37,6 +38,16 @@ def test_figures_have_peers_and_what_is_missing_a_reason(tmp_path):
     assert figure["ratio"] == pytest.approx(figure["figure"] / figure["peer"])
     assert [one["name"] for one in section["skipped"]] == ["flat on GPU, 25,000 vectors"]
     assert all(one["reason"] and one["reason"] in done.stdout for one in section["skipped"])
+
+
+@pytest.mark.slow
+def test_the_encoder_and_faiss_are_measured_on_a_machine_without_ray_and_vllm(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules |= {'ray': None, 'vllm': None}\n")
+    paths = os.pathsep.join([str(tmp_path), str(BENCHMARKS.parent)])
+    sections = ["--sections", "encoder,faiss", "--output", str(tmp_path)]
+    done = run("--device", "cpu", "--small", *sections, PYTHONPATH=paths)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAILED" not in done.stdout
 
 
 def test_a_section_that_cannot_run_fails_unless_it_is_left_out_by_name(tmp_path):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,7 +92,7 @@ class Texts:
     def __init__(self, deployment: VllmConfig, context_tokens: int) -> None:
         """Keep the words that are one token in a context: those that the model's tokenizer counts least for, alone."""
         self._n_tokens = context_tokens
-        words = np.array(_words())
+        words = np.array(sample.words())
         costs = token_counter(deployment.tokenizer, deployment.revision)([f" {word}" for word in words])
         self._words = words[costs == costs.min()]
 
@@ -106,12 +104,6 @@ class Texts:
         rng = np.random.default_rng([cell, question])
         context = " ".join(rng.choice(self._words, self._n_tokens))
         return (("system", f"{cell}.{question} Answer from the text."), ("user", context))
-
-
-def _words() -> list[str]:
-    """List the words of the sample collection's plain texts."""
-    files = sorted(path for path in Path(sample.path("documents")).iterdir() if path.suffix in {".md", ".txt"})
-    return sorted({word for file in files for word in re.findall(r"[a-z]{3,}", file.read_text(encoding="utf-8"))})
 
 
 def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
