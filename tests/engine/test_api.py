@@ -45,11 +45,11 @@ def test_a_run_from_python_gives_frames(run):
 
 @pytest.mark.slow
 def test_questions_are_asked_one_by_one_of_actors_that_stay_up(run, monkeypatch, tmp_path, capsys):
-    from kohaku_ray.engine.jobs import answer
+    from kohaku_ray.engine import session
 
     started = []
-    pool = answer.ActorPool
-    monkeypatch.setattr(answer, "ActorPool", lambda *given: started.append(1) or pool(*given))
+    pool = session.ActorPool
+    monkeypatch.setattr(session, "ActorPool", lambda *given: started.append(1) or pool(*given))
     with run:
         first = run.ask("How many employees does the institute have?")
         second = run.ask("What is the area of the island?", answer_unit="km2")

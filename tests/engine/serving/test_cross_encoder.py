@@ -166,7 +166,7 @@ def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
 
 
 def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_config, pairs, expected):
-    index = LocalIndex.open(sample_config())
+    index = LocalIndex.open(sample_config(), score=rank_pairs)
 
     async def ask():
         callers = [pairs[:40], pairs[20:60], [*pairs[:10], *pairs[:10]]]
