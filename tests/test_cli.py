@@ -238,7 +238,10 @@ ON_GPU = "cuda, the retriever's GPU; cpu if that cannot hold the index when the 
         (2, "", ("index.build_gpus=1", "cluster.retriever.gpus=0.5", "index.search_device=cpu"), []),
     ],
 )
-def test_validate_says_what_auto_becomes_of_gpus_and_why(capsys, monkeypatch, n_gpus, faiss_lacks, own, lines):
+def test_validate_says_what_auto_becomes_of_gpus_and_why(
+    capsys, monkeypatch, tmp_path, n_gpus, faiss_lacks, own, lines
+):
+    monkeypatch.chdir(tmp_path)  # away from the demo's index, if it was made
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(free_gpus, "local_gpus", lambda: n_gpus)
     monkeypatch.setattr(validate_module, "local_gpus", lambda: n_gpus)
