@@ -36,6 +36,9 @@ _BOUNDS = (
 _SUBSCHEMAS = ("properties", "$defs", "definitions", "patternProperties")
 """Keywords whose values are schemas by name: a property may be called ``pattern``."""
 
+_VALUES = ("enum", "const", "default", "examples")
+"""Keywords whose values are no schemas."""
+
 
 class Dialect:
     """How requests to one server are written; it knows nothing until the server has refused something."""
@@ -114,7 +117,7 @@ def _keywords(schema: Any) -> set[str]:
     used = set(schema)
     for key, value in schema.items():
         inner = list(value.values()) if key in _SUBSCHEMAS and isinstance(value, Mapping) else value
-        used |= set() if key in ("enum", "const", "default", "examples") else _keywords(inner)
+        used |= set() if key in _VALUES else _keywords(inner)
     return used
 
 
@@ -135,7 +138,7 @@ def _strip(schema: Any, keyword: str) -> Any:
         key: {name: _strip(inner, keyword) for name, inner in value.items()}
         if key in _SUBSCHEMAS and isinstance(value, Mapping)
         else value
-        if key in ("enum", "const", "default", "examples")
+        if key in _VALUES
         else _strip(value, keyword)
         for key, value in schema.items()
         if key != keyword

@@ -16,7 +16,7 @@ from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_c
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
-from kohaku_ray.storage import below, is_directory, is_file
+from kohaku_ray.storage import below, is_directory, is_file, is_uri
 from kohaku_ray.systems.questions import read_questions
 
 _RAY_COPY = "/runtime_resources/working_dir_files/"
@@ -60,7 +60,7 @@ def check_places(config: Config) -> None:
 def _real(path: str) -> str:
     """One spelling per place: a local path without links, a URI without its last slash."""
     path = path.removeprefix("file://")
-    return path.rstrip("/") if "://" in path else os.path.realpath(path)
+    return path.rstrip("/") if is_uri(path) else os.path.realpath(path)
 
 
 def check_kept(places: Mapping[str, str]) -> None:
