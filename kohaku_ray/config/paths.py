@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BeforeValidator
 
 from kohaku_ray.settings import Section
-from kohaku_ray.storage import below
+from kohaku_ray.storage import below, is_uri
 
 SAMPLE = "sample:"
 """Prefix of a path inside the package's own collection."""
@@ -41,7 +41,7 @@ def joined(text: Any) -> Any:
     """Join a placed path to its directory; URIs, ``~``, ``sample:`` and any other value stay as they are."""
     if not isinstance(text, Placed) or not text or not text.directory:
         return text
-    if os.path.isabs(text) or text.startswith(("~", SAMPLE, "package:")) or "://" in text:
+    if os.path.isabs(text) or text.startswith(("~", SAMPLE, "package:")) or is_uri(text):
         return str(text)
     return os.path.normpath(os.path.join(text.directory, text))
 
@@ -92,7 +92,7 @@ def _how(annotation: Any, metadata: Any) -> Callable[[str], str] | None:
 
 
 def _absolute(path: str) -> str:
-    return path if "://" in path or path.startswith(SAMPLE) else os.path.abspath(os.path.expanduser(path))
+    return path if is_uri(path) or path.startswith(SAMPLE) else os.path.abspath(os.path.expanduser(path))
 
 
 def _absolute_model(name: str) -> str:
@@ -121,7 +121,7 @@ def in_shared(values: Mapping[str, Any], run: str, ledger: str) -> dict[str, Any
         return dict(values)
 
     def moved(path: Any) -> Any:
-        is_relative = isinstance(path, str) and path and not path.startswith(("/", "~")) and "://" not in path
+        is_relative = isinstance(path, str) and path and not path.startswith(("/", "~")) and not is_uri(path)
         return below(shared, os.path.normpath(path)) if is_relative else path
 
     moves = {**values, "run": moved(values.get("run", run))}

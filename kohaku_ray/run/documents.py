@@ -23,7 +23,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.run.indexes import document_format
 from kohaku_ray.run.sources import find_sources, read_metadata, resolve, resolve_paths
-from kohaku_ray.storage import make_directory, publish
+from kohaku_ray.storage import is_uri, make_directory, publish
 
 
 def default_ids(files: Sequence[str]) -> dict[str, str]:
@@ -65,7 +65,7 @@ def parse_source(file: str, config: Config, default_id: str | None = None) -> Pa
         if default_id is not None and len(kept) == 1 and kept[0].doc_id == valid_doc_id(default_doc_id(file), file):
             parsed = replace(parsed, documents=(replace(kept[0], doc_id=valid_doc_id(default_id, file)),))
     except DataError as error:
-        if "\\x" in file and "://" not in file and not os.path.exists(file):
+        if "\\x" in file and not is_uri(file) and not os.path.exists(file):
             return Parsed((), ((file, "its name is not UTF-8: rename it"),))
         return Parsed((), ((file, str(error)),))
     if config.index.captions != "none":
