@@ -1,12 +1,109 @@
-"""Print the lines and files of every room, source and tests."""
+"""Print what a reader's time depends on: the size of every room, hops within it, and names that stand in two rooms.
 
+The bars: at most 6 private functions with one caller per 1,000 lines (their name is used once in the whole package),
+no public type name in two rooms, no module of engine/ that does not import ray. With names of rooms as arguments
+(`config`, `systems/kohaku`) the functions counted there are listed.
+"""
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-for top in ("kohaku_ray", "tests"):
-    n_lines = n_files = 0
-    for room in sorted({file.relative_to(top).parts[0] for file in Path(top).rglob("*.py")}):
-        files = [Path(top, room)] if room.endswith(".py") else sorted(Path(top, room).rglob("*.py"))
-        lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
-        n_lines, n_files = n_lines + lines, n_files + len(files)
-        print(f"{lines:7,} lines {len(files):4} files  {top}/{room}")
-    print(f"{n_lines:7,} lines {n_files:4} files  {top}\n")
+PACKAGE = Path("kohaku_ray")
+TYPE_NAME = re.compile(r"[A-Z]\w*[a-z]\w*")
+
+
+def room_of(file: Path) -> str:
+    """Return the room a module of the package lies in; each system is a room of its own."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return "/".join(parts[:2]) if parts[0] == "systems" and len(parts) > 2 else parts[0]
+
+
+def count_uses(module: ast.Module) -> Counter[str]:
+    """Count how often each name is used in a module: as a name or as an attribute, not where it is defined."""
+    nodes = ast.walk(module)
+    return Counter(
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in nodes
+        if isinstance(node, (ast.Name, ast.Attribute))
+    )
+
+
+def private_functions(module: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Find the private functions and methods of a module."""
+    functions = (node for node in ast.walk(module) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return [node for node in functions if node.name.startswith("_") and not node.name.startswith("__")]
+
+
+def public_types(module: ast.Module) -> Iterator[str]:
+    """Yield the names of a module's public classes and type aliases."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and not (
+            isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in ("TypeVar", "ParamSpec")
+        ):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+        else:
+            names = []
+        yield from (name for name in names if TYPE_NAME.fullmatch(name))
+
+
+def imports_ray(module: ast.Module) -> bool:
+    """Return whether a module imports ray, at its top or within a function."""
+    names = [alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
+    return any(name.partition(".")[0] == "ray" for name in names)
+
+
+def main(listed: list[str]) -> None:
+    """Print all of it, and of the rooms ``listed`` every private function with one caller."""
+    for top in ("kohaku_ray", "tests"):
+        n_lines = n_files = 0
+        for room in sorted({file.relative_to(top).parts[0] for file in Path(top).rglob("*.py")}):
+            files = [Path(top, room)] if room.endswith(".py") else sorted(Path(top, room).rglob("*.py"))
+            lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+            n_lines, n_files = n_lines + lines, n_files + len(files)
+            print(f"{lines:7,} lines {len(files):4} files  {top}/{room}")
+        print(f"{n_lines:7,} lines {n_files:4} files  {top}\n")
+
+    modules = {file: ast.parse(file.read_text(encoding="utf-8")) for file in sorted(PACKAGE.rglob("*.py"))}
+    uses = sum(map(count_uses, modules.values()), Counter())
+    n_lines_of: Counter[str] = Counter()
+    n_helpers_of: Counter[str] = Counter()
+    rooms_of: dict[str, set[str]] = defaultdict(set)
+    without_ray = []
+    for file, module in modules.items():
+        room = room_of(file)
+        n_lines_of[room] += len(file.read_text(encoding="utf-8").splitlines())
+        helpers = [function for function in private_functions(module) if uses[function.name] == 1]
+        n_helpers_of[room] += len(helpers)
+        if room in listed:
+            for function in helpers:
+                n_lines = (function.end_lineno or 0) - function.lineno + 1
+                print(f"{file}:{function.lineno}: {function.name}, {n_lines} lines")
+        for name in public_types(module):
+            rooms_of[name].add(room)
+        if room == "engine" and file.name != "__init__.py" and not imports_ray(module):
+            without_ray.append(file.relative_to(PACKAGE / "engine").as_posix())
+
+    print("private functions with one caller, per 1,000 lines (at most 6)")
+    totals = [(n_helpers_of[room], n_lines_of[room], room) for room in sorted(n_lines_of)]
+    for n, lines, name in [*totals, (n_helpers_of.total(), n_lines_of.total(), "all")]:
+        if n:
+            print(f"{1000 * n / lines:7.1f} {n:6} of {lines:7,} lines  {name}")
+    shared = {name: sorted(rooms) for name, rooms in sorted(rooms_of.items()) if len(rooms) > 1}
+    print(f"\npublic type names in two rooms (none): {len(shared)}")
+    for name, rooms in shared.items():
+        print(f"  {name}: {', '.join(rooms)}")
+    print(f"\nmodules of engine/ without ray (none): {len(without_ray)}")
+    for name in without_ray:
+        print(f"  {name}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
