@@ -1,14 +1,18 @@
-"""A sweep's plots: of its tables, its errors, its costs and its groups, with their titles and notes."""
+"""A sweep's plots: of its tables, its errors (KohakuRAG's Table 12, Figures 19 to 22) and its costs."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from typing import NamedTuple
 
 import numpy as np
 
+from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.pages.difference_plots import named_points, row_bars
 from kohaku_ray.pages.plots import (
     MOST_BANDS,
     PALETTE,
@@ -20,10 +24,10 @@ from kohaku_ray.pages.plots import (
     heat_map,
     share_bars,
 )
-from kohaku_ray.pages.sweep_questions import Behind
-from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, row_name, score_of
+from kohaku_ray.pages.sweep_tables import CellRuns, GridPosition, TableGrid, name_cell, row_name, score_of
 from kohaku_ray.pages.text import cut, write_number
-from kohaku_ray.sweep.compare import Comparison, ErrorRate, Run
+from kohaku_ray.sweep.compare import Comparison, ErrorRate, Sweep, SweepRun, error_rates
+from kohaku_ray.values.read import parse_number
 
 MOST_LINES = 8
 """Most lines in a plot; of more, the best are drawn."""
@@ -60,16 +64,16 @@ class ErrorCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class CostPoint:
     """A setting with its cost per question and its score."""
 
-    of: Behind
+    of: CellRuns
     group: str  # colours its point
     cost: float  # mean over its runs
     score: float  # mean over its seeds
 
 
-def table_charts(grid: TableGrid, comparisons: Mapping[Place, Comparison] | None = None) -> list[Chart]:
+def table_charts(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison] | None = None) -> list[Chart]:
     """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis.
 
     Heat maps mark the cells that ``comparisons`` do not tell apart from the best of their column.
@@ -86,11 +90,11 @@ def table_charts(grid: TableGrid, comparisons: Mapping[Place, Comparison] | None
     return drawn
 
 
-def _heat(grid: TableGrid, comparisons: Mapping[Place, Comparison]) -> Chart:
+def _heat(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison]) -> Chart:
     scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
     noisy = {place for place, one in comparisons.items() if is_noise(one)}
 
-    def text(place: Place) -> str:
+    def text(place: GridPosition) -> str:
         return f"{scores[place]:.3f}{f' {LIKE_BEST}' if place in noisy else ''}" if place in scores else "–"
 
     svg = heat_map(
@@ -111,7 +115,7 @@ def is_noise(one: Comparison) -> bool:
     return not one.is_best and low is not None and high is not None and low <= 0 <= high
 
 
-def _noise(comparisons: Mapping[Place, Comparison]) -> str:
+def _noise(comparisons: Mapping[GridPosition, Comparison]) -> str:
     tested = [one for one in comparisons.values() if not one.is_best and one.interval.low is not None]
     n = sum(map(is_noise, tested))
     if not n:
@@ -170,7 +174,7 @@ def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]
     return Chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg)
 
 
-def paid(behind: Sequence[Behind], cost: Callable[[Run], float]) -> list[Paid]:
+def cost_points(behind: Sequence[CellRuns], cost: Callable[[SweepRun], float]) -> list[CostPoint]:
     """List every setting with runs and a cost (of a whole run) that was scored on the questions of most settings."""
     asked = Counter(one.cell.question_ids for one in behind if one.cell.run_ids)
     usual = asked.most_common(1)[0][0] if asked else ()
@@ -179,26 +183,26 @@ def paid(behind: Sequence[Behind], cost: Callable[[Run], float]) -> list[Paid]:
         prices = [cost(run) / max(len(run.predictions), 1) for _, run in one.runs]
         if any(prices) and one.cell.question_ids == usual:
             group = next(iter(one.runs[0][1].facts.values()), _OTHERS)
-            found.append(Paid(one, group, float(np.mean(prices)), score_of(one.cell).mean))
+            found.append(CostPoint(one, group, float(np.mean(prices)), score_of(one.cell).mean))
     return found
 
 
-def stair(points: Sequence[Paid]) -> list[Paid]:
+def pareto_frontier(points: Sequence[CostPoint]) -> list[CostPoint]:
     """Keep the Pareto frontier: settings that score more than all others that cost no more, the cheapest first."""
-    kept: list[Paid] = []
+    kept: list[CostPoint] = []
     for point in sorted(points, key=lambda point: (point.cost, -point.score)):
         if not kept or point.score > kept[-1].score:
             kept.append(point)
     return kept
 
 
-def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
+def cost_chart(points: Sequence[CostPoint], unit: str) -> Chart:
     """Draw scores against costs; at least one point."""
     usual = [name for name, _ in Counter(point.group for point in points).most_common(len(PALETTE) - 1)]
     groups: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         groups.setdefault(point.group if point.group in usual else _OTHERS, []).append((point.cost, point.score))
-    steps = stair(points)
+    steps = pareto_frontier(points)
     said = "; ".join(f"{step.of.names[0]} {step.score:.3f} at {write_number(step.cost)}" for step in steps)
     svg = frontier(
         groups,
@@ -209,3 +213,97 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
     )
     note = "One point per setting, mean over its runs; the line joins those that score more than all that cost no more."
     return Chart(f"Score against {unit}", note, svg)
+
+
+MOST_ROWS = 30
+"""Most labels in a plot of error rates, of each of two facts that vary, the second at most as many as colours."""
+
+MOST_POINTS = 16
+"""Most points in a plot with a legend."""
+
+
+class ErrorClass(NamedTuple):
+    """A class of errors in all runs."""
+
+    name: str
+    n: int
+    share: float  # of all errors
+    note: str  # what the class means
+
+
+def list_classes(sweep: Sweep) -> tuple[ErrorClass, ...]:
+    """Count the classes over all runs, the most frequent first; classes without an error are left out."""
+    given = [answer.error for run in sweep.runs for answer in run.predictions.values()]
+    counts = {name: given.count(name) for name in sweep.metric.classes}
+    n = sum(counts.values())
+    ordered = sorted(counts.items(), key=lambda pair: -pair[1])
+    return tuple(
+        ErrorClass(name, count, count / n, sweep.metric.class_notes.get(name, "")) for name, count in ordered if count
+    )
+
+
+def class_chart(classes: Sequence[ErrorClass]) -> Chart:
+    """Draw each class's share of all errors, of at least one."""
+    said = "; ".join(f"{one.name}: {one.share:.1%}" for one in classes)
+    svg = row_bars(
+        [one.name for one in classes],
+        {"": [one.share for one in classes]},
+        x_label="share of all errors",
+        label=f"Classes of errors. {said}",
+    )
+    return Chart("Classes of errors", "Over the predictions of all runs.", svg)
+
+
+def rate_charts(sweep: Sweep) -> Iterator[Chart]:
+    """Draw error rates by the facts that differ among the runs, and wrong values against wrong references by each."""
+    facts = dict.fromkeys(fact for run in sweep.runs for fact in run.facts)
+    rates = {fact: found for fact in facts if len(found := error_rates(sweep, fact)) > 1}
+    if rates:
+        yield _rate_bars(sweep, list(rates))
+    both = scored_parts(sweep.metric)[:2]
+    if len(both) == 2:
+        for fact, found in rates.items():
+            yield _rate_points(sweep.metric, fact, found, both)
+
+
+def scored_parts(metric: Metric) -> list[str]:
+    """Name the parts of a score that count, those with the greatest weight first."""
+    weighed = [name for name, part in metric.parts.items() if part.weight]
+    return sorted(weighed, key=lambda name: -metric.parts[name].weight)
+
+
+def _rate_bars(sweep: Sweep, facts: Sequence[str]) -> Chart:
+    first, *more = facts
+    second = next((fact for fact in more if len(error_rates(sweep, fact)) <= len(PALETTE)), None)
+    shown = (first,) if second is None else (first, second)
+    found = {rate.labels: rate.score for rate in error_rates(sweep, *shown)}
+    rows = [rate.labels[0] for rate in error_rates(sweep, first)][:MOST_ROWS]
+    columns = [rate.labels for rate in error_rates(sweep, second)] if second else [()]
+    series = {
+        f"{second} = {column[0]}" if column else "": [found.get((row, *column), math.nan) for row in rows]
+        for column in columns
+    }
+    said = "; ".join(f"{', '.join(labels)}: {rate:.1%}" for labels, rate in found.items())
+    names = " and ".join(shown)
+    label = cut(f"Error rate by {names}. {said}", _SAID_CHARS)
+    svg = row_bars(rows, series, x_label="error rate (1 − score)", y_label=first, label=label)
+    return Chart(f"Error rate by {names}", "1 − score, mean over the runs.", svg)
+
+
+def _rate_points(metric: Metric, fact: str, rates: Sequence[ErrorRate], parts: Sequence[str]) -> Chart:
+    value, refs = (metric.label(name) for name in parts)
+    shown = sorted(rates, key=lambda rate: rate.score)[:MOST_POINTS]
+    points = {}
+    for rate in (rate for rate in rates if rate in shown):
+        [label] = rate.labels
+        name = label if parse_number(label) is None else f"{fact} = {label}"
+        points[name] = rate.parts[parts[1]], rate.parts[parts[0]]
+    said = "; ".join(f"{name}: {value} {y:.1%}, {refs} {x:.1%}" for name, (x, y) in points.items())
+    svg = named_points(
+        points,
+        x_label=f"{refs} wrong (1 − mean)",
+        y_label=f"{value} wrong (1 − mean)",
+        label=cut(f"Errors of {value} against {refs} by {fact}. {said}", _SAID_CHARS),
+    )
+    left_out = f" The {len(points)} best of {len(rates)}." if len(points) < len(rates) else ""
+    return Chart(f"Errors of {value} against {refs} by {fact}", f"Mean over the runs.{left_out}", svg)

@@ -1,54 +1,61 @@
-"""The page of a sweep: tables with their statistics, plots, costs, errors, and the questions behind them."""
+"""The page of a sweep: tables with their statistics, plots, costs, errors, and the questions behind them, packed."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.pages.error_rates import class_chart, list_classes, rate_charts, scored_parts
 from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
 from kohaku_ray.pages.sweep_charts import (
     ErrorCounts,
+    class_chart,
     cost_chart,
+    cost_points,
     error_chart,
-    paid,
-    stair,
+    list_classes,
+    pareto_frontier,
+    rate_charts,
+    scored_parts,
     table_charts,
 )
-from kohaku_ray.pages.sweep_questions import Behind, behind_figures, write_questions
-from kohaku_ray.pages.sweep_stats import (
-    Row,
+from kohaku_ray.pages.sweep_tables import (
+    CellRuns,
+    RowLabels,
     TableStats,
+    as_csv,
+    as_latex,
+    as_markdown,
     compute_sweep_stats,
     footnotes,
+    groups_csv,
     head,
     legend,
+    list_cell_runs,
     name_cell,
+    score_field,
     score_of,
-    shown,
     sweep_verdict,
     table_verdict,
     write_measure,
     write_rank,
 )
-from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv
-from kohaku_ray.pages.text import write_number
+from kohaku_ray.pages.text import cut, visible, write_number
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import (
     Comparison,
-    Run,
     Sweep,
     SweepAnswer,
+    SweepCell,
     SweepQuestion,
-    TableCell,
+    SweepRun,
     by_number,
     error_rates,
 )
@@ -66,7 +73,7 @@ class Example:
 
     question: SweepQuestion
     given: SweepAnswer
-    run: Run
+    run: SweepRun
 
 
 def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
@@ -99,7 +106,7 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
 
 def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
-    behind, error_classes = behind_figures(sweep), list_classes(sweep)
+    behind, error_classes = list_cell_runs(sweep), list_classes(sweep)
     environment = page_environment()
     environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
@@ -140,7 +147,7 @@ def _table_block(stats: TableStats, at: int) -> dict[str, Any]:
         "n_finished": sum(cell.state == "finished" for cell in grid.cells.values()),
         "head": head(stats),
         "rows": [
-            (row, [shown(stats, (row, column)) for column in grid.columns], write_rank(stats.average.get(row)))
+            (row, [score_field(stats, (row, column)) for column in grid.columns], write_rank(stats.average.get(row)))
             for row in grid.rows
         ],
         "measures": measures,
@@ -160,7 +167,7 @@ def _best(stats: TableStats) -> str:
     return f"{score_of(cell).write()} at {name_cell(stats.table, cell)}"
 
 
-def _statistics(stats: TableStats, column: str) -> Iterator[tuple[Row, list[str], str]]:
+def _statistics(stats: TableStats, column: str) -> Iterator[tuple[RowLabels, list[str], str]]:
     """Labels, figures and remarks of each scored cell of a column."""
     for row in stats.grid.rows:
         one = stats.comparisons.get((row, column))
@@ -178,7 +185,7 @@ def _statistics_head(metric: Metric) -> tuple[str, ...]:
     )
 
 
-def _figures(one: Comparison, cell: TableCell, rank: float, between: tuple[float, float] | None) -> list[str]:
+def _figures(one: Comparison, cell: SweepCell, rank: float, between: tuple[float, float] | None) -> list[str]:
     low, high = one.interval.low, one.interval.high
     return [
         score_of(cell).write(),
@@ -204,13 +211,13 @@ def _p(p: float | None) -> str:
     return "" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def _costs(behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> dict[str, Any] | None:
-    points = paid(behind, cost)
+def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], float]) -> dict[str, Any] | None:
+    points = cost_points(behind, cost)
     if not points:
         return None
     steps = [
         (at, step.of.names[0], step.of.anchor, write_number(step.cost), f"{step.score:.3f}")
-        for at, step in enumerate(stair(points), 1)
+        for at, step in enumerate(pareto_frontier(points), 1)
     ]
     n_left_out = sum(bool(one.cell.run_ids) for one in behind) - len(points)
     return {"unit": unit, "chart": cost_chart(points, unit), "steps": steps, "n_left_out": n_left_out}
@@ -229,7 +236,7 @@ def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
 
 def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:
     """Count the classes by a fact of the runs, or over all runs; numbers ascend, other labels keep their order."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[SweepRun]] = {}
     for run in sweep.runs:
         if fact is None or fact in run.facts:
             groups.setdefault("all runs" if fact is None else run.facts[fact], []).append(run)
@@ -259,3 +266,94 @@ def examples(sweep: Sweep) -> dict[str, list[Example]]:
                 into.setdefault(question_id, Example(asked[question_id], given, run))
                 had.add(name)
     return {name: list((of_class | spare[name] | of_class).values())[:N_EXAMPLES] for name, of_class in found.items()}
+
+
+QUESTIONS_SHOWN = (2000, 1000, 500, 200, 100, 50, 20, 0)
+"""Questions shown per cell; the next number is used when the page has no room."""
+
+MOST_SEEDS = 10
+"""Most seeds whose values are shown."""
+
+_TEXT_CHARS, _VALUE_CHARS, _NAME_CHARS, _ID_CHARS = 160, 60, 200, 40
+_BLANK = '<span class="dim">blank</span>'
+
+
+def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[CellRuns], room: int) -> str:
+    """Write the questions behind every figure as HTML: an entry each, and what they show when opened, packed.
+
+    The whole has at most ``room`` bytes, unless the cells' names alone need more.
+    """
+    asked = {one.question_id: _asked(one) for one in questions}
+    most = max((len(one.cell.question_ids) for one in behind), default=0)
+    text = ""
+    for limit in [limit for limit in QUESTIONS_SHOWN if limit < most or limit == QUESTIONS_SHOWN[0]]:
+        packed = Packed()
+        entries = []
+        for one in behind:
+            entries.append(_entry(one, asked, limit, packed))
+            if packed.n_bytes > room and limit:
+                break
+        text = "".join([*entries, packed.elements()])
+        if len(text.encode()) <= room:
+            break
+    return text
+
+
+def safe(text: str, n_chars: int) -> str:
+    """Make an untrusted text part of the page: cut, visible, escaped."""
+    return f"<bdi>{escape(visible(cut(text, n_chars)))}</bdi>"
+
+
+def _entry(one: CellRuns, asked: Mapping[str, str], limit: int, packed: Packed) -> str:
+    n, score = min(limit, len(one.cell.question_ids)), score_of(one.cell).write()
+    left_out = _left_out(one, n) if n < len(one.cell.question_ids) else ()
+    part = packed.add("".join([*_facts(one), *left_out, *(_rows(one, asked, n) if n else ())]))
+    return (
+        f'<details class="card"><summary>{safe(one.names[0], _NAME_CHARS)} <b>{score}</b></summary>'
+        f'<div class="body" id="{one.anchor}" data-chunk="{part.chunk}" data-part="{part.at}"></div></details>\n'
+    )
+
+
+def _facts(one: CellRuns) -> Iterator[str]:
+    if len(one.names) > 1:
+        yield f'<p class="dim small">The same setting as {safe("; ".join(one.names[1:]), 3 * _NAME_CHARS)}</p>'
+    if one.runs:
+        named = (f"<code>{safe(run.path or run.run_id, _NAME_CHARS)}</code> (seed {run.seed})" for _, run in one.runs)
+        yield f'<p class="small">Runs: {", ".join(named)}</p>'
+
+
+def _left_out(one: CellRuns, n: int) -> Iterator[str]:
+    n_all = len(one.cell.question_ids)
+    which = f"The first {n:,} of {n_all:,} questions" if n else f"None of {n_all:,} questions"
+    rest = " The runs' directories hold all of them." if one.runs else ""
+    yield f'<p class="note small">{which}: the page has no room for more.{rest}</p>'
+
+
+def _rows(one: CellRuns, asked: Mapping[str, str], n: int) -> Iterator[str]:
+    runs, cell = one.runs[:MOST_SEEDS], one.cell
+    given = "".join(f"<th>seed {run.seed}</th>" for _, run in runs) or '<th class="n">right</th>'
+    yield '<div class="scroll"><table class="asked"><thead><tr><th>id</th><th>question</th><th>truth</th>'
+    yield f'{given}<th class="n">score</th></tr></thead><tbody>'
+    right, right_share, scores = cell.right.tolist(), cell.right.mean(axis=0).tolist(), cell.by_question.tolist()
+    for at, question_id in enumerate(cell.question_ids[:n]):
+        yield asked.get(question_id) or f"<tr><th>{safe(question_id, _ID_CHARS)}</th><td></td><td></td>"
+        for seed, run in runs:
+            yield f'<td class="{"right" if right[seed][at] > 0.5 else "wrong"}">{_given(run, question_id)}</td>'
+        if not runs:
+            yield f'<td class="n">{right_share[at]:.3f}</td>'
+        yield f'<td class="n">{scores[at]:.3f}</td></tr>\n'
+    yield "</tbody></table></div>"
+
+
+def _given(run: SweepRun, question_id: str) -> str:
+    prediction = run.predictions.get(question_id)
+    if prediction is None:
+        return ""
+    return _BLANK if is_blank(prediction.answer_value) else safe(prediction.answer_value, _VALUE_CHARS)
+
+
+def _asked(one: SweepQuestion) -> str:
+    """Begin a question's row, which is the same for every figure."""
+    unit = "" if is_blank(one.answer_unit) else f" {safe(one.answer_unit, _VALUE_CHARS)}"
+    truth = _BLANK if is_blank(one.answer_value) else f"{safe(one.answer_value, _VALUE_CHARS)}{unit}"
+    return f"<tr><th>{safe(one.question_id, _ID_CHARS)}</th><td>{safe(one.text, _TEXT_CHARS)}</td><td>{truth}</td>"

@@ -28,11 +28,21 @@ from kohaku_ray.run.scoring import scores_of
 from kohaku_ray.run.sources import resolve
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.run.tracking import Exported, export, is_tracked, track
-from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell, group_scores
+from kohaku_ray.sweep.compare import (
+    Axis,
+    State,
+    Sweep,
+    SweepAnswer,
+    SweepCell,
+    SweepQuestion,
+    SweepRun,
+    SweepTable,
+    group_scores,
+)
 from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.paper import model_name, with_paper
-from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
+from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import ensembles, files_of, outlook, pool_of
 
 
@@ -40,7 +50,7 @@ from kohaku_ray.sweep.study import ensembles, files_of, outlook, pool_of
 class _Read:
     """The contents of one finished run."""
 
-    run: Run  # as the page shows it
+    run: SweepRun  # as the page shows it
     scores: tuple[QuestionScore, ...]  # in the truth's order
     measures: Mapping[str, float]  # means over its answers: all that a table may show beside the score
     by_question: pl.DataFrame  # the system's measures: one row per question, with its ``question_id``
@@ -48,7 +58,7 @@ class _Read:
 
 
 def collect(
-    plan: Plan,
+    plan: SweepPlan,
     failed: Mapping[str, str],
     skipped: Mapping[str, str] | None = None,
     spending: Sequence[str] = (),
@@ -125,7 +135,7 @@ class _Missing:
 class _Reader:
     """Reads runs and truths, each file once."""
 
-    def __init__(self, plan: Plan, metric: Metric) -> None:
+    def __init__(self, plan: SweepPlan, metric: Metric) -> None:
         self.metric = metric
         self._shown = {name for table in plan.tables for name in table.table.show}
         self.truths: dict[tuple[str, int | None], Submission] = {}
@@ -171,7 +181,7 @@ class _Reader:
             for key, row in submission.rows.items()
             if key in truth.rows
         }
-        run = Run(
+        run = SweepRun(
             run_id=run_id,
             path=directory.path,
             seed=config.seed,
@@ -205,7 +215,7 @@ class _Reader:
         return derived_measures(trace, self._nodes[config.index.path], config, sorted(names))
 
     def _shown_of(
-        self, run: Run, scores: Sequence[QuestionScore], directory: RunDirectory, truth: Submission
+        self, run: SweepRun, scores: Sequence[QuestionScore], directory: RunDirectory, truth: Submission
     ) -> dict[str, float]:
         """Return the measures that some table shows and no system gives."""
         n_answers = max(run.n_answers, 1)
@@ -221,7 +231,7 @@ def _models(config: Config) -> str:
     return ", ".join(dict.fromkeys(map(model_name, config.answering_models.values())))
 
 
-def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
+def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> SweepTable:
     table = planned.table
     cells = [_cell(cell, read, why, metric) for cell in planned.cells]
     axes = _axes(table)
@@ -230,17 +240,19 @@ def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metr
         name = " · ".join(axis.name for axis in axes)
         cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
         axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
-    return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show), spread=table.spread)
+    return SweepTable(
+        table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show), spread=table.spread
+    )
 
 
 def _axes(table: TableConfig) -> tuple[Axis, ...]:
     return tuple(Axis(name, labels) for name, labels in table.labels().items())
 
 
-def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> TableCell:
+def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> SweepCell:
     there = {seed: read[run_id] for seed, run_id in cell.runs.items() if run_id in read}
     if not there:
-        return TableCell(cell.cell_id, cell.at, *why.of(cell))
+        return SweepCell(cell.cell_id, cell.at, *why.of(cell))
     missing = [run_id for run_id in cell.runs.values() if run_id not in read]
     runs = list(there.values())
     scores = [{score.question_id: score for score in one.scores} for one in runs]
@@ -250,7 +262,7 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         for name in metric.parts
     }
     unanswerable = [scores[0][key].unanswerable for key in common]
-    return TableCell(
+    return SweepCell(
         cell_id=cell.cell_id,
         at=cell.at,
         state="partial" if missing else "finished",
@@ -272,11 +284,11 @@ def _question_measures(runs: Sequence[_Read], questions: Sequence[str]) -> dict[
     return {name: means[name].to_numpy() for name in means.columns}
 
 
-def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) -> Table:
+def _studied(planned: PlannedTable, plan: SweepPlan, reader: _Reader, why: _Missing) -> SweepTable:
     """Score ensembles of recorded members: every size and rule at once, over the same subsamples."""
     table, pool_config = planned.table, planned.table.pool
     assert pool_config is not None
-    cells = [TableCell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
+    cells = [SweepCell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
     notes: tuple[str, ...] = ()
     live = [place for place, cell in enumerate(planned.cells) if not cell.reason]
     if reader.metric.marks is None:
@@ -293,10 +305,10 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
         what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
         notes = (what, *outlook(members, reader.metric), *members.notes)
     title = table.title or table.name
-    return Table(table.name, title, _axes(table), tuple(cells), repeats="subsamples", notes=notes)
+    return SweepTable(table.name, title, _axes(table), tuple(cells), repeats="subsamples", notes=notes)
 
 
-def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
+def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
     keys = [key for one in read.values() for key in one.keys]
     n_distinct = len(set(keys))
     notes = []
@@ -316,7 +328,7 @@ def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
     return notes
 
 
-def _provenance(plan: Plan) -> dict[str, str]:
+def _provenance(plan: SweepPlan) -> dict[str, str]:
     import pyarrow
 
     sweep = plan.loaded.sweep
@@ -395,7 +407,7 @@ def recall_measures(trace: pl.DataFrame, truth: Submission) -> dict[str, float]:
     return {f"{RECALL}{step}": float(by_step[step].drop_nulls().to_numpy().mean()) for step in kept}
 
 
-def track_sweep(plan: Plan, files: Sequence[str], figures: Mapping[str, float]) -> list[str]:
+def track_sweep(plan: SweepPlan, files: Sequence[str], figures: Mapping[str, float]) -> list[str]:
     """Export the finished runs of a sweep that were not exported before; with them the sweep's tables and its page.
 
     Args:

@@ -63,7 +63,7 @@ class SweepAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SweepRun:
     """One finished run: one setting under one seed. Cells of several tables may share a run."""
 
     run_id: str  # digest of the setting and its seed
@@ -78,7 +78,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class TableCell:
+class SweepCell:
     """One setting of a table, over its seeds (or over the subsamples of a pool)."""
 
     cell_id: str  # digest of the setting without the seed: equal in every table and every sweep
@@ -131,15 +131,15 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SweepTable:
     """Cells shown together; the last axis makes the columns, combinations of the others the rows."""
 
     name: str  # unique in the sweep, fit for a file's name
     title: str
     axes: tuple[Axis, ...]
-    cells: tuple[TableCell, ...]  # every combination there is, in order
+    cells: tuple[SweepCell, ...]  # every combination there is, in order
     repeats: Literal["seeds", "subsamples"] = "seeds"  # what a cell is repeated over
-    show: tuple[str, ...] = ()  # names of ``TableCell.measures`` that are tabulated beside the score
+    show: tuple[str, ...] = ()  # names of ``SweepCell.measures`` that are tabulated beside the score
     spread: Literal["seeds", "questions"] = "seeds"  # what the standard deviation of those measures is over
     notes: tuple[str, ...] = ()  # such as axis values that were skipped, and why
 
@@ -158,9 +158,9 @@ class Sweep:
 
     name: str  # of its directory
     title: str
-    tables: tuple[Table, ...]  # in the order they are shown
+    tables: tuple[SweepTable, ...]  # in the order they are shown
     questions: tuple[SweepQuestion, ...]  # of all runs, in order
-    runs: tuple[Run, ...]  # every finished run once, in order
+    runs: tuple[SweepRun, ...]  # every finished run once, in order
     metric: Metric
     notes: tuple[str, ...] = ()  # about the whole sweep
     provenance: Mapping[str, str] = field(default_factory=dict)  # versions, files and digests, by name
@@ -198,7 +198,7 @@ class Comparison:
         return stars(self.welch.p)
 
 
-def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
+def compare_column(cells: Sequence[SweepCell]) -> list[Comparison]:
     """Compare every scored cell of a column with the best, which has the highest mean on its own questions.
 
     Raises:
@@ -220,7 +220,7 @@ def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     ]
 
 
-def select_best(cells: Sequence[TableCell], metric: Metric | None = None) -> Selection | None:
+def select_best(cells: Sequence[SweepCell], metric: Metric | None = None) -> Selection | None:
     """Describe the selection of the best distinct cell; cells with other questions than most are left out.
 
     Args:
@@ -240,7 +240,7 @@ def select_best(cells: Sequence[TableCell], metric: Metric | None = None) -> Sel
     return select(scores, metric.ends if metric else (0.0, 1.0), len(scored) - len(kept))
 
 
-def _compare(cell: TableCell, best: TableCell) -> Comparison:
+def _compare(cell: SweepCell, best: SweepCell) -> Comparison:
     mean, sd = mean_sd(cell.scores)
     mine, theirs = _common(cell, best)
     about = (cell.cell_id, mean, sd, len(cell.question_ids), len(cell.seeds), mine.size)
@@ -256,7 +256,7 @@ def _compare(cell: TableCell, best: TableCell) -> Comparison:
     return Comparison(*about, *tests)
 
 
-def _common(cell: TableCell, best: TableCell) -> tuple[I64, I64]:
+def _common(cell: SweepCell, best: SweepCell) -> tuple[I64, I64]:
     """Columns in each of the questions that both have, in the best's order."""
     place = {question_id: i for i, question_id in enumerate(cell.question_ids)}
     pairs = [(place[key], i) for i, key in enumerate(best.question_ids) if key in place]
@@ -264,7 +264,7 @@ def _common(cell: TableCell, best: TableCell) -> tuple[I64, I64]:
     return found[:, 0], found[:, 1]
 
 
-def _checked(cell: TableCell) -> TableCell:
+def _checked(cell: SweepCell) -> SweepCell:
     wrong = np.argwhere(~np.isfinite(cell.total))
     if wrong.size:
         seed, question = wrong[0]
@@ -321,7 +321,7 @@ def no_groups(by: str, header: Sequence[str]) -> str:
 
 
 def group_scores(
-    by: str, tables: Sequence[Table], truths: Sequence[Submission], metric: Metric
+    by: str, tables: Sequence[SweepTable], truths: Sequence[Submission], metric: Metric
 ) -> tuple[SweepGroups | None, tuple[str, ...]]:
     """Score every distinct setting on each group of the questions; returns the scores, and notes for the reader.
 
@@ -331,7 +331,7 @@ def group_scores(
     named = [truth for truth in truths if by in truth.header]
     label = {key: one for truth in named for key, one in zip(truth.rows, labels_of(truth, by), strict=True)}
     is_blank = {key: metric.unanswerable(row) for truth in named for key, row in truth.rows.items()}
-    cells: dict[str, tuple[str, TableCell]] = {}
+    cells: dict[str, tuple[str, SweepCell]] = {}
     for table in tables:
         for cell in table.cells:
             if cell.is_scored and all(key in label for key in cell.question_ids):
@@ -352,7 +352,7 @@ def group_scores(
     return SweepGroups(tuple(name for name, _ in kept), split_of(by, scores)), notes if left_out else ()
 
 
-def _score(cell: TableCell, at: Sequence[int], blank: np.ndarray, metric: Metric) -> Score:
+def _score(cell: SweepCell, at: Sequence[int], blank: np.ndarray, metric: Metric) -> Score:
     parts: Mapping[str, np.ndarray] = {name: part[:, at] for name, part in cell.parts.items()}
     total = metric.shares(parts, blank[at])
     return Score(float(total.mean()), {name: float(part.mean()) for name, part in parts.items()}, len(at), 0)

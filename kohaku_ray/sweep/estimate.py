@@ -25,7 +25,7 @@ from kohaku_ray.run.tracking import settings_of
 from kohaku_ray.sweep.compare import no_groups
 from kohaku_ray.sweep.load import DECIDE_NOTHING, MEMBERS, VOTE, PoolConfig
 from kohaku_ray.sweep.paper import paper_lines
-from kohaku_ray.sweep.plan import Plan, PlannedTable, is_there, truth_of_sweep
+from kohaku_ray.sweep.plan import PlannedTable, SweepPlan, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import files_of, strata_of
 
 _SILENT = (
@@ -37,7 +37,7 @@ _VOTE = ("ensemble.vote.strategy", "ensemble.vote.ignore_blank", "ensemble.vote.
 _SHOWN = (_ANSWERS, _TEMPERATURE, _CAPTIONS, "index.encoder.model", "index.encoder.dim", MEMBERS, *_VOTE)
 
 
-def fixed_lines(plan: Plan) -> list[str]:
+def fixed_lines(plan: SweepPlan) -> list[str]:
     """List what each table with a cell that can be run holds fixed, a line each.
 
     Shown are generator, encoder, ensemble size and vote rule, the keys of the sweep's own base and of its ``set``, and
@@ -46,7 +46,7 @@ def fixed_lines(plan: Plan) -> list[str]:
     return [line for table in plan.tables if (line := _line(plan, table))]
 
 
-def _line(plan: Plan, planned: PlannedTable) -> str:
+def _line(plan: SweepPlan, planned: PlannedTable) -> str:
     configs, pool = list(planned.configs.values()), planned.table.pool
     if not configs:
         return ""
@@ -72,7 +72,7 @@ def _defaults_of(system: str) -> dict[str, str]:
     return {}
 
 
-def _repeated(plan: Plan, pool: PoolConfig | None) -> list[str]:
+def _repeated(plan: SweepPlan, pool: PoolConfig | None) -> list[str]:
     """Say over what a table's cells are repeated: seeds, or recorded members."""
     if pool is None:
         return [counted(len(plan.loaded.sweep.seeds), "seed")]
@@ -101,7 +101,7 @@ def _model(name: str, deployment: Deployment) -> str:
     return f"{name} ({model})" if model else name
 
 
-Recorded = Callable[[str], AbstractSet[str]]
+RecordedKeys = Callable[[str], AbstractSet[str]]
 """Reads the keys of the ledger at a path."""
 
 
@@ -124,7 +124,7 @@ class Estimate:
         return (self.n_opening + self.n_answers) / self.n_asked if self.n_asked else 1.0
 
 
-def estimate(plan: Plan, recorded: Recorded) -> Estimate:
+def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
     """Count a sweep's model calls without making one; ``recorded`` reads the keys of a ledger.
 
     Opening calls are counted by their keys. The prompts of answers depend on their replies, so answers are counted by
@@ -209,7 +209,7 @@ def _sampled(config: Config, role: str) -> dict[str, Any]:
     return {**asdict(played), "model": model_parts(config.models[played.model])}
 
 
-def describe_plan(plan: Plan, recorded: Recorded) -> str:
+def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
     """Describe what a sweep will do, for ``--dry-run``; arguments as in ``estimate``.
 
     Raises:
@@ -241,14 +241,14 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
     return "\n".join(lines).lstrip()
 
 
-def _no_groups(plan: Plan, by: str) -> str:
+def _no_groups(plan: SweepPlan, by: str) -> str:
     """Say that no gold answers have the column by which scores are grouped; empty if some have it."""
     configs = {repr(config.questions): config for config in plan.configs}.values()
     headers = [truth_of_sweep(config, find_metric(config.metrics[0])).header for config in configs]
     return "" if any(by in header for header in headers) else no_groups(by, headers[0])
 
 
-def missing_lines(plan: Plan) -> list[str]:
+def missing_lines(plan: SweepPlan) -> list[str]:
     """Name the preferred presets that are left out and the cells that are skipped, each reason once."""
     reasons: dict[str, list[str]] = {}
     for table in plan.tables:

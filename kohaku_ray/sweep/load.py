@@ -63,14 +63,16 @@ class LoadedSweep:
 
     sweep: SweepConfig
     where: str  # the file, for messages
-    compose: Callable[[tuple[str, ...]], Values]  # the base on some preferred presets; command line and ``set`` win
-    presets: Mapping[str, Values] = field(default_factory=dict)  # values of those that tables and cells name
+    compose: Callable[
+        [tuple[str, ...]], SweepValues
+    ]  # the base on some preferred presets; command line and ``set`` win
+    presets: Mapping[str, SweepValues] = field(default_factory=dict)  # values of those that tables and cells name
     own: tuple[str, ...] = ()  # keys that the sweep's own base and its ``set`` give
     left_out: frozenset[str] = frozenset()  # preferred presets that are not used
     published: LoadedSweep | None = None  # the same without the command line, and with the models its presets name
 
     @property
-    def base(self) -> Values:
+    def base(self) -> SweepValues:
         """Plain values under every cell of a table that prefers nothing of its own."""
         return self.compose(self._used(self.sweep.prefer))
 
@@ -126,7 +128,7 @@ def load_sweep(
         raise ConfigError(f"{file}: seed is set, but every cell is run with each of the sweep's seeds: set those")
 
     @functools.cache
-    def compose(preferred: tuple[str, ...]) -> Values:
+    def compose(preferred: tuple[str, ...]) -> SweepValues:
         values = read_values([*sweep.base, *preferred, *base], beside=str(file))
         for key, value in sweep.set.items():
             put(values, key, value, where=str(file))
@@ -135,8 +137,8 @@ def load_sweep(
         return values
 
     @functools.cache
-    def publish(preferred: tuple[str, ...]) -> Values:
-        values: Values = as_written(read_values([*sweep.base, *preferred], beside=str(file)))
+    def publish(preferred: tuple[str, ...]) -> SweepValues:
+        values: SweepValues = as_written(read_values([*sweep.base, *preferred], beside=str(file)))
         for key, value in sweep.set.items():
             put(values, key, value, where=str(file))
         return values
@@ -170,7 +172,7 @@ def _find(path: str, *first: Path) -> Path:
     )
 
 
-def _whole(file: Path) -> Values:
+def _whole(file: Path) -> SweepValues:
     """Read a sweep; the names of other sweeps among its tables are replaced by their tables."""
     values = _read(file)
     if "tables" not in values:
@@ -192,21 +194,21 @@ def _tables_of(name: str, beside: Path) -> list[Any]:
     return list(_of_one_table(inner, file)["tables"])
 
 
-def _of_one_table(values: Values, file: Path) -> Values:
+def _of_one_table(values: SweepValues, file: Path) -> SweepValues:
     """Turn a file with axes and no tables into a sweep of one table: its keys are among the sweep's."""
     own = {key: value for key, value in values.items() if key in TableConfig.model_fields}
     rest = {key: value for key, value in values.items() if key not in own or key in ("title", "prefer")}
     return {"output": f"runs/sweeps/{file.stem}", **rest, "tables": [{"name": file.stem, **own}]}
 
 
-def _read(file: Path) -> Values:
+def _read(file: Path) -> SweepValues:
     values = parse_file(file, directory_of(file))
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `axes:`")
     return values
 
 
-def _validated(values: Values, where: str) -> SweepConfig:
+def _validated(values: SweepValues, where: str) -> SweepConfig:
     fields = {*SweepConfig.model_fields, *TableConfig.model_fields}
     for key in values:
         if key in {*Config.model_fields, *system_names()} and key not in fields:
@@ -268,7 +270,7 @@ MEMBERS, VOTE = "ensemble.members", "ensemble.vote."
 WITH = "with"
 """Stands for a key in a table's or a cell's settings: presets, such as ``models/ollama``, that lie under its keys."""
 
-Values = dict[str, Any]
+SweepValues = dict[str, Any]
 
 
 class PoolConfig(Section):
@@ -567,7 +569,7 @@ class Setting:
     values: Mapping[str, Any]  # by dotted key
 
 
-def choices_of(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Values]]:
+def choices_of(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, SweepValues]]:
     """Return an axis's labels, each with the keys it sets."""
     if not isinstance(values, Mapping):
         return [(label_of(value), {name: value}) for value in values]

@@ -15,9 +15,9 @@ from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.records import digest
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.summary import counted
-from kohaku_ray.sweep.compare import Table
+from kohaku_ray.sweep.compare import SweepTable
 from kohaku_ray.sweep.load import DECIDE_NOTHING, PaperConfig, figures_in
-from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, truth_of_sweep
+from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, truth_of_sweep
 
 WATTBOT = "cae5b03d25e03ef4"
 """Digest of the ids of WattBot's 41 training questions, which the paper's tables are over."""
@@ -36,12 +36,12 @@ _QWEN_VL = re.compile(r"qwen.*vl", re.IGNORECASE)  # the paper does not say whic
 _ENCODER_ELSEWHERE = {"model", "revision", "device", "batch_tokens", "trust_remote_code"}
 
 
-def paper_lines(plan: Plan) -> list[str]:
+def paper_lines(plan: SweepPlan) -> list[str]:
     """Say of every table of the paper which cells have its setting, and what differs in the others; a line each."""
     return [f"{planned.table.name}: {line}" for planned in plan.tables for line in _compared(plan, planned)[1]]
 
 
-def with_paper(plan: Plan, planned: PlannedTable, table: Table) -> Table:
+def with_paper(plan: SweepPlan, planned: PlannedTable, table: SweepTable) -> SweepTable:
     """Put the paper's figures beside the cells that have its setting, and what differs in the others into the notes."""
     figures, lines = _compared(plan, planned)
     cells = (replace(cell, paper=of_cell) for cell, of_cell in zip(table.cells, figures, strict=True))
@@ -54,7 +54,7 @@ def model_name(deployment: Deployment) -> str:
     return name if deployment.adapter is None else adapted(name, deployment.adapter)
 
 
-def _compared(plan: Plan, planned: PlannedTable) -> tuple[list[Mapping[str, float]], list[str]]:
+def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str, float]], list[str]]:
     """Return the paper's figures of every cell, none where its setting is another, and what is to be said of them."""
     table, cells, published = planned.table, planned.cells, plan.loaded.published
     shown: list[Mapping[str, float]] = [{} for _ in cells]

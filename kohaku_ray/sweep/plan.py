@@ -46,7 +46,7 @@ class PlannedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """A resolved sweep."""
 
     loaded: LoadedSweep
@@ -76,7 +76,7 @@ class Plan:
         return {run_id: config for run_id, config in self.runs.items() if not is_finished(config.run)}
 
 
-def plan_sweep(loaded: LoadedSweep) -> Plan:
+def plan_sweep(loaded: LoadedSweep) -> SweepPlan:
     """Resolve every cell; a cell that cannot be run keeps the reason.
 
     Raises:
@@ -87,7 +87,7 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
     planner = _Planner(loaded)
     tables = tuple(planner.table(table) for table in loaded.sweep.tables)
     notes += filter(None, dict.fromkeys(map(preferred_note, planner.indexes.values())))
-    plan = Plan(loaded, tables, planner.runs, planner.indexes, tuple(notes))
+    plan = SweepPlan(loaded, tables, planner.runs, planner.indexes, tuple(notes))
     for config in plan.configs:
         planner.check_truth(config)
     cells = [cell for table in tables for cell in table.cells]

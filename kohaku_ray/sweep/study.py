@@ -19,7 +19,7 @@ from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.index.arrays import Mask
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.sweep.compare import TableCell
+from kohaku_ray.sweep.compare import SweepCell
 from kohaku_ray.sweep.load import PoolConfig
 from kohaku_ray.values.read import is_blank
 
@@ -38,9 +38,9 @@ class Members:
     notes: tuple[str, ...]  # for the reader
 
 
-def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, metric: Metric) -> dict[int, TableCell]:
+def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, metric: Metric) -> dict[int, SweepCell]:
     """Score cells of a table, by their places; all rules of one size together."""
-    found: dict[int, TableCell] = {}
+    found: dict[int, SweepCell] = {}
     rows = members.truth.rows
     unanswerable = [metric.unanswerable(row) for row in rows.values()]
     by_size: dict[int, list[int]] = {}
@@ -48,7 +48,7 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
         if config.ensemble.vote.compat is None:
             by_size.setdefault(config.ensemble.members, []).append(place)
         else:
-            found[place] = TableCell("", {}, "skipped", "vote.compat counts string by string, which no study does")
+            found[place] = SweepCell("", {}, "skipped", "vote.compat counts string by string, which no study does")
     for size, places in by_size.items():
         rules = [rule_of(configs[place].ensemble.vote) for place in places]
         try:
@@ -57,13 +57,13 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
             reason = str(error)
             if n == "all" and size <= members.pool.n_members:
                 reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
-            found |= {place: TableCell("", {}, "skipped", reason) for place in places}
+            found |= {place: SweepCell("", {}, "skipped", reason) for place in places}
             continue
         for at, place in enumerate(places):
             marks = {name: parts[name][at].T for name in metric.parts}
             total = metric.shares(marks, unanswerable)
             seeds = tuple(range(len(total)))
-            found[place] = TableCell("", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all")
+            found[place] = SweepCell("", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all")
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kohaku_ray.evaluation.submissions import SubmissionRow
 from kohaku_ray.evaluation.wattbot import WATTBOT
-from kohaku_ray.sweep.compare import Axis, Run, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
+from kohaku_ray.sweep.compare import Axis, Sweep, SweepAnswer, SweepCell, SweepQuestion, SweepRun, SweepTable
 
 HOSTILE = "<script>alert(1)</script>\"' | \\textbf{x} $\\x$ 50 % a_b & #1 ~ ^ `c` *d* \u202e\x00{{ 7*7 }}</td></style>"
 REASON = "retriever.index.encoder names jinaai/jina-embeddings-v4 | which is not on this machine: 50 % & <b>"
@@ -61,7 +61,7 @@ class Maker:
             run_ids.append(run_id)
             k = int(at.get("k", 16))
             predictions = {question.question_id: pair[0] for question, pair in zip(self.questions, pairs, strict=True)}
-            self.runs[run_id] = Run(
+            self.runs[run_id] = SweepRun(
                 run_id,
                 f"runs/sweep/{run_id}",
                 seed,
@@ -71,7 +71,7 @@ class Maker:
                 round(0.4 * k * len(self.questions) * (0.5 + skill), 3),
             )
         scored = {name: np.array([part[at] for part in parts]) for at, name in enumerate(WATTBOT.parts)}
-        return TableCell(
+        return SweepCell(
             sha256(name.encode()).hexdigest()[:16],
             at,
             "finished",
@@ -95,7 +95,7 @@ class Maker:
             steps = [axis.labels.index(label) / len(axis.labels) for axis, label in zip(axes, labels, strict=True)]
             at = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
             cells.append(self.cell(at, base + 0.4 * float(np.mean(steps))))
-        return Table(name, title, axes, tuple(cells), **more)
+        return SweepTable(name, title, axes, tuple(cells), **more)
 
 
 def subsampled(maker, name="ensemble_size"):
@@ -109,7 +109,7 @@ def subsampled(maker, name="ensemble_size"):
         ) * 1.0
         parts = {"value": value, "ref": value, "abstain": np.ones_like(value)}
         cells.append(
-            TableCell(
+            SweepCell(
                 sha256(f"{rule} {size}".encode()).hexdigest()[:16],
                 {"vote.strategy": rule, "size": size},
                 "finished",
@@ -120,7 +120,7 @@ def subsampled(maker, name="ensemble_size"):
             )
         )
     axes = (Axis("vote.strategy", rules), Axis("size", sizes))
-    return Table(name, "Ensemble size and voting strategy", axes, tuple(cells), repeats="subsamples")
+    return SweepTable(name, "Ensemble size and voting strategy", axes, tuple(cells), repeats="subsamples")
 
 
 def small_sweep(n_questions=24):
@@ -140,7 +140,7 @@ def small_sweep(n_questions=24):
         (10, "failed", f"the backend said {HOSTILE}"),
         (11, "unfinished", "0 of 3 seeds so far"),
     ):
-        cells[place] = TableCell(cells[place].cell_id, cells[place].at, state, reason)
+        cells[place] = SweepCell(cells[place].cell_id, cells[place].at, state, reason)
     thin = Maker(5)
     return Sweep(
         "small",
@@ -156,11 +156,11 @@ def small_sweep(n_questions=24):
             ),
             subsampled(maker),
             thin.table("thin", "Few & hostile", {"roles.answer.model": ("extractive", HOSTILE), "only_k": ("all",)}),
-            Table(
+            SweepTable(
                 "nothing",
                 "Encoders",
                 (Axis("index.encoder.model", ("jina-v4",)), Axis("k", k)),
-                tuple(TableCell(f"none{n}", {"index.encoder.model": "jina-v4", "k": n}, "skipped", REASON) for n in k),
+                tuple(SweepCell(f"none{n}", {"index.encoder.model": "jina-v4", "k": n}, "skipped", REASON) for n in k),
                 notes=("Nothing was run.",),
             ),
         ),

@@ -11,9 +11,8 @@ from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.pages.report import score_parts
 from kohaku_ray.pages.sweep_page import page
-from kohaku_ray.pages.sweep_stats import compute_sweep_stats
-from kohaku_ray.pages.sweep_tables import as_csv
-from kohaku_ray.sweep.compare import Axis, Run, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
+from kohaku_ray.pages.sweep_tables import as_csv, compute_sweep_stats
+from kohaku_ray.sweep.compare import Axis, Sweep, SweepAnswer, SweepCell, SweepQuestion, SweepRun, SweepTable
 
 STYLE = Metric(
     name="style",
@@ -29,13 +28,13 @@ STYLE = Metric(
 def sweep_of(metric, parts, errors):
     """One cell over two questions and one seed."""
     arrays = {name: np.array(part) for name, part in parts.items()}
-    cell = TableCell(
+    cell = SweepCell(
         *("c", {"k": "4"}, "finished", "", (0,), ("q1", "q2"), arrays, metric.shares(arrays, [True, False]), ("r",))
     )
     answers = {f"q{at}": SweepAnswer("blue", "['x']", error) for at, error in enumerate(errors, 1)}
-    run = Run("r", "runs/r", 0, {"model": "m"}, answers, 10, 0.5)
+    run = SweepRun("r", "runs/r", 0, {"model": "m"}, answers, 10, 0.5)
     questions = tuple(SweepQuestion(key, "Which?", "red", "", "is_blank") for key in answers)
-    return Sweep("s", "S", (Table("t", "T", (Axis("k", ("4",)),), (cell,)),), questions, (run,), metric)
+    return Sweep("s", "S", (SweepTable("t", "T", (Axis("k", ("4",)),), (cell,)),), questions, (run,), metric)
 
 
 def test_an_own_metric_fills_a_sweeps_tables_and_page():
@@ -69,8 +68,8 @@ def test_a_part_that_is_called_like_a_figure_has_a_column_of_its_own():
 
 
 def test_a_table_without_scores_has_the_columns_of_the_metrics_parts():
-    failed = TableCell("c", {"k": "4"}, "failed", "no memory")
-    sweep = Sweep("s", "S", (Table("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), STYLE)
+    failed = SweepCell("c", {"k": "4"}, "failed", "no memory")
+    sweep = Sweep("s", "S", (SweepTable("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), STYLE)
     (stats,) = compute_sweep_stats(sweep)
     (line,) = csv.DictReader(io.StringIO(as_csv(stats)))
     assert (line["state"], line["mean"], line["words"], line["length"]) == ("failed", "", "", "")

@@ -15,14 +15,25 @@ from sweeps import HOSTILE, Maker, small_sweep
 from kohaku_ray.evaluation.compare import split_of
 from kohaku_ray.evaluation.metrics import Score
 from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT
-from kohaku_ray.pages import sweep_page, sweep_questions
-from kohaku_ray.pages.error_rates import list_classes, rate_charts
-from kohaku_ray.pages.sweep_charts import is_noise, paid, stair, table_charts
-from kohaku_ray.pages.sweep_page import _table_block, count_errors, examples, page, write_sweep
-from kohaku_ray.pages.sweep_questions import behind_figures, write_questions
-from kohaku_ray.pages.sweep_stats import compute_sweep_stats, lay_out
-from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown
-from kohaku_ray.sweep.compare import Axis, Run, Sweep, SweepGroups, Table, TableCell, error_rates
+from kohaku_ray.pages import sweep_page
+from kohaku_ray.pages.sweep_charts import (
+    cost_points,
+    is_noise,
+    list_classes,
+    pareto_frontier,
+    rate_charts,
+    table_charts,
+)
+from kohaku_ray.pages.sweep_page import (
+    _table_block,
+    count_errors,
+    examples,
+    page,
+    write_questions,
+    write_sweep,
+)
+from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, compute_sweep_stats, lay_out, list_cell_runs
+from kohaku_ray.sweep.compare import Axis, Sweep, SweepCell, SweepGroups, SweepRun, SweepTable, error_rates
 
 SHOWN = HOSTILE.replace("\u202e", "[U+202E]").replace("\0", "␀")
 
@@ -182,9 +193,9 @@ def test_heat_maps_have_a_scale_and_mark_what_is_within_noise(stats, html):
     assert chart.note in plain(html).replace("\u2019", "'")
 
 
-def test_the_stair_is_what_nothing_as_cheap_beats(sweep):
-    points = paid(behind_figures(sweep), lambda run: run.tokens)
-    steps = stair(points)
+def test_the_frontier_is_what_nothing_as_cheap_beats(sweep):
+    points = cost_points(list_cell_runs(sweep), lambda run: run.tokens)
+    steps = pareto_frontier(points)
     assert len(points) == 9 + 3 + 18
     assert all(a.cost < b.cost and a.score < b.score for a, b in pairwise(steps))
     for step in steps:
@@ -226,16 +237,16 @@ def test_errors_are_shared_out_by_class_the_most_frequent_first(sweep, html):
 
 def test_error_rates_are_what_the_runs_lack_to_a_full_score():
     def run(at, model, k):
-        return Run(f"r{at}", "", 0, {"model": model, "k": k}, {}, 0, 0.0)
+        return SweepRun(f"r{at}", "", 0, {"model": model, "k": k}, {}, 0, 0.0)
 
     def cell(at, value, ref):
         parts = {"value": np.array([value]), "ref": np.array([ref]), "abstain": np.ones((1, 2))}
         total = 0.75 * parts["value"] + 0.15 * parts["ref"] + 0.10 * parts["abstain"]
-        return TableCell(f"c{at}", {"a": str(at)}, "finished", "", (0,), ("p", "q"), parts, total, (f"r{at}",))
+        return SweepCell(f"c{at}", {"a": str(at)}, "finished", "", (0,), ("p", "q"), parts, total, (f"r{at}",))
 
     runs = (run(0, "b", "16"), run(1, "b", "4"), run(2, "a", "16"), run(3, "c", "8"))
     cells = (cell(0, [1.0, 0.0], [1.0, 0.5]), cell(1, [1.0, 1.0], [0.0, 0.0]), cell(2, [0.0, 0.0], [1.0, 1.0]))
-    table = Table("t", "T", (Axis("a", ("0", "1", "2")),), cells)
+    table = SweepTable("t", "T", (Axis("a", ("0", "1", "2")),), cells)
     small = Sweep("s", "S", (table, replace(table, name="again")), (), runs, WATTBOT)
     rates = error_rates(small, "model")
     assert [(rate.labels, rate.n_runs) for rate in rates] == [(("b",), 2), (("a",), 1)], "a run counts once, c has none"
@@ -299,7 +310,7 @@ def test_a_figure_leads_to_its_questions(html, sweep):
 def test_a_cell_of_several_tables_is_shown_once(sweep):
     table = sweep.tables[1]
     twice = replace(sweep, tables=(table, replace(table, name="again", title="Again")))
-    entries = behind_figures(twice)
+    entries = list_cell_runs(twice)
     assert [len(one.names) for one in entries] == [2, 2, 2]
     assert "The same setting as <bdi>Again: queries = 2</bdi>" in opened(
         write_questions(twice.questions, entries, 10**7)
@@ -336,10 +347,10 @@ def test_questions_are_given_up_step_by_step(monkeypatch):
     maker = Maker(120)
     table = maker.table("t", "T", {"a": ("x", "y"), "k": ("4", "8", "16")})
     sweep = Sweep("s", "S", (table,), maker.questions, tuple(maker.runs.values()), WATTBOT)
-    entries = behind_figures(sweep)
+    entries = list_cell_runs(sweep)
     sizes = {}
     for limit in (2000, 100, 20, 0):
-        monkeypatch.setattr(sweep_questions, "QUESTIONS_SHOWN", (limit,))
+        monkeypatch.setattr(sweep_page, "QUESTIONS_SHOWN", (limit,))
         sizes[limit] = len(write_questions(sweep.questions, entries, 10**9).encode())
     monkeypatch.undo()
     assert "no room for more" not in opened(write_questions(sweep.questions, entries, sizes[2000]))
@@ -358,8 +369,8 @@ def test_an_empty_sweep_is_a_page(tmp_path):
     text = page(Sweep("none", "None", (), (), (), WATTBOT), [])
     assert "The sweep has no tables." in text
     assert "What went wrong" not in text
-    failed = TableCell("c", {"k": "4"}, "failed", "no memory")
-    sweep = Sweep("one", "One", (Table("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), WATTBOT)
+    failed = SweepCell("c", {"k": "4"}, "failed", "no memory")
+    sweep = Sweep("one", "One", (SweepTable("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), WATTBOT)
     (html, *_) = write_sweep(sweep, str(tmp_path))
     assert "[1] failed: no memory" in Path(html).read_text()
     assert "<svg" not in Path(html).read_text()
@@ -407,7 +418,7 @@ def test_measures_may_be_spread_over_questions(sweep):
         question_measures={"matches": np.array([1.0, 3.0, 5.0])},
     )
     for spread, wanted in (("seeds", "3.00 ± 0.00"), ("questions", "3.00 ± 2.00")):
-        table = Table("t", "T", (Axis("a", ("x",)),), (cell,), show=("matches",), spread=spread)
+        table = SweepTable("t", "T", (Axis("a", ("x",)),), (cell,), show=("matches",), spread=spread)
         [stats] = compute_sweep_stats(replace(sweep, tables=(table,)))
         assert wanted in as_markdown(stats)
         [row] = csv.DictReader(io.StringIO(as_csv(stats)))

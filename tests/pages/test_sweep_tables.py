@@ -10,18 +10,21 @@ import pymupdf
 import pytest
 from sweeps import HOSTILE, REASON, Maker, small_sweep
 
-from kohaku_ray.pages.sweep_stats import (
+from kohaku_ray.pages.sweep_tables import (
     Spread,
+    as_csv,
+    as_latex,
+    as_markdown,
     compute_stats,
     compute_sweep_stats,
+    describe_sweep,
     legend,
-    shown,
+    score_field,
     write_measure,
 )
-from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, describe_sweep
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.run.summary import counted
-from kohaku_ray.sweep.compare import Axis, Table, TableCell, compare_column
+from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column
 
 FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")
 
@@ -118,7 +121,7 @@ def test_cells_of_one_reason_share_its_footnote(stats):
 def test_the_best_is_bold_the_second_underlined_and_a_lone_cell_neither(stats):
     one = stats["dedup"]
     for column in one.grid.columns:
-        marks = {row: shown(one, (row, column)).mark for row in one.grid.rows}
+        marks = {row: score_field(one, (row, column)).mark for row in one.grid.rows}
         scores = sorted(one.grid.rows, key=lambda row: -one.grid.cells[row, column].scores.mean())
         assert [marks[row] for row in scores] == ["best", "second", "", "", "", ""]
     head, _, *body = as_markdown(one).split("\n\n")[1].splitlines()
@@ -148,7 +151,7 @@ def test_thin_cells_and_subsamples_are_explained(stats):
     assert any(line.startswith("† from fewer than 20 questions or 3 seeds") for line in legend(stats["thin"]))
     assert any("share members" in line for line in legend(stats["ensemble_size"]))
     assert not any("†" in line or "share members" in line for line in legend(stats["dedup"]))
-    assert all(shown(stats["thin"], place).is_thin for place in stats["thin"].grid.cells)
+    assert all(score_field(stats["thin"], place).is_thin for place in stats["thin"].grid.cells)
 
 
 def test_stars_are_the_papers(stats):
@@ -156,7 +159,7 @@ def test_stars_are_the_papers(stats):
     told = {row["cell_id"]: row for row in records(one)}
     for place, known in one.comparisons.items():
         stars = told[known.cell_id]["stars"]
-        assert stars == shown(one, place).stars == known.stars
+        assert stars == score_field(one, place).stars == known.stars
         p = told[known.cell_id]["welch_p"]
         levels = {"***": 0.001, "**": 0.01, "*": 0.05, "+": 0.1}
         assert stars == next((mark for mark, level in levels.items() if p and float(p) < level), "")
@@ -166,7 +169,9 @@ def test_stars_are_the_papers(stats):
 def test_cells_over_other_questions_are_said_to_be(stats):
     maker, few = Maker(30), Maker(24)
     at = [{"m": label, "k": "4"} for label in "ab"]
-    table = Table("t", "T", (Axis("m", ("a", "b")), Axis("k", ("4",))), (maker.cell(at[0], 0.5), few.cell(at[1], 0.9)))
+    table = SweepTable(
+        "t", "T", (Axis("m", ("a", "b")), Axis("k", ("4",))), (maker.cell(at[0], 0.5), few.cell(at[1], 0.9))
+    )
     assert legend(compute_stats(table))[-1].startswith("Cells have 24 to 30 questions; each is compared")
 
 
@@ -181,7 +186,7 @@ def test_latex_escapes_what_it_would_read(stats):
         assert line.endswith(" \\\\")
         assert len(re.findall(r"(?<!\\)&", line)) == 1
         assert not re.search(r"(?<!\\)[#%~]", line)
-    one = compute_stats(Table("t", "T", (Axis("a--b", ("''[x]", "---")),), stats["queries"].table.cells[:0]))
+    one = compute_stats(SweepTable("t", "T", (Axis("a--b", ("''[x]", "---")),), stats["queries"].table.cells[:0]))
     assert "a-{}-b" in as_latex(one)
 
 
@@ -225,14 +230,14 @@ def test_one_seed_has_no_deviation():
     assert Spread.of([0.5]).write() == "0.500"
     assert Spread.of([-1e-9, -1e-9]).write() == "0.000 ± 0.000"
     made = Maker(24)
-    table = Table("t", "T", (Axis("m", ("a",)),), (made.cell({"m": "a"}, 0.5, seeds=(7,)),))
+    table = SweepTable("t", "T", (Axis("m", ("a",)),), (made.cell({"m": "a"}, 0.5, seeds=(7,)),))
     (line,) = records(compute_stats(table))
     assert (line["sd"], line["welch_p"], line["n_seeds"]) == ("", "", "1")
 
 
 def test_an_axis_that_is_called_like_a_figure_has_a_column_of_its_own():
-    cell = TableCell("c", {"mean": "a"}, "failed", "why", measures={"mean": np.ones(1), "rank": np.ones(1)})
-    (line,) = records(compute_stats(Table("t", "T", (Axis("mean", ("a",)),), (cell,))))
+    cell = SweepCell("c", {"mean": "a"}, "failed", "why", measures={"mean": np.ones(1), "rank": np.ones(1)})
+    (line,) = records(compute_stats(SweepTable("t", "T", (Axis("mean", ("a",)),), (cell,))))
     assert (line["axis mean"], line["mean"], line["measure mean"], line["measure rank"]) == (
         "a",
         "",
@@ -267,8 +272,8 @@ def test_the_papers_figures_stand_beside_ours_marked_and_nowhere_else(sweep):
     with_figures = replace(first, paper={"score": 0.8125, "matches": 32.0})
     stats = compute_stats(replace(table, cells=(with_figures, *others)))
     place = next(iter(stats.grid.cells))
-    assert shown(stats, place).paper == "paper 0.812"
-    ours = re.escape(shown(stats, place).text)
+    assert score_field(stats, place).paper == "paper 0.812"
+    ours = re.escape(score_field(stats, place).text)
     assert as_markdown(stats).count("(paper ") == 2, "a score and a measure"
     assert re.search(rf"{ours}\S*( \S+)? \(paper 0\.812\) \|", as_markdown(stats))
     assert "(paper 32.00)" in as_markdown(stats)

@@ -27,8 +27,7 @@ from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.pages.run_text import describe_replays
-from kohaku_ray.pages.sweep_stats import compute_sweep_stats
-from kohaku_ray.pages.sweep_tables import as_csv, as_markdown
+from kohaku_ray.pages.sweep_tables import as_csv, as_markdown, compute_sweep_stats
 from kohaku_ray.records import Reply, digest
 from kohaku_ray.run import bundle
 from kohaku_ray.run.bundle import MANIFEST, compare_outputs

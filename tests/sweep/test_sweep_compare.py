@@ -10,8 +10,8 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.paired import paired_bootstrap, paired_permutation
 from kohaku_ray.evaluation.statistics import holm, stars
 from kohaku_ray.evaluation.wattbot import WATTBOT
-from kohaku_ray.pages.sweep_stats import compute_stats
-from kohaku_ray.sweep.compare import Axis, Table, TableCell, compare_column, select_best
+from kohaku_ray.pages.sweep_tables import compute_stats
+from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column, select_best
 
 RNG = np.random.default_rng(0)
 QUESTIONS = tuple(f"q{i}" for i in range(41))
@@ -22,7 +22,7 @@ def cell(name, value, questions=QUESTIONS, **at):
     parts = {"value": value, "ref": np.ones_like(value), "abstain": np.ones_like(value)}
     seeds, asked = tuple(range(len(value))), tuple(questions)[: value.shape[1]]
     total = WATTBOT.shares(parts, [False] * len(asked))
-    return TableCell(name, at or {"model": name}, "finished", "", seeds, asked, parts, total)
+    return SweepCell(name, at or {"model": name}, "finished", "", seeds, asked, parts, total)
 
 
 def drawn(name, share, n_seeds=3, questions=QUESTIONS):
@@ -30,7 +30,7 @@ def drawn(name, share, n_seeds=3, questions=QUESTIONS):
 
 
 def failed(name, **at):
-    return TableCell(name, at or {"model": name}, "failed", "no model")
+    return SweepCell(name, at or {"model": name}, "failed", "no model")
 
 
 def test_every_scored_cell_meets_the_best():
@@ -132,7 +132,7 @@ def grid(scores, lacking=()):
             name = row + column
             value = [[1.0] * n_right + [0.0] * (10 - n_right)] * 3
             cells.append(failed(name, **at) if name in lacking else cell(name, value, **at))
-    return Table("t", "T", (Axis("model", tuple(scores)), Axis("k", ("4", "8"))), tuple(cells))
+    return SweepTable("t", "T", (Axis("model", tuple(scores)), Axis("k", ("4", "8"))), tuple(cells))
 
 
 def test_average_rank_over_columns():

@@ -9,7 +9,7 @@ import pytest
 
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.evaluation.wattbot import KAGGLE, WATTBOT
-from kohaku_ray.sweep.compare import Axis, Table, TableCell, group_scores
+from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, group_scores
 
 VALUES = {"q1": ("1", "public"), "q2": ("2", "private"), "q3": ("is_blank", "public"), "q4": ("4", "private")}
 TRUTH = Submission(
@@ -27,11 +27,11 @@ def given(**values: str) -> Submission:
     return Submission("given.csv", ("id", "answer_value", "ref_id"), rows)
 
 
-def cell(name: str, *submissions: Submission, metric=WATTBOT) -> TableCell:
+def cell(name: str, *submissions: Submission, metric=WATTBOT) -> SweepCell:
     scores = [metric.score(TRUTH, one) for one in submissions]
     parts = {part: np.array([[row.parts[part] for row in rows] for rows in scores]) for part in metric.parts}
     blank = [metric.unanswerable(row) for row in TRUTH.rows.values()]
-    return TableCell(
+    return SweepCell(
         name,
         {"kohaku.top_k": name},
         "finished",
@@ -42,8 +42,8 @@ def cell(name: str, *submissions: Submission, metric=WATTBOT) -> TableCell:
     )
 
 
-def table(*cells: TableCell) -> Table:
-    return Table("t", "T", (Axis("kohaku.top_k", tuple(one.at["kohaku.top_k"] for one in cells)),), cells)
+def table(*cells: SweepCell) -> SweepTable:
+    return SweepTable("t", "T", (Axis("kohaku.top_k", tuple(one.at["kohaku.top_k"] for one in cells)),), cells)
 
 
 def by_hand(submission: Submission, metric) -> dict[str, float]:

@@ -12,11 +12,11 @@ from kit import jina_stand_ins
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.sweep import paper
 from kohaku_ray.sweep import plan as sweep_plan
-from kohaku_ray.sweep.compare import Axis, Table, TableCell
+from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable
 from kohaku_ray.sweep.estimate import describe_plan, fixed_lines
 from kohaku_ray.sweep.load import figures_in, load_sweep
 from kohaku_ray.sweep.paper import paper_lines, with_paper
-from kohaku_ray.sweep.plan import Plan, plan_sweep
+from kohaku_ray.sweep.plan import SweepPlan, plan_sweep
 
 PLACES = {
     "embedding": "Table 1, Figures 7 and 8",
@@ -179,7 +179,7 @@ def make_plan(tmp_path: Path, monkeypatch, jina):
     monkeypatch.setattr(paper, "WATTBOT", paper.digest(ids))
     monkeypatch.setattr(paper, "find_sources", lambda config: [""] * 32)
 
-    def make(name: str, *overrides: str, encoder: str = jina, on: tuple[str, ...] = ()) -> Plan:
+    def make(name: str, *overrides: str, encoder: str = jina, on: tuple[str, ...] = ()) -> SweepPlan:
         own = [f"index.encoder.model={encoder}"] if encoder else []
         own += [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
         return plan_sweep(load_sweep(name, ["demo", *on], [*own, *overrides]))
@@ -187,12 +187,12 @@ def make_plan(tmp_path: Path, monkeypatch, jina):
     return make
 
 
-def beside(plan: Plan) -> dict[tuple[str, ...], dict[str, float]]:
+def beside(plan: SweepPlan) -> dict[tuple[str, ...], dict[str, float]]:
     """The paper's figures beside the cells of a plan's only table."""
     [planned] = plan.tables
     axes = tuple(Axis(name, labels) for name, labels in planned.table.labels().items())
-    cells = tuple(TableCell(cell.cell_id, cell.at, "unfinished") for cell in planned.cells)
-    table = with_paper(plan, planned, Table(planned.table.name, "", axes, cells))
+    cells = tuple(SweepCell(cell.cell_id, cell.at, "unfinished") for cell in planned.cells)
+    table = with_paper(plan, planned, SweepTable(planned.table.name, "", axes, cells))
     assert [f"{table.name}: {note}" for note in table.notes] == paper_lines(plan)
     return {tuple(cell.at.values()): dict(cell.paper) for cell in table.cells}
 

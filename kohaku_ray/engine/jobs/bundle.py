@@ -42,8 +42,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
-from kohaku_ray.pages.sweep_stats import compute_sweep_stats
-from kohaku_ray.pages.sweep_tables import as_csv, as_markdown
+from kohaku_ray.pages.sweep_tables import as_csv, as_markdown, compute_sweep_stats
 from kohaku_ray.records import digest
 from kohaku_ray.run.bundle import (
     BundledRun,
@@ -68,7 +67,7 @@ from kohaku_ray.settings import Section
 from kohaku_ray.storage import Directory, below, checksum, is_directory, read_file
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, TableConfig, load_sweep
-from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, plan_sweep
+from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, plan_sweep
 
 RECORDED = "recorded.parquet"
 _FACTS = ("config.yaml", "run.json")
@@ -192,7 +191,7 @@ def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
         PlannedTable(*pair, configs) for pair in pairs if (configs := _studied(facts, *pair, runs)) is not None
     )
     loaded = LoadedSweep(facts.sweep, "the bundle", lambda _: {})
-    plan = Plan(loaded, tables, runs, {})
+    plan = SweepPlan(loaded, tables, runs, {})
     found = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
     writers = (("csv", as_csv), ("md", as_markdown))
     return {f"{one.table.name}.{end}": write(one) for one in found for end, write in writers}

@@ -33,8 +33,7 @@ from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.evaluation.selection import Selection
 from kohaku_ray.index.pending import can_reuse, reuse_vectors
 from kohaku_ray.pages.sweep_page import write_sweep
-from kohaku_ray.pages.sweep_stats import compute_sweep_stats
-from kohaku_ray.pages.sweep_tables import describe_sweep
+from kohaku_ray.pages.sweep_tables import compute_sweep_stats, describe_sweep
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import answer_demand, n_retrievers
 from kohaku_ray.run.deployments import application_name
@@ -45,7 +44,7 @@ from kohaku_ray.run.sources import check_places, questions_of
 from kohaku_ray.run.summary import AnswerSummary, counted
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
-from kohaku_ray.sweep.plan import Plan, is_there
+from kohaku_ray.sweep.plan import SweepPlan, is_there
 
 
 @dataclass(slots=True)
@@ -95,7 +94,7 @@ class SweepSummary:
         return lines
 
 
-def run_sweep(plan: Plan) -> SweepSummary:
+def run_sweep(plan: SweepPlan) -> SweepSummary:
     """Make every run of a sweep that is not finished.
 
     Raises:
@@ -120,7 +119,7 @@ def run_sweep(plan: Plan) -> SweepSummary:
 
 
 def _affordable(
-    session: Session, plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary
+    session: Session, plan: SweepPlan, waiting: Mapping[str, Config], summary: SweepSummary
 ) -> dict[str, Config]:
     """Leave out the runs that ask for more than the cluster has; an error if none is left and none is finished."""
     left: dict[str, Config] = {}
@@ -135,7 +134,7 @@ def _affordable(
     return left
 
 
-def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str], dict[str, Selection]]:
+def finish_sweep(plan: SweepPlan, summary: SweepSummary) -> tuple[str, list[str], dict[str, Selection]]:
     """Build the tables from all finished runs, and write them and the page.
 
     Returns:
@@ -153,7 +152,7 @@ def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str], dic
     return describe_sweep(sweep, stats), write_sweep(sweep, output, stats), selected
 
 
-def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
+def _build_indexes(plan: SweepPlan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
     """Build the missing indexes, those with full-length vectors first: the others reuse their vectors."""
     needed = {config.index.path for config in waiting.values()}
     missing = [path for path in plan.indexes if path in needed and not is_there(path)]
@@ -198,7 +197,7 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
             return
 
 
-def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
+def _make_runs(plan: SweepPlan, waiting: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
     """Make the runs grouped by models, then by ledger and index: replicas start once per group, actors more seldom."""
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
     with closing(_Actors(plan.loaded.sweep.concurrency, list(left.values()))) as actors:
@@ -289,7 +288,7 @@ class _Actors:
 
 
 def _make_together(
-    plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress, actors: _Actors
+    plan: SweepPlan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress, actors: _Actors
 ) -> None:
     """Make runs on one index, several at once, in threads, which only wait."""
     configs = list(runs.values())
@@ -336,7 +335,7 @@ def _make_together(
             raise
 
 
-def _paid(plan: Plan) -> Counter[str]:
+def _paid(plan: SweepPlan) -> Counter[str]:
     """Sum what the sweep's runs have paid so far, in this start and earlier ones."""
     total: Counter[str] = Counter()
     for config in plan.runs.values():
@@ -362,6 +361,6 @@ def _make_one(
     return make_run(pool, context, ledger, questions, identity, show, began, spending)
 
 
-def dry_run(plan: Plan) -> str:
+def dry_run(plan: SweepPlan) -> str:
     """Describe what a sweep will do; see ``describe_plan``."""
     return describe_plan(plan, lambda path: SegmentStore(path).index(lambda _: True).keys())
