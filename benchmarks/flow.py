@@ -44,7 +44,8 @@ from kohaku_ray.engine.jobs import answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.run.demand import CALLS_PER_S
-from kohaku_ray.run.sources import resolve, resolve_paths
+from kohaku_ray.run.sources import resolve
+from kohaku_ray.settings import resolve_paths
 
 WANTED, WANTED_SIMULATED = 0.92, 0.9
 WANTED_CALL = "≤ 4 for prompts of 2,000 tokens, ≤ 6 for 8,000"

@@ -36,7 +36,8 @@ from kohaku_ray.models.request import request_key
 from kohaku_ray.run import block
 from kohaku_ray.run.block import Answered, Prepared
 from kohaku_ray.run.models import models_of
-from kohaku_ray.run.sources import questions_of, resolve, resolve_paths
+from kohaku_ray.run.sources import questions_of, resolve
+from kohaku_ray.settings import resolve_paths
 
 N_QUESTIONS, N_MEMBERS = 282, 5
 WANTED_MS = 12

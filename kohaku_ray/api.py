@@ -32,10 +32,11 @@ from kohaku_ray.records import digest
 from kohaku_ray.run.directory import RunDirectory, submission_of
 from kohaku_ray.run.identity import check_replaces, finished_before
 from kohaku_ray.run.scoring import ScoredRun, score_run, scores_of
-from kohaku_ray.run.sources import resolve, resolve_paths
+from kohaku_ray.run.sources import resolve
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tracking import check_tracking, is_tracked, track
 from kohaku_ray.run.vote_files import FileVote, run_vote
+from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import below
 
 if TYPE_CHECKING:

@@ -1,28 +1,115 @@
-"""Sections of a configuration, and extensions found by name."""
+"""What rooms declare their settings with: the base of every section, paths in a file, and extensions found by name."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from kohaku_ray.errors import ConfigError, did_you_mean
+from kohaku_ray.storage import is_uri
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Section(BaseModel):
-    """Base of every section: frozen, no unknown keys, docstrings as descriptions."""
+class Settings(BaseModel):
+    """Base of every section of a configuration: frozen, no unknown keys, docstrings as descriptions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+SAMPLE = "sample:"
+"""Prefix of a path inside the package's own collection."""
+
+PACKAGE = "package:"
+"""Prefix of a model, or a model's file, inside a Python package."""
+
+
+class RelativeToFile(str):
+    """A text of a configuration file that remembers the file's directory, to which paths in it are relative."""
+
+    directory: str
+
+    def __new__(cls, text: str, directory: str = "") -> RelativeToFile:  # noqa: D102
+        value = super().__new__(cls, text)
+        value.directory = directory
+        return value
+
+    def with_text(self, text: str) -> RelativeToFile:
+        """Return another text of the same file."""
+        return RelativeToFile(text, self.directory)
+
+
+def join_to_file(text: Any) -> Any:
+    """Join a path to its file's directory; URIs, ``~``, ``sample:`` and any other value stay as they are."""
+    if not isinstance(text, RelativeToFile) or not text or not text.directory:
+        return text
+    if os.path.isabs(text) or text.startswith(("~", SAMPLE, PACKAGE)) or is_uri(text):
+        return str(text)
+    return os.path.normpath(os.path.join(text.directory, text))
+
+
+def _join_model(text: Any) -> Any:
+    # A model is a path only if it begins with a dot or is a GGUF file; otherwise it is a name.
+    is_path = isinstance(text, str) and (text.startswith(("./", "../")) or _is_gguf(text))
+    return join_to_file(text) if is_path else text
+
+
+FilePath = Annotated[str, "a path", BeforeValidator(join_to_file)]
+"""A path or a URI."""
+
+ModelPath = Annotated[str, "a model", BeforeValidator(_join_model)]
+"""The name of a model, or its path."""
+
+S = TypeVar("S", bound=Settings)
+
+
+def resolve_paths(section: S) -> S:
+    """Make every relative path of a section and those below it absolute: actors may run in another directory."""
+    update: dict[str, Any] = {}
+    for name, field in type(section).model_fields.items():
+        value, absolute = getattr(section, name), _absolute_form(field.annotation, field.metadata)
+        if isinstance(value, Settings):
+            update[name] = resolve_paths(value)
+        elif isinstance(value, dict):
+            update[name] = {
+                key: resolve_paths(entry) if isinstance(entry, Settings) else absolute(entry) if absolute else entry
+                for key, entry in value.items()
+            }
+        elif absolute:
+            update[name] = tuple(map(absolute, value)) if isinstance(value, tuple) else value and absolute(value)
+    return section.model_copy(update={name: new for name, new in update.items() if new != getattr(section, name)})
+
+
+def is_model_path(model: str) -> bool:
+    """Return whether a model's name is a path, existing or not; otherwise it is a name on a hub or in a package."""
+    return model.startswith((".", "/", "~")) or os.path.isdir(model) or _is_gguf(model)
+
+
+def _is_gguf(model: str) -> bool:
+    return model.endswith(".gguf") and not model.startswith(PACKAGE)
+
+
+def _absolute_form(annotation: Any, metadata: Any) -> Callable[[str], str] | None:
+    """Return what makes a field's paths absolute; None: it holds none."""
+    if "a path" in metadata:
+        return lambda path: path if is_uri(path) or path.startswith(SAMPLE) else _absolute(path)
+    if "a model" in metadata:
+        return lambda name: _absolute(name) if is_model_path(name) else name
+    inner = [part for part in get_args(annotation) if not isinstance(part, str)]
+    return next(filter(None, (_absolute_form(part, getattr(part, "__metadata__", ())) for part in inner)), None)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 _SECRET_NAME = re.compile(
@@ -65,31 +152,32 @@ def find_registered(name: str, known: Mapping[str, str], group: str, wanted: typ
         ConfigError: There is no such name, it cannot be imported, or it has another type.
     """
     kind = wanted.__name__.lower()
-    place = known.get(name, name)
-    if ":" not in place:
-        own = {entry.name: entry.value for entry in entry_points(group=group)}
-        names = [*known, *own]
-        if name not in own:
+    target = known.get(name, name)
+    if ":" not in target:
+        installed = {entry.name: entry.value for entry in entry_points(group=group)}
+        names = [*known, *installed]
+        if name not in installed:
             raise ConfigError(
                 f"{kind} {name}: no such {kind}{did_you_mean(name, names)}; {kind}s: {', '.join(names)}, or "
                 "your own as module:NAME"
             )
-        place = own[name]
-    module, _, attribute = place.partition(":")
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # as ``python -m`` does
+        target = installed[name]
+    module, _, attribute = target.partition(":")
+    directory = os.getcwd()
+    if directory not in sys.path and "" not in sys.path:
+        sys.path.append(directory)  # as ``python -m`` does
     try:
-        found = getattr(import_module(module), attribute)
+        loaded = getattr(import_module(module), attribute)
     except ConfigError:
         raise
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
-            f"{kind} {name}: {place} cannot be loaded ({type(error).__name__}: {error}): install its package, start "
+            f"{kind} {name}: {target} cannot be loaded ({type(error).__name__}: {error}): install its package, start "
             "in its folder, or put its folder on PYTHONPATH"
         ) from error
-    if not isinstance(found, wanted):
+    if not isinstance(loaded, wanted):
         raise ConfigError(
-            f"{kind} {name}: {place} is of type {type(found).__name__}, not {wanted.__name__}: name a {wanted.__name__}"
+            f"{kind} {name}: {target} is of type {type(loaded).__name__}, not {wanted.__name__}: name a "
+            f"{wanted.__name__}"
         )
-    return found
+    return loaded

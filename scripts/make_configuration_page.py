@@ -18,7 +18,7 @@ import yaml
 
 from kohaku_ray.config import deployments, schema, sections
 from kohaku_ray.config.sections import ChunksConfig
-from kohaku_ray.settings import Section
+from kohaku_ray.settings import Settings
 from kohaku_ray.sweep import load as sweep_schema
 from kohaku_ray.systems.registry import find_system, system_names
 
@@ -113,7 +113,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def every_section() -> Iterator[tuple[str, str, type[Section]]]:
+def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
     """Yield every section's title, its place in a file and its class, in the order of the page."""
     yield "Top level", "", schema.Config
     for title, section in {
@@ -143,12 +143,12 @@ def every_section() -> Iterator[tuple[str, str, type[Section]]]:
     yield "A table's paper", "paper.", sweep_schema.PaperConfig
 
 
-def summary(section: type[Section]) -> str:
+def summary(section: type[Settings]) -> str:
     """Return the first paragraph of a section's docstring."""
     return " ".join((section.__doc__ or "").split("\n\n")[0].split())
 
 
-def keys(section: type[Section]) -> Iterator[tuple[str, Mapping[str, Any], bool, type[Section]]]:
+def keys(section: type[Settings]) -> Iterator[tuple[str, Mapping[str, Any], bool, type[Settings]]]:
     """Yield each key that holds a value: its name, its JSON schema, whether it must be given, its section.
 
     Raises:
@@ -163,7 +163,7 @@ def keys(section: type[Section]) -> Iterator[tuple[str, Mapping[str, Any], bool,
         yield name, entry, name in described.get("required", ()), section
 
 
-def _row(prefix: str, name: str, entry: Mapping[str, Any], needed: bool, section: type[Section]) -> str:
+def _row(prefix: str, name: str, entry: Mapping[str, Any], needed: bool, section: type[Settings]) -> str:
     default = "must be given" if needed else _code(entry.get("default", {} if "object" in str(entry) else None))
     given = example(prefix + name, entry, section)
     meaning = " ".join(entry["description"].split())
@@ -171,7 +171,7 @@ def _row(prefix: str, name: str, entry: Mapping[str, Any], needed: bool, section
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def example(key: str, entry: Mapping[str, Any], section: type[Section]) -> Any:
+def example(key: str, entry: Mapping[str, Any], section: type[Settings]) -> Any:
     """Return a value that the key takes: a preset's, or else one that differs from the default."""
     name, default = key.rpartition(".")[2], entry.get("default")
     if key in _PRESETS and _PRESETS[key] != default:

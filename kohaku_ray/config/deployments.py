@@ -7,13 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, StringConstraints, model_validator
 
-from kohaku_ray.config.paths import ModelPath
 from kohaku_ray.models.request import MAX_REPLY_MIB
-from kohaku_ray.settings import PositiveInt, Section, Share
+from kohaku_ray.settings import ModelPath, PositiveInt, Settings, Share
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
 
-class PriceConfig(Section):
+class PriceConfig(Settings):
     """Prices of a deployment, in US dollars."""
 
     prompt: Annotated[float, Field(ge=0)] = 0.0
@@ -26,7 +25,7 @@ class PriceConfig(Section):
     """Per GPU hour."""
 
 
-class BackendConfig(Section):
+class BackendConfig(Settings):
     """Settings of every backend."""
 
     replicas: PositiveInt = 1

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from kohaku_ray.config.paths import PRESETS, described_presets, directory_of, preset_names, with_index
-from kohaku_ray.config.plain import Environment, Place, misread, placed, shown, value_at
+from kohaku_ray.config.paths import PRESETS, directory_of, list_presets, preset_names, with_index_path
+from kohaku_ray.config.plain import Environment, Place, misread, remember_directory, shown, value_at
 from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
 from kohaku_ray.config.yaml_text import read_json, read_yaml
@@ -65,7 +65,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
         ConfigError: A key is unknown, or a value does not fit; all of them are named.
         ConflictError: Each value fits, but not together.
     """
-    values, environment = with_index(placed(values), Config.model_fields["run"].default), Environment()
+    values, environment = with_index_path(remember_directory(values), Config.model_fields["run"].default), Environment()
     try:
         expanded = _with_preferred_encoder(environment.expand(values))
         environment.find_literals(expanded)
@@ -232,7 +232,7 @@ def parse_file(file: Path, directory: str = "") -> Any:
         raise ConfigError(f"{file}: {error}") from None
     except ValueError as error:
         raise ConfigError(f"{file} is not {name}: {error}") from None
-    return placed(values, directory)
+    return remember_directory(values, directory)
 
 
 def _find(path: str, seen: tuple[str, ...]) -> Path:
@@ -242,7 +242,7 @@ def _find(path: str, seen: tuple[str, ...]) -> Path:
             return candidate
     presets = preset_names()
     what = "a directory and no file" if os.path.isdir(path) else "no such file and no such preset"
-    raise ConfigError(f"{path[:200]}: {what}{did_you_mean(path, presets)}; {described_presets(path)}")
+    raise ConfigError(f"{path[:200]}: {what}{did_you_mean(path, presets)}; {list_presets(path)}")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

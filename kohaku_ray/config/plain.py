@@ -9,21 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from kohaku_ray.config.paths import Placed
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.settings import find_secrets
+from kohaku_ray.settings import RelativeToFile, find_secrets
 
 Place = tuple[str, ...]
 """Keys and positions that lead to a value."""
 
 
-def placed(value: Any, directory: str = "") -> Any:
+def remember_directory(value: Any, directory: str = "") -> Any:
     """Copy values: no two places share one, as YAML's aliases do, and texts know the directory of relative paths."""
     if isinstance(value, Mapping):
-        return {key: placed(inner, directory) for key, inner in value.items()}
+        return {key: remember_directory(inner, directory) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [placed(inner, directory) for inner in value]
-    return Placed(value, directory) if directory and isinstance(value, str) else value
+        return [remember_directory(inner, directory) for inner in value]
+    return RelativeToFile(value, directory) if directory and isinstance(value, str) else value
 
 
 def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
@@ -123,9 +122,9 @@ class Environment:
         if found:
             self.variables |= {} if _is_shown(path) else found
             reference = _VARIABLE.sub(lambda m: m[0] if m[1] in found else _default(m, value), value)
-            self.references[path] = value.like(reference) if isinstance(value, Placed) else reference
+            self.references[path] = value.with_text(reference) if isinstance(value, RelativeToFile) else reference
             self.texts[path] = text
-        return value.like(text) if isinstance(value, Placed) else text
+        return value.with_text(text) if isinstance(value, RelativeToFile) else text
 
     def hide(self, text: str) -> str:
         """Replace the values of environment variables, plain or as ``repr`` writes them, by their references."""
@@ -157,7 +156,7 @@ class Environment:
 
     def _restored(self, now: Any, path: Place, reference: str) -> Any:
         made = self.made.get(path)
-        if isinstance(reference, Placed):  # a path was joined to its file's directory
+        if isinstance(reference, RelativeToFile):  # a path was joined to its file's directory
             reference = os.path.join(reference.directory, reference) if made != self.texts[path] else str(reference)
         if now == made:
             return reference
@@ -203,7 +202,7 @@ def as_written(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = _VARIABLE.sub(lambda match: match[0] if match[2] is None else match[2], value)
-    return value.like(text) if isinstance(value, Placed) else text
+    return value.with_text(text) if isinstance(value, RelativeToFile) else text
 
 
 def unset_variables(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from kohaku_ray.config.deployments import (
     adapted,
     stand_in,
 )
-from kohaku_ray.config.paths import FilePath, in_shared, with_index
+from kohaku_ray.config.paths import move_to_shared, with_index_path
 from kohaku_ray.config.plain import Environment, shown
 from kohaku_ray.config.sections import (
     BudgetConfig,
@@ -30,7 +30,7 @@ from kohaku_ray.config.sections import (
 )
 from kohaku_ray.errors import did_you_mean
 from kohaku_ray.models.captions import EXAMPLES, TEMPLATE
-from kohaku_ray.settings import PositiveInt, Section
+from kohaku_ray.settings import FilePath, PositiveInt, Settings
 from kohaku_ray.systems.base import Role, System, Uses
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
 
@@ -51,7 +51,7 @@ class RoleSettings:
     max_tokens: int
 
 
-class Config(Section):
+class Config(Settings):
     """The configuration of one run."""
 
     system: str = DEFAULT_SYSTEM
@@ -65,7 +65,7 @@ class Config(Section):
     documents: DocumentsConfig = DocumentsConfig()
     index: IndexConfig = IndexConfig()
     questions: QuestionsConfig = QuestionsConfig()
-    settings: SerializeAsAny[Section] = Section()
+    settings: SerializeAsAny[Settings] = Settings()
     """The system's own settings; in a file, the section named after the system."""
     model: str | None = None
     """Deployment (a key of `deployments`, or `NAME + ADAPTER`) for the roles that name none; None: extractive."""
@@ -91,12 +91,12 @@ class Config(Section):
         """Validate the settings by their system's type; set the index's path and extractive deployments' system."""
         if not isinstance(values, dict):
             return values
-        values = with_index(values, cls.model_fields["run"].default)
-        values = in_shared(values, cls.model_fields["run"].default, LedgerConfig().path)
+        values = with_index_path(values, cls.model_fields["run"].default)
+        values = move_to_shared(values, cls.model_fields["run"].default, LedgerConfig().path)
         name, settings = values.get("system", DEFAULT_SYSTEM), values.get("settings", {})
         if not isinstance(name, str):
             return values
-        if not isinstance(settings, Section):
+        if not isinstance(settings, Settings):
             settings = find_system(name).settings.model_validate(settings)
         values = {**values, "settings": settings}
         deployments = values.get("deployments", {})

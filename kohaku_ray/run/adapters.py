@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from kohaku_ray.config.deployments import VllmConfig
-from kohaku_ray.config.paths import is_directory
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
+from kohaku_ray.settings import is_model_path
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of vLLM's ``max_lora_rank``."""
@@ -90,7 +90,7 @@ def check_adapters(deployment: VllmConfig, base: Path | None) -> None:
 
 def _directory(source: str) -> Path | None:
     """Find an adapter's directory; None: it is on a hub, and was not downloaded to this machine."""
-    if is_directory(source):
+    if is_model_path(source):
         path = Path(source)
         if not (path / "adapter_config.json").is_file():
             what = "has no adapter_config.json" if path.is_dir() else "is not there"

@@ -33,7 +33,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.models import Model
 from kohaku_ray.run.sources import read_source
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, grouped
-from kohaku_ray.settings import Section
+from kohaku_ray.settings import Settings
 from kohaku_ray.storage import checksum, checksum_of, publish_with, read_file
 
 FORMAT = 1
@@ -51,14 +51,14 @@ _SUFFIX = ".checksum"
 _NAMED = 3
 
 
-class Listed(Section):
+class Listed(Settings):
     """A file of a bundle."""
 
     size: Annotated[int, Field(ge=0)]
     checksum: str
 
 
-class IndexIdentity(Section):
+class IndexIdentity(Settings):
     """What an index was made of: its settings and its documents."""
 
     settings: str
@@ -78,7 +78,7 @@ class IndexIdentity(Section):
         return digest([self.settings, self.documents], 6)
 
 
-class BundledRun(Section):
+class BundledRun(Settings):
     """A run: what its replay takes from elsewhere in the bundle, and its scores."""
 
     index: str
@@ -90,7 +90,7 @@ class BundledRun(Section):
     scores: tuple[dict[str, Any], ...]
 
 
-class Manifest(Section):
+class Manifest(Settings):
     """The manifest of a bundle."""
 
     format: int = FORMAT

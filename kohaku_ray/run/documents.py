@@ -22,7 +22,8 @@ from kohaku_ray.documents.pdf import UNREADABLE, UNREADABLE_SHARE
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.run.indexes import document_format
-from kohaku_ray.run.sources import find_sources, read_metadata, resolve, resolve_paths
+from kohaku_ray.run.sources import find_sources, read_metadata, resolve
+from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory, publish
 
 

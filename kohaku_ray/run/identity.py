@@ -24,9 +24,10 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest, digest_text
 from kohaku_ray.run.deployments import model_identity, window_of
 from kohaku_ray.run.indexes import difference, open_index
-from kohaku_ray.run.sources import read_source, resolve_paths
+from kohaku_ray.run.sources import read_source
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import below, is_file, read_file
 from kohaku_ray.systems.base import System
 

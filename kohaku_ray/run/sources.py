@@ -8,7 +8,6 @@ from typing import Any
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.config.paths import SAMPLE, resolved
 from kohaku_ray.documents.content import valid_doc_id
 from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.read import read_bytes
@@ -16,6 +15,7 @@ from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_c
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
+from kohaku_ray.settings import SAMPLE
 from kohaku_ray.storage import below, is_directory, is_file, is_uri
 from kohaku_ray.systems.questions import read_questions
 
@@ -23,8 +23,6 @@ _RAY_COPY = "/runtime_resources/working_dir_files/"
 
 _IMAGES = frozenset({"png", "jpg", "jpeg", "gif", "webp", "bmp", "tif", "tiff", "svg", "jp2"})
 _MOST_NAMED = 3
-
-resolve_paths = resolved
 
 
 def check_places(config: Config) -> None:

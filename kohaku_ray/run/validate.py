@@ -67,10 +67,10 @@ from kohaku_ray.run.sources import (
     questions_of,
     read_metadata,
     resolve,
-    resolve_paths,
 )
 from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import check_tracking
+from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import below, is_file
 from kohaku_ray.values.read import is_blank
 

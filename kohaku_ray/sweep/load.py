@@ -27,11 +27,11 @@ from kohaku_ray.config.load import (
     read_values,
     validated,
 )
-from kohaku_ray.config.paths import PRESETS, FilePath, directory_of
+from kohaku_ray.config.paths import PRESETS, directory_of
 from kohaku_ray.config.plain import as_written, expand, label_of, leaves, misread, shown
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
-from kohaku_ray.settings import PositiveInt, Section
+from kohaku_ray.settings import FilePath, PositiveInt, Settings
 from kohaku_ray.sweep.compare import SCORE
 from kohaku_ray.systems.registry import system_names
 
@@ -273,7 +273,7 @@ WITH = "with"
 SweepValues = dict[str, Any]
 
 
-class PoolConfig(Section):
+class PoolConfig(Settings):
     """Recorded members whose ensembles are studied without new calls."""
 
     members: Annotated[int, Field(ge=1, le=10_000)] | None = None
@@ -303,7 +303,7 @@ class PoolConfig(Section):
         return self
 
 
-class PaperConfig(Section):
+class PaperConfig(Settings):
     """Where a paper has a table, and its figures there."""
 
     place: str
@@ -342,7 +342,7 @@ def figures_in(figures: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...
     yield from walk(figures, ())
 
 
-class TableConfig(Section):
+class TableConfig(Settings):
     """One table: axes over configuration keys, combined."""
 
     name: str = ""
@@ -489,7 +489,7 @@ class TableConfig(Section):
         return tuple(dict.fromkeys(name for keys in self.layers() for name in names_of(keys.get(WITH))))
 
 
-class SweepConfig(Section):
+class SweepConfig(Settings):
     """The configuration of a sweep."""
 
     title: str = ""

@@ -19,7 +19,7 @@ from kohaku_ray.index.views import View
 from kohaku_ray.models.prompts import Prompt, Prompts, read_templates
 from kohaku_ray.models.request import Backend
 from kohaku_ray.records import Prediction, Question, TraceRow
-from kohaku_ray.settings import Section
+from kohaku_ray.settings import Settings
 from kohaku_ray.systems.questions import QuestionColumns
 from kohaku_ray.systems.tools import Tools
 
@@ -178,7 +178,7 @@ class System:
     """
 
     name: str
-    settings: type[Section]
+    settings: type[Settings]
     views: Mapping[str, View]
     roles: Mapping[str, Role]
     uses: Callable[[Any], Uses]
@@ -208,8 +208,8 @@ class System:
                 raise ConfigError(f"system {self.name} has no function {part}: give its System one")
         if all(role.stage != "answer" for role in self.roles.values()):
             raise ConfigError(f"system {self.name} has no role of the stage answer: declare the one that answers first")
-        if not (isinstance(self.settings, type) and issubclass(self.settings, Section)):
-            raise ConfigError(f"system {self.name}: settings is {self.settings!r}, expected a Section's subclass")
+        if not (isinstance(self.settings, type) and issubclass(self.settings, Settings)):
+            raise ConfigError(f"system {self.name}: settings is {self.settings!r}, expected a subclass of Settings")
 
     @property
     def lead(self) -> str:

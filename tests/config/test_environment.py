@@ -12,7 +12,7 @@ import yaml
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.settings import resolve_paths
 from kohaku_ray.sweep.load import load_sweep
 
 SECRET = "tok'\"\\é-hunter2"

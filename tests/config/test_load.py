@@ -8,7 +8,7 @@ from kohaku_ray.config import Config, deployments, keys_of, load_config
 from kohaku_ray.config import sections as sections_module
 from kohaku_ray.config.paths import preset_names
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.settings import Section
+from kohaku_ray.settings import Settings
 from kohaku_ray.sweep import load as sweep
 from kohaku_ray.systems.registry import find_system, system_names
 
@@ -90,8 +90,8 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path, text, message):
         load_config(str(file))
 
 
-def sections_of(module) -> list[type[Section]]:
-    return [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Section)]
+def sections_of(module) -> list[type[Settings]]:
+    return [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Settings)]
 
 
 def test_every_key_has_a_description():
@@ -102,7 +102,7 @@ def test_every_key_has_a_description():
     for section in sections:
         assert section.__doc__
         for name, field in section.model_fields.items():
-            nested = isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+            nested = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
             assert nested or name in told or field.description, f"{section.__name__}.{name}"
     assert {"kohaku.top_k", "index.encoder.dim", "ensemble.vote.strategy", "prompts"} <= set(keys_of())
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from kohaku_ray.config import load_config
-from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.settings import resolve_paths
 from kohaku_ray.sweep.load import load_sweep
 
 

@@ -12,10 +12,10 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.systems.registry import find_system, system_names
 
 OTHER = '''
-from kohaku_ray.settings import Section
+from kohaku_ray.settings import Settings
 from kohaku_ray.systems.base import Role, System, Uses
 
-class Settings(Section):
+class OwnSettings(Settings):
     depth: int = 3
     """How deep."""
     needed: {needed}
@@ -25,7 +25,7 @@ async def prepare(question, tools, settings): ...
 async def answer(evidence, tools, settings): ...
 
 SYSTEM = System(
-    name="{name}", settings=Settings, views={{}}, roles={{"judge": Role(template="a\\nb", max_tokens=5)}},
+    name="{name}", settings=OwnSettings, views={{}}, roles={{"judge": Role(template="a\\nb", max_tokens=5)}},
     uses=lambda settings: Uses(roles=("judge",)), prepare=prepare, {answer} metrics=("wattbot",),
 )
 '''

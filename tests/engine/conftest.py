@@ -36,7 +36,7 @@ def pool(sample_index) -> Iterator[object]:
     """Actors over the sample index, and its stand-in model in Serve: up for the whole session."""
     from kohaku_ray.engine.actors.pool import ActorPool
     from kohaku_ray.engine.serving.applications import serving
-    from kohaku_ray.run.sources import resolve_paths
+    from kohaku_ray.settings import resolve_paths
 
     config = resolve_paths(load_config("demo", [f"index.path={sample_index[0]}"]))
     actors = ActorPool(config, n_workers=3)

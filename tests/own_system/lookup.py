@@ -7,7 +7,7 @@ from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.models.prompts import Snippet, asked
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Question, TraceRow
-from kohaku_ray.settings import PositiveInt, Section
+from kohaku_ray.settings import PositiveInt, Settings
 from kohaku_ray.systems.base import Answer, Depth, Role, System, Uses, View
 
 TEMPLATE = """{% block system %}Answer from the references alone, as JSON.{% endblock %}
@@ -15,7 +15,7 @@ TEMPLATE = """{% block system %}Answer from the references alone, as JSON.{% end
 {% endfor %}Question: {{ question }} ({{ answer_unit }}, {{ answer_type }}){% endblock %}"""
 
 
-class LookupSettings(Section):
+class LookupSettings(Settings):
     """How much is looked up."""
 
     paragraphs: PositiveInt = 4

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.models.prompts import Prompt, asked
 from kohaku_ray.records import TraceRow
-from kohaku_ray.settings import Section
+from kohaku_ray.settings import Settings
 from kohaku_ray.systems.base import Answer
 from tests.own_system.lookup import SYSTEM as LOOKUP
 
 
-class SharingSettings(Section):
+class SharingSettings(Settings):
     """Which member fails."""
 
     paragraphs: int = 4

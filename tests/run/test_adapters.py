@@ -16,8 +16,8 @@ from kohaku_ray.run.batch_file import BatchModels, read_lines
 from kohaku_ray.run.deployments import check_deployment, model_identity
 from kohaku_ray.run.identity import what_decides
 from kohaku_ray.run.models import models_of
-from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.run.validate import validate
+from kohaku_ray.settings import resolve_paths
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 

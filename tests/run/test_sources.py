@@ -9,14 +9,9 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.sources import (
-    check_places,
-    describe_passed_over,
-    find_sources,
-    read_metadata,
-    resolve_paths,
-)
+from kohaku_ray.run.sources import check_places, describe_passed_over, find_sources, read_metadata
 from kohaku_ray.run.validate import validate
+from kohaku_ray.settings import resolve_paths
 
 
 def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tmp_path):

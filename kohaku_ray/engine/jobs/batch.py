@@ -24,8 +24,9 @@ from kohaku_ray.run.batch_file import BatchModels, BatchOutput, Line, LineError,
 from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.models import dollars
-from kohaku_ray.run.sources import check_kept, resolve_paths
+from kohaku_ray.run.sources import check_kept
 from kohaku_ray.run.summary import counted, sources_said
+from kohaku_ray.settings import resolve_paths
 
 AHEAD = 4
 """Lines that are read ahead of the first one without a reply, per call that may be in flight."""

@@ -52,7 +52,7 @@ from kohaku_ray.pages.throughput import (
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import deployment_demand, replicas_demand, shortage, too_large
 from kohaku_ray.run.deployments import check_deployment, vllm_identity
-from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory
 
 WARM_UPS = 4

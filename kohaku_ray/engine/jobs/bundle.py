@@ -63,7 +63,7 @@ from kohaku_ray.run.scoring import ScoredRun, score_run
 from kohaku_ray.run.sources import read_source, resolve
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SPENT
-from kohaku_ray.settings import Section
+from kohaku_ray.settings import Settings
 from kohaku_ray.storage import Directory, below, checksum, is_directory, read_file
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, TableConfig, load_sweep
@@ -83,7 +83,7 @@ class Bundled:
     n_bytes: int
 
 
-class SweepFacts(Section):
+class SweepFacts(Settings):
     """A sweep: its configuration, and the cells of each table."""
 
     sweep: SweepConfig

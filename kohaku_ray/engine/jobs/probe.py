@@ -14,8 +14,8 @@ from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import cluster_address, replicas_demand
-from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.run.validate import Probed, probe_chat, probe_here
+from kohaku_ray.settings import resolve_paths
 
 PAIR = ("capital of France", "Paris is the capital of France.")
 """The pair that a cross-encoder scores."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kohaku_ray.settings import NonNegativeInt, PositiveInt, Section, Share
+from kohaku_ray.settings import NonNegativeInt, PositiveInt, Settings, Share
 
 COSINE = "cosine"
 """Value of `cross_encoder` that stands for no model: the cosine of query and paragraph vectors."""
@@ -21,7 +21,7 @@ STAND_IN = f"{COSINE}, no cross-encoder"
 """What every stage that ranks pairs says where no cross-encoder does."""
 
 
-class HybridSettings(Section):
+class HybridSettings(Settings):
     """From a question to at most `max_context_docs` texts of different sites, and from these to an answer."""
 
     initial_context: bool = True

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kohaku_ray.settings import NonNegativeInt, PositiveInt, Section, Share
+from kohaku_ray.settings import NonNegativeInt, PositiveInt, Settings, Share
 
 UNBOUNDED = 1 << 40
 """More tokens than any document has."""
 
 
-class KohakuSettings(Section):
+class KohakuSettings(Settings):
     """From a question to ranked evidence, and from evidence to one member's answer."""
 
     queries: PositiveInt = 4

@@ -9,14 +9,14 @@ from typing import Any, Literal
 from pydantic import field_validator
 
 from kohaku_ray.errors import ConflictError, did_you_mean
-from kohaku_ray.settings import PositiveInt, Section, Share
+from kohaku_ray.settings import PositiveInt, Settings, Share
 from kohaku_ray.systems.narrative.rules import RULES
 
 FEWEST, WORDS_PER_EXCERPT, MOST = 10, 20, 30
 """``k: adaptive`` is min(MOST, FEWEST + words // WORDS_PER_EXCERPT)."""
 
 
-class NarrativeSettings(Section):
+class NarrativeSettings(Settings):
     """From a backstory to excerpts and findings, and from these to a judgement in one stage or two."""
 
     k: PositiveInt | Literal["adaptive"] = "adaptive"

@@ -14,8 +14,8 @@ from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.sample import path as sample_path
+from kohaku_ray.settings import resolve_paths
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from kohaku_ray.engine.actors.pool import ActorPool
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.settings import resolve_paths
 
 RANKED = ("subquery_ranking", "clustering", "final_ranking")
 """Stages that a cross-encoder ranks."""

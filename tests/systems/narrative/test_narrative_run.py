@@ -18,7 +18,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.report import write_report
-from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.settings import resolve_paths
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
