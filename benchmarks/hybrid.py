@@ -41,9 +41,9 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Question
-from kohaku_ray.run.indexes import chunks_of, document_format, index_settings, make_encoder
+from kohaku_ray.run.indexes import chunks_of, index_settings, make_encoder
 from kohaku_ray.run.models import models_of
-from kohaku_ray.run.sources import resolve
+from kohaku_ray.run.sources import document_format, resolve
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.stages import STAGES, HybridEvidence
 from kohaku_ray.systems.questions import read_questions
@@ -109,7 +109,7 @@ def off_with(config: Config, stage: str) -> list[str]:
 def index_here(config: Config) -> None:
     """Index the configured documents in this process."""
     found = [
-        parse_documents(name, read_bytes(name), file_format=document_format(config))
+        parse_documents(name, read_bytes(name), document_format=document_format(config))
         for name in find_files([resolve(path) for path in config.documents.paths])
     ]
     documents = sorted((one for parsed in found for one in parsed.documents), key=lambda one: one.doc_id)

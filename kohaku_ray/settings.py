@@ -1,18 +1,14 @@
-"""What rooms declare their settings with: the base of every section, paths in a file, and extensions found by name."""
+"""What rooms declare their settings with: the base of every section, paths in a file, the secrets in values."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from kohaku_ray.errors import ConfigError, did_you_mean
 from kohaku_ray.storage import is_uri
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -134,50 +130,3 @@ def find_secrets(values: object, name: str = "") -> set[str]:
         )
         parts = [{str(values)}] if is_secret else []
     return set().union(*parts)
-
-
-T = TypeVar("T")
-
-
-def find_registered(name: str, known: Mapping[str, str], group: str, wanted: type[T]) -> T:
-    """Load the object that a name stands for; nothing is imported before.
-
-    Args:
-        name: A key of ``known``, the name of an entry point, or ``module:NAME``.
-        known: ``module:NAME`` of each built-in one, by name.
-        group: Entry-point group of installed packages.
-        wanted: Type that the object must have.
-
-    Raises:
-        ConfigError: There is no such name, it cannot be imported, or it has another type.
-    """
-    kind = wanted.__name__.lower()
-    target = known.get(name, name)
-    if ":" not in target:
-        installed = {entry.name: entry.value for entry in entry_points(group=group)}
-        names = [*known, *installed]
-        if name not in installed:
-            raise ConfigError(
-                f"{kind} {name}: no such {kind}{did_you_mean(name, names)}; {kind}s: {', '.join(names)}, or "
-                "your own as module:NAME"
-            )
-        target = installed[name]
-    module, _, attribute = target.partition(":")
-    directory = os.getcwd()
-    if directory not in sys.path and "" not in sys.path:
-        sys.path.append(directory)  # as ``python -m`` does
-    try:
-        loaded = getattr(import_module(module), attribute)
-    except ConfigError:
-        raise
-    except Exception as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"{kind} {name}: {target} cannot be loaded ({type(error).__name__}: {error}): install its package, start "
-            "in its folder, or put its folder on PYTHONPATH"
-        ) from error
-    if not isinstance(loaded, wanted):
-        raise ConfigError(
-            f"{kind} {name}: {target} is of type {type(loaded).__name__}, not {wanted.__name__}: name a "
-            f"{wanted.__name__}"
-        )
-    return loaded

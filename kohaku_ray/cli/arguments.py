@@ -259,9 +259,9 @@ def _choices(field: str) -> list[str]:
 
 
 def _metrics() -> str:
-    from kohaku_ray.evaluation import METRICS
+    from kohaku_ray.extensions import BUILT_IN
 
-    return f"{', '.join(METRICS)}, or your own as module:NAME"
+    return f"{', '.join(BUILT_IN['metrics'])}, or your own as module:NAME"
 
 
 def _count(text: str) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from kohaku_ray.documents.model import SentenceSplit
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, Settings, Share
-from kohaku_ray.systems.base import DocumentFormat
 
 
 class DocumentsConfig(Settings):
@@ -25,14 +25,26 @@ class DocumentsConfig(Settings):
     """Longest time to read, and again to parse, one file; a file that takes longer becomes a reject."""
     follow_links: bool = False
     """Whether links that lead out of a directory of `paths` are followed."""
-    format: DocumentFormat | None = None
-    """By suffix (auto); all but PDF as plain text; .txt as novels in chapters; .csv as news, with one paragraph per row
-    and many documents in a file; None: as the system reads them."""
+    format: str | None = None
+    """How files are read: by suffix (`auto`); all but PDF and Office files as plain text (`text`); .txt as novels in
+    chapters (`novel`); .csv as news, with one paragraph per row and many documents in a file (`news`); a format of your
+    own as `module:NAME`; None: as the system reads them."""
     images: FilePath | None = None
     """Directory of the image files that placeholders of KohakuRAG JSON name; used where `index.images` is true."""
-    sentence_split: Literal["punkt", "period", "sliding"] = "punkt"
-    """Sentence splitting of news: Punkt with French abbreviations; at every full stop; or windows of three Punkt
-    sentences, each of which begins one sentence after the last."""
+    sentence_split: SentenceSplit = "punkt"
+    """Sentence splitting of formats with a choice, such as `news`: Punkt with French abbreviations; at every full stop;
+    or windows of three Punkt sentences, each of which begins one sentence after the last."""
+
+    @field_validator("format")
+    @classmethod
+    def _there_is_such_a_format(cls, name: str | None) -> str | None:
+        from kohaku_ray.documents.formats import find_format
+
+        try:
+            _ = name is None or find_format(name)
+        except ConfigError as error:
+            raise ValueError(error) from None
+        return name
 
 
 class Bm25Config(Settings):

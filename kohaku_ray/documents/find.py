@@ -6,20 +6,21 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from kohaku_ray.documents.parse import FORMATS, known_suffixes, suffix
+from kohaku_ray.documents.formats import AUTO, FORMATS, DocumentFormat, known_suffixes, suffix
 from kohaku_ray.documents.read import check_hub, filesystem_of
 from kohaku_ray.documents.rows import HUB, ROW_FORMATS
 from kohaku_ray.errors import DataError
-from kohaku_ray.storage import asking, below
+from kohaku_ray.storage import asking, below, is_uri
 
 
-def find_files(paths: Sequence[str], follow_links: bool = False) -> list[str]:
+def find_files(paths: Sequence[str], follow_links: bool = False, document_format: DocumentFormat = AUTO) -> list[str]:
     """List the files that paths stand for, sorted, each once.
 
     Args:
         paths: Files, kept whatever their suffix, and directories, searched recursively for `FORMATS` without names that
             begin with a dot; local, URIs of any pyarrow filesystem (``s3://``, ``file://``), or of the hub (``hf://``).
         follow_links: Whether links that lead out of a directory are followed.
+        document_format: Its suffixes are searched for, too.
 
     Raises:
         ConfigError: A URI of the hub cannot be used here.
@@ -28,7 +29,7 @@ def find_files(paths: Sequence[str], follow_links: bool = False) -> list[str]:
     found, errors = set[str](), list[DataError]()
     for path in paths:
         try:
-            found |= set(_expand(path, follow_links))
+            found |= set(_expand(path, follow_links, document_format))
         except DataError as error:
             errors.append(error)
     if errors:
@@ -36,10 +37,10 @@ def find_files(paths: Sequence[str], follow_links: bool = False) -> list[str]:
     return sorted(found)
 
 
-def passed_over(paths: Sequence[str]) -> list[str]:
+def passed_over(paths: Sequence[str], document_format: DocumentFormat = AUTO) -> list[str]:
     """List the visible files of local directories that ``find_files`` leaves out: of no known suffix, or rows."""
     names = (os.path.join(folder, name) for folder in _local(paths) for name in _walk(folder))
-    return sorted(name for name in names if suffix(name) not in FORMATS)
+    return sorted(name for name in names if not _is_known(name, document_format))
 
 
 def shown_name(path: str) -> str:
@@ -57,26 +58,26 @@ def links_out(paths: Sequence[str]) -> list[str]:
 
 def _local(paths: Sequence[str]) -> list[str]:
     """The local directories among paths."""
-    folders = [os.path.normpath(os.path.expanduser(path)) for path in paths if "://" not in path]
+    folders = [os.path.normpath(os.path.expanduser(path)) for path in paths if not is_uri(path)]
     return [folder for folder in folders if os.path.isdir(folder)]
 
 
-def _expand(path: str, follow_links: bool) -> list[str]:
+def _expand(path: str, follow_links: bool, document_format: DocumentFormat) -> list[str]:
     """Expand one of the user's paths into files."""
     if path.startswith(HUB):
         check_hub(path)
         return [path]
     filesystem, inner = filesystem_of(path)
     if filesystem is not None:
-        return _expand_remote(path, filesystem, inner)
+        return _expand_remote(path, filesystem, inner, document_format)
     inner = os.path.normpath(inner) if inner else ""
     if not os.path.exists(inner):
-        raise _missing(path)
+        raise _missing(path, document_format)
     if not os.path.isdir(inner):
         return [inner]
     links: list[str] = []
     relatives = _walk(inner, None if follow_links else links)
-    return _some(path, (os.path.join(inner, relative) for relative in relatives), links)
+    return _known(path, (os.path.join(inner, relative) for relative in relatives), document_format, links)
 
 
 def _walk(directory: str, links: list[str] | None = None) -> Iterator[str]:
@@ -111,7 +112,7 @@ def _walk(directory: str, links: list[str] | None = None) -> Iterator[str]:
                 yield shown_name(os.path.relpath(path, directory))
 
 
-def _expand_remote(path: str, filesystem: Any, inner: str) -> list[str]:
+def _expand_remote(path: str, filesystem: Any, inner: str, document_format: DocumentFormat) -> list[str]:
     from pyarrow import fs
 
     try:
@@ -120,34 +121,38 @@ def _expand_remote(path: str, filesystem: Any, inner: str) -> list[str]:
             if info.type == fs.FileType.File:
                 return [path]
             if info.type == fs.FileType.NotFound:
-                raise _missing(path)
+                raise _missing(path, document_format)
             entries = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
     except FileNotFoundError:
-        raise _missing(path) from None
+        raise _missing(path, document_format) from None
     relatives = (entry.path[len(inner) :].strip("/") for entry in entries if entry.type == fs.FileType.File)
-    return _some(path, (below(path, relative) for relative in relatives if not _hidden(relative)))
+    return _known(path, (below(path, relative) for relative in relatives if not _hidden(relative)), document_format)
 
 
 def _hidden(relative: str) -> bool:
     return any(part.startswith(".") for part in relative.split("/"))
 
 
-def _some(path: str, files: Iterable[str], links: Sequence[str] = ()) -> list[str]:
+def _is_known(file: str, document_format: DocumentFormat) -> bool:
+    return suffix(file) in FORMATS or suffix(file) in document_format.suffixes
+
+
+def _known(path: str, files: Iterable[str], document_format: DocumentFormat, links: Sequence[str] = ()) -> list[str]:
     """Those files that have a known suffix; a directory without any is an error."""
-    known = [file for file in files if suffix(file) in FORMATS]
+    known = [file for file in files if _is_known(file, document_format)]
     if not known:
         left = (
             f" {len(links)} links lead out of it: set documents.follow_links to true to follow them." if links else ""
         )
         raise DataError(
-            f"{path} holds no documents: files with these suffixes are read: {known_suffixes()}; and, given by name, "
-            f"{', '.join(ROW_FORMATS)}.{left}"
+            f"{path} holds no documents: files with these suffixes are read: {known_suffixes(document_format)}; and, "
+            f"given by name, {', '.join(ROW_FORMATS)}.{left}"
         )
     return known
 
 
-def _missing(path: str) -> DataError:
+def _missing(path: str, document_format: DocumentFormat) -> DataError:
     return DataError(
         f"{path or '(empty path)'} does not exist: give a directory, or a file with one of these suffixes: "
-        f"{known_suffixes()}, {', '.join(ROW_FORMATS)}."
+        f"{known_suffixes(document_format)}, {', '.join(ROW_FORMATS)}."
     )

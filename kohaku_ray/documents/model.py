@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in points, as seen on the page
 Attributes = dict[str, str | float | int | None]
+SentenceSplit = Literal["punkt", "period", "sliding"]  # ways to split sentences that a format may offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Paragraph:
     bbox: Box | None = None  # place on that page
     attachment: Attachment | None = None
     attributes: Mapping[str, str | float | int | None] = field(default_factory=dict)
-    """Columns of its own, such as a news row's ``par_id`` or a novel's ``chapter``."""
+    """Columns of its own, such as the id or the author that its format gives it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Find documents and parse each into sections, paragraphs and sentences.
+"""Parse a file into sections, paragraphs and sentences, whatever it holds, under a time limit.
 
-A new format is one module with a function ``parse_X(name, data) -> Document``, which raises `DataError` where a file
-cannot be read, and one line in `FORMATS`. Readers that a suffix cannot choose, and the configuration must, are in
-`_READERS`. Only a news CSV and the files of `ROW_FORMATS` hold many documents.
+A new suffix is one module with a function ``parse_X(name, data) -> Document``, which raises `DataError` where a file
+cannot be read, and one line in `FORMATS`. The files of `ROW_FORMATS`, and those that a `DocumentFormat` reads so, hold
+many documents.
 
 Blocks that stand on most HTML files of a directory are what the pages of a site repeat: `without_repeated` drops them.
 """
@@ -16,11 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from pathlib import PurePosixPath
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from kohaku_ray.documents.bounded import UnfinishedError, in_time, late, out_of_memory, parse_in_child
-from kohaku_ray.documents.content import file_name, valid_doc_id, well_formed
+from kohaku_ray.documents.content import valid_doc_id, well_formed
 from kohaku_ray.documents.figures import (
     ImageSource,
     attach_images,
@@ -32,53 +31,21 @@ from kohaku_ray.documents.figures import (
     no_text,
     with_mentions,
 )
-from kohaku_ray.documents.french import SentenceSplit
-from kohaku_ray.documents.html import parse_html
+from kohaku_ray.documents.formats import (
+    AUTO,
+    BINARY_FORMATS,
+    FORMATS,
+    TEXT,
+    DocumentFormat,
+    known_suffixes,
+    suffix,
+)
 from kohaku_ray.documents.kind import OLD_SUFFIXES, check_kind
-from kohaku_ray.documents.markdown import parse_markdown
-from kohaku_ray.documents.model import Document, Paragraph, Parsed
-from kohaku_ray.documents.news import parse_news
-from kohaku_ray.documents.novel import parse_novel
-from kohaku_ray.documents.parser_output import parse_json
-from kohaku_ray.documents.pdf import parse_pdf
+from kohaku_ray.documents.model import Document, Paragraph, Parsed, SentenceSplit
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.documents.rows import HUB, ROW_FORMATS, parse_csv, parse_rows, suffix_of
-from kohaku_ray.documents.sheets import parse_xlsx
-from kohaku_ray.documents.slides import parse_pptx
-from kohaku_ray.documents.text import parse_text
-from kohaku_ray.documents.word import parse_docx
+from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
 from kohaku_ray.errors import DataError
-
-Parser = Callable[..., Document]
-
-FORMATS: Mapping[str, Parser] = {
-    ".json": parse_json,
-    ".md": parse_markdown,
-    ".markdown": parse_markdown,
-    ".txt": parse_text,
-    ".text": parse_text,
-    ".pdf": parse_pdf,
-    ".html": parse_html,
-    ".htm": parse_html,
-    ".csv": parse_csv,
-    ".docx": parse_docx,
-    ".pptx": parse_pptx,
-    ".xlsx": parse_xlsx,
-}
-"""Parser of a file, by the suffix of its name in lower case."""
-
-BINARY_FORMATS = frozenset({".pdf", ".docx", ".pptx", ".xlsx"})
-"""Suffixes of `FORMATS` whose files are no text."""
-
-Format = Literal["auto", "text", "novel", "news"]
-
-_READERS: Mapping[Format, Mapping[str, Parser]] = {
-    "auto": {},
-    "text": dict.fromkeys((suffix for suffix in FORMATS if suffix not in BINARY_FORMATS), parse_text),
-    "novel": {".txt": parse_novel, ".text": parse_novel},
-    "news": {},
-}
-"""Parsers by format, which replace those of `FORMATS`."""
+from kohaku_ray.storage import is_uri
 
 _WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}  # formats whose parser takes ``images``
 _SAYS_SOMETHING = re.compile(r"[^\W_]")
@@ -95,42 +62,57 @@ def parse_documents(
     name: str,
     data: bytes,
     timeout_s: float | None = None,
-    file_format: Format = "auto",
+    document_format: DocumentFormat = AUTO,
     sentence_split: SentenceSplit = "punkt",
     images: ImageSource | None = None,
 ) -> Parsed:
-    """Parse one file that may hold many documents: a news CSV, or one of `ROW_FORMATS`; any other holds one.
+    """Parse one file: into many documents where it is of `ROW_FORMATS` or the format reads it so, else into one.
 
-    See `parse_file`; the format ``news`` reads a ``.csv`` as articles, a paragraph per row.
+    See `parse_file`; ``sentence_split`` is for formats that take it.
     """
-    is_news = file_format == "news" and suffix(name) == ".csv"
-    if not is_news and suffix(name) not in ROW_FORMATS:
-        if images is None:
-            return Parsed((parse_file(name, data, timeout_s, file_format),))
-        return Parsed((_with_images(name, data, timeout_s, file_format, images),))
+    ending = suffix(name)
+    read: Callable[[], object]
+    if ending in document_format.suffixes:
+        options = {"sentence_split": sentence_split} if document_format.splits_sentences else {}
+        read = partial(document_format.parse, name, data, **options)
+    elif ending in ROW_FORMATS:
+        read = partial(parse_rows, name, data)
+    elif images is None:
+        return Parsed((parse_file(name, data, timeout_s),))
+    else:
+        return Parsed((_with_images(name, data, timeout_s, images),))
     _check_not_empty(name, data)
-    check_kind(name, suffix(name), data)
-    read = partial(parse_news, name, data, sentence_split) if is_news else partial(parse_rows, name, data)
-    return _in_time(lambda: _searchable(name, _guarded(name, read)), name, data, timeout_s)
+    check_kind(name, ending, data, "HTML" if document_format is TEXT else "")
+
+    def parse() -> Parsed:
+        parsed: object = _guarded(name, read)
+        if isinstance(parsed, Parsed):
+            return _searchable(name, parsed)
+        if not isinstance(parsed, Document):
+            kind = type(parsed).__name__
+            raise DataError(f"{name}: its format returned {kind}, expected Document or Parsed: correct its parse.")
+        return Parsed((_checked(name, parsed, images is not None),))
+
+    return _in_time(parse, name, data, timeout_s)
 
 
 def _searchable(name: str, parsed: Parsed) -> Parsed:
     """Leave out the documents without a sentence, as rejects."""
     if not (parsed.documents or parsed.rejects):
         raise DataError(f"{name} has no text: there is no row in it.")
-    documents = list(map(without_noise, parsed.documents))
+    documents = [without_noise(_well_named(name, document)) for document in parsed.documents]
     silent = [document for document in documents if not has_sentences(document)]
     more = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
     return Parsed(tuple(filter(has_sentences, documents)), (*parsed.rejects, *more))
 
 
-def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: Format, source: ImageSource) -> Document:
+def _with_images(name: str, data: bytes, timeout_s: float | None, source: ImageSource) -> Document:
     """Parse one file and extract its images; where these take too long or crash, its text is kept without them."""
     try:
-        document = parse_file(name, data, timeout_s, file_format, images=True)
+        document = parse_file(name, data, timeout_s, images=True)
     except UnfinishedError as error:
         try:
-            document = parse_file(name, data, timeout_s, file_format)
+            document = parse_file(name, data, timeout_s)
         except DataError:  # it has no text: nothing is left without its images
             raise error from None
         return replace(document, image_rejects=(("all images", f"not extracted: {error}"),))
@@ -147,16 +129,13 @@ def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: F
     return with_mentions(document)
 
 
-def parse_file(
-    name: str, data: bytes, timeout_s: float | None = None, file_format: Format = "auto", images: bool = False
-) -> Document:
+def parse_file(name: str, data: bytes, timeout_s: float | None = None, images: bool = False) -> Document:
     """Parse one file that holds one document: with at least one searchable sentence, or, with ``images``, one image.
 
     Args:
         name: Its path or URI; the suffix chooses the parser, the stem is the default ``doc_id``.
         data: Its whole content.
         timeout_s: Time limit in seconds, above 0; None: no limit.
-        file_format: ``text`` reads all but `BINARY_FORMATS` as plain text; ``novel`` reads ``.txt`` in chapters.
         images: Whether images are extracted, or kept with their address for ``attach_images``.
 
     Raises:
@@ -171,16 +150,13 @@ def parse_file(
             f"{name}: unknown suffix {ending or '(none)'}, known: {known_suffixes()}: rename or convert the file."
         )
     _check_not_empty(name, data)
-    check_kind(name, ending, data, "HTML" if file_format == "text" else "")
-    asked = _READERS[file_format].get(ending)
+    check_kind(name, ending, data)
     # only the main thread can be interrupted by a timer
-    in_child = asked is None and (len(data) >= CHILD_MIN_BYTES.get(ending, len(data) + 1) or not _in_main_thread())
+    in_child = len(data) >= CHILD_MIN_BYTES.get(ending, len(data) + 1) or not _in_main_thread()
     if timeout_s is not None and in_child:
         return parse_in_child(name, data, timeout_s, images)
-    reader = FORMATS[ending] if asked is None else asked
-    if images and asked is None and ending in _WITH_IMAGES:
-        reader = partial(reader, images=True)
-    return _in_time(lambda: _parsed(reader, name, data, images), name, data, timeout_s)
+    read = partial(FORMATS[ending], name, data, **({"images": True} if images and ending in _WITH_IMAGES else {}))
+    return _in_time(lambda: _checked(name, _guarded(name, read), images), name, data, timeout_s)
 
 
 MIN_REPETITIONS, REPEATED_SHARE = 50, 0.05
@@ -235,7 +211,7 @@ def _in_time(read: Callable[[], T], name: str, data: bytes, timeout_s: float | N
 def read_in_time(name: str, timeout_s: float) -> bytes:
     """Read a file; a local one under a time limit, where this is the main thread. See ``read_bytes``."""
     too_late = DataError(f"{name} is not read after {timeout_s:g} s: copy it to a local disk, or leave it out.")
-    is_limited = _in_main_thread() and "://" not in name  # storage and hub have limits of their own
+    is_limited = _in_main_thread() and not is_uri(name)  # storage and hub have limits of their own
     return in_time(lambda: read_bytes(name), timeout_s, too_late) if is_limited else read_bytes(name)
 
 
@@ -243,16 +219,21 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _parsed(reader: Parser, name: str, data: bytes, images: bool) -> Document:
-    document = without_noise(_guarded(name, lambda: reader(name, data)))
-    doc_id = valid_doc_id(document.doc_id, name)
-    document = replace(document, title=well_formed(document.title))
-    if doc_id != document.doc_id:
-        odd = f"the id {document.doc_id[:80]!r} is written {doc_id}"
-        document = replace(document, doc_id=doc_id, odd=(*document.odd, odd))
+def _checked(name: str, document: Document, images: bool) -> Document:
+    """A file's one document; an error where nothing in it can be searched."""
+    document = _well_named(name, without_noise(document))
     if not has_sentences(document) and not (images and names_images(document)):
         raise no_text(name, images)
     return document
+
+
+def _well_named(name: str, document: Document) -> Document:
+    """A document with a valid id and title."""
+    doc_id, title = valid_doc_id(document.doc_id, name), well_formed(document.title)
+    if (doc_id, title) == (document.doc_id, document.title):
+        return document
+    odd = [f"the id {document.doc_id[:80]!r} is written {doc_id}"] if doc_id != document.doc_id else []
+    return replace(document, doc_id=doc_id, title=title, odd=(*document.odd, *odd))
 
 
 def _guarded(name: str, read: Callable[[], T]) -> T:
@@ -270,16 +251,6 @@ def _guarded(name: str, read: Callable[[], T]) -> T:
         ) from error
 
 
-def suffix(name: str) -> str:
-    """Return a file's suffix with its point, in small letters."""
-    return f".{suffix_of(name)}" if name.startswith(HUB) else PurePosixPath(file_name(name)).suffix.lower()
-
-
-def known_suffixes() -> str:
-    """List the suffixes of `FORMATS`."""
-    return ", ".join(sorted(FORMATS))
-
-
 MAX_PAGES = 12  # most pages of a directory that are compared
 MIN_PAGES = 3  # fewest pages that repeat a block
 MIN_SHARE = 0.5  # least share of the pages compared
@@ -291,7 +262,7 @@ def without_repeated(document: Document, file: str, timeout_s: float) -> Documen
 
     A page that would have no block left stays whole.
     """
-    if "://" in file or not file.lower().endswith(_SUFFIXES):
+    if is_uri(file) or not file.lower().endswith(_SUFFIXES):
         return document
     folder = os.path.dirname(os.path.abspath(file))
     repeated = _repeated(folder, os.stat(folder).st_mtime_ns, timeout_s)

@@ -1,4 +1,4 @@
-"""Split technical prose, tables, lists and novels into sentences.
+"""Split prose, tables and lists into sentences.
 
 NLTK's Punkt proposes the breaks, with our own abbreviations in place of a downloaded model. A few rules then add the
 breaks that Punkt cannot see without training ("… in the U.S. The plant …") and remove those that no reader would
@@ -115,9 +115,9 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
         plain = LEADERS.sub(_marked, plain)
     return tuple(
         piece
-        for block_start, block_end in _blocks(plain)
+        for block_start, block_end in paragraph_blocks(plain)
         for start, end in _block_sentences(plain, block_start, block_end)
-        for piece in _bounded(text, start, end)
+        for piece in trimmed_pieces(text, start, end)
     )
 
 
@@ -143,12 +143,12 @@ def _marked(leaders: re.Match[str]) -> str:
 
 def split_lines(text: str) -> tuple[Sentence, ...]:
     """Make every line one sentence, for the rows of a table. Spans as `split_sentences` gives them."""
-    return tuple(piece for start, end in _lines(text) for piece in _bounded(text, start, end))
+    return tuple(piece for start, end in _lines(text) for piece in trimmed_pieces(text, start, end))
 
 
 def whole_text(text: str) -> tuple[Sentence, ...]:
     """Make the text one sentence, for program code; cut only where it is longer than `MAX_CHARS`."""
-    return tuple(_bounded(text, 0, len(text)))
+    return tuple(trimmed_pieces(text, 0, len(text)))
 
 
 def quick_punkt(abbreviations: frozenset[str], decide: Callable[[str], bool | None], ends: str = ".?!") -> Any:
@@ -230,7 +230,7 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
         start = end + 1
 
 
-def _blocks(text: str) -> Iterator[tuple[int, int]]:
+def paragraph_blocks(text: str) -> Iterator[tuple[int, int]]:
     """Yield runs of lines between blank lines, and within a run each list item by itself."""
     if "\n" not in text:
         yield 0, len(text)
@@ -302,7 +302,7 @@ def _block_sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int
     first = 0
     cuts.discard(len(block))
     for cut in sorted(cuts):
-        if not _goes_on(block, first, cut, has_capitals):
+        if not continues_at(block, first, cut, has_capitals):
             yield start + first, start + cut
             first = cut
     yield start + first, end
@@ -324,7 +324,7 @@ def _ends_there(block: str, stop: re.Match[str]) -> bool:
     return is_unit and not _CHEMICAL.match(block, end)
 
 
-def _goes_on(block: str, first: int, cut: int, has_capitals: bool) -> bool:
+def continues_at(block: str, first: int, cut: int, has_capitals: bool) -> bool:
     """Whether the sentence from ``first`` continues at ``cut``."""
     begins = block[cut]
     if begins in _GOING_ON:
@@ -347,7 +347,7 @@ def _tail(block: str, first: int, cut: int) -> str:
     return block[max(first, cut - 40) : cut].rstrip()
 
 
-def _bounded(text: str, start: int, end: int) -> Iterator[Sentence]:
+def trimmed_pieces(text: str, start: int, end: int) -> Iterator[Sentence]:
     """Yield the span trimmed, in pieces of at most `MAX_CHARS`; nothing for white space."""
     start, end = _trim(text, start, end)
     while end - start > MAX_CHARS:

@@ -19,10 +19,9 @@ import numpy.typing as npt
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation import DEFAULT_METRIC as DEFAULT_METRIC
-from kohaku_ray.evaluation import METRICS as METRICS
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.extensions import find_registered
 from kohaku_ray.index.arrays import F64
-from kohaku_ray.settings import find_registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,4 +290,4 @@ def find_metric(name: str) -> Metric:
     Raises:
         ConfigError: There is no such metric.
     """
-    return find_registered(name, METRICS, "kohaku_ray.metrics", Metric)
+    return find_registered("metrics", name, Metric)

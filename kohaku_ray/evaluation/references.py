@@ -1,6 +1,6 @@
 """Metrics of cited references: ``citations``, a set, and ``retrieval``, a ranking (recall@k, reciprocal rank, nDCG).
 
-``retrieval`` scores a submission whose ref_id is a ranking, best first, such as the ``retrieved.csv`` of a hybrid run.
+``retrieval`` scores a submission whose ref_id is a ranking, best first.
 ``stage_recall`` scores the steps of a trace.
 """
 

@@ -14,9 +14,11 @@ from typing import Any
 
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.metrics import METRICS, Metric, find_metric
+from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission, lacking_columns, read_submission
+from kohaku_ray.extensions import BUILT_IN
 from kohaku_ray.records import BLANK
+from kohaku_ray.storage import is_uri
 
 GOLD_COLUMNS: Mapping[str, str] = {
     "id": "the question's id, or question_id; unique",
@@ -58,7 +60,7 @@ def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> Submi
     """
     columns = dict.fromkeys(column for metric in metrics for column in metric.truth_columns)
     name = os.fspath(path)
-    data = read_bytes(name) if "://" in name else None
+    data = read_bytes(name) if is_uri(name) else None
     truth = read_submission(name, (("id", "question_id"), *columns), data)
     return _blanks_marked(truth) if BLANK in truth.header else truth
 
@@ -94,7 +96,7 @@ def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[
         if _is_scored_by(truth, metric):
             return truth, (metric,), f"Scored by {metric.name} ({metric.title}). {_left_out(truth, metrics)}"
     name = os.path.basename(os.fspath(path))
-    other = next((other for other in METRICS if _is_scored_by(truth, find_metric(other))), "")
+    other = next((other for other in BUILT_IN["metrics"] if _is_scored_by(truth, find_metric(other))), "")
     if other:
         asked = ", ".join(metric.name for metric in metrics)
         raise NoGoldError(f"{name} has no gold for {asked}, but for {other}: `kohaku-ray score --metric {other}`.")

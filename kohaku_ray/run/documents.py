@@ -16,13 +16,11 @@ from kohaku_ray.documents.figures import ImageSource, images_of, map_images, rec
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.kohakurag import write_kohakurag
 from kohaku_ray.documents.model import Document, Parsed
-from kohaku_ray.documents.novel import words_digest
 from kohaku_ray.documents.parse import parse_documents, read_in_time, without_repeated
 from kohaku_ray.documents.pdf import UNREADABLE, UNREADABLE_SHARE
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
-from kohaku_ray.run.indexes import document_format
-from kohaku_ray.run.sources import find_sources, read_metadata, resolve
+from kohaku_ray.run.sources import document_format, find_sources, read_metadata, resolve
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory, publish
 
@@ -50,14 +48,14 @@ def default_ids(files: Sequence[str]) -> dict[str, str]:
 
 def parse_source(file: str, config: Config, default_id: str | None = None) -> Parsed:
     """Parse a file; one that cannot be used is a reject. ``default_id`` replaces an id that is the file's name."""
-    documents, form = config.documents, document_format(config)
+    documents = config.documents
     images = ImageSource(None if documents.images is None else resolve(documents.images))
     try:
         parsed = parse_documents(
             file,
             read_in_time(file, documents.timeout_s),
             documents.timeout_s,
-            form,
+            document_format(config),
             documents.sentence_split,
             images if config.index.images else None,
         )
@@ -102,11 +100,11 @@ def par_ids_of(document: Document) -> list[str]:
 
 
 def sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:
-    """Separate documents and rejects: the first file has what is doubled, a document's or paragraph's id or a novel.
+    """Separate documents and rejects: of files with what must be unique the first is used.
 
     Args:
         rows: One per document or reject: file, where (the file, or which part of it), doc_id, reason (None for a
-            document), par_ids, words (digest of a novel's words, else None); further columns are kept.
+            document), par_ids, words (``DocumentFormat.digest``, else None); further columns are kept.
 
     Returns:
         The rows of documents that are used, sorted by id, and the rejects with their reasons.
@@ -121,7 +119,7 @@ def sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tupl
         if row["reason"] is not None:
             rejects.append((row["where"], row["reason"]))
         elif taken is not None and taken[0] == "words":
-            rejects.append((row["where"], f"the same book as {owner[taken]}, word for word: remove one of the files"))
+            rejects.append((row["where"], f"the same text as {owner[taken]}, word for word: remove one of the files"))
         elif taken is not None:
             rejects.append(
                 (row["where"], f"{taken[0]} {taken[1]!r} is already that of {owner[taken]}: rename one of them")
@@ -195,7 +193,7 @@ def parse_collection(config: Config, say: Callable[[str], object] = lambda text:
     """
     config = resolve_paths(config)
     files, metadata = find_sources(config), read_metadata(config.documents.metadata)
-    is_novel = document_format(config) == "novel"
+    digest = document_format(config).digest
     ids = default_ids(files)
     rows: list[dict[str, Any]] = []
     left_out = Counter[str]()
@@ -210,7 +208,7 @@ def parse_collection(config: Config, say: Callable[[str], object] = lambda text:
         for found in parsed.documents:
             left_out.update(found.images_left_out)
             document = with_metadata(found, metadata)
-            words = words_digest(document) if is_novel else None
+            words = digest(document) if digest else None
             where = file if len(parsed.documents) == 1 else f"{file}: {document.doc_id}"
             row: dict[str, Any] = {"file": file, "where": where, "doc_id": document.doc_id, "document": document}
             row |= {"reason": None, "par_ids": par_ids_of(document), "words": words}

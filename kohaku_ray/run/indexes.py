@@ -22,7 +22,6 @@ from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.run.captions import caption_settings
 from kohaku_ray.run.sources import find_sources, first_of, resolve
 from kohaku_ray.storage import without_options
-from kohaku_ray.systems.base import DocumentFormat
 
 
 def make_encoder(config: Config, encoder: EncoderConfig | None = None, **overrides: Any) -> SentenceEncoder:
@@ -137,11 +136,6 @@ def chunks_of(config: Config) -> Chunks | None:
             "set index.chunks, such as {unit: chars, size: 500, overlap: 50}, or chunks of the System"
         )
     return chunks
-
-
-def document_format(config: Config) -> DocumentFormat:
-    """How files are read: as configured, else as the system wants it."""
-    return config.documents.format or config.declaration.document_format
 
 
 def open_index(config: Config) -> Index:

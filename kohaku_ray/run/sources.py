@@ -10,6 +10,7 @@ from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.documents.content import valid_doc_id
 from kohaku_ray.documents.find import find_files, links_out, passed_over
+from kohaku_ray.documents.formats import DocumentFormat, find_format
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_cells, read_rows, suffix_of
 from kohaku_ray.errors import ConfigError, DataError
@@ -96,13 +97,24 @@ def questions_of(config: Config) -> list[Question]:
     return read_questions(name, data, config.questions.limit, config.declaration.columns)
 
 
+def format_name(config: Config) -> str:
+    """Name of the format in which files are read: as configured, else as the system wants it."""
+    return config.documents.format or config.declaration.document_format
+
+
+def document_format(config: Config) -> DocumentFormat:
+    """Format in which files are read; a ``ConfigError`` says that there is none of that name."""
+    return find_format(format_name(config))
+
+
 def find_sources(config: Config) -> list[str]:
     """List the files of the configured documents, sorted, without metadata and question files among them.
 
     Raises:
         DataError: A path does not exist, or a directory holds no document.
     """
-    files = find_files([resolve(path) for path in config.documents.paths], config.documents.follow_links)
+    paths = [resolve(path) for path in config.documents.paths]
+    files = find_files(paths, config.documents.follow_links, document_format(config))
     beside = _beside(config)
     return [file for file in files if file not in beside]
 
@@ -118,7 +130,11 @@ def describe_passed_over(config: Config) -> str:
     """
     paths = [resolve(path) for path in config.documents.paths]
     known, said = {*paths, *_beside(config)}, []
-    if left := [file for file in passed_over(paths) if file not in known and suffix_of(file) not in _IMAGES]:
+    if left := [
+        file
+        for file in passed_over(paths, document_format(config))
+        if file not in known and suffix_of(file) not in _IMAGES
+    ]:
         rows = any(f".{suffix_of(file)}" in ROW_FORMATS for file in left)
         way_out = " (name files of JSON lines and Parquet themselves in documents.paths)" if rows else ""
         said.append(f"{_files(left, 'is no document', 'are no document')}{way_out}")

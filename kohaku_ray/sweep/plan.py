@@ -20,8 +20,8 @@ from kohaku_ray.records import digest
 from kohaku_ray.run.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision
 from kohaku_ray.run.identity import file_digest, is_finished, run_identity, what_decides
-from kohaku_ray.run.indexes import difference, document_format, index_settings, open_index, preferred_note
-from kohaku_ray.run.sources import find_sources, resolve
+from kohaku_ray.run.indexes import difference, index_settings, open_index, preferred_note
+from kohaku_ray.run.sources import find_sources, format_name, resolve
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import below, is_uri
 from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
@@ -231,7 +231,7 @@ class _Planner:
         built_of = {
             "version": __version__,
             "settings": self._index_settings(config),
-            "read_as": [document_format(config), documents.sentence_split],
+            "read_as": [format_name(config), documents.sentence_split],
             "documents": self._once(
                 ("documents", documents, config.questions.path), lambda: _files(find_sources(config))
             ),

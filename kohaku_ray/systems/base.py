@@ -27,9 +27,6 @@ __all__ = ["Answer", "Ask", "Chunks", "Depth", "Role", "System", "Traced", "Uses
 
 Stage = Literal["prepare", "answer"]
 
-DocumentFormat = Literal["auto", "text", "novel", "news"]
-"""How files are read: by suffix (auto); or as plain text, .txt as novels in chapters, .csv as news."""
-
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -157,7 +154,7 @@ class System:
             ``ensemble.scope: question``); returns evidence with a ``trace``. Keeps no state between calls.
         answer: ``(evidence, tools, settings)``: answer from the evidence, once per member; a model's failure becomes a
             blank prediction with the error.
-        metrics: Names in evaluation's registry; the first one is the headline.
+        metrics: Names of metrics, as ``find_metric`` takes them; the first one is the headline.
         opening: ``(question, prompts, settings)``: model calls that ``prepare`` makes before any reply; a dry run looks
             them up in the ledger.
         ballot: Turns a row of answers.parquet, its ``measures`` as a mapping, into a ballot.
@@ -172,7 +169,7 @@ class System:
             of its index, settings) -> number`` by name.
         facts: Settings that distinguish runs on a sweep's page, by label.
         chunks: Default chunking of documents; None: no chunks.
-        document_format: Default of ``documents.format``.
+        document_format: Default of ``documents.format``: a name, as ``find_format`` takes it.
         language: Default of ``index.bm25.language``.
         deployments: Entries of ``deployments`` by default, by name; one is there where the settings name it.
     """
@@ -197,7 +194,7 @@ class System:
     derived: Mapping[str, Callable[[Rows, NodeTable, Any], float]] = field(default_factory=dict)
     facts: Callable[[Any], Mapping[str, str]] = lambda _: {}
     chunks: Chunks | None = None
-    document_format: DocumentFormat = "auto"
+    document_format: str = "auto"
     language: Literal["en", "fr"] = "en"
     deployments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -9,7 +9,8 @@ import yaml
 
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.systems.registry import find_system, system_names
+from kohaku_ray.extensions import installed
+from kohaku_ray.systems.registry import find_system
 
 OTHER = '''
 from kohaku_ray.settings import Settings
@@ -33,7 +34,7 @@ SYSTEM = System(
 
 def forget_systems() -> None:
     find_system.cache_clear()
-    system_names.cache_clear()
+    installed.cache_clear()
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ from run_files import answer, ballot, match, plan, usage, write_run, write_truth
 
 from kohaku_ray.cli import main, make_parser
 from kohaku_ray.config import load_config
-from kohaku_ray.evaluation.metrics import METRICS, find_metric
+from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import COLUMNS
 from kohaku_ray.evaluation.truth import GOLD_COLUMNS, gold_template
+from kohaku_ray.extensions import BUILT_IN
 from kohaku_ray.index.build import REJECT_SCHEMA
 from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
 from kohaku_ray.run.tables import SCHEMAS
@@ -251,7 +252,7 @@ def test_the_gold_format_is_the_codes():
     assert blocks(DOCS / "documents.md", "csv") == [gold_template()]
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", BUILT_IN["metrics"])
 def test_every_metric_is_defined(name):
     [row] = [line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith(f"| `{name}` |")]
     metric = find_metric(name)

@@ -3,8 +3,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-import time
 from types import SimpleNamespace
 
 import pyarrow.fs
@@ -14,8 +12,8 @@ from hypothesis import strategies as st
 from kit.properties import scaled
 
 from kohaku_ray.documents.find import find_files, links_out
-from kohaku_ray.documents.model import Parsed
-from kohaku_ray.documents.parse import BINARY_FORMATS, FORMATS, parse_documents, parse_file
+from kohaku_ray.documents.formats import BINARY_FORMATS, FORMATS
+from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 
@@ -276,81 +274,3 @@ def test_importing_the_room_loads_no_heavy_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-NEWS = b"""par_id,doc_id,document_url,document_date,document_netloc,document_title,paragraph_text,paragraph_order,\
-paragraph_score,document_score
-1,one,,2024-01-02,a.example,One,M. Roux dit non. Il part.,0,,
-2,two,,,b.example,Two,Le vent se calme.,0,,
-1,two,,,b.example,Two,Une ligne en double.,1,,
-4,"",,,b.example,Bad,Un mauvais nom.,0,,
-5,two,,,b.example,Two,,2,,
-6,a:b,,,b.example,Odd,Un autre nom.,0,,
-"""
-NOVEL = b"CHAPTER I\n\nIt was a dark night in the old town.\n\nCHAPTER II\n\nThe rain fell on and on."
-
-
-def test_a_news_file_holds_many_documents_and_rejects_by_line():
-    found = parse_documents("d/x.csv", NEWS, file_format="news")
-    assert [document.doc_id for document in found.documents] == ["one", "two", "a-b-6783a31e"]
-    assert [where for where, _ in found.rejects] == [f"d/x.csv: line {line}" for line in (4, 5, 6)]
-    assert ["par_id '1'" in found.rejects[0][1], "doc_id is empty" in found.rejects[1][1]] == [True, True]
-    assert len(found.documents[0].sections[0].paragraphs[0].sentences) == 2
-    assert found == parse_documents("d/x.csv", NEWS, timeout_s=60, file_format="news")
-
-
-def test_a_news_file_that_gives_nothing_is_refused():
-    header = NEWS.splitlines()[0]
-    with pytest.raises(DataError, match=r"x\.csv has no text: there is no row in it"):
-        parse_documents("x.csv", header + b"\n", file_format="news")
-    with pytest.raises(DataError, match=r"x\.csv has no text: the file is empty"):
-        parse_documents("x.csv", b" \n", file_format="news")
-    with pytest.raises(DataError, match=r"x\.csv lacks the columns par_id, doc_id"):
-        parse_documents("x.csv", b"text\nSome text.", file_format="news")
-
-
-def test_a_novel_is_read_in_chapters_where_that_is_asked_for():
-    novel = parse_file("x.txt", NOVEL, file_format="novel")
-    attributes = [section.paragraphs[0].attributes for section in novel.sections]
-    assert [(found["chapter"], found["progress_pct"]) for found in attributes] == [
-        ("CHAPTER I", 50),
-        ("CHAPTER II", 100),
-    ]
-    assert parse_file("x.txt", NOVEL).sections[0].paragraphs[0].attributes == {}
-    assert parse_file("x.txt", NOVEL, 60, "novel") == novel
-    assert parse_documents("x.txt", NOVEL, file_format="novel") == Parsed((novel,))
-
-
-@pytest.mark.parametrize("file_format", ["auto", "text", "novel", "news"])
-def test_other_suffixes_are_read_as_ever(file_format):
-    markdown, table = b"# Title\n\nA *word* of text.", b"text,page\nSome text.,3\n"
-    for name, data in [("x.md", markdown), ("x.csv", table), ("x.txt", NOVEL)]:
-        if (name, file_format) in {("x.txt", "novel"), ("x.csv", "news")}:
-            continue
-        found = parse_documents(name, data, file_format=file_format)
-        as_ever = parse_file("x.txt" if file_format == "text" else name, data)
-        assert found == Parsed((as_ever,))
-
-
-@pytest.mark.parametrize(("name", "file_format"), [("x.csv", "news"), ("x.txt", "novel")])
-def test_the_time_limit_covers_readers_that_are_asked_for(monkeypatch, name, file_format):
-    from kohaku_ray.documents import parse
-
-    monkeypatch.setattr(parse, "parse_news", lambda *_: time.sleep(20))
-    monkeypatch.setattr(parse, "_READERS", {"news": {}, "novel": {".txt": lambda *_: time.sleep(20)}})
-    start = time.monotonic()
-    with pytest.raises(DataError, match=r"are not parsed after 0\.3 s"):
-        parse_documents(name, NEWS, 0.3, file_format)
-    assert time.monotonic() - start < 5
-    found = []
-
-    def call():
-        try:
-            parse_documents(name, NEWS, 0.3, file_format)
-        except DataError as error:
-            found.append(str(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    assert "a time limit on this format needs the main thread" in found[0]

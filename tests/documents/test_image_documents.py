@@ -101,10 +101,10 @@ def test_neither_text_nor_image_is_no_document_with_images_on():
 def test_a_scan_whose_images_take_too_long_says_that_and_not_to_turn_images_on(monkeypatch):
     whole = parse.parse_file
 
-    def slow(name, data, timeout_s=None, file_format="auto", images=False):
+    def slow(name, data, timeout_s=None, images=False):
         if images:
             raise UnfinishedError("not parsed after 1 s")
-        return whole(name, data, timeout_s, file_format)
+        return whole(name, data, timeout_s)
 
     monkeypatch.setattr(parse, "parse_file", slow)
     with pytest.raises(DataError, match=r"^not parsed after 1 s$"):

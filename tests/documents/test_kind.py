@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pymupdf
 import pytest
 
+from kohaku_ray.documents.formats import TEXT
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import DataError
 
@@ -87,5 +88,5 @@ def test_what_its_name_says_is_read(name, data):
 
 
 def test_html_is_text_where_that_is_asked_for():
-    (document,) = parse_documents("d/a.html", HTML, file_format="text").documents
+    (document,) = parse_documents("d/a.html", HTML, document_format=TEXT).documents
     assert "<title>" in document.sections[0].paragraphs[0].text

@@ -14,6 +14,7 @@ from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section,
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
+from kohaku_ray.systems.hybrid.news import NEWS
 
 SAMPLES = [Path(path) for path in find_files([sample.path("documents")])]
 
@@ -31,7 +32,7 @@ def test_every_sample_document_comes_back(file):
 @pytest.mark.parametrize("split", ["punkt", "period", "sliding"])
 def test_news_with_columns_of_their_own_and_overlapping_sentences_come_back(split):
     data = Path(sample.path("news/articles.csv")).read_bytes()
-    documents = parse_documents("articles.csv", data, None, "news", split).documents
+    documents = parse_documents("articles.csv", data, None, NEWS, split).documents
     assert documents
     assert all(again(document) == document for document in documents)
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.answers import EXACT, exact_value
 from kohaku_ray.evaluation.compare import compare_files
-from kohaku_ray.evaluation.metrics import METRICS, Metric, Part, QuestionScore, find_metric
+from kohaku_ray.evaluation.metrics import Metric, Part, QuestionScore, find_metric
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import SubmissionRow
 from kohaku_ray.evaluation.wattbot import KAGGLE, WATTBOT
+from kohaku_ray.extensions import BUILT_IN
 from kohaku_ray.pages.score_text import describe_comparison as render
 from kohaku_ray.pages.score_text import describe_scores as render_scores
 
@@ -55,7 +56,7 @@ def row(value: str, question_id: str = "q") -> SubmissionRow:
 
 
 def test_every_registered_metric_has_its_name_and_its_formula():
-    assert {name: find_metric(name).name for name in METRICS} == {name: name for name in METRICS}
+    assert [find_metric(name).name for name in BUILT_IN["metrics"]] == list(BUILT_IN["metrics"])
     assert find_metric("wattbot").formula == "0.75 value + 0.15 references + 0.10 abstention"
     assert find_metric("kaggle").formula == find_metric("wattbot").formula
     assert find_metric("exact").formula == "value"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kohaku_ray import sample
-from kohaku_ray.documents.news import parse_news
 from kohaku_ray.index.terms import tokenise
 from kohaku_ray.records import BLANK
+from kohaku_ray.systems.hybrid.news import parse_news
 
 WRITTEN = {"4": "quatre"}  # numbers that the paragraphs write as words
 

@@ -22,7 +22,6 @@ from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.novel import words_digest
 from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import I64, KEY_BYTES, column_keys
@@ -47,13 +46,12 @@ from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, wit
 from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.run.indexes import (
     chunks_of,
-    document_format,
     encoder_settings,
     index_settings,
     make_encoder,
     views_of,
 )
-from kohaku_ray.run.sources import read_metadata
+from kohaku_ray.run.sources import document_format, read_metadata
 from kohaku_ray.storage import Directory
 
 BLOCKS_PER_ENCODER = 32
@@ -80,6 +78,7 @@ def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | No
     texts that are new to the index, ``TEXT_SCHEMA``.
     """
     metadata = _metadata(config.documents.metadata, job)
+    digest_words = document_format(config).digest
     rows: list[dict[str, Any]] = []
     for file in batch["file"].to_pylist():
         parsed = parse_source(file, config, (ids or {}).get(file))
@@ -91,7 +90,7 @@ def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | No
             try:
                 document = with_metadata(found, metadata)
                 images = image_tables(document, config) if config.index.images else {}
-                words = words_digest(document) if document_format(config) == "novel" else None
+                words = digest_words(document) if digest_words else None
                 shard = shard_number(document.doc_id, config.index.shards)
                 row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document), "words": words, "shard": shard}
                 row |= images

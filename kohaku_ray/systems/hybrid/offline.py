@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from kohaku_ray.documents.french import split_french
 from kohaku_ray.index.terms import tokenise
 from kohaku_ray.models.baseline import Baseline, Draw, Passage, coverage, quoted, weigh
 from kohaku_ray.records import BLANK
 from kohaku_ray.systems.hybrid.answer import NO_INFORMATION, WORDS, numbers_of, read_numbers
+from kohaku_ray.systems.hybrid.french import split_french
 
 SAYS_SO = "Réponse extractive, sans modèle de langue."
 """How every answer begins its analysis."""

@@ -13,9 +13,9 @@ from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.models.prompts import asked
 from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question, TraceRow
-from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, mmr, redundancy, sample_clusters
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
+from kohaku_ray.systems.hybrid.diversify import cap_per_key, distinct_texts, kmeans, mmr, redundancy, sample_clusters
 from kohaku_ray.systems.hybrid.settings import STAND_IN, HybridSettings
 from kohaku_ray.systems.hybrid.stages import FEW, HybridEvidence, Steps, Text, read_texts, take, united, with_neighbours
 from kohaku_ray.systems.tools import Tools

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
-from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import CHARS_PER_TOKEN
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
@@ -22,6 +21,7 @@ from kohaku_ray.systems.narrative.dossier import (
     place_text,
     read_judgement,
 )
+from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT
 from kohaku_ray.systems.narrative.prepare import Claim, Story, StoryEvidence
 from kohaku_ray.systems.narrative.rules import Finding, Passage, StoryCheck
 from kohaku_ray.systems.narrative.settings import NarrativeSettings

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kohaku_ray.ensemble.vote import Ballot
-from kohaku_ray.evaluation.label import CONSISTENT, LABELS, read_label
 from kohaku_ray.models.json_text import find
 from kohaku_ray.models.parse import value_text, why_nothing
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
+from kohaku_ray.systems.narrative.label import CONSISTENT, LABELS, read_label
 from kohaku_ray.systems.narrative.names import unaccent
 from kohaku_ray.systems.narrative.prepare import StoryEvidence
 from kohaku_ray.systems.narrative.rules import Passage

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from kohaku_ray.documents.novel import CARDINAL, number_of
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.systems.narrative.names import MALE_TITLES, BookNames, Person, unaccent
+from kohaku_ray.systems.narrative.novel import CARDINAL, number_of
 from kohaku_ray.systems.narrative.places import find_place
 from kohaku_ray.systems.narrative.years import DATE_WORDS, YearMention, find_years, join_periods
 

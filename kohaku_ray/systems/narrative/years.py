@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kohaku_ray.documents.novel import CARDINAL, number_of
+from kohaku_ray.systems.narrative.novel import CARDINAL, number_of
 
 FIRST_YEAR, LAST_YEAR = 1700, 1999
 

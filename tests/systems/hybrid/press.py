@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 from systems.inprocess import InProcessTools
 
-from kohaku_ray.documents.news import COLUMNS, parse_news
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.records import Question
 from kohaku_ray.systems.hybrid import SYSTEM
+from kohaku_ray.systems.hybrid.news import COLUMNS, parse_news
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 
 QUESTION = Question("q1", "Combien d'habitants ont fui la digue rompue ?", answer_unit="habitants")

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 from systems.inprocess import InProcessTools
 
-from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.answer import answer
+from kohaku_ray.systems.narrative.novel import parse_novel
 from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import prepare
 from kohaku_ray.systems.narrative.settings import NarrativeSettings

@@ -74,7 +74,7 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
     summary = answer(config)
     rejects = {Path(row["file"]).name: row["reason"] for row in Index.open(config.index.path).rejects.to_pylist()}
     assert rejects.keys() == {"Twice.txt"}
-    assert re.fullmatch(r"the same book as .*/The Garden\.txt, word for word: .*", rejects["Twice.txt"])
+    assert re.fullmatch(r"the same text as .*/The Garden\.txt, word for word: .*", rejects["Twice.txt"])
     assert (summary.n_questions, summary.n_member_errors) == (5, 1)
     with open(f"{config.run}/submission.csv", encoding="utf-8", newline="") as file:
         written = {row["id"]: row for row in csv.DictReader(file)}

@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.systems.narrative.events import Event, find_events
 from kohaku_ray.systems.narrative.names import BookNames, read_names
+from kohaku_ray.systems.narrative.novel import parse_novel
 from kohaku_ray.systems.narrative.places import are_apart
 from kohaku_ray.systems.narrative.rules import RULES, Finding, Passage, check_story, read_facts
 from kohaku_ray.systems.narrative.settings import NarrativeSettings

@@ -11,10 +11,10 @@ from systems.narrative.stories import INDEX, PRISON, judged, prepared, rows_of, 
 from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
-from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.run.models import seed_of
 from kohaku_ray.systems.narrative import SYSTEM
+from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT
 from kohaku_ray.systems.narrative.settings import refuse_identical_members
 
 STORIES = stories()

@@ -7,10 +7,8 @@ from index.small_index import IDENTITY, FakeEncoder, build_whole
 from systems.inprocess import InProcessTools, vector
 from systems.narrative.stories import GARDEN, INDEX, PRISON, count, judged, offline, prepared, stories
 
-from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.errors import KohakuRayError
-from kohaku_ray.evaluation.label import CONTRADICT
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
@@ -19,6 +17,8 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.systems.narrative import SYSTEM
+from kohaku_ray.systems.narrative.label import CONTRADICT
+from kohaku_ray.systems.narrative.novel import parse_novel
 
 STORIES = stories()
 BOOK = "The Prisoner of the Rock"

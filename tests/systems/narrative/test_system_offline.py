@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from systems.narrative.stories import INDEX, judged, offline, prepared, rows_of, stories, tools_for
 
 from kohaku_ray.errors import KohakuRayError
-from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.dossier import find_quote, judgement_schema, read_judgement, results_csv
+from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT
 from kohaku_ray.systems.narrative.offline import CONFIDENCE, OfflineJudge
 
 STORIES = stories()

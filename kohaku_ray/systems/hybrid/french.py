@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
-from kohaku_ray.documents.model import Sentence
-from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, quick_punkt, words_of
+from kohaku_ray.documents.model import Sentence, SentenceSplit
+from kohaku_ray.documents.sentences import continues_at, paragraph_blocks, quick_punkt, trimmed_pieces, words_of
 from kohaku_ray.errors import ConfigError
-
-SentenceSplit = Literal["punkt", "period", "sliding"]
 
 _MID_SENTENCE = words_of(
     "mme mmes mlle mlles mgr dr drs dre pr prof st ste vve cf env approx av bd boul fg rte c.-à-d i.e e.g"
@@ -56,9 +54,9 @@ def split_french(text: str) -> tuple[Sentence, ...]:
     plain = text.translate(_PLAIN)
     return tuple(
         piece
-        for start, end in _blocks(plain)
+        for start, end in paragraph_blocks(plain)
         for first, last in _block_sentences(plain[start:end])
-        for piece in _bounded(text, start + first, start + last)
+        for piece in trimmed_pieces(text, start + first, start + last)
     )
 
 
@@ -105,7 +103,7 @@ def _block_sentences(block: str) -> list[tuple[int, int]]:
     has_capitals = any(map(str.isupper, block))
     spans, first = [], 0
     for cut in sorted(cuts):
-        if not (_goes_on(block, first, cut, has_capitals) or _is_inside(block, first, cut)):
+        if not (continues_at(block, first, cut, has_capitals) or _is_inside(block, first, cut)):
             spans.append((first, cut))
             first = cut
     return [*spans, (first, len(block))]

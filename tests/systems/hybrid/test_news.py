@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.documents.news import COLUMNS, parse_news
 from kohaku_ray.errors import DataError
+from kohaku_ray.systems.hybrid.news import COLUMNS, parse_news
 
 FIRST = {
     "par_id": "11",

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktSentenceTokenizer
 
-from kohaku_ray.documents import french as module
-from kohaku_ray.documents.french import sliding_sentences, split_french, split_periods
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import MAX_CHARS
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.systems.hybrid import french as module
+from kohaku_ray.systems.hybrid.french import sliding_sentences, split_french, split_periods
 
 
 def texts(text, split=split_french):

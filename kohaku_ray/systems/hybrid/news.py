@@ -1,4 +1,4 @@
-"""News CSV: many articles in one file, one paragraph per row."""
+"""The format ``news``: a CSV of many articles, one paragraph per row."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kohaku_ray.documents.content import decode_text, even_line_ends, valid_doc_id
-from kohaku_ray.documents.french import SPLITTERS, SentenceSplit
-from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section
+from kohaku_ray.documents.formats import DocumentFormat
+from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section, SentenceSplit
 from kohaku_ray.documents.rows import csv_rows
 from kohaku_ray.errors import DataError
+from kohaku_ray.systems.hybrid.french import SPLITTERS
 from kohaku_ray.values.read import is_blank, parse_number
 
 COLUMNS = (
@@ -132,3 +133,6 @@ def _decode(name: str, data: bytes) -> str:
         return decode_text(name, data)
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     return even_line_ends(text)
+
+
+NEWS = DocumentFormat((".csv",), parse_news, splits_sentences=True)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.novel import CARDINAL, novel_sections, number_of, parse_novel, words_digest
 from kohaku_ray.errors import DataError
+from kohaku_ray.systems.narrative.novel import CARDINAL, novel_sections, number_of, parse_novel, words_digest
 
 PREFACE = "This story was told to me by an old sailor in the harbour."
 ONE, TWO, THREE = "It was a dark night at sea.", "The ship came in at noon.", "Nobody spoke of it again."

@@ -1,4 +1,4 @@
-"""Novels as plain text: one section per chapter, without the e-text distributor's header and footer."""
+"""The format ``novel``: plain text, one section per chapter, without the e-text distributor's header and footer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends
+from kohaku_ray.documents.formats import DocumentFormat
 from kohaku_ray.documents.model import Attributes, Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import PATH
@@ -317,3 +318,6 @@ def _section(title: str, texts: Iterable[str], book: str, number: int, progress_
     attributes: Attributes = {"book": book, "chapter": title, "chapter_number": number, "progress_pct": progress_pct}
     paragraphs = tuple(Paragraph(text, split_sentences(text), attributes=attributes) for text in texts)
     return (Section(title, paragraphs),) if paragraphs else ()
+
+
+NOVEL = DocumentFormat((".txt", ".text"), parse_novel, digest=words_digest)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, read_label, set_figures, wilson
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.pages.score_text import describe_scores as render
+from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT, LABEL, read_label, set_figures, wilson
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.retrieval.diversify import (
+from kohaku_ray.systems.hybrid.diversify import (
     allot,
     cap_per_key,
     distinct_texts,

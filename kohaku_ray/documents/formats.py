@@ -1,0 +1,92 @@
+"""Which parser reads a file: that of its suffix, or that of the format which the configuration names.
+
+A suffix is one line in `FORMATS`. A format of a system, or of your own, is a `DocumentFormat` found by name (see
+``kohaku_ray.extensions``): it replaces the parsers of its suffixes, and may add suffixes that nothing else reads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from kohaku_ray.documents.content import file_name
+from kohaku_ray.documents.html import parse_html
+from kohaku_ray.documents.markdown import parse_markdown
+from kohaku_ray.documents.model import Document, Parsed
+from kohaku_ray.documents.parser_output import parse_json
+from kohaku_ray.documents.pdf import parse_pdf
+from kohaku_ray.documents.rows import HUB, parse_csv, suffix_of
+from kohaku_ray.documents.sheets import parse_xlsx
+from kohaku_ray.documents.slides import parse_pptx
+from kohaku_ray.documents.text import parse_text
+from kohaku_ray.documents.word import parse_docx
+from kohaku_ray.extensions import find_registered
+
+Parser = Callable[..., Document]
+
+FORMATS: Mapping[str, Parser] = {
+    ".json": parse_json,
+    ".md": parse_markdown,
+    ".markdown": parse_markdown,
+    ".txt": parse_text,
+    ".text": parse_text,
+    ".pdf": parse_pdf,
+    ".html": parse_html,
+    ".htm": parse_html,
+    ".csv": parse_csv,
+    ".docx": parse_docx,
+    ".pptx": parse_pptx,
+    ".xlsx": parse_xlsx,
+}
+"""Parser of a file, by the suffix of its name in lower case."""
+
+BINARY_FORMATS = frozenset({".pdf", ".docx", ".pptx", ".xlsx"})
+"""Suffixes of `FORMATS` whose files are no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFormat:
+    """How files of some suffixes are read where ``documents.format`` names it; all others are read by their suffix.
+
+    Attributes:
+        suffixes: Suffixes with their point, in lower case. Directories are searched for them, too.
+        parse: ``(name, data) -> Document``, or ``Parsed`` of a file that holds many documents. `DataError` where a file
+            cannot be read: it becomes a reject with that reason. Its time must be linear in the file's size.
+        splits_sentences: ``parse`` also takes ``sentence_split``, the setting of that name, as a keyword.
+        digest: Digests what makes a document: of two files with equal digests, one is a reject. None: their ids alone
+            are compared.
+    """
+
+    suffixes: tuple[str, ...] = ()
+    parse: Callable[..., Document | Parsed] = parse_text
+    splits_sentences: bool = False
+    digest: Callable[[Document], str] | None = None
+
+
+AUTO = DocumentFormat()
+"""Every file by its suffix."""
+
+TEXT = DocumentFormat(tuple(suffix for suffix in FORMATS if suffix not in BINARY_FORMATS))
+"""Every file that is no binary one as plain text."""
+
+
+@functools.cache
+def find_format(name: str) -> DocumentFormat:
+    """Load a format: ``auto``, ``text``, one of a system or an installed package, or your own as ``module:NAME``.
+
+    Raises:
+        ConfigError: There is no such format.
+    """
+    return find_registered("formats", name, DocumentFormat)
+
+
+def suffix(name: str) -> str:
+    """Return a file's suffix with its point, in small letters."""
+    return f".{suffix_of(name)}" if name.startswith(HUB) else PurePosixPath(file_name(name)).suffix.lower()
+
+
+def known_suffixes(document_format: DocumentFormat = AUTO) -> str:
+    """List the suffixes that are read, those of `FORMATS` and the format's own."""
+    return ", ".join(sorted({*FORMATS, *document_format.suffixes}))

@@ -1,0 +1,95 @@
+"""Systems, metrics and document formats by name: the package's own, those of installed packages, yours as module:NAME.
+
+An installed package adds to a kind by the entry-point group ``kohaku_ray.systems``, ``kohaku_ray.metrics`` or
+``kohaku_ray.formats``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Literal, TypeVar
+
+from kohaku_ray.errors import ConfigError, did_you_mean
+
+ExtensionKind = Literal["systems", "metrics", "formats"]
+T = TypeVar("T")
+
+BUILT_IN: Mapping[ExtensionKind, Mapping[str, str]] = {
+    "systems": {
+        "kohaku": "kohaku_ray.systems.kohaku:SYSTEM",
+        "hybrid": "kohaku_ray.systems.hybrid:SYSTEM",
+        "narrative": "kohaku_ray.systems.narrative:SYSTEM",
+    },
+    "metrics": {
+        "wattbot": "kohaku_ray.evaluation.wattbot:WATTBOT",
+        "kaggle": "kohaku_ray.evaluation.wattbot:KAGGLE",
+        "wattbot2026": "kohaku_ray.evaluation.wattbot2026:WATTBOT2026",
+        "exact": "kohaku_ray.evaluation.answers:EXACT",
+        "answer": "kohaku_ray.evaluation.answers:ANSWER",
+        "label": "kohaku_ray.systems.narrative.label:LABEL",
+        "citations": "kohaku_ray.evaluation.references:CITATIONS",
+        "retrieval": "kohaku_ray.evaluation.references:RETRIEVAL",
+    },
+    "formats": {
+        "auto": "kohaku_ray.documents.formats:AUTO",
+        "text": "kohaku_ray.documents.formats:TEXT",
+        "news": "kohaku_ray.systems.hybrid.news:NEWS",
+        "novel": "kohaku_ray.systems.narrative.novel:NOVEL",
+    },
+}
+"""``module:NAME`` of the package's own, by kind and name; nothing is imported before it is asked for."""
+
+
+@functools.cache
+def installed(kind: ExtensionKind) -> Mapping[str, str]:
+    """Find those of installed packages; packages installed later are seen by the next process."""
+    # Reads the metadata of every installed package: about 20 ms.
+    return {entry.name: entry.value for entry in entry_points(group=f"kohaku_ray.{kind}")}
+
+
+def find_registered(kind: ExtensionKind, name: str, wanted: type[T]) -> T:
+    """Load the object that a name stands for.
+
+    Args:
+        kind: What it is the name of.
+        name: A name of the package or of an installed one, or ``module:NAME``, also searched in the working directory.
+        wanted: Type that the object must have.
+
+    Raises:
+        ConfigError: There is no such name, it cannot be imported, or it has another type.
+    """
+    what = kind.removesuffix("s")
+    target = BUILT_IN[kind].get(name, name)
+    if ":" not in target:
+        others = installed(kind)
+        names = [*BUILT_IN[kind], *others]
+        if name not in others:
+            raise ConfigError(
+                f"{what} {name}: no such {what}{did_you_mean(name, names)}; {kind}: {', '.join(names)}, or "
+                "your own as module:NAME"
+            )
+        target = others[name]
+    module, _, attribute = target.partition(":")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # as ``python -m`` does
+    try:
+        loaded = getattr(import_module(module), attribute)
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"{what} {name}: {target} cannot be loaded ({type(error).__name__}: {error}): install its package, start "
+            "in its folder, or put its folder on PYTHONPATH"
+        ) from error
+    if not isinstance(loaded, wanted):
+        raise ConfigError(
+            f"{what} {name}: {target} is of type {type(loaded).__name__}, not {wanted.__name__}: name a "
+            f"{wanted.__name__}"
+        )
+    return loaded

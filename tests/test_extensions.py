@@ -1,0 +1,82 @@
+"""Systems, metrics and formats by name: the package's, an installed package's, one's own."""
+
+import sys
+
+import pytest
+
+from kohaku_ray import extensions
+from kohaku_ray.documents.formats import DocumentFormat, find_format
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.metrics import Metric, find_metric
+from kohaku_ray.extensions import BUILT_IN, find_registered
+from kohaku_ray.systems.base import System
+from kohaku_ray.systems.registry import find_system
+
+WANTED = {"systems": System, "metrics": Metric, "formats": DocumentFormat}
+THINGS = """
+from kohaku_ray.documents.formats import DocumentFormat
+NUMBER = 5
+MAIL = DocumentFormat((".mbox",))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Modules of the user's own, and an installed package whose entry points name them."""
+    (tmp_path / "my_things.py").write_text(THINGS)
+    (tmp_path / "my_broken.py").write_text("raise RuntimeError('no licence')\n")
+    package = tmp_path / "my_things-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: my-things\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(
+        "[kohaku_ray.formats]\nmail = my_things:MAIL\n[kohaku_ray.metrics]\nodd = my_things:NUMBER\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    caches = (extensions.installed, find_format, find_system)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+    sys.modules.pop("my_things", None)
+
+
+def test_every_built_in_name_is_there():
+    for kind, names in BUILT_IN.items():
+        for name in names:
+            assert isinstance(find_registered(kind, name, WANTED[kind]), WANTED[kind]), name
+
+
+def test_a_name_is_an_entry_point_or_a_module_of_ones_own(mine):
+    assert find_format("mail") is find_format("my_things:MAIL")
+    assert find_format("mail").suffixes == (".mbox",)
+
+
+@pytest.mark.parametrize(
+    ("find", "name", "message"),
+    [
+        (
+            find_format,
+            "mial",
+            r"format mial: no such format, did you mean mail\?; formats: auto, .*, mail, or your own",
+        ),
+        (
+            find_metric,
+            "wattbt",
+            r"metric wattbt: no such metric, did you mean wattbot\?; metrics: wattbot, .*, odd, or",
+        ),
+        (
+            find_system,
+            "zzz",
+            r"system zzz: no such system; systems: kohaku, hybrid, narrative, or your own as module:NAME",
+        ),
+        (find_format, "no_such_module:X", r"no_such_module:X cannot be loaded \(ModuleNotFoundError: .*on PYTHONPATH"),
+        (find_format, "my_things:Theirs", r"my_things:Theirs cannot be loaded \(AttributeError: .*Theirs"),
+        (find_system, "my_broken:X", r"my_broken:X cannot be loaded \(RuntimeError: no licence\)"),
+        (find_format, ":X", r":X cannot be loaded \(ValueError"),
+        (find_metric, "odd", r"metric odd: my_things:NUMBER is of type int, not Metric: name a Metric"),
+    ],
+)
+def test_what_cannot_be_found_says_why_and_the_way_out(mine, find, name, message):
+    with pytest.raises(ConfigError, match=message):
+        find(name)
