@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup
 
+from kohaku_ray.pages.tables import as_html
 from kohaku_ray.pages.text import cut, list_link, visible, write_number
 
 MAX_BYTES = 28_000_000
@@ -40,6 +41,7 @@ def page_environment(n_chars: int = 200) -> jinja2.Environment:
     )
     environment.filters["count"] = lambda n: f"{n:,}"
     environment.filters["cut"] = lambda text, n=n_chars: cut(text, n)
+    environment.filters["table"] = as_html
     environment.filters["number"] = write_number
     environment.globals["list_link"] = list_link
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
 from kohaku_ray.pages.sweep_charts import (
+    ErrorClass,
     ErrorCounts,
     class_chart,
     cost_chart,
@@ -28,37 +29,34 @@ from kohaku_ray.pages.sweep_charts import (
 )
 from kohaku_ray.pages.sweep_tables import (
     CellRuns,
-    RowLabels,
     TableStats,
-    as_csv,
-    as_latex,
-    as_markdown,
     compute_sweep_stats,
     footnotes,
-    groups_csv,
-    head,
+    group_scores_table,
     legend,
     list_cell_runs,
+    measure_tables,
     name_cell,
-    score_field,
     score_of,
+    score_table,
     sweep_verdict,
     table_verdict,
-    write_measure,
-    write_rank,
+    write_csv,
+    write_latex,
+    write_markdown,
 )
+from kohaku_ray.pages.tables import as_csv
 from kohaku_ray.pages.text import cut, visible, write_number
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import (
-    Comparison,
     Sweep,
     SweepAnswer,
-    SweepCell,
     SweepQuestion,
     SweepRun,
     by_number,
     error_rates,
 )
+from kohaku_ray.table import Column, MarkedText, Table, TableRow
 from kohaku_ray.values.read import is_blank
 
 N_EXAMPLES = 3
@@ -94,11 +92,13 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
     make_directory(tables)
     stats = compute_sweep_stats(sweep) if stats is None else stats
     files = {os.path.join(directory, "sweep.html"): page(sweep, stats)}
-    for one in stats:
-        for suffix, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
-            files[os.path.join(tables, f"{one.table.name}.{suffix}")] = write(one)
+    for table_stats in stats:
+        start = os.path.join(tables, table_stats.table.name)
+        files[f"{start}.md"] = write_markdown(table_stats)
+        files[f"{start}.csv"] = write_csv(table_stats)
+        files[f"{start}.tex"] = write_latex(table_stats)
     if sweep.groups is not None:
-        files[os.path.join(tables, "groups.csv")] = groups_csv(sweep.groups)
+        files[os.path.join(tables, "groups.csv")] = as_csv(group_scores_table(sweep.groups))
     for path, text in files.items():
         publish(path, text.encode())
     return list(files)
@@ -107,19 +107,20 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
 def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
     behind, error_classes = list_cell_runs(sweep), list_classes(sweep)
+    anchors = {figure.cell.cell_id: figure.anchor for figure in behind}
+    blocks = [_table_block(table_stats, number, sweep.metric, anchors) for number, table_stats in enumerate(stats, 1)]
     environment = page_environment()
     environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
         sweep=sweep,
-        anchors={one.cell.cell_id: one.anchor for one in behind},
-        blocks=[_table_block(one, at) for at, one in enumerate(stats, 1)],
+        overview=_overview(blocks),
+        blocks=blocks,
         verdict=sweep_verdict(sweep),
         groups=sweep.groups and group_block(sweep.groups, "settings", "Mean over the runs of each setting."),
-        statistics=_statistics_head(sweep.metric),
         tokens=_costs(behind, "tokens", lambda run: run.tokens),
         seconds=_costs(behind, "seconds", lambda run: run.service_s),
         errors=_errors(sweep),
-        error_classes=error_classes,
+        error_classes=_class_table(error_classes) if error_classes else None,
         class_chart=class_chart(error_classes) if error_classes else None,
         rate_charts=list(rate_charts(sweep)),
         scored_parts=scored_parts(sweep.metric),
@@ -132,31 +133,32 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     return before + write_questions(sweep.questions, behind, MAX_BYTES - len(text.encode())) + after
 
 
-def _table_block(stats: TableStats, at: int) -> dict[str, Any]:
-    """Lay a table, the ``at``-th from 1, out for the template."""
+def _table_block(stats: TableStats, number: int, metric: Metric, anchors: Mapping[str, str]) -> dict[str, Any]:
+    """Lay a table, the ``number``-th from 1, out for the template."""
     grid = stats.grid
-    measures = []
-    for name in stats.table.show:
-        found = write_measure(stats, name)
-        rows = [(row, [found.get((row, column), "") for column in grid.columns]) for row in grid.rows]
-        measures.append((name, head(stats, name), rows))
     return {
-        "stats": stats,
-        "anchor": f"table-{at}",
+        "table": stats.table,
+        "anchor": f"table-{number}",
         "best": _best(stats),
-        "n_finished": sum(cell.state == "finished" for cell in grid.cells.values()),
-        "head": head(stats),
-        "rows": [
-            (row, [score_field(stats, (row, column)) for column in grid.columns], write_rank(stats.average.get(row)))
-            for row in grid.rows
-        ],
-        "measures": measures,
+        "finished": f"{sum(cell.state == 'finished' for cell in grid.cells.values())} of {len(grid.cells)}",
+        "scores": score_table(stats, anchors),
+        "measures": list(measure_tables(stats)),
         "footnotes": [*footnotes(stats), *stats.table.notes],
         "verdict": table_verdict(stats),
         "legend": legend(stats),
         "charts": table_charts(grid, stats.comparisons),
-        "details": [(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
+        "details": [table for column in grid.columns if (table := _statistics(stats, column, metric)).rows],
     }
+
+
+def _overview(blocks: Sequence[Mapping[str, Any]]) -> Table:
+    """List the tables with a link to each."""
+    head = Column("table", align="left"), "finished", Column("best", align="left")
+    rows = [
+        (MarkedText(block["table"].title, link=f"#{block['anchor']}"), block["finished"], block["best"])
+        for block in blocks
+    ]
+    return Table.of(head, rows)
 
 
 def _best(stats: TableStats) -> str:
@@ -167,60 +169,61 @@ def _best(stats: TableStats) -> str:
     return f"{score_of(cell).write()} at {name_cell(stats.table, cell)}"
 
 
-def _statistics(stats: TableStats, column: str) -> Iterator[tuple[RowLabels, list[str], str]]:
-    """Labels, figures and remarks of each scored cell of a column."""
-    for row in stats.grid.rows:
-        one = stats.comparisons.get((row, column))
-        if one is not None:
-            reasons = (one.welch.reason, one.interval.reason, one.permutation.reason)
-            remark = "the best" if one.is_best else "; ".join(dict.fromkeys(filter(None, reasons)))
-            between = stats.selection.rank_intervals.get(one.cell_id) if stats.selection else None
-            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column], between), remark
-
-
-def _statistics_head(metric: Metric) -> tuple[str, ...]:
-    return (
-        *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "rank in the table, 95 %", "common"),
-        *("difference", "95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
-    )
-
-
-def _figures(one: Comparison, cell: SweepCell, rank: float, between: tuple[float, float] | None) -> list[str]:
-    low, high = one.interval.low, one.interval.high
-    return [
-        score_of(cell).write(),
-        f"{one.n_seeds:,}",
-        f"{one.n_questions:,}",
-        *(f"{part.mean():.3f}" for part in cell.parts.values()),
-        f"{rank:g}",
-        f"{between[0]:g} … {between[1]:g}" if between else "",
-        f"{one.n_common:,}",
-        "" if one.is_best else _signed(one.interval.mean),
-        "" if low is None or high is None else f"{_signed(low)} … {_signed(high)}",
-        *map(_p, (one.welch.p, one.welch_holm, one.permutation.p, one.permutation_holm)),
-        _signed(one.welch.g, 2),
-        _signed(one.d_z, 2),
+def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
+    """Lay out the statistics of each scored cell of a column, with a remark on each."""
+    head = [
+        *("score", stats.table.repeats, "questions"),
+        *(Column(metric.label(name), ".3f") for name in metric.parts),
+        *(Column("rank", "g"), "rank in the table, 95 %", "common", Column("difference", "+z.3f"), "95 % interval"),
+        *("Welch p", "Holm", "permutation p", "Holm", Column("g", "+z.2f"), Column("d_z", "+z.2f")),
+        Column("", align="left"),
     ]
-
-
-def _signed(number: float | None, digits: int = 3) -> str:
-    return "" if number is None else f"{number:+z.{digits}f}"
-
-
-def _p(p: float | None) -> str:
-    return "" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+    rows: list[TableRow] = []
+    for row in stats.grid.rows:
+        comparison = stats.comparisons.get((row, column))
+        if comparison is None:
+            continue
+        cell, interval = stats.grid.cells[row, column], comparison.interval
+        ranks = stats.selection.rank_intervals.get(comparison.cell_id) if stats.selection else None
+        tests = comparison.welch, interval, comparison.permutation
+        reasons = "; ".join(dict.fromkeys(test.reason for test in tests if test.reason))
+        p_values = comparison.welch.p, comparison.welch_holm, comparison.permutation.p, comparison.permutation_holm
+        figures: TableRow = (
+            *(score_of(cell).write(), comparison.n_seeds, comparison.n_questions),
+            *(float(part.mean()) for part in cell.parts.values()),
+            *(stats.ranks[row, column], f"{ranks[0]:g} … {ranks[1]:g}" if ranks else "", comparison.n_common),
+            None if comparison.is_best else interval.mean,
+            None if interval.low is None or interval.high is None else f"{interval.low:+z.3f} … {interval.high:+z.3f}",
+            *(p if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}" for p in p_values),
+            *(comparison.welch.g, comparison.d_z),
+        )
+        rows.append((*row, *figures, "the best" if comparison.is_best else reasons))
+    axis = stats.grid.column_axis
+    title = f"{axis} = {column}" if axis else column
+    return Table.of([*(Column(name, align="left") for name in stats.grid.row_axes), *head], rows, title)
 
 
 def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], float]) -> dict[str, Any] | None:
     points = cost_points(behind, cost)
     if not points:
         return None
-    steps = [
-        (at, step.of.names[0], step.of.anchor, write_number(step.cost), f"{step.score:.3f}")
-        for at, step in enumerate(pareto_frontier(points), 1)
+    rows = [
+        (number, step.of.names[0], write_number(step.cost), MarkedText(f"{step.score:.3f}", link=f"#{step.of.anchor}"))
+        for number, step in enumerate(pareto_frontier(points), 1)
     ]
+    head = Column(""), Column("Pareto frontier", align="left"), f"{unit} per question", "score"
     n_left_out = sum(bool(one.cell.run_ids) for one in behind) - len(points)
-    return {"unit": unit, "chart": cost_chart(points, unit), "steps": steps, "n_left_out": n_left_out}
+    return {
+        "unit": unit,
+        "chart": cost_chart(points, unit),
+        "frontier": Table.of(head, rows, n_text=0),
+        "n_left_out": n_left_out,
+    }
+
+
+def _class_table(classes: Sequence[ErrorClass]) -> Table:
+    head = "class", "errors", Column("of all errors", ".1f", " %"), Column("what it is", align="left")
+    return Table.of(head, [(one.name, one.n, 100 * one.share, one.note) for one in classes])
 
 
 def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:

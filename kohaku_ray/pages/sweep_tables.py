@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +13,7 @@ from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.selection import EFFECT, Selection
 from kohaku_ray.evaluation.statistics import STAR_LEVELS, average_ranks, mean_sd, ranks
 from kohaku_ray.pages.score_text import split_tables
-from kohaku_ray.pages.score_text import table as aligned
+from kohaku_ray.pages.tables import as_csv, as_latex, as_markdown, as_text, escape_latex, escape_markdown
 from kohaku_ray.pages.text import cut, one_line, visible
 from kohaku_ray.run.summary import counted
 from kohaku_ray.sweep.compare import (
@@ -32,6 +29,7 @@ from kohaku_ray.sweep.compare import (
     compare_column,
     select_best,
 )
+from kohaku_ray.table import Column, MarkedText, Table, TableRow, TableValue
 from kohaku_ray.values.read import parse_number
 
 THIN = "†"
@@ -43,6 +41,9 @@ ONLY_COLUMN = "score"
 RowLabels = tuple[str, ...]
 GridPosition = tuple[RowLabels, str]
 Mark = Literal["best", "second", ""]
+
+_DECIMAL = "z.6f"
+_FORMATS = dict.fromkeys(("rank", "rank_low", "rank_high"), "g")
 
 REASON_CHARS = 600
 """Longest reason shown; longer ones are cut, but whole in the CSV."""
@@ -115,25 +116,6 @@ class TableStats:
     def table(self) -> SweepTable:
         """The table."""
         return self.grid.table
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreField:
-    """The content of a field of a score table."""
-
-    text: str  # mean and deviation, or the state of a cell without scores
-    stars: str = ""
-    mark: Mark = ""  # whether it is the column's best or second
-    is_thin: bool = False
-    footnote: int = 0  # number of its reason
-    is_scored: bool = False  # the text is a figure
-    cell_id: str = ""
-    paper: str = ""  # the paper's figure of the same setting, marked as such
-
-    @property
-    def raised(self) -> str:
-        """Its marks beside the figure."""
-        return self.stars + (THIN if self.is_thin else "") + (f"[{self.footnote}]" if self.footnote else "")
 
 
 def compute_stats(table: SweepTable, metric: Metric | None = None) -> TableStats:
@@ -211,20 +193,21 @@ def score_of(cell: SweepCell) -> Spread:
     return Spread.of(cell.scores)
 
 
-def score_field(stats: TableStats, place: GridPosition) -> ScoreField:
-    """Return the content of a field of the score table."""
-    cell = stats.grid.cells.get(place)
+def score_field(stats: TableStats, position: GridPosition, anchors: Mapping[str, str]) -> MarkedText:
+    """Write a field of the score table: mean and deviation with their marks, or the state of a cell without scores."""
+    cell = stats.grid.cells.get(position)
     if cell is None:
-        return ScoreField("")
+        return MarkedText("")
     reason = _reason(cell)
     footnote = 1 + stats.reasons.index(reason) if reason else 0
-    comparison = stats.comparisons.get(place)
+    comparison = stats.comparisons.get(position)
     if comparison is None:
-        return ScoreField("no scores" if cell.state == "finished" else cell.state, footnote=footnote)
-    is_alone = sum(column == place[1] for _, column in stats.comparisons) == 1
+        return MarkedText("no scores" if cell.state == "finished" else cell.state, footnote=footnote)
+    is_alone = sum(column == position[1] for _, column in stats.comparisons) == 1
     mark: Mark = "" if is_alone else "best" if comparison.is_best else "second" if comparison.is_second else ""
-    text = score_of(cell).write()
-    return ScoreField(text, comparison.stars, mark, cell.is_thin, footnote, True, cell.cell_id, _paper(cell, SCORE, 3))
+    raised = comparison.stars + (THIN if cell.is_thin else "")
+    link = f"#{anchors[cell.cell_id]}" if cell.cell_id in anchors else ""
+    return MarkedText(score_of(cell).write(), mark, raised, footnote, _paper(cell, SCORE, 3), link)
 
 
 def _paper(cell: SweepCell, name: str, digits: int) -> str:
@@ -254,21 +237,22 @@ def measure_of(table: SweepTable, cell: SweepCell, name: str) -> Spread | None:
 
 def legend(stats: TableStats, marks: str = "Bold: the best of its column; underlined: the second.") -> list[str]:
     """Explain the marks in a table; ``marks`` says how the best are marked."""
-    fields = [score_field(stats, place) for place in stats.grid.cells]
+    marks_of_cells = {score_field(stats, position, {}).mark for position in stats.grid.cells}
+    cells = [stats.grid.cells[position] for position in stats.comparisons]
     repeats = stats.table.repeats
     lines = []
-    if any(field.is_scored for field in fields):
+    if cells:
         lines.append(f"Mean ± standard deviation over {repeats}.")
     if stats.table.show and stats.table.spread == "questions" and lines:
         lines.append("Measures of the context: mean ± standard deviation over questions.")
-    if any(field.mark for field in fields):
+    if marks_of_cells - {""}:
         lines[0] = f"{lines[0]} {marks}".rstrip()
-    if any(field.stars for field in fields):
+    if any(comparison.stars for comparison in stats.comparisons.values()):
         levels = ", ".join(f"{mark} p < {level:g}" for mark, level in reversed(STAR_LEVELS.items()))
         lines.append(f"Stars: differs from the column's best by Welch's t over {repeats}, not corrected: {levels}.")
         if repeats == "subsamples":
             lines.append("Subsamples of one pool share members: these stars overstate significance.")
-    if any(field.is_thin for field in fields):
+    if any(cell.is_thin for cell in cells):
         few = f"fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}"
         lines.append(f"{THIN} from {few}: a difference may be chance.")
     if any(cell.paper for cell in stats.grid.cells.values()):
@@ -336,16 +320,32 @@ def footnotes(stats: TableStats) -> list[str]:
     return [f"[{at}] {cut(reason, REASON_CHARS)}" for at, reason in enumerate(stats.reasons, 1)]
 
 
-def head(stats: TableStats, score: str = ONLY_COLUMN) -> list[str]:
+def score_table(stats: TableStats, anchors: Mapping[str, str] | None = None) -> Table:
+    """Lay out the scores, with links to the cells that have ``anchors`` on a page, and the rows' average ranks."""
+    grid = stats.grid
+    head = column_heads(stats)
+    rows: list[TableRow] = [
+        (*row, *(score_field(stats, (row, column), anchors or {}) for column in grid.columns)) for row in grid.rows
+    ]
+    if stats.average:
+        head.append(Column("average rank", ".2f"))
+        rows = [(*fields, stats.average.get(row)) for row, fields in zip(grid.rows, rows, strict=True)]
+    return Table.of(head, rows, stats.table.title, len(grid.row_axes))
+
+
+def measure_tables(stats: TableStats) -> Iterator[Table]:
+    """Lay out the measures that a table shows beside its scores."""
+    for name in stats.table.show:
+        written = write_measure(stats, name)
+        rows = [(*row, *(written.get((row, column)) for column in stats.grid.columns)) for row in stats.grid.rows]
+        yield Table.of(column_heads(stats, name), rows, name, len(stats.grid.row_axes))
+
+
+def column_heads(stats: TableStats, score: str = ONLY_COLUMN) -> list[str | Column]:
     """Name a table's columns; ``score`` is the only one of a table with one axis."""
     grid = stats.grid
     columns = [f"{grid.column_axis} = {label}" for label in grid.columns] if grid.column_axis else [score]
     return [*grid.row_axes, *columns]
-
-
-def write_rank(rank: float | None) -> str:
-    """Write an average rank."""
-    return "" if rank is None else f"{rank:.2f}"
 
 
 def _reason(cell: SweepCell) -> str:
@@ -387,80 +387,87 @@ _STATISTICS = (
     *("welch_p", "welch_p_holm", "stars", "permutation_p", "permutation_p_holm", "hedges_g", "d_z", "runs"),
 )
 
-Lines = list[list[str]]
-"""A table as texts; its head comes first."""
-
 
 def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> str:
     """Write a sweep for a terminal: the score tables first, then its notes; ``stats`` saves computing them again."""
-    tables = compute_sweep_stats(sweep) if stats is None else stats
     parts = [one_line(f"{sweep.title} ({sweep.name})")]
-    for one in tables:
-        n_text = len(one.grid.row_axes)
-        suffix = max([len(_suffix(score_field(one, place))) for place in one.grid.cells], default=0)
-        head, *rows = _scores(one, one_line, _terminal(suffix))
-        parts.append(f"{one_line(one.table.title)}\n\n{aligned(head, rows, n_text)}")
-        for name in one.table.show:
-            head, *rows = _measures(one, name, one_line)
-            parts.append(f"{one_line(name)}\n\n{aligned(head, rows, n_text)}")
-        if lines := _below(one, legend(one, marks="")):
+    for table_stats in compute_sweep_stats(sweep) if stats is None else stats:
+        tables = score_table(table_stats), *measure_tables(table_stats)
+        parts += [f"{one_line(table.title)}\n\n{as_text(table)}" for table in tables]
+        if lines := _below(table_stats, legend(table_stats, marks="")):
             parts.append("\n".join(map(one_line, lines)))
     if sweep.groups is not None:
-        names = [one_line(name) for name in sweep.groups.names]
-        parts.append("\n\n".join(split_tables(names, order_of(sweep.groups), sweep.groups.split, "settings")))
+        parts.append(
+            "\n\n".join(split_tables(sweep.groups.names, order_of(sweep.groups), sweep.groups.split, "settings"))
+        )
     about = sweep_verdict(sweep)
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
     return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in (about, sweep.notes, spent) if lines])
 
 
+def write_markdown(stats: TableStats) -> str:
+    """Write the score table and its measures as Markdown."""
+    scores, *measures = score_table(stats), *measure_tables(stats)
+    parts = [f"# {escape_markdown(scores.title)}", as_markdown(scores)]
+    for table in measures:
+        parts += [f"## {escape_markdown(table.title)}", as_markdown(table)]
+    return "\n\n".join([*parts, *map(escape_markdown, _below(stats, legend(stats)))]) + "\n"
+
+
+def write_csv(stats: TableStats) -> str:
+    """Write a line per cell with all its figures, see ``cells_table``."""
+    return as_csv(cells_table(stats))
+
+
+def write_latex(stats: TableStats) -> str:
+    r"""Write the score table and its measures as LaTeX, for ``\input`` into a document that uses booktabs."""
+    scores, *measures = score_table(stats), *measure_tables(stats)
+    parts = [
+        "% needs \\usepackage{booktabs}; letters beyond the Latin ones need LuaLaTeX or XeLaTeX",
+        f"% {one_line(scores.title)}",
+        as_latex(scores),
+    ]
+    for table in measures:
+        parts += [f"\\par\\medskip\\noindent {escape_latex(table.title)}\\par\\noindent", as_latex(table)]
+    below = (f"\\par\\noindent {escape_latex(line)}" for line in _below(stats, legend(stats)))
+    return "\n".join([*parts, *below]) + "\n"
+
+
+def _below(stats: TableStats, explained: Sequence[str]) -> list[str]:
+    return [*footnotes(stats), *explained, *table_verdict(stats), *stats.table.notes]
+
+
 def order_of(groups: SweepGroups) -> list[int]:
     """Order the settings by their rank on the first group."""
     ranks = groups.split.ranks[groups.split.labels[0]]
-    return sorted(range(len(ranks)), key=lambda at: (ranks[at], at))
+    return sorted(range(len(ranks)), key=lambda number: (ranks[number], number))
 
 
-def groups_csv(groups: SweepGroups) -> str:
-    """Write one line per setting: its score on every group, its ranks, and what both change from the first group."""
+def group_scores_table(groups: SweepGroups) -> Table:
+    """Lay out a row per setting: its score on every group, its ranks, and what both change from the first group."""
     split, later = groups.split, groups.split.labels[1:]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    changes = [f"{change} {label}" for change in ("difference", "move") for label in later]
-    writer.writerow(["setting", *split.labels, *(f"rank {label}" for label in split.labels), *changes])
-    for at in order_of(groups):
-        scores = [f"{split.scores[label][at].score:.6f}" for label in split.labels]
-        ranks = [f"{split.ranks[label][at]:g}" for label in split.labels]
-        differences = [_decimal(split.differences[label][at]) for label in later]
-        moves = [f"{split.moves[label][at]:g}" for label in later]
-        writer.writerow([visible(groups.names[at]), *scores, *ranks, *differences, *moves])
-    return buffer.getvalue()
-
-
-def as_markdown(stats: TableStats) -> str:
-    """Write the score table and its measures as Markdown."""
-    parts = [
-        f"# {_markdown(stats.table.title)}",
-        _markdown_table(stats, _scores(stats, _markdown, _markdown_field)),
+    columns = [
+        Column("setting", align="left"),
+        *(Column(label, _DECIMAL) for label in split.labels),
+        *(Column(f"rank {label}", "g") for label in split.labels),
+        *(Column(f"difference {label}", _DECIMAL) for label in later),
+        *(Column(f"move {label}", "g") for label in later),
     ]
-    for name in stats.table.show:
-        parts += [f"## {_markdown(name)}", _markdown_table(stats, _measures(stats, name, _markdown))]
-    return "\n\n".join([*parts, *map(_markdown, _below(stats, legend(stats)))]) + "\n"
-
-
-def as_latex(stats: TableStats) -> str:
-    r"""Write the score table and its measures as LaTeX, for ``\input`` into a document that uses booktabs."""
-    parts = [
-        "% needs \\usepackage{booktabs}; letters beyond the Latin ones need LuaLaTeX or XeLaTeX",
-        f"% {one_line(stats.table.title)}",
-        _latex_table(stats, _scores(stats, _latex, _latex_field)),
+    rows: list[TableRow] = [
+        (
+            groups.names[number],
+            *(split.scores[label][number].score for label in split.labels),
+            *(split.ranks[label][number] for label in split.labels),
+            *(split.differences[label][number] for label in later),
+            *(split.moves[label][number] for label in later),
+        )
+        for number in order_of(groups)
     ]
-    for name in stats.table.show:
-        heading = f"\\par\\medskip\\noindent {_latex(name)}\\par\\noindent"
-        parts += [heading, _latex_table(stats, _measures(stats, name, _latex))]
-    return "\n".join([*parts, *(f"\\par\\noindent {_latex(line)}" for line in _below(stats, legend(stats)))]) + "\n"
+    return Table.of(columns, rows)
 
 
-def as_csv(stats: TableStats) -> str:
-    """Write one line per cell with all its figures; an unknown figure is empty.
+def cells_table(stats: TableStats) -> Table:
+    """Lay out a row per cell with all its figures; an unknown figure is None.
 
     Where cells have the setting of a paper, its figures are in columns ``paper score`` and ``paper MEASURE``.
 
@@ -475,159 +482,61 @@ def as_csv(stats: TableStats) -> str:
     measures = {name: _column("measure", name, [*figures, *axes.values()]) for name in names}
     is_spread = stats.table.spread == "questions"
     spreads = {name: f"{column} sd" for name, column in measures.items() if is_spread and name in stats.table.show}
-    buffer = io.StringIO()
-    papers = {name: f"paper {visible(name)}" for cell in cells.values() for name in cell.paper}
-    columns = [*axes.values(), *figures, *measures.values(), *spreads.values(), *papers.values()]
-    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    for place, cell in cells.items():
-        labels = {column: visible(cell.at[name]) for name, column in axes.items()}
-        spread = {name: Spread.of(values) for name, values in cell.measures.items() if values.size}
-        means = {column: _decimal(spread[name].mean) for name, column in measures.items() if name in spread}
-        for name, column in spreads.items():
-            one = measure_of(stats.table, cell, name)
-            means[column] = _decimal(one.sd if one else None)
-        scored = {column: _decimal(float(cell.parts[name].mean())) for name, column in parts.items() if cell.is_scored}
-        paper = {column: _decimal(cell.paper.get(name)) for name, column in papers.items()}
-        writer.writerow(labels | _record(stats, place, cell) | scored | means | paper)
-    return buffer.getvalue()
+    papers = {name: f"paper {name}" for cell in cells.values() for name in cell.paper}
+    labels = [*axes.values(), *figures, *measures.values(), *spreads.values(), *papers.values()]
+    rows = []
+    for position, cell in cells.items():
+        record: dict[str, TableValue] = {column: cell.at[name] for name, column in axes.items()}
+        record |= _figures(stats, position, cell)
+        if cell.is_scored:
+            record |= {column: float(cell.parts[name].mean()) for name, column in parts.items()}
+        means = {name: Spread.of(values).mean for name, values in cell.measures.items() if values.size}
+        record |= {column: means.get(name) for name, column in measures.items()}
+        deviations = {name: measure_of(stats.table, cell, name) for name in spreads}
+        record |= {spreads[name]: spread.sd for name, spread in deviations.items() if spread is not None}
+        record |= {column: cell.paper.get(name) for name, column in papers.items()}
+        rows.append([None if value != value else value for value in map(record.get, labels)])
+    return Table.of([Column(label, _FORMATS.get(label, _DECIMAL)) for label in labels], rows)
 
 
-def _record(stats: TableStats, place: GridPosition, cell: SweepCell) -> dict[str, str]:
-    record = {
-        "table": visible(stats.table.name),
-        "cell_id": visible(cell.cell_id),
+def _figures(stats: TableStats, position: GridPosition, cell: SweepCell) -> dict[str, TableValue]:
+    record: dict[str, TableValue] = {
+        "table": stats.table.name,
+        "cell_id": cell.cell_id,
         "state": cell.state,
-        "reason": visible(cell.reason),
+        "reason": cell.reason,
         "repeats": stats.table.repeats,
-        "n_seeds": str(len(cell.seeds)),
-        "n_questions": str(len(cell.question_ids)),
-        "runs": " ".join(map(visible, cell.run_ids)),
+        "n_seeds": len(cell.seeds),
+        "n_questions": len(cell.question_ids),
+        "runs": " ".join(cell.run_ids),
     }
-    one = stats.comparisons.get(place)
-    if one is None:
+    comparison = stats.comparisons.get(position)
+    if comparison is None:
         return record
     between = stats.selection.rank_intervals.get(cell.cell_id) if stats.selection else None
-    low, high = (f"{end:g}" for end in between) if between else ("", "")
+    low, high = between or (None, None)
     return record | {
         "rank_low": low,
         "rank_high": high,
         "is_thin": str(cell.is_thin).lower(),
-        "mean": _decimal(one.mean),
-        "sd": _decimal(one.sd),
-        "rank": f"{stats.ranks[place]:g}",
-        "is_best": str(one.is_best).lower(),
-        "n_common": str(one.n_common),
-        "difference": _decimal(one.interval.mean),
-        "ci_low": _decimal(one.interval.low),
-        "ci_high": _decimal(one.interval.high),
-        "welch_p": _decimal(one.welch.p),
-        "welch_p_holm": _decimal(one.welch_holm),
-        "stars": one.stars,
-        "permutation_p": _decimal(one.permutation.p),
-        "permutation_p_holm": _decimal(one.permutation_holm),
-        "hedges_g": _decimal(one.welch.g),
-        "d_z": _decimal(one.d_z),
+        "mean": comparison.mean,
+        "sd": comparison.sd,
+        "rank": stats.ranks[position],
+        "is_best": str(comparison.is_best).lower(),
+        "n_common": comparison.n_common,
+        "difference": comparison.interval.mean,
+        "ci_low": comparison.interval.low,
+        "ci_high": comparison.interval.high,
+        "welch_p": comparison.welch.p,
+        "welch_p_holm": comparison.welch_holm,
+        "stars": comparison.stars,
+        "permutation_p": comparison.permutation.p,
+        "permutation_p_holm": comparison.permutation_holm,
+        "hedges_g": comparison.welch.g,
+        "d_z": comparison.d_z,
     }
 
 
 def _column(kind: str, name: str, taken: Sequence[str]) -> str:
     name = visible(name)
     return f"{kind} {name}" if name in taken else name
-
-
-def _decimal(number: float | None) -> str:
-    return "" if number is None or math.isnan(number) else f"{number:z.6f}"
-
-
-def _below(stats: TableStats, explained: Sequence[str]) -> list[str]:
-    return [*footnotes(stats), *explained, *table_verdict(stats), *stats.table.notes]
-
-
-def _scores(stats: TableStats, escape: Callable[[str], str], field: Callable[[ScoreField], str]) -> Lines:
-    grid = stats.grid
-    first = [*map(escape, head(stats)), *(["average rank"] if stats.average else [])]
-    rows = [
-        [*map(escape, row), *(field(score_field(stats, (row, column))) for column in grid.columns)]
-        + ([write_rank(stats.average.get(row))] if stats.average else [])
-        for row in grid.rows
-    ]
-    return [first, *rows]
-
-
-def _measures(stats: TableStats, name: str, escape: Callable[[str], str]) -> Lines:
-    grid, found = stats.grid, write_measure(stats, name)
-    rows = [
-        [*map(escape, row), *(escape(found.get((row, column), "")) for column in grid.columns)] for row in grid.rows
-    ]
-    return [[*map(escape, head(stats, name))], *rows]
-
-
-def _suffix(field: ScoreField) -> str:
-    return f" {field.raised}".rstrip() + (f" ({field.paper})" if field.paper else "")
-
-
-def _terminal(width: int) -> Callable[[ScoreField], str]:
-    names = {"best": "best ", "second": "2nd ", "": ""}
-
-    def field(field: ScoreField) -> str:
-        return f"{names[field.mark]}{field.text}{_suffix(field):<{width}}"
-
-    return field
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>|~&$#])", r"\\\1", one_line(text))
-
-
-def _markdown_field(field: ScoreField) -> str:
-    text = {"best": f"**{field.text}**", "second": f"<ins>{field.text}</ins>", "": field.text}[field.mark]
-    return text + _markdown(_suffix(field)).replace("\\[", " \\[")
-
-
-def _markdown_table(stats: TableStats, lines: Lines) -> str:
-    n_text = len(stats.grid.row_axes)
-    rule = ["---" if at < n_text else "---:" for at in range(len(lines[0]))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    "±": r"$\pm$",
-    "†": r"$\dagger$",
-    "·": r"$\cdot$",
-    "–": r"\textendash{}",
-    "…": r"\dots{}",
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    **{letter: f"{{{letter}}}" for letter in '[]*"'},  # no optional argument, no starred command
-    **{chr(0x2400 + code): f"{{[}}U+{code:04X}{{]}}" for code in range(0x20)},  # symbols that few fonts have
-}
-
-
-def _latex(text: str) -> str:
-    escaped = "".join(_LATEX.get(letter, letter) for letter in one_line(text))
-    return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)  # no ligature
-
-
-def _latex_field(field: ScoreField) -> str:
-    command = {"best": r"\textbf", "second": r"\underline", "": ""}[field.mark]
-    text = f"{command}{{{_latex(field.text)}}}" if command else _latex(field.text)
-    raised = field.stars + (r"\dagger" if field.is_thin else "")
-    text += f"$^{{{raised}}}$" if raised else ""
-    return (
-        text + (f" {{[}}{field.footnote}{{]}}" if field.footnote else "") + (f" ({field.paper})" if field.paper else "")
-    )
-
-
-def _latex_table(stats: TableStats, lines: Lines) -> str:
-    n_text = len(stats.grid.row_axes)
-    first, *rows = (f"{' & '.join(line)} \\\\" for line in lines)
-    columns = "l" * n_text + "r" * (len(lines[0]) - n_text)
-    body = ["\\toprule", first, "\\midrule", *rows, "\\bottomrule"]
-    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}"])

@@ -11,7 +11,7 @@ from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.pages.report import score_parts
 from kohaku_ray.pages.sweep_page import page
-from kohaku_ray.pages.sweep_tables import as_csv, compute_sweep_stats
+from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv
 from kohaku_ray.sweep.compare import Axis, Sweep, SweepAnswer, SweepCell, SweepQuestion, SweepRun, SweepTable
 
 STYLE = Metric(
@@ -40,7 +40,7 @@ def sweep_of(metric, parts, errors):
 def test_an_own_metric_fills_a_sweeps_tables_and_page():
     sweep = sweep_of(STYLE, {"words": [[0.0, 1.0]], "length": [[1.0, 0.0]]}, ("odd", None))
     (stats,) = compute_sweep_stats(sweep)
-    (line,) = csv.DictReader(io.StringIO(as_csv(stats)))
+    (line,) = csv.DictReader(io.StringIO(write_csv(stats)))
     assert [line[name] for name in ("mean", "words", "length")] == ["0.700000", "0.500000", "0.500000"]
     html = opened(page(sweep, [stats]))
     assert "Score: style, 0.60 same words + 0.40 length." in html
@@ -63,7 +63,7 @@ def test_a_sweep_without_classes_has_no_errors():
 def test_a_part_that_is_called_like_a_figure_has_a_column_of_its_own():
     metric = Metric("m", "M", {"mean": Part()}, lambda truth, given: {"mean": 0.0}, lambda truth: False)
     (stats,) = compute_sweep_stats(sweep_of(metric, {"mean": [[0.0, 0.5]]}, (None, None)))
-    (line,) = csv.DictReader(io.StringIO(as_csv(stats)))
+    (line,) = csv.DictReader(io.StringIO(write_csv(stats)))
     assert (line["mean"], line["part mean"]) == ("0.250000", "0.250000")
 
 
@@ -71,7 +71,7 @@ def test_a_table_without_scores_has_the_columns_of_the_metrics_parts():
     failed = SweepCell("c", {"k": "4"}, "failed", "no memory")
     sweep = Sweep("s", "S", (SweepTable("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), STYLE)
     (stats,) = compute_sweep_stats(sweep)
-    (line,) = csv.DictReader(io.StringIO(as_csv(stats)))
+    (line,) = csv.DictReader(io.StringIO(write_csv(stats)))
     assert (line["state"], line["mean"], line["words"], line["length"]) == ("failed", "", "", "")
 
 

@@ -12,14 +12,14 @@ from sweeps import HOSTILE, REASON, Maker, small_sweep
 
 from kohaku_ray.pages.sweep_tables import (
     Spread,
-    as_csv,
-    as_latex,
-    as_markdown,
     compute_stats,
     compute_sweep_stats,
     describe_sweep,
     legend,
     score_field,
+    write_csv,
+    write_latex,
+    write_markdown,
     write_measure,
 )
 from kohaku_ray.pages.text import write_number
@@ -40,7 +40,7 @@ def stats(sweep):
 
 
 def records(one):
-    return list(csv.DictReader(io.StringIO(as_csv(one))))
+    return list(csv.DictReader(io.StringIO(write_csv(one))))
 
 
 def block(text):
@@ -52,10 +52,10 @@ def test_every_format_has_the_same_figures(stats, sweep):
     text = describe_sweep(sweep, list(stats.values()))
     for one in stats.values():
         told = [(row["mean"], row["sd"]) for row in records(one) if row["mean"]]
-        markdown = as_markdown(one).split("\n\n## ")[0]
+        markdown = write_markdown(one).split("\n\n## ")[0]
         start = text.index(f"{one.table.title}\n\n")
         terminal = text[start : text.index("\n\n", start + len(one.table.title) + 2)]
-        for written in (markdown, block(as_latex(one)), terminal):
+        for written in (markdown, block(write_latex(one)), terminal):
             found = FIGURE.findall(written)
             assert len(found) == len(told) == len(one.comparisons)
             for figures, numbers in zip(found, told, strict=True):
@@ -102,7 +102,7 @@ def test_every_state_has_its_reason_in_every_format(stats, sweep):
         ("failed", f"the backend said {HOSTILE}".replace("\u202e", "[U+202E]").replace("\0", "␀")),
         ("unfinished", "0 of 3 seeds so far"),
     ]
-    for text in (as_markdown(one), as_latex(one), describe_sweep(sweep, list(stats.values()))):
+    for text in (write_markdown(one), write_latex(one), describe_sweep(sweep, list(stats.values()))):
         text = re.sub(r"[\\{}]", "", text)
         for at, (state, reason) in enumerate(
             [("partial", "seed 2: no"), ("skipped", "retriever"), ("failed", "the backend"), ("unfinished", "0 of 3")],
@@ -115,26 +115,26 @@ def test_every_state_has_its_reason_in_every_format(stats, sweep):
 
 def test_cells_of_one_reason_share_its_footnote(stats):
     assert stats["nothing"].reasons == (f"skipped: {REASON}",)
-    assert as_markdown(stats["nothing"]).count("skipped \\[1\\]") == 3
+    assert write_markdown(stats["nothing"]).count("skipped \\[1\\]") == 3
 
 
 def test_the_best_is_bold_the_second_underlined_and_a_lone_cell_neither(stats):
     one = stats["dedup"]
     for column in one.grid.columns:
-        marks = {row: score_field(one, (row, column)).mark for row in one.grid.rows}
+        marks = {row: score_field(one, (row, column), {}).mark for row in one.grid.rows}
         scores = sorted(one.grid.rows, key=lambda row: -one.grid.cells[row, column].scores.mean())
         assert [marks[row] for row in scores] == ["best", "second", "", "", "", ""]
-    head, _, *body = as_markdown(one).split("\n\n")[1].splitlines()
+    head, _, *body = write_markdown(one).split("\n\n")[1].splitlines()
     assert head.endswith("| average rank |")
     assert sum(line.count("**") // 2 for line in body) == sum(line.count("<ins>") for line in body) == 3
-    assert block(as_latex(one)).count("\\textbf{") == block(as_latex(one)).count("\\underline{") == 3
+    assert block(write_latex(one)).count("\\textbf{") == block(write_latex(one)).count("\\underline{") == 3
     alone = replace(one.table, cells=one.table.cells[:3])
-    assert "**" not in as_markdown(compute_stats(alone)).split("\n\n")[1]
+    assert "**" not in write_markdown(compute_stats(alone)).split("\n\n")[1]
 
 
 def test_average_ranks_are_those_of_the_statistics(stats):
     one = stats["dedup"]
-    assert [line.split("|")[-2].strip() for line in as_markdown(one).split("\n\n")[1].splitlines()[2:]] == [
+    assert [line.split("|")[-2].strip() for line in write_markdown(one).split("\n\n")[1].splitlines()[2:]] == [
         f"{rank:.2f}" for rank in one.average.values()
     ]
     assert not stats["queries"].average
@@ -144,14 +144,14 @@ def test_labels_of_an_only_axis_are_rows_compared_with_one_another(stats):
     one = stats["queries"]
     assert one.grid.rows == (("2",), ("4",), ("6",))
     assert [made.is_best for made in one.comparisons.values()] == [False, False, True]
-    assert as_markdown(one).split("\n\n")[1].splitlines()[0] == "| queries | score |"
+    assert write_markdown(one).split("\n\n")[1].splitlines()[0] == "| queries | score |"
 
 
 def test_thin_cells_and_subsamples_are_explained(stats):
     assert any(line.startswith("† from fewer than 20 questions or 3 seeds") for line in legend(stats["thin"]))
     assert any("share members" in line for line in legend(stats["ensemble_size"]))
     assert not any("†" in line or "share members" in line for line in legend(stats["dedup"]))
-    assert all(score_field(stats["thin"], place).is_thin for place in stats["thin"].grid.cells)
+    assert all("†" in score_field(stats["thin"], place, {}).raised for place in stats["thin"].grid.cells)
 
 
 def test_stars_are_the_papers(stats):
@@ -159,11 +159,11 @@ def test_stars_are_the_papers(stats):
     told = {row["cell_id"]: row for row in records(one)}
     for place, known in one.comparisons.items():
         stars = told[known.cell_id]["stars"]
-        assert stars == score_field(one, place).stars == known.stars
+        assert stars == score_field(one, place, {}).raised.rstrip("†") == known.stars
         p = told[known.cell_id]["welch_p"]
         levels = {"***": 0.001, "**": 0.01, "*": 0.05, "+": 0.1}
         assert stars == next((mark for mark, level in levels.items() if p and float(p) < level), "")
-    assert block(as_latex(one)).count("$^{") == sum(bool(known.stars) for known in one.comparisons.values()) > 0
+    assert block(write_latex(one)).count("$^{") == sum(bool(known.stars) for known in one.comparisons.values()) > 0
 
 
 def test_cells_over_other_questions_are_said_to_be(stats):
@@ -176,7 +176,7 @@ def test_cells_over_other_questions_are_said_to_be(stats):
 
 
 def test_latex_escapes_what_it_would_read(stats):
-    text = block(as_latex(stats["thin"]))
+    text = block(write_latex(stats["thin"]))
     assert (
         "\\textless{}script\\textgreater{}alert(1)\\textless{}/script\\textgreater{}{\"}' \\textbar{} "
         "\\textbackslash{}textbf\\{x\\} \\$\\textbackslash{}x\\$ 50 \\% a\\_b \\& \\#1 \\textasciitilde{} "
@@ -187,13 +187,13 @@ def test_latex_escapes_what_it_would_read(stats):
         assert len(re.findall(r"(?<!\\)&", line)) == 1
         assert not re.search(r"(?<!\\)[#%~]", line)
     one = compute_stats(SweepTable("t", "T", (Axis("a--b", ("''[x]", "---")),), stats["queries"].table.cells[:0]))
-    assert "a-{}-b" in as_latex(one)
+    assert "a-{}-b" in write_latex(one)
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
 def test_latex_reads_the_tables(stats, tmp_path):
     head = r"\documentclass{article}\usepackage[a2paper]{geometry}\usepackage{booktabs}\begin{document}"
-    text = "\n\\newpage\n".join([head, *map(as_latex, stats.values()), r"\end{document}"])
+    text = "\n\\newpage\n".join([head, *map(write_latex, stats.values()), r"\end{document}"])
     (tmp_path / "tables.tex").write_text(text)
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "tables.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
@@ -208,14 +208,14 @@ def test_latex_reads_the_tables(stats, tmp_path):
     assert scores < tops["matches"][0] < matches < tops["characters"][0] < characters
     assert "<script>alert(1)</script>" in " ".join(shown)
     for one, page in zip(stats.values(), shown, strict=True):
-        assert sorted(FIGURE.findall(page)) == sorted(FIGURE.findall(block(as_latex(one))))
+        assert sorted(FIGURE.findall(page)) == sorted(FIGURE.findall(block(write_latex(one))))
 
 
 def test_markdown_keeps_hostile_labels_in_their_cells(stats):
-    lines = as_markdown(stats["thin"]).split("\n\n")[1].splitlines()
+    lines = write_markdown(stats["thin"]).split("\n\n")[1].splitlines()
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert "\\<script\\>" in lines[3]
-    assert not re.search(r"(?<!\\)<(?!/?ins>)", as_markdown(stats["thin"]))
+    assert not re.search(r"(?<!\\)<(?!/?ins>)", write_markdown(stats["thin"]))
 
 
 def test_measures_have_the_digits_their_size_asks_for(stats):
@@ -223,7 +223,7 @@ def test_measures_have_the_digits_their_size_asks_for(stats):
     assert write_measure(one, "matches")[("none", "0"), "4"] == "3.50 ± 0.00"
     assert write_measure(one, "characters")[("none", "0"), "4"] == "9,450 ± 450"
     assert write_measure(one, "nothing such") == {}
-    assert as_markdown(one).count("9,450 ± 450") == as_latex(one).count("9,450 $\\pm$ 450") == 18
+    assert write_markdown(one).count("9,450 ± 450") == write_latex(one).count("9,450 $\\pm$ 450") == 18
 
 
 def test_one_seed_has_no_deviation():
@@ -272,12 +272,12 @@ def test_the_papers_figures_stand_beside_ours_marked_and_nowhere_else(sweep):
     with_figures = replace(first, paper={"score": 0.8125, "matches": 32.0})
     stats = compute_stats(replace(table, cells=(with_figures, *others)))
     place = next(iter(stats.grid.cells))
-    assert score_field(stats, place).paper == "paper 0.812"
-    ours = re.escape(score_field(stats, place).text)
-    assert as_markdown(stats).count("(paper ") == 2, "a score and a measure"
-    assert re.search(rf"{ours}\S*( \S+)? \(paper 0\.812\) \|", as_markdown(stats))
-    assert "(paper 32.00)" in as_markdown(stats)
-    assert re.search(rf"{ours}\S* \(paper 0\.812\) &".replace("±", r"\$\\pm\$"), as_latex(stats))
+    assert score_field(stats, place, {}).aside == "paper 0.812"
+    ours = re.escape(score_field(stats, place, {}).text)
+    assert write_markdown(stats).count("(paper ") == 2, "a score and a measure"
+    assert re.search(rf"{ours}\S*( \S+)? \(paper 0\.812\) \|", write_markdown(stats))
+    assert "(paper 32.00)" in write_markdown(stats)
+    assert re.search(rf"{ours}\S* \(paper 0\.812\) &".replace("±", r"\$\\pm\$"), write_latex(stats))
     assert any(line.startswith("paper: the paper's own figure") for line in legend(stats))
     rows = records(stats)
     assert [row["paper score"] for row in rows] == ["0.812500", *[""] * len(others)]
@@ -285,4 +285,4 @@ def test_the_papers_figures_stand_beside_ours_marked_and_nowhere_else(sweep):
     told = describe_sweep(replace(sweep, tables=(stats.table,)), [stats])
     assert told.count("(paper ") == 2
     plain = compute_stats(table)
-    assert "paper" not in as_markdown(plain) + as_csv(plain) + as_latex(plain)
+    assert "paper" not in write_markdown(plain) + write_csv(plain) + write_latex(plain)

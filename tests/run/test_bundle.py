@@ -27,7 +27,7 @@ from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.pages.run_text import describe_replays
-from kohaku_ray.pages.sweep_tables import as_csv, as_markdown, compute_sweep_stats
+from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown
 from kohaku_ray.records import Reply, digest
 from kohaku_ray.run import bundle
 from kohaku_ray.run.bundle import MANIFEST, compare_outputs
@@ -464,11 +464,11 @@ def test_a_study_of_recorded_members_gives_its_tables_again(sweep_of, tmp_path, 
     plan = plan_sweep(load_sweep(sweep))
     (as_swept,) = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
     assert main(["bundle", sweep, f"{tmp_path}/sweep.zip"]) == 0
-    assert files_in(f"{tmp_path}/sweep.zip")["sweep/votes.csv"].decode() == as_csv(as_swept)
+    assert files_in(f"{tmp_path}/sweep.zip")["sweep/votes.csv"].decode() == write_csv(as_swept)
     mean = {(cell.at[RULE], cell.at[SIZE]): cell.total.mean() for cell in as_swept.table.cells}
     assert mean["true", "3"] > mean["false", "3"], "cells that vote alike would hide what each votes by"
     assert main(["replay", f"{tmp_path}/sweep.zip"]) == 0
-    assert as_markdown(as_swept) in capsys.readouterr().out
+    assert write_markdown(as_swept) in capsys.readouterr().out
     files = files_in(f"{tmp_path}/sweep.zip")
     manifest = json.loads(files[MANIFEST])
     manifest["sweep"]["studied"].popitem()

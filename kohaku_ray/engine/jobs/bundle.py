@@ -42,7 +42,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
-from kohaku_ray.pages.sweep_tables import as_csv, as_markdown, compute_sweep_stats
+from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown
 from kohaku_ray.records import digest
 from kohaku_ray.run.bundle import (
     BundledRun,
@@ -193,7 +193,7 @@ def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
     loaded = LoadedSweep(facts.sweep, "the bundle", lambda _: {})
     plan = SweepPlan(loaded, tables, runs, {})
     found = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
-    writers = (("csv", as_csv), ("md", as_markdown))
+    writers = (("csv", write_csv), ("md", write_markdown))
     return {f"{one.table.name}.{end}": write(one) for one in found for end, write in writers}
 
 
