@@ -179,6 +179,13 @@ def adapted(name: str, adapter: str) -> str:
     return f"{name} + {adapter}"
 
 
+SHARED_MEMORY = 0.9
+"""Part of a GPU's memory that engines which share it have together, by their shares."""
+
+WHOLE_MEMORY = 0.92
+"""vLLM's own part of a GPU's memory (CacheConfig.gpu_memory_utilization of 0.29)."""
+
+
 class VllmConfig(WeightsConfig):
     """vLLM behind `ray.serve.llm`."""
 
@@ -245,6 +252,12 @@ class VllmConfig(WeightsConfig):
     def workers_per_engine(self) -> int:
         """Processes of one engine that compute, each on a GPU or on its share of one."""
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def memory_share(self) -> float:
+        """Part of each GPU's memory that an engine takes."""
+        default = round(SHARED_MEMORY * self.gpus, 4) if self.gpus < 1 else WHOLE_MEMORY
+        return float(self.engine_kwargs.get("gpu_memory_utilization", default))
 
     @property
     def gpus_per_engine(self) -> float:

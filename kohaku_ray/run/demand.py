@@ -19,6 +19,8 @@ from kohaku_ray.config.deployments import (
 )
 from kohaku_ray.config.sections import ClusterConfig, EncoderConfig
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.store import Index
+from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small
 
 BYTES_PER_ENCODER = 1 << 16  # a CPU encodes them by MiniLM in 3 s; to start costs it 10 s
 
@@ -43,6 +45,7 @@ class Demand:
         reason: What holds them, for the error message.
         custom: Custom Ray resources of these.
         on_a_node: What must lie on one node, by who needs it.
+        on_a_card: What must fit one GPU, by who needs it.
     """
 
     cpus: float
@@ -50,6 +53,7 @@ class Demand:
     reason: str
     custom: Mapping[str, float] = field(default_factory=dict)
     on_a_node: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    on_a_card: Mapping[str, CardNeed] = field(default_factory=dict)
 
 
 def cluster_address(cluster: ClusterConfig) -> str | None:
@@ -67,20 +71,23 @@ def local_gpus() -> int:
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
-def answer_demand(config: Config, n_shards: int | None = None) -> Demand:
+def answer_demand(config: Config, n_shards: int | None = None, index: Index | None = None) -> Demand:
     """Sum the resources of the answer job: retrievers of every shard, and the replicas of every deployment it uses.
 
     A configuration that does not say how many retrievers needs one: more start where there is room. Without
-    ``n_shards``, the index has as many shards as it is configured to have.
+    ``n_shards``, the index has as many shards as it is configured to have. Of an ``index`` that is there, a shard must
+    fit a retriever's GPU.
     """
     retriever = config.cluster.retriever
     n, models = (retriever.replicas or 1) * (n_shards or config.index.shards), replicas_demand(config.used_deployments)
+    need = None if index is None else retriever_need(config, index)
     return Demand(
         n * retriever.cpus + models.cpus,
         n * retriever.n_gpus + models.gpus,
         " and ".join(part for part in (f"{n} retriever(s)", models.reason) if part),
         models.custom,
         {"a retriever": {"CPU": retriever.cpus, "GPU": retriever.n_gpus}, **models.on_a_node},
+        {**({} if need is None else {"a retriever": need}), **models.on_a_card},
     )
 
 
@@ -118,7 +125,7 @@ def replicas_demand(deployments: Mapping[str, Deployment]) -> Demand:
             total.update(deployment_demand(deployment))
             on_a_node[f"a replica of {name}"] = resources_on_a_node(deployment)
     cpus, gpus = total.pop("CPU"), total.pop("GPU")
-    return Demand(cpus, gpus, " and ".join(parts), total, on_a_node)
+    return Demand(cpus, gpus, " and ".join(parts), total, on_a_node, deployment_needs(deployments))
 
 
 def deployment_demand(deployment: Deployment) -> dict[str, float]:
@@ -191,7 +198,9 @@ def index_demand(config: Config, encoders: Encoders) -> Demand:
     build = " and the builder" if index.n_build_gpus else ""
     on_a_node = {"an encoder": {**each, **index.resources}, "the builder": {"GPU": index.n_build_gpus}}
     gpus = n * each["GPU"] + index.n_build_gpus
-    return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom, on_a_node)
+    need = encoder_need(config, index.encoder) if encoders.gpu else None
+    on_a_card = {} if need is None else {"an encoder": need}
+    return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom, on_a_node, on_a_card)
 
 
 def caption_demand(config: Config) -> Demand | None:
@@ -232,6 +241,8 @@ def check_demand(
             f"{short}: lower cluster.retriever (its cpus may be 0), index.encoders or deployments.*.replicas, add nodes"
             f"{declared}"
         )
+    if small := too_small(demand.on_a_card, [resources] if nodes is None else nodes):
+        raise ConfigError(small)
     if large := too_large(demand.on_a_node, [resources] if nodes is None else nodes):
         raise ConfigError(
             f"{large}: lower it (deployments.*.pipeline_parallel spreads a model over nodes), or add larger nodes"

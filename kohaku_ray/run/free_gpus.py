@@ -14,18 +14,10 @@ from pathlib import Path
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment, VllmConfig
 from kohaku_ray.index.gpu import temporary_bytes
-from kohaku_ray.index.store import Index
 from kohaku_ray.run.demand import local_cpus, local_gpus, resources_on_a_node
-from kohaku_ray.run.indexes import searched_views
 
 SHARES = (1.0, 0.5, 0.25)
 """Shares of a GPU that a retriever may get, the largest first."""
-
-CARD_GIB = {
-    **{"K80": 12, "P4": 8, "P100": 16, "V100": 16, "T4": 16, "A10G": 24, "L4": 24, "L40S": 48, "RTX-PRO-6000": 96},
-    **{"A100": 40, "A100-40G": 40, "A100-80G": 80, "H20": 96, "H100": 80, "H200": 141, "B200": 180, "B300": 268},
-}
-"""Memory of a GPU by Ray's accelerator type; of a type with several sizes, the smallest."""
 
 LOCAL_CARDS = Path("/proc/driver/nvidia/gpus")
 """Where NVIDIA's driver describes the GPUs of this machine."""
@@ -170,25 +162,6 @@ def with_retriever_gpus(config: Config, gpus: float) -> Config:
 def with_build_gpus(config: Config, gpus: float) -> Config:
     """Return the configuration of builders that have so many GPUs."""
     return config.model_copy(update={"index": config.index.model_copy(update={"build_gpus": gpus})})
-
-
-def largest_shard_bytes(index: Index, config: Config) -> int:
-    """Sum what FAISS holds of the largest shard for a run's searches, from the sizes of its files."""
-    names = [f"faiss-{view.key}" for view in searched_views(config)]
-    sizes = [sum(shard.files[name]["bytes"] for name in names if name in shard.files) for shard in index.shards]
-    halves = config.index.search_float16 and config.index.factory == "Flat"
-    return int(max(sizes, default=0)) // (2 if halves else 1)
-
-
-def card_bytes(nodes: Iterable[Mapping[str, float]]) -> int | None:
-    """Return the memory of the smallest GPU of these nodes; None: a type is unknown."""
-    sizes: list[int | None] = []
-    for node in nodes:
-        if node.get("GPU"):
-            kinds = [kind.partition(":")[2] for kind in node if kind.startswith("accelerator_type:")]
-            sizes += [CARD_GIB.get(kind) for kind in kinds] or [None]
-    known = [size for size in sizes if size is not None]
-    return min(known) << 30 if known and len(known) == len(sizes) else None
 
 
 def local_node(config: Config) -> dict[str, float]:

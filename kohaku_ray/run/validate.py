@@ -35,13 +35,12 @@ from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.run.adapters import describe_adapters
+from kohaku_ray.run.cards import card_bytes, largest_shard_bytes
 from kohaku_ray.run.demand import (
     Demand,
     answer_demand,
     check_demand,
     cluster_address,
-    local_cpus,
-    local_gpus,
     n_retrievers,
 )
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
@@ -49,10 +48,8 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.documents import default_ids
 from kohaku_ray.run.free_gpus import (
     FreeNode,
-    card_bytes,
     choose_build_gpus,
     choose_retriever_gpus,
-    largest_shard_bytes,
     local_node,
     nodes_left,
     search_device,
@@ -154,7 +151,7 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     for check in (check_windows, check_vision, check_tracking):
         found.of(check, config)
     found.lines += _auto_gpus(config, index)
-    demand = answer_demand(config)
+    demand = answer_demand(config, None if index is None else index.n_shards, index)
     state = found.of(_cluster_state, config, demand)
     if state is not None:
         found.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
@@ -229,8 +226,9 @@ def _cluster_state(config: Config, demand: Demand) -> str:
     address = cluster_address(config.cluster)
     if address is not None:
         return f"checked when the job joins {address}"
-    cpus, gpus = local_cpus(config.cluster), local_gpus()
-    check_demand(demand, {"CPU": cpus, "GPU": gpus})
+    node = local_node(config)
+    cpus, gpus = int(node["CPU"]), int(node["GPU"])
+    check_demand(demand, node)
     return f"a local cluster of {cpus} CPUs{f' and {gpus} GPUs' if gpus else ''} has them"
 
 

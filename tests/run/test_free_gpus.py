@@ -8,10 +8,10 @@ from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors import pool
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.run import free_gpus
+from kohaku_ray.run.cards import card_bytes
 from kohaku_ray.run.free_gpus import (
     FreeNode,
     GpuChoice,
-    card_bytes,
     choose_build_gpus,
     choose_retriever_gpus,
     local_node,

@@ -24,13 +24,12 @@ from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.gpu import without_gpu_support
 from kohaku_ray.records import Question
+from kohaku_ray.run.cards import card_bytes, largest_shard_bytes
 from kohaku_ray.run.demand import busy_processes, n_retrievers
 from kohaku_ray.run.free_gpus import (
     FreeNode,
     GpuChoice,
-    card_bytes,
     choose_retriever_gpus,
-    largest_shard_bytes,
     nodes_left,
     with_retriever_gpus,
 )

@@ -94,7 +94,7 @@ def run_answer(
     say(f"answer  {asked}: {_waiting_for(config)}")
     with Session(config.cluster) as session:
         session.check(
-            answer_demand(config, index.n_shards),
+            answer_demand(config, index.n_shards, index),
             read={"index.path": below(config.index.path, MANIFEST)},
             written={"ledger.path": config.ledger.path},
         )
@@ -168,10 +168,10 @@ def make_run(
 @contextmanager
 def kept_warm(config: Config) -> Iterator[ActorPool]:
     """Keep a run's cluster, actors and model replicas up while the block runs; ``run_answer`` takes the actors."""
-    n_shards = open_index(config).n_shards
+    index = open_index(config)
     say(f"answer  {_waiting_for(config)}")
     with Session(config.cluster) as session:
-        session.check(answer_demand(config, n_shards))
+        session.check(answer_demand(config, index.n_shards, index))
         yield session.start_pool_and_replicas(config, shared=True)[0]  # ``run_answer`` uses and leaves the replicas
 
 

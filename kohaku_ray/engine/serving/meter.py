@@ -32,24 +32,6 @@ class Spent:
     joules: float | None = None
 
 
-class EnergyProbe:
-    """Mixin of vLLM's workers (``worker_extension_cls``) that reads the energy counter of the worker's GPU."""
-
-    def joules(self) -> float | None:
-        """Return the energy this GPU has used since its driver was loaded, in joules; None if NVML does not tell."""
-        import torch
-        from vllm.third_party import pynvml as untyped
-
-        pynvml: Any = untyped
-        try:
-            pynvml.nvmlInit()
-            uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000.0
-        except pynvml.NVMLError:
-            return None
-
-
 class Meter:
     """Divides a replica's GPU time and energy among its calls: their sum is the replica's use while busy.
 

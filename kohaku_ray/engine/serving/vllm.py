@@ -22,9 +22,6 @@ CPU_DEFAULTS: dict[str, Any] = {
     "block_size": 32,
 }
 
-SHARED_MEMORY = 0.9
-"""Part of a GPU's memory that engines which share it have together, by their shares."""
-
 
 def bind_vllm(name: str, deployment: VllmConfig) -> Any:
     """Build the Serve application of a deployment; ``name`` is its key in the configuration.
@@ -114,13 +111,11 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
         kwargs["limit_mm_per_prompt"] = {"image": deployment.max_images}
     if deployment.revision is not None:
         kwargs["revision"] = deployment.revision
-    if deployment.cpus is None:
-        kwargs["worker_extension_cls"] = "kohaku_ray.engine.serving.meter.EnergyProbe"
-    else:
+    if deployment.cpus is not None:
         # Whole prompts in one pass, since they cannot be prefilled in chunks.
         kwargs |= CPU_DEFAULTS | {"max_num_batched_tokens": max(deployment.window_tokens, 2048)}
     if deployment.gpus < 1:
-        kwargs["gpu_memory_utilization"] = round(SHARED_MEMORY * deployment.gpus, 4)
+        kwargs["gpu_memory_utilization"] = deployment.memory_share
     if deployment.adapters:
         # Places on the device for all of them: the members of a question may use each.
         room = {"max_loras": least_max_loras(deployment), "max_lora_rank": room_for_ranks(deployment)}

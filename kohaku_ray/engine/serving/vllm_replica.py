@@ -14,6 +14,7 @@ from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
 from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.engine.errors import ReplicaLostError
+from kohaku_ray.engine.serving.cards import alone_on, gpus_held, read_joules, wait_for_room
 from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
 from kohaku_ray.engine.serving.meter import Meter, watch_power
 from kohaku_ray.engine.serving.vllm import IGNORE_EOS
@@ -25,10 +26,6 @@ from kohaku_ray.records import Reply
 EXIT_DELAY_S = 0.2
 """Seconds in which a dying replica's errors reach their callers."""
 
-COUNTERS_TIMEOUT_S = 30.0
-"""Longest wait for the GPUs' energy counters: the engine reads them between two steps."""
-
-
 PROMPTS = 64
 """Prompts whose token ids a replica keeps: the members of a question come one after the other."""
 
@@ -38,8 +35,8 @@ class VllmReplica(Together, LLMServer):
 
     async def __init__(self, llm_config: LLMConfig, deployment: VllmConfig) -> None:  # type: ignore[misc]
         listen_on_loopback()
+        self._deployment, self._gpus = deployment, list[str]()
         await super().__init__(llm_config)
-        self._deployment = deployment
         self._model_id = llm_config.model_id
         self._replica = serve.get_replica_context().replica_id.unique_id
         n_gpus = deployment.gpus_per_engine
@@ -47,6 +44,15 @@ class VllmReplica(Together, LLMServer):
         self._places = asyncio.Semaphore(deployment.max_ongoing)
         self._rendered: dict[tuple[Any, ...], asyncio.Task[list[int] | None]] = {}
         self._power = asyncio.create_task(watch_power(self._meter, self._counters)) if n_gpus else None
+
+    async def start(self) -> None:
+        """Start the engine when its GPUs have room for it, and no other engine starts on its share of a GPU."""
+        deployment = self._deployment
+        self._gpus = await gpus_held() if deployment.gpus_per_engine else []
+        async with alone_on(self._gpus if deployment.gpus < 1 else []):
+            setting = f"deployments.{self._llm_config.model_id}.engine_kwargs.gpu_memory_utilization"
+            await wait_for_room(self._gpus, deployment.memory_share, setting)
+            await super().start()
 
     async def ask(self, request: ChatRequest) -> Reply:
         """Answer one request.
@@ -120,9 +126,9 @@ class VllmReplica(Together, LLMServer):
         return ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica} died")
 
     async def _counters(self) -> list[float | None]:
-        joules: list[float | None] = await self.collective_rpc("joules", timeout=COUNTERS_TIMEOUT_S)
         # The counter is the whole GPU's: an engine with a share of it has used that share.
-        return [None if one is None else one * self._deployment.gpus for one in joules]
+        joules = await asyncio.to_thread(read_joules, self._gpus)
+        return [None if each is None else each * self._deployment.gpus for each in joules]
 
 
 class GangReplica(VllmReplica, DPServer):

@@ -1,0 +1,181 @@
+"""The memory of GPUs by their types, and the check that a job's models and its index fit one."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.deployments import CrossEncoderConfig, Deployment, TransformersConfig, VllmConfig
+from kohaku_ray.config.sections import EncoderConfig
+from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.index.gpu import temporary_bytes
+from kohaku_ray.index.identity import model_directory
+from kohaku_ray.index.store import Index
+from kohaku_ray.run.indexes import searched_views
+
+CARD_GIB = {
+    **{"K80": 12, "P4": 8, "P100": 16, "V100": 16, "T4": 16, "A10G": 24, "L4": 24, "L40S": 48, "RTX-PRO-6000": 96},
+    **{"A100": 40, "A100-40G": 40, "A100-80G": 80, "H20": 96, "H100": 80, "H200": 141, "B200": 180, "B300": 268},
+}
+"""Memory of a GPU by Ray's accelerator type; of a type with several sizes, the smallest."""
+
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Bytes of the numbers that a model loads in another format than they are saved in, by safetensors' names."""
+
+_HEADER_BYTES = 100_000_000
+"""Longest header that safetensors allows: a damaged file may claim any."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardNeed:
+    """What somebody needs of one GPU.
+
+    Attributes:
+        n_bytes: Memory.
+        what: What it holds.
+        share: Part of the GPU's memory that is there for it.
+        way_out: What else to do than to take a larger GPU.
+        resources: What a node must have for it besides.
+    """
+
+    n_bytes: int
+    what: str
+    share: float
+    way_out: str
+    resources: Mapping[str, float]
+
+
+def deployment_needs(deployments: Mapping[str, Deployment]) -> dict[str, CardNeed]:
+    """List what replicas need of a GPU for their weights, by who needs it; without those of unknown size."""
+    needs = {}
+    for name, deployment in deployments.items():
+        if deployment.application is None and (need := _deployment_need(deployment)) is not None:
+            needs[f"a replica of {name}"] = need
+    return needs
+
+
+def _deployment_need(deployment: Deployment) -> CardNeed | None:
+    own = dict(deployment.resources)
+    match deployment:
+        case VllmConfig(cpus=None):
+            given = deployment.engine_kwargs
+            if given.keys() & {"quantization", "load_format", "cpu_offload_gb", "enable_expert_parallel"}:
+                return None  # its size on the GPU is not that of its files
+            size, n = 4 if given.get("dtype") == "float32" else 2, deployment.workers_per_engine
+            share, way_out = deployment.memory_share, "raise tensor_parallel"
+            if deployment.accelerator:
+                own[f"accelerator_type:{deployment.accelerator}"] = 0.001
+        case TransformersConfig(load_in_4bit=False) if deployment.gpus:
+            saved = {"float32": 4, "float16": 2, "bfloat16": 2}
+            size, n = saved.get(deployment.dtype, 0), math.ceil(deployment.gpus)
+            share, way_out = min(deployment.gpus, 1.0), "raise gpus"
+        case CrossEncoderConfig() if deployment.gpus:
+            size, n = {None: 0, "float32": 4}.get(deployment.precision, 2), 1
+            share, way_out = min(deployment.gpus, 1.0), "raise gpus"
+        case _:
+            return None
+    whole = weight_bytes(deployment.model, deployment.revision, size)
+    if whole is None:
+        return None
+    what = "its weights" if n == 1 else f"its part of {whole / 2**30:.1f} GiB of weights on {n} GPUs"
+    return CardNeed(whole // n, what, share, way_out, own)
+
+
+def encoder_need(config: Config, encoder: EncoderConfig) -> CardNeed | None:
+    """Return what an encoder of the index job needs of a GPU; None: its size is not known."""
+    size = 4 if encoder.precision == "float32" else 2
+    n_bytes, index = weight_bytes(encoder.model, encoder.revision, size), config.index
+    if n_bytes is None:
+        return None
+    share, way_out = min(index.encoder_gpus, 1.0), "raise index.encoder_gpus or set index.encoder.precision to bfloat16"
+    return CardNeed(n_bytes, "its weights", share, way_out, index.resources)
+
+
+def retriever_need(config: Config, index: Index) -> CardNeed | None:
+    """Return what a retriever needs of its GPU for a shard of the index; None: it may search on the CPU."""
+    gpus = config.cluster.retriever.n_gpus
+    if not gpus or config.index.search_device != "cuda":
+        return None
+    return CardNeed(
+        largest_shard_bytes(index, config) + temporary_bytes(24 << 30),
+        "a shard of the index and FAISS's temporary memory",
+        min(gpus, 1.0),
+        "raise index.shards or cluster.retriever.gpus, set index.search_float16, or index.search_device to auto",
+        {},
+    )
+
+
+def largest_shard_bytes(index: Index, config: Config) -> int:
+    """Sum what FAISS holds of the largest shard for a run's searches, from the sizes of its files."""
+    names = [f"faiss-{view.key}" for view in searched_views(config)]
+    sizes = [sum(shard.files[name]["bytes"] for name in names if name in shard.files) for shard in index.shards]
+    halves = config.index.search_float16 and config.index.factory == "Flat"
+    return int(max(sizes, default=0)) // (2 if halves else 1)
+
+
+def weight_bytes(model: str, revision: str | None, size: int = 0) -> int | None:
+    """Sum the bytes of a model's weights from its safetensors' headers; None: they are not here.
+
+    ``size`` is the bytes per number of those that are loaded in another format than they are saved in; 0: as saved.
+    """
+    try:
+        directory = model_directory(model, revision)
+        files = _weight_files(directory)
+        return sum(_tensor_bytes(file, size) for file in files) or None
+    except (KohakuRayError, OSError, ValueError, KeyError, struct.error):  # another check says what is wrong with it
+        return None
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    parts = directory / "model.safetensors.index.json"
+    if parts.is_file():
+        return [directory / name for name in sorted(set(json.loads(parts.read_text())["weight_map"].values()))]
+    return sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("*.safetensors"))
+
+
+def _tensor_bytes(path: Path, size: int) -> int:
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(min(length, _HEADER_BYTES)))
+    total = 0
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        first, last = tensor["data_offsets"]
+        saved = _BYTES.get(tensor["dtype"])
+        total += last - first if not (size and saved) else (last - first) // saved * size
+    return total
+
+
+def too_small(needs: Mapping[str, CardNeed], nodes: Sequence[Mapping[str, float]]) -> str:
+    """Say who needs more of a GPU than the largest that it may get has; empty: all fit, or their GPUs are unknown."""
+    for who, need in needs.items():
+        there = [node for node in nodes if node.get("GPU") and all(node.get(kind, 0.0) for kind in need.resources)]
+        sizes = [gib for node in there for gib in _card_gib(node)]
+        if not sizes or None in sizes:
+            continue
+        largest = max(size for size in sizes if size is not None)
+        if need.n_bytes > need.share * (largest << 30):
+            return (
+                f"{who} needs {need.n_bytes / 2**30:.1f} GiB of a GPU for {need.what} but of the largest GPU, of "
+                f"{largest} GiB, it gets {need.share * largest:.1f} GiB: {need.way_out}, or use larger GPUs"
+            )
+    return ""
+
+
+def card_bytes(nodes: Iterable[Mapping[str, float]]) -> int | None:
+    """Return the memory of the smallest GPU of these nodes; None: a type is unknown."""
+    sizes = [size for node in nodes if node.get("GPU") for size in _card_gib(node)]
+    known = [size for size in sizes if size is not None]
+    return min(known) << 30 if known and len(known) == len(sizes) else None
+
+
+def _card_gib(node: Mapping[str, float]) -> list[int | None]:
+    """Return the memory of a node's types of GPUs; ``[None]``: it names none."""
+    kinds = [kind.partition(":")[2] for kind in node if kind.startswith("accelerator_type:")]
+    return [CARD_GIB.get(kind) for kind in kinds] or [None]
