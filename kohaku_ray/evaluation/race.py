@@ -46,10 +46,10 @@ class Racer:
     Attributes:
         n: Questions answered, a prefix of the order.
         mean: Mean score on them; None before the first.
-        low: Lower end of the interval of its mean on all questions; ``high``: its upper end.
-        gap: Its mean less the leader's on these questions, and the ends ``gap_low``, ``gap_high`` of the interval of
-            that difference on all questions. With a probability of 1 - error the intervals of all means hold, at any
-            time; with the same probability those of the differences of all pairs do.
+        bounds: Ends of the interval of its mean on all questions.
+        gap: Its mean less the leader's on these questions, and the ends of the interval of that difference on all
+            questions; None if the leader has not answered them. With a probability of 1 - error the intervals of all
+            means hold, at any time; with the same probability those of the differences of all pairs do.
         evidence: Growth of the money put against it; at 1 / error it leaves.
         left: Why it has left; empty: it is in the race.
         is_kept: It is never dropped, whatever its scores.
@@ -58,11 +58,8 @@ class Racer:
     name: str
     n: int
     mean: float | None
-    low: float
-    high: float
-    gap: float | None
-    gap_low: float | None
-    gap_high: float | None
+    bounds: tuple[float, float]
+    gap: tuple[float, float, float] | None
     evidence: float
     left: Left
     is_kept: bool
@@ -200,22 +197,21 @@ class Race:
         """Every cell's standing, in the order of entering."""
         leader, n_cells = self.leader, max(len(self._rows), 2)
         lead = None if leader is None else self._rows[leader]
-        racers = {}
+        figures: dict[int, tuple[int, float | None, tuple[float, float], tuple[float, float, float] | None]] = {}
         for n in np.unique(self._n):
             rows = np.flatnonzero(self._n == n)
             x, low, high = self._x[rows, :n], self._low, self._high
             ends = mean_bounds(x, low, high, self.error / (2 * n_cells))
-            gaps = None
+            gaps: list[tuple[float, float, float]] = []
             if lead is not None and 0 < n <= self._n[lead]:
                 d = x - self._x[lead, :n]
-                gaps = mean_bounds(d, low - high, high - low, self.error / (n_cells * (n_cells - 1)))
+                bounds = mean_bounds(d, low - high, high - low, self.error / (n_cells * (n_cells - 1)))
+                gaps = [*zip(d.mean(axis=1).tolist(), *(end.tolist() for end in bounds), strict=True)]
             for place, row in enumerate(rows):
-                mean, gap = (float(x[place].mean()) if n else None), None
-                if gaps is not None:
-                    gap = float(d[place].mean()), *(float(end[place]) for end in gaps)
-                racers[row] = (int(n), mean, float(ends[0][place]), float(ends[1][place]), *(gap or (None,) * 3))
+                mean, between = (float(x[place].mean()) if n else None), (float(ends[0][place]), float(ends[1][place]))
+                figures[row] = (int(n), mean, between, gaps[place] if gaps else None)
         return [
-            Racer(name, *racers[row], float(self._peak[row]), self._left.get(name, ""), name in self._kept)
+            Racer(name, *figures[row], float(self._peak[row]), self._left.get(name, ""), name in self._kept)
             for name, row in self._rows.items()
         ]
 
@@ -241,8 +237,9 @@ def mean_bounds(x: F64, low: F64, high: F64, error: float) -> tuple[F64, F64]:
 
 def _lower_bound(x: F64, low: F64, high: F64, error: float) -> F64:
     n, n_questions = x.shape[1], low.size
-    total = x.sum(axis=1)
-    least, most = (total + low[n:].sum()) / n_questions, (total + high[n:].sum()) / n_questions
+    total: F64 = x.sum(axis=1)
+    least: F64 = (total + low[n:].sum()) / n_questions
+    most: F64 = (total + high[n:].sum()) / n_questions
     if not n or n == n_questions or not error:
         return least
     floor, span = low.min(), (high - low).max()
@@ -260,4 +257,4 @@ def _lower_bound(x: F64, low: F64, high: F64, error: float) -> F64:
         money = np.cumsum(np.log(np.maximum(1.0 + stake * (x - fair), 1e-300)), axis=1)
         is_out = (money.max(axis=1) >= np.log(1.0 / error)) | (fair < floor - _ROUNDING).any(axis=1)
         worst, best = np.where(is_out, middle, worst), np.where(is_out, best, middle)
-    return np.maximum(worst, least)
+    return np.asarray(np.maximum(worst, least))

@@ -99,7 +99,7 @@ def test_a_tie_of_all_cells_drops_none():
     scores = np.tile(np.random.default_rng(1).random(60), (5, 1))
     race = run(scores, error=0.05, tolerance=0.0)
     assert race.left == {}
-    assert [racer.gap for racer in race.standings()] == [0.0] * 5
+    assert [racer.gap[0] for racer in race.standings()] == [0.0] * 5
     assert race.leader == "0"
 
 
@@ -147,7 +147,7 @@ def test_the_same_scores_in_other_portions_give_the_same_evidence():
             race.observe({name: scores[int(name), first : first + shard] for name in "0123"})
     whole, single = (race.standings() for race in races)
     assert [racer.evidence for racer in whole] == pytest.approx([racer.evidence for racer in single])
-    assert [racer.low for racer in whole] == pytest.approx([racer.low for racer in single])
+    assert [racer.bounds[0] for racer in whole] == pytest.approx([racer.bounds[0] for racer in single])
 
 
 def test_scores_outside_the_ends_of_their_question_are_refused():
