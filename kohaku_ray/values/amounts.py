@@ -69,7 +69,7 @@ _WORD = "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True))
 _AMOUNT = re.compile(
     r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:us|[ac])?\$|[€£¥₹]|(?:usd|eur|gbp|jpy|cny|rmb|inr|chf)(?=[\s0-9]))\s*)?"
     r"(?P<second_sign>[+-]?)\s*(?:"
-    r"(?:(?P<whole>[0-9]{1,3})\s+)?(?P<over>[0-9]{1,3})\s?/\s?(?P<under>[1-9][0-9]{0,2})(?![0-9/])|"
+    r"(?:(?P<whole>[0-9]{1,3})\s+)?(?P<over>[0-9]{1,3})\s?/\s?(?P<under>1000|[1-9][0-9]{0,2})(?![0-9/])|"
     r"(?:x\s*)?(?P<base>[0-9]{1,4})\s*(?:\^|\*\*)\s*\(?(?P<power>[+-]?[0-9]{1,3})\)?(?![0-9])|"
     rf"(?:x\s*)?(?P<number>{_GROUPS}|{NUMBER.removeprefix('[+-]?')}|[0-9]+,[0-9]+)(?![0-9])"
     r"(?:\s*[x*·]\s*10\s*(?:\^|\*\*)\s*\(?(?P<exponent>[+-]?[0-9]{1,3})\)?(?![0-9]))?"
@@ -128,6 +128,7 @@ _ODDS = re.compile(
 
 
 _BARE = Unit(None)
+_BETWEEN_WORDS = re.compile(r"[\s_-]+")
 
 MAY_COUNT = re.compile(rf"[0-9]|\b(?:{'|'.join((*_SMALL, *_PARTS, *_FOLDS, *_WORDS, 'dozen'))})|fold\b", re.IGNORECASE)
 """Found in every amount: a text without it is none."""
@@ -219,9 +220,15 @@ def parse_amount(text: str, asked: Asked) -> Amount | None:
 
 
 def _is_a_name(match: re.Match[str], asked: Asked) -> bool:
-    """Tell ``24/7``, ``50/50`` and, where no multiple is asked for, ``x86`` from numbers."""
-    if match["over"] is not None and match["whole"] is None and int(match["over"]) >= int(match["under"]):
-        return True
+    """Tell ``24/7``, ``50/50``, ``9/11`` and, where no multiple is asked for, ``x86`` from numbers.
+
+    Where no multiple is asked for, a fraction is below one. Where no quantity is, a bare one has a denominator that is
+    in use for parts: up to ten, a multiple of ten or a power of two; with another it is a date, a score or a name.
+    """
+    if match["over"] is not None and match["whole"] is None and asked.unit.dimension != "multiple":
+        over, under = int(match["over"]), int(match["under"])
+        is_measure = bool(asked.unit.dimension or match["word"] or match["unit"])
+        return over >= under or not (is_measure or under <= 10 or under % 10 == 0 or under.bit_count() == 1)
     return match[0][:1] in ("x", "X") and match["base"] is None and asked.unit.dimension != "multiple"
 
 
@@ -255,7 +262,8 @@ def _read_odds(text: str) -> float | None:
 def _without_words(text: str, asked: Asked) -> tuple[str, bool] | None:
     """Write number words at the beginning as digits: the text, and whether they name parts (``two thirds``)."""
     words = text.lower().replace("-", " ").split()
-    if not words or not words[0].isascii() or not words[0].isalpha():
+    is_mixed = len(words) > 2 and words[0].isdigit() and words[1] in _WORDS  # 2 million 500 thousand
+    if not words or not words[0].isascii() or not (words[0].isalpha() or is_mixed):
         return None
     if len(words) == 1 and asked.unit.dimension in (None, "multiple"):
         fold_of = words[0].removesuffix("fold")
@@ -270,13 +278,28 @@ def _without_words(text: str, asked: Asked) -> tuple[str, bool] | None:
     number, n_read, is_share = _count_words(words)
     if not n_read:
         return None
-    rest = re.split(r"[\s-]+", text, maxsplit=n_read)
-    return f"{number!r} {rest[n_read] if len(rest) > n_read else ''}".strip(), is_share
+    first, word = n_read, words[n_read] if n_read < len(words) else ""
+    least = scale = 0.0 if is_share else _WORDS.get(word, 0.0)
+    while least:  # two thousand five hundred: 2.5 thousand
+        start = n_read + 1 + (words[n_read + 1 : n_read + 2] == ["and"])
+        below, n_below, is_part = _count_words(words[start:])
+        end = start + n_below
+        factor = _WORDS.get(words[end], 0.0) if end < len(words) else 0.0
+        below *= factor or 1.0
+        if not n_below or is_part or below >= least:
+            break
+        number, n_read, least = number + below / scale, end, factor
+    word = word if n_read > first else ""
+    rest = re.split(r"[\s-]+", text, maxsplit=n_read + bool(word and least))
+    after = rest[-1] if len(rest) > n_read + bool(word and least) else ""
+    return f"{number!r} {word} {after}".strip(), is_share
 
 
 def _count_words(words: list[str]) -> tuple[float, int, bool]:
     """Read number words below a thousand: the number, how many words it has (0: none), whether they name parts."""
     number, n_read, last = 0.0, 0, math.inf
+    if not words or words[0].isdigit():
+        return (float(words[0]), 1, False) if words else (0.0, 0, False)
     if words[0] == "half":
         return 0.5, 2 if words[1:2] and words[1] in ("a", "an", "of") else 1, True
     if words[0] in ("a", "an") and len(words) > 1:
@@ -387,10 +410,18 @@ def _find_own(unit: str, asked: Asked) -> tuple[Unit, float] | None:
 
 @lru_cache(maxsize=4096)
 def _names_asked(unit: str, asked: str) -> bool:
-    """Tell whether a unit is the one asked for, in one of its spellings or without its adjectives (GPUs, H100 GPUs)."""
+    """Tell whether a unit is the one asked for, in one of its spellings.
+
+    Its last word decides what is counted, and adjectives may be missing or added (GPUs, H100 GPUs). Where that word is
+    itself a measure, none may be missing: GPU hours are no hours.
+    """
     words, wanted = (
-        [word.removesuffix("s") for word in fold(text.replace("_", " ")).split()] for text in (unit, asked)
+        [word.removesuffix("s") for word in _BETWEEN_WORDS.split(fold(text.replace("/", " per ")))]
+        for text in (unit, asked)
     )
     if words == wanted:
         return find_unit(unit) in (None, find_unit(asked))  # mW is not MW
-    return find_unit(asked) is None and words[-1:] == wanted[-1:] and set(words) <= set(wanted)
+    if find_unit(asked) is not None or words[-1:] != wanted[-1:] or ("per" in words) != ("per" in wanted):
+        return False
+    is_measure = wanted[-1] in ("month", "year") or find_unit(wanted[-1]) is not None
+    return (set(wanted) <= set(words) and words[0] not in _SUFFIXES) or (not is_measure and set(words) <= set(wanted))

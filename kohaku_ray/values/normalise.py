@@ -21,6 +21,8 @@ TOLERANCE = 1e-3
 
 _SLACK = 1.0 + 1e-9  # a converted value may miss the bound by a rounding error
 _BRACKETED = re.compile(r"([\[({])\s*(.*?)\s*([\])}])\s*([^\[\](){}]*)", re.DOTALL)
+_ITEM = r"[\[({][^\[\](){}]*[\])}]"
+_ITEMS = re.compile(rf"{_ITEM}(?:\s*(?:[,;]|,?\s*\band)\s*{_ITEM})+", re.IGNORECASE)  # (a), (b) and (c)
 _CLOSING = {"[": "])", "(": "])", "{": "}"}  # a half-open interval too
 _SEPARATED = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _BETWEEN = re.compile(r"(?:from|between|(?:in\s+)?(?:the\s+|a\s+)?range\s+(?:of|from))\s+", re.IGNORECASE)
@@ -88,7 +90,10 @@ def _read(text: str, asked: Asked) -> Value | None:
     bare = text.strip(" .,;:!?\"'").lower()
     if bare in BOOLEANS:
         return Value("number", (float(BOOLEANS[bare]),))
-    bracketed = _BRACKETED.fullmatch(text)
+    bracketed = _BRACKETED.fullmatch(text) if text[:1] in _CLOSING else None
+    if bracketed and _ITEMS.fullmatch(text):
+        items = [_read(item, asked) or Value("text", text=text_key(item)) for item in re.findall(_ITEM, text)]
+        return _gather(items)
     if bracketed and bracketed[3] in _CLOSING[bracketed[1]]:
         return _list(bracketed, asked)
     return (_number(text, asked) or _pair(text, asked)) if MAY_COUNT.search(text) else None
@@ -113,9 +118,14 @@ def _list(bracketed: re.Match[str], asked: Asked) -> Value | None:
         return items[0]
     if after and any(item.kind == "text" for item in items):
         return None
+    return _gather(items) if items else None
+
+
+def _gather(items: list[Value]) -> Value:
+    """Make a list without order of its items, or a pair of two numbers."""
     if len(items) == 2 and all(item.kind == "number" for item in items) and items[0].dimension == items[1].dimension:
         return Value("pair", tuple(sorted(items[0].numbers + items[1].numbers)), items[0].dimension)
-    return Value("list", items=tuple(sorted(items, key=_order))) if items else None
+    return Value("list", items=tuple(sorted(items, key=_order)))
 
 
 def _order(item: Value) -> tuple[str, str, tuple[float, ...], str]:

@@ -2,8 +2,8 @@
 
 A CO2 or CO2e mass is a mass (kgCO2e, tCO2e, "lbs CO2"): within one question both spell the same quantity. Symbols are
 case-sensitive first, since mW is not MW; a spelling all in small or all in capital letters is accepted where it fits
-only one unit (kwh, gb). "ton" and "MT" are left out (several masses have those names), and so are bits, months and
-years.
+only one unit (kwh). "gb" is gigabytes, Gb and Gbit are gigabits. "ton" and "MT" are left out (several masses have those
+names), and so are months and years.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ PREFIXED: tuple[tuple[str, float, tuple[str, ...], str, tuple[str, ...]], ...] =
     ("length", 1.0, ("m",), "numck", ("meter", "metre")),
     ("time", 1.0, ("s",), "num", ("second",)),
     ("data", 1.0, ("B",), "kKMGTPE", ("byte",)),
+    ("data", 0.125, ("bit",), "kKMGTPE", ("bit",)),
+    ("data/time", 0.125, ("bps", "bit/s"), "kKMGTPE", ()),
     ("operations", 1.0, ("FLOP", "FLOPs"), "MGTPEZ", ("floating-point operation",)),
     ("operations/time", 1.0, ("FLOPS", "FLOP/s", "FLOPs/s"), "MGTPEZ", ()),
 )
@@ -117,17 +119,20 @@ def _any_case(units: Units) -> Units:
 
 
 _SYMBOLS, _NAMES = _spell_out()
-_UNITS = _SYMBOLS | _NAMES
-_ANY_CASE = _any_case(_UNITS)
+_UNITS = _SYMBOLS | _NAMES | {f"{prefix}b": _SYMBOLS[f"{prefix}bit"] for prefix in "KMGTPE"}
+_ANY_CASE = _any_case(_SYMBOLS | _NAMES)
 
 
 @lru_cache(maxsize=4096)
 def find_unit(text: str) -> Unit | None:
-    """Look a unit up (``kWh``, ``megawatt-hours``, ``tCO2e``, ``liters per kWh``); None where it is unknown."""
+    """Look a unit up (``kWh``, ``megawatt-hours``, ``tCO2e``, ``liters per kWh``, ``GB of memory``); None where it is unknown."""
     text = " ".join(text.split()).replace("µ", "u").replace("μ", "u").replace("^", "").strip(".")
     simple = _find_simple(text)
     if simple is not None:
         return simple
+    measure, of, what = text.partition(" of ")
+    if of and what.isalpha() and (measured := _find_simple(measure)) is not None:  # 5 GB of memory
+        return measured
     over, per, under = text.replace(" per ", "/").partition("/")
     above, below = _find_simple(over.strip()), _find_simple(under.strip())
     return above.per(below) if per and above is not None and below is not None else None

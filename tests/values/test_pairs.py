@@ -52,6 +52,7 @@ def test_metrics_that_read_values_as_a_vote_does_agree_with_it(first, other, uni
 PUBLISHED_ALONE = {
     ("[80,90]", "85"): "kaggle: a number in a true range is right",
     ("0", "1e-30"): "wattbot: two numbers that differ by less than 1e-9 are equal, in any unit",
+    ("5 GB", "5 Gb"): "wattbot and kaggle: units are text, without case",
     ("5 mW", "5 MW"): "wattbot and kaggle: units are text, without case",
     ("1", "yes"): "kaggle: yes is 1 in any unit",
     ("0", "false"): "kaggle: false is 0 in any unit",
