@@ -66,15 +66,16 @@ def normalise(value: str, unit: str | None = None) -> Value:
     is 50 percent, and whether ``12,5`` has a decimal comma. A number with an unknown unit, and anything else
     (``A100-80GB``, ``28 and 35``), is text.
     """
-    if is_abstention(value):
-        return BLANK_VALUE
-    if len(value) > LONGEST_NUMBER:
-        return Value("text", text=text_key(value))
-    return _normalise(value.strip(), "" if unit is None or is_blank(unit) else plain_characters(unit))
+    if len(value) <= LONGEST_NUMBER:
+        return _normalise(value, unit)
+    return BLANK_VALUE if is_abstention(value) else Value("text", text=text_key(value))
 
 
 @lru_cache(maxsize=65536)
-def _normalise(value: str, unit: str) -> Value:
+def _normalise(value: str, unit: str | None) -> Value:
+    if is_abstention(value):
+        return BLANK_VALUE
+    value, unit = value.strip(), "" if unit is None or is_blank(unit) else plain_characters(unit)
     if POINT.fullmatch(value):
         asked = read_asked(unit).unit
         number = float(value) * asked.factor
