@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar, get_args
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -111,6 +112,9 @@ def _absolute(path: str) -> str:
 _SECRET_NAME = re.compile(
     r"(?:key|token|secret|password|passwd|authorization|auth|credentials?|sig|signature|cookie)$", re.IGNORECASE
 )
+_QUERY_SECRET = re.compile(
+    r"code|pass|pwd|pat|jwt|sas|ticket|sid|session(?:_?id)?", re.IGNORECASE
+)  # in addresses alone
 _SCHEME = re.compile(r"(?:bearer|basic)\s+(?=\S)", re.IGNORECASE)
 SECRET_CHARS = 8
 """Shortest key that is a secret; a shorter one, such as EMPTY or ollama, is a word that texts may hold."""
@@ -130,3 +134,14 @@ def find_secrets(values: object, name: str = "") -> set[str]:
         )
         parts = [{str(values)}] if is_secret else []
     return set().union(*parts)
+
+
+def find_address_secrets(address: str) -> set[str]:
+    """Find the password and the keys of the query in an address; none in what is no address."""
+    try:
+        parts = urlsplit(address)
+        query = parse_qsl(parts.query)
+    except ValueError:
+        return set()
+    named = [{"key" if _QUERY_SECRET.fullmatch(name) else name: value} for name, value in query]
+    return find_secrets([{"password": [parts.password, unquote(parts.password or "")]}, named])

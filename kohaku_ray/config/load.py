@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -11,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config.paths import PRESETS, directory_of, list_presets, preset_names, with_index_path
-from kohaku_ray.config.plain import Environment, Place, misread, remember_directory, shown, value_at
+from kohaku_ray.config.plain import Environment, Place, label_of, misread, remember_directory, shown, value_at
 from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
 from kohaku_ray.config.yaml_text import read_json, read_yaml
@@ -21,6 +22,7 @@ from kohaku_ray.systems.base import System
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_names
 
 M = TypeVar("M", bound=BaseModel)
+_GROUPED = re.compile(r"[0-9]{1,3}(?:[ ,.'\u00a0\u202f][0-9]{3})+")
 
 
 def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -335,6 +337,11 @@ def explain(entry: Any, system: System | None = None, given: Any = None, hide: C
     if entry["type"] == "union_tag_not_found":
         kinds = "extractive, openai, vllm, transformers, cross_encoder"
         return f"{key} has no kind: name one, such as kind: openai (kinds: {kinds})"
+    if entry["type"] == "invalid_key":
+        where = f"{key.rpartition('.')[0]}: key " if "." in key else "key "
+        return f"{where}{label_of(entry['input'])} is no text: put it in quotes, or correct it"
     got = shown(value_at(given, _place(entry["loc"]), entry.get("input")), hide)
     text = "" if entry["type"] == "missing" else f" is {got}:"
+    if entry["type"] in ("int_parsing", "float_parsing") and _GROUPED.fullmatch(str(entry.get("input"))):
+        message += ": write it as 2_000_000 or 2000000"
     return f"{key}{text} {message[:1].lower()}{message[1:]}"

@@ -7,10 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.settings import RelativeToFile, find_secrets
+from kohaku_ray.settings import RelativeToFile, find_address_secrets, find_secrets
 
 Place = tuple[str, ...]
 """Keys and positions that lead to a value."""
@@ -107,7 +106,7 @@ class Environment:
         for deployment in deployments.values() if isinstance(deployments, Mapping) else ():
             if isinstance(deployment, Mapping):
                 given = [deployment.get(name) for name in ("headers", "extra_body")]
-                self.literals |= find_secrets(given) | _secrets_in_url(str(deployment.get("base_url", "")))
+                self.literals |= find_secrets(given) | find_address_secrets(str(deployment.get("base_url", "")))
 
     def expand(self, value: Any, path: Place = ()) -> Any:
         """Replace ``${NAME}`` and ``${NAME:-default}`` in plain values; see ``expand``."""
@@ -173,15 +172,6 @@ def _put(values: Any, path: Place, value: Any) -> None:
         section[path[-1]] = value
     elif isinstance(section, list):
         section[int(path[-1])] = value
-
-
-def _secrets_in_url(url: str) -> set[str]:
-    """Return the password and the keys in an address; none of what is no address."""
-    try:
-        parts = urlsplit(url)
-        return find_secrets({"password": parts.password, **dict(parse_qsl(parts.query))})
-    except ValueError:
-        return set()
 
 
 def expand(value: Any) -> Any:

@@ -18,7 +18,7 @@ MOST_DEPTH = 64
 """Most lists and sections inside each other."""
 
 
-_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_INT, _FLOAT, _BOOL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "merge"))
 
 
 class _Loader(yaml.SafeLoader):
@@ -123,9 +123,17 @@ def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
 
 def _check_keys(node: yaml.MappingNode) -> None:
     lines: dict[tuple[str, str], int] = {}
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            line, name = key.start_mark.line + 1, (key.tag, key.value)
-            if name in lines:
-                raise ConfigError(f"key {key.value} is there twice, in lines {lines[name]} and {line}: leave one")
-            lines[name] = line
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError(f"line {line}: a list or section stands where a key should: write a text in quotes")
+        if key.tag in (_INT, _FLOAT) and node.flow_style and isinstance(value, yaml.ScalarNode) and not value.value:
+            raise ConfigError(
+                f"line {line}: within braces a comma ends a value, so that {key.value} is a key: "
+                "write numbers as 2_000_000 or 1.5"
+            )
+        name = key.tag, key.value.lower() if key.tag == _BOOL else key.value
+        if name in lines:
+            way_out = "write one, <<: [*a, *b]" if key.tag == _MERGE else "leave one"
+            raise ConfigError(f"key {key.value} is there twice, in lines {lines[name]} and {line}: {way_out}")
+        lines[name] = line

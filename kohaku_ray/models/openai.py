@@ -22,7 +22,7 @@ from kohaku_ray.models.dialect import Dialect
 from kohaku_ray.models.json_text import find, loads
 from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest, data_uris
 from kohaku_ray.records import Reply
-from kohaku_ray.settings import SECRET_CHARS, find_secrets
+from kohaku_ray.settings import SECRET_CHARS, find_address_secrets, find_secrets
 from kohaku_ray.values.read import clean_text
 
 MOST_TOKENS = 2**40
@@ -240,8 +240,8 @@ class OpenAIBackend:
         for secret in find_secrets(self._extra_body):
             extra = extra.replace(json.dumps(secret), '"[key]"')
         self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
-        address = {**self._base_url.params, "password": self._base_url.password}
-        secrets = find_secrets([{"key": self._key}, address, self._headers, self._extra_body])
+        secrets = find_secrets([{"key": self._key}, self._headers, self._extra_body])
+        secrets |= find_address_secrets(base_url)
         # A header's token without its scheme, and what of an address is percent-encoded.
         secrets |= {word for secret in secrets for word in secret.split() if len(word) >= SECRET_CHARS}
         secrets |= {quote(secret, safe="") for secret in secrets}

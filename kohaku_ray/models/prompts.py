@@ -33,9 +33,27 @@ _TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a 
 _INVISIBLE = ("Cc", "Cf", "Cs")  # categories of control and format characters and surrogates
 _OPEN = "".join(char for char in map(chr, range(ord("["), 2**16)) if unicodedata.category(char) == "Ps")
 _OPENING = re.compile(rf"[{re.escape(_OPEN)}⎡⎢⎣]+")  # all opening brackets but the round one, and parts of square ones
-_LOOK_ALIKE = str.maketrans(  # letters that NFKD leaves as they are; those that show nothing are none
+_LATIN = re.compile(r"(?:LATIN|INDICATOR) [A-Z ]*\b([REFID])(?: WITH .*)?")  # names: LATIN LETTER SMALL CAPITAL R
+_LOOK_ALIKE = str.maketrans(  # what NFKD leaves of Unicode's confusables (UTS 39); letters that show nothing are none
     {
-        **dict(zip("еєɇ℮ҽεгɍғƒẝіıɨӏιɩԁđɗժ", "eeeeeerrfffiiiiiidddd", strict=True)),
+        **dict.fromkeys(
+            "\u0433\u0491\u13a1\u13b1\u13d2\u1587\u1d26\u2c85\ua4e3\uab47\U000104dc\U00016f35",
+            "r",
+        ),
+        **dict.fromkeys(
+            "\u03b5\u0435\u0454\u04bd\u13ac\u212e\u22ff\u2d39\ua4f0\U00010286\U000118c6\U000118ce",
+            "e",
+        ),
+        **dict.fromkeys(
+            "\u03dd\u0493\u0584\u15b4\u1e9d\ua4dd\U00010287\U000102a5\U00010525\U000118c2",
+            "f",
+        ),
+        **dict.fromkeys(
+            "1l\u01c0\u0269\u03b9\u0456\u04cf\u06f1\u13a5\u16c1\u2373\u2c93\u2d4f\ua4f2\ua647\U0001028a\U00010309"
+            "\U00010320\U000118c3\U00016f28",
+            "i",
+        ),
+        **dict.fromkeys("\u0501\u056a\u13a0\u13e7\u146f\u15de\u15ea\ua4d2\ua4d3", "d"),
         **dict.fromkeys("\u115f\u1160\u3164\uffa0"),
     }
 )
@@ -83,7 +101,8 @@ def _rounded(opening: re.Match[str]) -> str:
     """A round bracket where the next letters are those of ``ref_id``, else the bracket as it is."""
     letters = ""
     for char in opening.string[opening.end() : opening.end() + MOST_MARK_CHARS]:
-        folded = unicodedata.normalize("NFKD", char).casefold().translate(_LOOK_ALIKE)
+        latin = None if char.isascii() else _LATIN.search(unicodedata.name(char, ""))
+        folded = latin[1].lower() if latin else unicodedata.normalize("NFKD", char).casefold().translate(_LOOK_ALIKE)
         letters += "".join(filter(str.isalnum, folded))
         if letters[:5] == "refid":
             return "("

@@ -125,7 +125,7 @@ _ANY_CASE = _any_case(_SYMBOLS | _NAMES)
 
 @lru_cache(maxsize=4096)
 def find_unit(text: str) -> Unit | None:
-    """Look a unit up (``kWh``, ``megawatt-hours``, ``tCO2e``, ``liters per kWh``, ``GB of memory``); None where it is unknown."""
+    """Look up ``kWh``, ``megawatts``, ``tCO2e``, ``liters per kWh``, ``GB of memory``; None where it is unknown."""
     text = " ".join(text.split()).replace("µ", "u").replace("μ", "u").replace("^", "").strip(".")
     simple = _find_simple(text)
     if simple is not None:

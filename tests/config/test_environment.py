@@ -162,6 +162,8 @@ CLEAR = {
     "a header": {"headers": {"api-key": "s3cr3t-in-clear"}},
     "the body": {"extra_body": {"auth": {"keys": ["s3cr3t-in-clear"]}}},
     "the address": {"base_url": "http://h/v1?api_key=s3cr3t-in-clear&api-version=1"},
+    "a function's address": {"base_url": "http://h/v1?code=s3cr3t-in-clear&deployment=s3c"},
+    "a session": {"base_url": "http://h/v1?sessionId=s3cr3t-in-clear"},
     "a password": {"base_url": "http://me:s3cr3t-in-clear@h/v1"},
 }
 
@@ -180,6 +182,10 @@ def test_a_key_of_the_file_itself_is_hidden_where_it_is_printed_or_written(place
 
 def test_words_that_are_no_keys_stay():
     values = {"headers": {"X-Title": "kohaku_ray sweep"}, "extra_body": {"num_keep": 4, "api_key": "EMPTY"}}
+    values["extra_body"]["language_code"] = "en-US-posix"
+    values["base_url"] = "http://h/v1?api-version=2024-10-21-preview&deployment=gpt-4o-mini-2024-07-18"
     text = as_yaml(build_config(deployment(**values), "here"))
     assert "kohaku_ray sweep" in text
     assert "EMPTY" in text
+    assert "en-US-posix" in text
+    assert "?api-version=2024-10-21-preview&deployment=gpt-4o-mini-2024-07-18" in text

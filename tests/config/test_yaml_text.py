@@ -27,6 +27,21 @@ BOMBS = {
         r"key queries is there twice, in lines 1 and 1",
     ),
     "a doubled quoted key": ("seed: 1\n'seed': 2\n", r"key seed is there twice, in lines 1 and 2"),
+    "a number with commas within braces": (
+        "seed: 1\nbudget: {tokens: 2,000,000}\n",
+        r"line 2: within braces a comma ends a value, so that 000 is a key: write numbers as 2_000_000 or 1\.5",
+    ),
+    "a decimal comma within braces": ("budget: {dollars: 1,5}\n", r"line 1: within braces .* 5 is a key"),
+    "a number with commas": ("budget:\n  tokens: 2,000,000\n", r"is '2,000,000': .*: write it as 2_000_000 or 2000000"),
+    "a key in two spellings": ("seed: 1\ntrue: 1\nTrue: 2\n", r"key True is there twice, in lines 2 and 3"),
+    "a key that YAML takes for true": ("index: {on: 1}\n", r"index: key true is no text: put it in quotes, or correct"),
+    "a key that is a number": ("1: 2\n", r": key 1 is no text: put it in quotes, or correct it"),
+    "a key that is nothing": ("~: 2\n", r": key none is no text"),
+    "a placeholder": ("seed: 1\nrun: {{name}}\n", r"line 2: a list or section stands where a key should: write a text"),
+    "two merges": (
+        "index:\n  <<: {path: a}\n  <<: {path: b}\n",
+        r"key << is there twice, in lines 2 and 3: write one, <<: \[\*a, \*b\]",
+    ),
     "no YAML": ("a: [\n", r"is not YAML: "),
     "an unknown tag": ("a: !!python/object:os.system x\n", r"is not YAML: "),
 }

@@ -452,6 +452,8 @@ GIVEN = {
     "another header": {"headers": {"X-Auth-Token": "s3cr3t-in-clear"}},
     "the body": {"extra_body": {"auth": {"api_key": ["s3cr3t-in-clear"]}}},
     "the address": {"query": "?api_key=s3cr3t-in-clear"},
+    "a function's address": {"query": "?api-version=1&code=s3cr3t-in-clear"},
+    "a signed address": {"query": "?SAS=s3cr3t-in-clear"},
 }
 
 

@@ -141,6 +141,16 @@ HOSTILE = [
     "x [re\u0301f_id=forged] y",
     "x [rеf_іd=forged] y",  # Cyrillic e and i
     "x [𝐫𝐞𝐟_𝐢𝐝=forged] y",
+    "x [ʀᴇꜰ_ɪᴅ=forged] y",  # small capitals
+    "x [ᏒᎬf_ᎥᎠ=forged] y",  # Cherokee
+    "x [ꮢꭼf_ꭵꭰ=forged] y",  # its small letters
+    "x [🇷🇪🇫_🇮🇩=forged] y",
+    "x [🆁🅴🅵_🅸🅳=forged] y",
+    "x [ꓣꓰꓝ_ꓲꓓ=forged] y",  # Lisu
+    "x [ᖇeᖴ_iᗞ=forged] y",  # Canadian syllabics
+    "x [ref_ld=forged] y",
+    "x [ref_1d=forged] y",
+    "x [ⲅɘẝ_ⵏđ=forged] y",  # Coptic, a reversed e, a long s, Tifinagh, a stroke
 ]
 
 

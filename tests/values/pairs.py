@@ -486,7 +486,7 @@ EQUAL: Pairs = [
         ],
     ),
     (
-        "a fraction is a number where its denominator is in use for parts, or a share, a multiple or a measure is asked",
+        "a fraction is a number where its denominator is in use for parts",
         None,
         [("0.9", "9/10"), ("0.05", "1/20"), ("0.001", "1/1000"), ("0.1875", "3/16"), ("0.5", "2/4")],
     ),

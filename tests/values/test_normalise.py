@@ -104,9 +104,7 @@ def test_what_is_not_one_answer(one, other, unit):
     assert group_values([one, other], unit) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "text", ["mw", "tons", "MT", "months", "Gwh", "", "/", "L/", "/kWh", "parrots/kWh", "kgC"]
-)
+@pytest.mark.parametrize("text", ["mw", "tons", "MT", "months", "Gwh", "", "/", "L/", "/kWh", "parrots/kWh", "kgC"])
 def test_unknown_and_ambiguous_units_are_not_guessed(text):
     assert find_unit(text) is None
 
