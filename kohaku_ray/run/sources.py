@@ -51,8 +51,14 @@ def check_places(config: Config) -> None:
                 "directory outside"
             )
         taken[real] = key
-    if is_file(below(config.run, MANIFEST)):
-        raise ConfigError(f"run is {config.run}, which holds an index: give the outputs a directory of their own")
+    for key, mark, holds in (
+        ("run", MANIFEST, "an index"),
+        ("ledger.path", MANIFEST, "an index"),
+        ("ledger.path", "run.json", "a run"),
+        ("index.path", "run.json", "a run"),
+    ):
+        if is_file(below(places[key], mark)):
+            raise ConfigError(f"{key} is {places[key]}, which holds {holds}: give it a directory of its own")
     check_kept(places)
 
 

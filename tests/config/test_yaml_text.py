@@ -52,10 +52,10 @@ def test_what_is_no_plain_configuration_is_said_at_once(kind, tmp_path):
     text, message = BOMBS[kind]
     file = tmp_path / "bomb.yaml"
     file.write_text(text)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(str(file))
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert str(file) in str(caught.value)
 
 

@@ -98,6 +98,9 @@ def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
         (["ledger.path=y", "index.path=y"], r"ledger.path and index.path are both"),
         (["run=s3://b/x", "index.path=s3://b/x/"], r"index.path and run are both s3://b/x/"),
         (["run=made/index"], r"run is \S+/made/index, which holds an index"),
+        (["ledger.path=made/index"], r"ledger.path is \S+/made/index, which holds an index: give it a directory of its"),
+        (["ledger.path=made"], r"ledger.path is \S+/made, which holds a run"),
+        (["index.path=made"], r"index.path is \S+/made, which holds a run"),
         (["run=made/index/manifest.json"], r"run is \S+/manifest.json, a file: give a directory"),
         (["documents.paths=[docs]", "run=docs/runs/one"], r"run is \S+/one, inside \S+/docs of documents.paths"),
         (["documents.paths=[docs]", "index.path=link/index"], r"index.path is \S+/index, inside \S+/docs of documents"),
@@ -110,6 +113,7 @@ def test_outputs_index_and_ledger_have_directories_of_their_own(monkeypatch, tmp
     (tmp_path / "link").symlink_to("docs")
     (tmp_path / "made/index").mkdir(parents=True)
     (tmp_path / "made/index/manifest.json").write_text("{}")
+    (tmp_path / "made/run.json").write_text("{}")
     config = load_config("demo", changes)
     with pytest.raises(ConfigError, match=message):
         check_places(resolve_paths(config))
