@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 from ray._private import ray_constants, worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
@@ -21,6 +22,9 @@ LONGEST_DIRECTORY = 40
 
 LOOK_EVERY_S = 2.0
 """Interval at which it is looked whether Ray's processes run."""
+
+STOPPED_S = 30.0
+"""Longest time for which one of them may be stopped, as by a signal."""
 
 _WHOLE = {"raylet": "raylet", "gcs_server": "GCS"}
 """Processes without which no call ends, by Ray's names for them."""
@@ -98,24 +102,35 @@ def private_directory() -> Iterator[str]:
 
 @contextmanager
 def missed_when_dead() -> Iterator[None]:
-    """End this process, with the reason, if a process of the local Ray dies on which all calls wait.
+    """End this process, with the reason, if a process of the local Ray dies, or is stopped, on which all calls wait.
 
     Ray ends a driver without its raylet in seconds, and one without its GCS after a minute, in the middle of a call and
-    without a reason; a job that is just starting would wait for ever.
+    without a reason; a job that is just starting would wait for ever, and so would one whose raylet a signal stopped.
     """
     node, is_over = worker._global_node, threading.Event()
 
+    def find_ended() -> Iterator[str]:
+        for kind, process in node.dead_processes():
+            if kind in _WHOLE:
+                code = process.returncode
+                yield f"{_WHOLE[kind]} on this machine ended (exit code {code}): it was killed, or no memory was left"
+
     def look() -> None:
+        stopped_s = dict.fromkeys(_WHOLE, 0.0)  # by this thread's looks: Ctrl-Z stops the job with its Ray
         while not is_over.wait(LOOK_EVERY_S):
-            for kind, process in node.dead_processes():
-                if kind in _WHOLE and not is_over.is_set():
-                    complain(
-                        f"kohaku-ray: Ray's {_WHOLE[kind]} on this machine ended (exit code {process.returncode}): it "
-                        "was killed, or the machine had no memory left. Run the same command again: recorded model "
-                        "calls are not made again"
-                    )
-                    node.kill_all_processes(check_alive=False, allow_graceful=False)
-                    os._exit(1)
+            reasons = list(find_ended())
+            for kind in _WHOLE:
+                pids = [entry.process.pid for entry in node.all_processes.get(kind, ())]
+                stopped_s[kind] = stopped_s[kind] + LOOK_EVERY_S if any(map(_is_stopped, pids)) else 0.0
+                if stopped_s[kind] >= STOPPED_S:
+                    reasons.append(f"{_WHOLE[kind]} on this machine is stopped (SIGSTOP) for {STOPPED_S:g} s")
+            if reasons and not is_over.is_set():
+                complain(
+                    f"kohaku-ray: Ray's {reasons[0]}. Run the same command again: recorded model calls are not made "
+                    "again"
+                )
+                node.kill_all_processes(check_alive=False, allow_graceful=False)
+                os._exit(1)
 
     thread = threading.Thread(target=look, name="missed when dead", daemon=True)
     thread.start()
@@ -124,6 +139,13 @@ def missed_when_dead() -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 @contextmanager

@@ -124,6 +124,23 @@ def test_a_dead_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
     assert "Run the same command again: recorded model calls are not made again" in error
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["raylet", "gcs_server"])
+def test_a_stopped_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
+    process = started(tmp_path, "wait")
+    try:
+        assert process.stdout.readline().startswith("up")
+        assert process.stdout.readline().startswith("token")
+        (victim,) = [one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == kind]
+        victim.suspend()
+        _, error = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert process.returncode == 1, error
+    assert "on this machine is stopped (SIGSTOP) for 30 s. Run the same command again" in error
+    assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
+
+
 def catches(process: subprocess.Popen[str], number: int) -> bool:
     """Whether a process has a handler of its own for a signal."""
     status = Path(f"/proc/{process.pid}/status").read_text()
