@@ -98,7 +98,7 @@ def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
         (["ledger.path=y", "index.path=y"], r"ledger.path and index.path are both"),
         (["run=s3://b/x", "index.path=s3://b/x/"], r"index.path and run are both s3://b/x/"),
         (["run=made/index"], r"run is \S+/made/index, which holds an index"),
-        (["ledger.path=made/index"], r"ledger.path is \S+/made/index, which holds an index: give it a directory of its"),
+        (["ledger.path=made/index"], r"ledger.path is \S+/made/index, which holds an index: give it a"),
         (["ledger.path=made"], r"ledger.path is \S+/made, which holds a run"),
         (["index.path=made"], r"index.path is \S+/made, which holds a run"),
         (["run=made/index/manifest.json"], r"run is \S+/manifest.json, a file: give a directory"),
