@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +18,7 @@ class Column:
     tooltip: str = ""  # what its values mean, where the label does not say it
     missing: str = ""  # stands for None
 
-    def write(self, value: TableValue) -> str:
+    def write(self, value: object) -> str:
         """Write a value of the column as plain text."""
         if value is None:
             return self.missing
@@ -51,8 +51,8 @@ class MarkedText:
         return f" {self.all_raised}".rstrip() + (f" ({self.aside})" if self.aside else "")
 
 
-TableValue = str | int | float | MarkedText | None
-TableRow = tuple[TableValue, ...]
+TableRow = tuple[object, ...]
+"""Values: texts, numbers, ``MarkedText``; None is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,10 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls, head: Iterable[str | Column], rows: Iterable[Sequence[TableValue]], title: str = "", n_text: int = 1
-    ) -> Table:
-        """Make a table; a label alone is a column of numbers, but the first ``n_text`` columns hold text."""
+    def of(cls, head: Iterable[object], rows: Iterable[Iterable[object]], title: str = "", n_text: int = 1) -> Table:
+        """Make a table of columns or labels; of labels the first ``n_text`` are of text, the others of numbers."""
         columns = (
-            name if isinstance(name, Column) else Column(name, align="left" if number < n_text else "right")
+            name if isinstance(name, Column) else Column(str(name), align="left" if number < n_text else "right")
             for number, name in enumerate(head)
         )
         return cls(tuple(columns), tuple(tuple(row) for row in rows), title)

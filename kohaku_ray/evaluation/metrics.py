@@ -22,6 +22,7 @@ from kohaku_ray.evaluation import DEFAULT_METRIC as DEFAULT_METRIC
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.extensions import find_registered
 from kohaku_ray.index.arrays import F64
+from kohaku_ray.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,6 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class FigureTable:
-    """A small table of text; the first column names the rows."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Points:
     """Shares against shares, each between 0 and 1, with the predictions behind them; on the diagonal they are equal."""
 
@@ -66,7 +58,7 @@ class Figures:
 
     n: int
     numbers: tuple[Number, ...]
-    tables: tuple[FigureTable, ...] = ()
+    tables: tuple[Table, ...] = ()
     plots: tuple[Points, ...] = ()
 
 

@@ -10,9 +10,10 @@ from itertools import product
 from typing import Any
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Figures, FiguresOf, FigureTable, Metric, find_metric
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Figures, FiguresOf, Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
+from kohaku_ray.table import Table
 
 _EMPTY = "(empty)"
 
@@ -156,14 +157,14 @@ def _figures(
     return found
 
 
-def _by_label(compute: FiguresOf, truth: Submission, given: Submission, by: str) -> FigureTable | None:
+def _by_label(compute: FiguresOf, truth: Submission, given: Submission, by: str) -> Table | None:
     found = {label: one for label, part in parts_of(truth, by).items() if (one := compute(part, given)) is not None}
     names = tuple(dict.fromkeys(number.name for figures in found.values() for number in figures.numbers))
     rows = []
     for label, figures in found.items():
         texts = {number.name: number.text for number in figures.numbers}
-        rows.append((label, str(figures.n), *(texts.get(name, "–") for name in names)))
-    return FigureTable(f"By {by}", (by, "n", *names), tuple(rows)) if rows else None
+        rows.append((label, figures.n, *(texts.get(name, "–") for name in names)))
+    return Table.of([by, "n", *names], rows, f"By {by}") if rows else None
 
 
 def parts_of(truth: Submission, by: str) -> dict[str, Submission]:

@@ -15,7 +15,7 @@ from kohaku_ray.pages.score_text import (
     band_table,
     correlation_table,
     group_table,
-    move_table,
+    move_tables,
     shift_table,
     write_effect,
 )
@@ -23,6 +23,7 @@ from kohaku_ray.pages.sweep_tables import order_of
 from kohaku_ray.pages.text import cut
 from kohaku_ray.storage import publish
 from kohaku_ray.sweep.compare import SweepGroups
+from kohaku_ray.table import Table
 
 MOST_DRAWN = 30
 """Most names in a plot of differences: the best on the first group."""
@@ -77,21 +78,17 @@ def group_block(groups: SweepGroups, of: str, about: str) -> dict[str, Any]:
     return {"by": split.by, "n": n, "about": about, "tables": list(group_tables(groups, of)), "charts": charts}
 
 
-def group_tables(groups: SweepGroups, of: str) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Lay out every table of the groups: title, head and rows."""
+def group_tables(groups: SweepGroups, of: str) -> Iterator[Table]:
+    """Lay out every table of the groups."""
     split, names = groups.split, groups.names
-    first, *later = split.labels
-    yield f"Scores and ranks, the best on {first} first", *group_table(names, order_of(groups), split)
-    for label in later:
-        yield f"Differences, {first} to {label}", *shift_table(split, label, of)
+    yield group_table(names, order_of(groups), split)
+    for label in split.labels[1:]:
+        yield shift_table(split, label, of)
         if len(names) > BANDS[0]:
-            yield f"Rank bands, {first} to {label}", *band_table(split, label)
-        head, *moves = move_table(names, split, label)
-        for title, rows in zip(("rises", "falls"), moves, strict=True):
-            if rows:
-                yield f"Greatest {title} of rank, {first} to {label}", head, rows
+            yield band_table(split, label)
+        yield from move_tables(names, split, label)
     if split.correlations:
-        yield "Correlation of the scores", *correlation_table(split, f"{len(names)} {of}", between="and")
+        yield correlation_table(split, f"{len(names)} {of}", between="and")
 
 
 def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kohaku_ray.documents.content import file_name
-from kohaku_ray.pages.score_text import table as aligned
+from kohaku_ray.pages.tables import as_text
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.records import BLANK
 from kohaku_ray.run.files import Row, SentPrompt, question_rows, steps_of
 from kohaku_ray.run.summary import counted, spent
 from kohaku_ray.run.tables import SHARED
+from kohaku_ray.table import Column, Table, TableRow
 
 if TYPE_CHECKING:
     from kohaku_ray.documents.model import Paragraph
@@ -44,26 +45,26 @@ def describe_question(rows: Mapping[str, list[Row]], n_items: int | None) -> str
 
 def describe_questions(votes: Sequence[Row]) -> str:
     """List a run's questions: id, what the ensemble answers, and the question's text."""
-    lines = [[vote["question_id"], _short(describe_vote(vote)), _short(vote["question"])] for vote in votes]
-    return aligned(["question_id", "answer", "question"], lines, n_text=3)
+    rows = [[vote["question_id"], _short(describe_vote(vote)), _short(vote["question"])] for vote in votes]
+    return as_text(Table.of(["question_id", "answer", "question"], rows, n_text=3))
 
 
 def describe_replays(runs: Sequence[Row]) -> str:
     """Lay out the runs of bundles: scores and costs, whether their replay is the same, and what differs."""
-    head = ["run", "model", "metric", "score", "95 % interval", "questions", "members"]
+    head = ["run", "model", "metric", Column("score", ".4f"), "95 % interval", "questions", "members"]
     head += ["tokens in", "cached", "out", "s"]
-    body, notes = [], []
+    rows: list[TableRow] = []
+    notes = []
     for run in runs:
-        used, scores = run["used"], run["scores"] or [{"metric": "none", "score": None}]
+        used = run["used"]
         cached = f"{used['cached_tokens'] / used['prompt_tokens']:.0%}" if used["prompt_tokens"] else ""
-        spent_on = [used["prompt_tokens"], cached, used["completion_tokens"], round(used["service_s"])]
-        for number, one in enumerate(scores):
-            ends = f"{one['low']:.3f} … {one['high']:.3f}" if one.get("low") is not None else ""
-            score = "" if one["score"] is None else f"{one['score']:.4f}"
-            rest = [run["n_questions"], run["n_members"], *spent_on] if number == 0 else [""] * 6
-            who = [run["name"], run["model"]] if number == 0 else ["", ""]
-            cells = [*who, one["metric"], score, ends, *rest]
-            body.append([f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells])
+        tokens = used["prompt_tokens"], cached, used["completion_tokens"]
+        names = run["name"], run["model"]
+        costs: TableRow = (run["n_questions"], run["n_members"], *tokens, round(used["service_s"]))
+        for score in run["scores"] or [{"metric": "none", "score": None}]:
+            ends = f"{score['low']:.3f} … {score['high']:.3f}" if score.get("low") is not None else ""
+            rows.append((*names, score["metric"], score["score"], ends, *costs))
+            names, costs = ("", ""), ("",) * 6
         verdict = "differs from the bundle" if run["differences"] else "made again, every table the same"
         notes.append(f"{run['name']}: {verdict}")
         notes += [f"  {line}" for line in run["differences"]]
@@ -71,7 +72,7 @@ def describe_replays(runs: Sequence[Row]) -> str:
             f"  {n:,} rows differ by another processor's rounding, in {column} alone"
             for column, n in run["rounded"].items()
         ]
-    return "\n".join([aligned(head, body, n_text=3), "", *notes])
+    return "\n".join([as_text(Table.of(head, rows, n_text=3)), "", *notes])
 
 
 def describe_prompts(prompts: Sequence[SentPrompt]) -> str:

@@ -10,7 +10,6 @@ from kohaku_ray.evaluation.compare import (
     BANDS,
     FLIPS,
     Comparing,
-    Flip,
     Pair,
     Split,
     greatest_moves,
@@ -20,6 +19,7 @@ from kohaku_ray.evaluation.compare import (
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
+from kohaku_ray.pages.tables import as_text
 from kohaku_ray.run.directory import baseline_note
 from kohaku_ray.run.scoring import ScoredRun
 from kohaku_ray.run.summary import (
@@ -31,6 +31,10 @@ from kohaku_ray.run.summary import (
     sources_said,
 )
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
+from kohaku_ray.table import Column, Table, TableRow
+
+SIGNED = "+z.4f"
+"""Format of a difference: with its sign, and no negative zero."""
 
 _WIDTH = 32  # most characters of a cell with a model's text
 
@@ -38,22 +42,14 @@ _WIDTH = 32  # most characters of a cell with a model's text
 def describe_scores(report: ScoreReport) -> str:
     """Lay a report out as plain text: the score table, the error table when requested, and oddities of the files."""
     numbers = ["score", *dict.fromkeys(part for metric in report.metrics for part in metric.parts)]
-    head = ["file", "metric", *([report.by] if report.by else []), *numbers, "n", "missing"]
-    body = [
-        [
-            str(record["file"]),
-            str(record["metric"]),
-            *([str(record["label"])] if report.by else []),
-            *(f"{record[key]:.4f}" if key in record else "" for key in numbers),
-            str(record["n"]),
-            str(record["missing"]),
-        ]
-        for record in report.records
-    ]
-    parts = [table(head, body, n_text=3 if report.by else 2), *_figure_tables(report)]
+    names = ["file", "metric", *([report.by] if report.by else [])]
+    head = [*names, *(Column(name, ".4f") for name in numbers), "n", "missing"]
+    keys = ["file", "metric", *(["label"] if report.by else []), *numbers, "n", "missing"]
+    scores = Table.of(head, [[record.get(key) for key in keys] for record in report.records], n_text=len(names))
+    parts = [as_text(scores), *_figure_tables(report)]
     if report.errors and report.classes:
-        counts = [[file.file, *(str(file.errors[name]) for name in report.classes)] for file in report.files]
-        parts.append(table(["errors", *report.classes], counts, n_text=1))
+        counts = [[file.file, *(file.errors[name] for name in report.classes)] for file in report.files]
+        parts.append(as_text(Table.of(["errors", *report.classes], counts)))
     elif report.errors:
         parts.append(f"errors have no classes under {', '.join(metric.name for metric in report.metrics)}")
     notes = [f"{file.file}: {note}" for file in (report.truth, *report.files) for note in file.notes]
@@ -65,19 +61,14 @@ def _figure_tables(report: ScoreReport) -> Iterator[str]:
     for metric in report.metrics if report.by else ():
         records = [record for record in report.records if record["metric"] == metric.name and "figures" in record]
         names = list(dict.fromkeys(name for record in records for name in record["figures"]))
-        if records:
-            yield table(["file", str(report.by), *names], [_figures(record, names) for record in records], n_text=2)
+        rows = [[record["file"], record["label"], *map(record["figures"].get, names)] for record in records]
+        if rows:
+            yield as_text(Table.of(["file", str(report.by), *(Column(name, ".4f") for name in names)], rows, n_text=2))
     for file in report.files if not report.by else ():
         for name, figures in file.figures.items():
-            numbers = [[one.name, one.text, one.note] for one in figures.numbers]
-            yield f"{file.file}, {name}\n{table(['figure', 'value', ''], numbers, n_text=3)}"
-            yield from (f"{one.title}\n{table(one.head, one.rows, n_text=1)}" for one in figures.tables)
-
-
-def _figures(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    figures = record["figures"]
-    written = (f"{figures[name]:.4f}" if name in figures else "" for name in names)
-    return [str(record["file"]), str(record["label"]), *written]
+            numbers = [[number.name, number.text, number.note] for number in figures.numbers]
+            yield f"{file.file}, {name}\n{as_text(Table.of(['figure', 'value', ''], numbers, n_text=3))}"
+            yield from (f"{table.title}\n{as_text(table)}" for table in figures.tables)
 
 
 def describe_comparison(comparing: Comparing) -> str:
@@ -99,12 +90,10 @@ def _order(comparing: Comparing) -> list[int]:
 
 
 def _score_table(comparing: Comparing) -> str:
-    body = []
-    for i in _order(comparing):
-        score = comparing.scores[i]
-        figures = (score.score, *score.parts.values())
-        body.append([comparing.files[i], *(f"{figure:.4f}" for figure in figures), str(score.n)])
-    return table([comparing.metric, "score", *comparing.scores[0].parts, "n"], body, n_text=1)
+    scores = comparing.scores
+    head = [comparing.metric, *(Column(name, ".4f") for name in ("score", *scores[0].parts)), "n"]
+    rows = [[comparing.files[i], scores[i].score, *scores[i].parts.values(), scores[i].n] for i in _order(comparing)]
+    return as_text(Table.of(head, rows))
 
 
 def pair_text(files: Sequence[str], pair: Pair) -> str:
@@ -130,16 +119,13 @@ def pair_text(files: Sequence[str], pair: Pair) -> str:
 def flip_tables(pair: Pair) -> Iterator[str]:
     """Lay out a table per kind of flip."""
     for kind in FLIPS:
-        flips = [flip for flip in pair.flips if flip.kind == kind]
-        if flips:
-            head = [kind, "truth", "A", "B", "truth refs", "A refs", "B refs", "score A", "score B"]
-            yield table(head, [_flip_line(flip) for flip in flips], n_text=7)
-
-
-def _flip_line(flip: Flip) -> list[str]:
-    refs = [", ".join(read_refs(text)) for text in (flip.truth_refs, *flip.refs)]
-    texts = [_clip(text) for text in (flip.question_id, flip.truth_value, *flip.values, *refs)]
-    return [*texts, *(f"{score:.4f}" for score in flip.scores)]
+        head = [kind, "truth", "A", "B", "truth refs", "A refs", "B refs"]
+        rows: list[TableRow] = []
+        for flip in (flip for flip in pair.flips if flip.kind == kind):
+            refs = [", ".join(read_refs(text)) for text in (flip.truth_refs, *flip.refs)]
+            rows.append((*map(_clip, (flip.question_id, flip.truth_value, *flip.values, *refs)), *flip.scores))
+        if rows:
+            yield as_text(Table.of([*head, Column("score A", ".4f"), Column("score B", ".4f")], rows, n_text=7))
 
 
 def _clip(text: str) -> str:
@@ -148,95 +134,93 @@ def _clip(text: str) -> str:
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
 
 
-def band_table(split: Split, label: str) -> tuple[list[str], list[list[str]]]:
-    """Lay out the rank bands: head and rows."""
+def band_table(split: Split, label: str) -> Table:
+    """Lay out the rank bands."""
     first = split.labels[0]
-    head = [f"rank {first}", "n", first, label, f"{label} − {first}", "median", "ranks moved"]
-    return head, [
-        [
-            band.name,
-            str(band.n),
-            f"{band.first:.4f}",
-            f"{band.second:.4f}",
-            signed(band.difference) + ("" if band.sd is None else f" ± {band.sd:.4f}"),
-            signed(band.median),
-            f"{band.moved:.1f}",
-        ]
-        for band in rank_bands(split, label)
+    columns = [
+        *(f"rank {first}", "n", Column(first, ".4f"), Column(label, ".4f"), f"{label} − {first}"),
+        *(Column("median", SIGNED), Column("ranks moved", ".1f")),
     ]
+    rows = []
+    for band in rank_bands(split, label):
+        deviation = "" if band.sd is None else f" ± {band.sd:.4f}"
+        difference = signed(band.difference) + deviation
+        rows.append([band.name, band.n, band.first, band.second, difference, band.median, band.moved])
+    return Table.of(columns, rows, f"Rank bands, {first} to {label}")
 
 
-def shift_table(split: Split, label: str, of: str) -> tuple[list[str], list[list[str]]]:
-    """Lay out the statistics of the differences: head and rows; ``of`` names what is scored, such as ``files``."""
+def shift_table(split: Split, label: str, of: str) -> Table:
+    """Lay out the statistics of the differences; ``of`` names what is scored, such as ``files``."""
     shift, first = shift_of(split, label), split.labels[0]
     counts = {
         f"lower on {label}": shift.n_down,
         f"higher on {label}": shift.n_up,
         "the same on both": shift.n - shift.n_down - shift.n_up,
     }
-    body = [
-        [of, str(shift.n)],
-        ["mean", signed(shift.mean)],
-        ["standard deviation", "n/a" if shift.sd is None else f"{shift.sd:.4f}"],
-        ["median", signed(shift.median)],
-        ["least", signed(shift.least)],
-        ["greatest", signed(shift.greatest)],
-        *([name, f"{n} ({n / shift.n:.1%})"] for name, n in counts.items()),
-        [f"Pearson, {first} and the difference", write_effect(shift.correlation.pearson)],
+    rows: list[TableRow] = [
+        (of, shift.n),
+        ("mean", signed(shift.mean)),
+        ("standard deviation", "n/a" if shift.sd is None else f"{shift.sd:.4f}"),
+        ("median", signed(shift.median)),
+        ("least", signed(shift.least)),
+        ("greatest", signed(shift.greatest)),
+        *((name, f"{n} ({n / shift.n:.1%})") for name, n in counts.items()),
+        (f"Pearson, {first} and the difference", write_effect(shift.correlation.pearson)),
     ]
-    return [f"{label} − {first}", ""], body
+    return Table.of([f"{label} − {first}", ""], rows, f"Differences, {first} to {label}")
 
 
-def move_table(files: Sequence[str], split: Split, label: str) -> tuple[list[str], list[list[str]], list[list[str]]]:
-    """Lay out the greatest moves of rank: head, rows of the rises, rows of the falls."""
+def move_tables(files: Sequence[str], split: Split, label: str) -> Iterator[Table]:
+    """Lay out the greatest moves of rank: the rises, then the falls; none without any."""
     first = split.labels[0]
-    head = [split.by, f"rank {first}", f"rank {label}", "move", first, label, f"{label} − {first}"]
-    rises, falls = (
-        [
-            [
+    scores = (Column(first, ".4f"), Column(label, ".4f"), Column(f"{label} − {first}", SIGNED))
+    head = [split.by, Column(f"rank {first}", "g"), Column(f"rank {label}", "g"), "move", *scores]
+    for kind, moved in zip(("rises", "falls"), greatest_moves(split, label), strict=True):
+        rows: list[TableRow] = [
+            (
                 files[i],
-                *(f"{split.ranks[name][i]:g}" for name in (first, label)),
+                *(split.ranks[name][i] for name in (first, label)),
                 _move(split.moves[label][i]),
-                *(f"{split.scores[name][i].score:.4f}" for name in (first, label)),
-                signed(split.differences[label][i]),
-            ]
+                *(split.scores[name][i].score for name in (first, label)),
+                split.differences[label][i],
+            )
             for i in moved
         ]
-        for moved in greatest_moves(split, label)
-    )
-    return head, rises, falls
+        if rows:
+            yield Table.of(head, rows, f"Greatest {kind} of rank, {first} to {label}")
 
 
-def group_table(files: Sequence[str], order: Sequence[int], split: Split) -> tuple[list[str], list[list[str]]]:
-    """Lay out scores, differences, ranks and moves: head and rows; arguments as in ``split_tables``."""
-    labels, later = split.labels, split.labels[1:]
+def group_table(files: Sequence[str], order: Sequence[int], split: Split) -> Table:
+    """Lay out scores, differences, ranks and moves; arguments as in ``split_tables``."""
+    first, later = split.labels[0], split.labels[1:]
     head = [
         split.by,
-        *labels,
-        *(f"{name} − {labels[0]}" for name in later),
-        *(f"rank {name}" for name in labels),
+        *(Column(name, ".4f") for name in split.labels),
+        *(Column(f"{name} − {first}", SIGNED, missing="n/a") for name in later),
+        *(Column(f"rank {name}", "g") for name in split.labels),
         *(f"move to {name}" for name in later),
     ]
-    body = [
-        [
+    rows: list[TableRow] = [
+        (
             files[i],
-            *(f"{split.scores[name][i].score:.4f}" for name in labels),
-            *(signed(split.differences[name][i]) for name in later),
-            *(f"{split.ranks[name][i]:g}" for name in labels),
+            *(split.scores[name][i].score for name in split.labels),
+            *(split.differences[name][i] for name in later),
+            *(split.ranks[name][i] for name in split.labels),
             *(_move(split.moves[name][i]) for name in later),
-        ]
+        )
         for i in order
     ]
-    return head, body
+    return Table.of(head, rows, f"Scores and ranks, the best on {first} first")
 
 
-def correlation_table(split: Split, of: str, between: str) -> tuple[list[str], list[list[str]]]:
-    """Lay out how the scores on two groups correlate: head, which begins with ``of``, and rows."""
-    body = [
-        [f"{a} {between} {b}", *map(write_effect, (found.pearson, found.spearman, found.kendall))]
+def correlation_table(split: Split, of: str, between: str) -> Table:
+    """Lay out how the scores on two groups correlate; the first column is named ``of``."""
+    rows = [
+        [f"{a} {between} {b}", found.pearson, found.spearman, found.kendall]
         for (a, b), found in split.correlations.items()
     ]
-    return [of, "Pearson", "Spearman", "Kendall"], body
+    head = [of, *(Column(name, "+.3f", missing="n/a") for name in ("Pearson", "Spearman", "Kendall"))]
+    return Table.of(head, rows, "Correlation of the scores")
 
 
 def split_tables(files: Sequence[str], order: Sequence[int], split: Split, of: str = "files") -> Iterator[str]:
@@ -245,21 +229,20 @@ def split_tables(files: Sequence[str], order: Sequence[int], split: Split, of: s
     ``of`` names what has the scores, in the plural.
     """
     labels, later = split.labels, split.labels[1:]
-    head, body = group_table(files, order, split)
-    counts = ["n", *(str(split.scores[name][0].n) for name in labels)]
-    yield table(head, [*body, [*counts, *[""] * (len(head) - len(counts))]], n_text=1)
+    groups = group_table(files, order, split)
+    counts = ["n", *(split.scores[name][0].n for name in labels)]
+    n_empty = len(groups.columns) - len(counts)
+    yield as_text(replace(groups, rows=(*groups.rows, (*counts, *[""] * n_empty))))
     for label in later if files[2:] else ():
-        yield table(*shift_table(split, label, of), n_text=1)
+        yield as_text(shift_table(split, label, of))
         if len(files) > BANDS[0]:
-            yield table(*band_table(split, label), n_text=1)
-        head, *moves = move_table(files, split, label)
-        for kind, rows in zip(("rises", "falls"), moves, strict=True):
-            if rows:
-                yield f"greatest {kind} of rank, {labels[0]} to {label}\n{table(head, rows, n_text=1)}"
+            yield as_text(band_table(split, label))
+        for table in move_tables(files, split, label):
+            yield f"{table.title[0].lower()}{table.title[1:]}\n{as_text(table)}"
     if len(labels) == 1:
         yield f"every question has {split.by} {labels[0]}: there is nothing to compare it with"
     elif files[2:]:
-        yield table(*correlation_table(split, f"{len(files)} {of}", between="~"), n_text=1)
+        yield as_text(correlation_table(split, f"{len(files)} {of}", between="~"))
         yield from sorted({found.reason for found in split.correlations.values() if found.reason})
     else:
         yield next(found.reason for found in split.correlations.values())
@@ -269,23 +252,9 @@ def _move(move: float) -> str:
     return f"{move:+g}" if move else "0"
 
 
-def table(head: Sequence[str], body: Sequence[Sequence[str]], n_text: int) -> str:
-    """Align columns: the first ``n_text`` to the left, the others to the right."""
-    widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
-
-    def lay(line: Sequence[str]) -> str:
-        cells = [
-            cell.ljust(width) if column < n_text else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join([lay(head), lay(["-" * width for width in widths]), *map(lay, body)])
-
-
 def signed(difference: float | None) -> str:
     """Write a difference with its sign."""
-    return "n/a" if difference is None else f"{round(difference, 4) + 0.0:+.4f}"  # + 0.0: no negative zero
+    return "n/a" if difference is None else format(difference, SIGNED)
 
 
 def write_p(p: float | None) -> str:

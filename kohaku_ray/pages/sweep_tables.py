@@ -29,7 +29,7 @@ from kohaku_ray.sweep.compare import (
     compare_column,
     select_best,
 )
-from kohaku_ray.table import Column, MarkedText, Table, TableRow, TableValue
+from kohaku_ray.table import Column, MarkedText, Table, TableRow
 from kohaku_ray.values.read import parse_number
 
 THIN = "†"
@@ -486,7 +486,7 @@ def cells_table(stats: TableStats) -> Table:
     labels = [*axes.values(), *figures, *measures.values(), *spreads.values(), *papers.values()]
     rows = []
     for position, cell in cells.items():
-        record: dict[str, TableValue] = {column: cell.at[name] for name, column in axes.items()}
+        record: dict[str, object] = {column: cell.at[name] for name, column in axes.items()}
         record |= _figures(stats, position, cell)
         if cell.is_scored:
             record |= {column: float(cell.parts[name].mean()) for name, column in parts.items()}
@@ -499,8 +499,8 @@ def cells_table(stats: TableStats) -> Table:
     return Table.of([Column(label, _FORMATS.get(label, _DECIMAL)) for label in labels], rows)
 
 
-def _figures(stats: TableStats, position: GridPosition, cell: SweepCell) -> dict[str, TableValue]:
-    record: dict[str, TableValue] = {
+def _figures(stats: TableStats, position: GridPosition, cell: SweepCell) -> dict[str, object]:
+    record: dict[str, object] = {
         "table": stats.table.name,
         "cell_id": cell.cell_id,
         "state": cell.state,

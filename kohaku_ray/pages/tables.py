@@ -10,7 +10,7 @@ from collections.abc import Callable
 from markupsafe import Markup, escape
 
 from kohaku_ray.pages.text import cut, one_line, visible
-from kohaku_ray.table import Column, MarkedText, Table, TableValue
+from kohaku_ray.table import Column, MarkedText, Table
 
 SHORT_CHARS = 32
 """A label of at most this length is not broken over lines on a wide screen."""
@@ -24,7 +24,7 @@ def as_text(table: Table) -> str:
     width = max((len(value.suffix) for value in marked), default=0)
     names = {"best": "best ", "second": "2nd ", "": ""}
 
-    def write(column: Column, value: TableValue) -> str:
+    def write(column: Column, value: object) -> str:
         if isinstance(value, MarkedText):
             return f"{names[value.mark]}{value.text}{value.suffix:<{width}}"
         return one_line(column.write(value))
@@ -56,7 +56,7 @@ def as_markdown(table: Table) -> str:
     """Write head and rows as a Markdown table; the best is bold, the second underlined."""
     marks = {"best": "**{}**", "second": "<ins>{}</ins>", "": "{}"}
 
-    def write(column: Column, value: TableValue) -> str:
+    def write(column: Column, value: object) -> str:
         if isinstance(value, MarkedText):
             return marks[value.mark].format(value.text) + escape_markdown(value.suffix).replace("\\[", " \\[")
         return escape_markdown(column.write(value))
@@ -70,7 +70,7 @@ def as_latex(table: Table) -> str:
     """Write head and rows as a LaTeX ``tabular`` with the rules of booktabs."""
     commands = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
 
-    def write(column: Column, value: TableValue) -> str:
+    def write(column: Column, value: object) -> str:
         if not isinstance(value, MarkedText):
             return escape_latex(column.write(value))
         raised = value.raised.replace("†", r"\dagger")
@@ -105,7 +105,8 @@ def as_html(table: Table, css_class: str = "scores") -> Markup:
             kind = "n" if column.align == "right" else "short" if tag == "th" and len(text) <= SHORT_CHARS else ""
             fields.append(f'<{tag} class="{kind}">{html}</{tag}>' if kind else f"<{tag}>{html}</{tag}>")
         rows.append(f"<tr>{''.join(fields)}</tr>\n")
-    start = f'<div class="scroll"><table class="{css_class}">\n<thead><tr>{"".join(names)}</tr></thead>\n<tbody>\n'
+    opened = f'<table class="{css_class}">' if css_class else "<table>"
+    start = f'<div class="scroll">{opened}\n<thead><tr>{"".join(names)}</tr></thead>\n<tbody>\n'
     return Markup(f"{start}{''.join(rows)}</tbody></table></div>")  # noqa: S704 - every text is escaped
 
 
@@ -152,7 +153,7 @@ def escape_latex(text: str) -> str:
     return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)  # no ligature
 
 
-def _lines(table: Table, escape: Callable[[str], str], write: Callable[[Column, TableValue], str]) -> list[list[str]]:
+def _lines(table: Table, escape: Callable[[str], str], write: Callable[[Column, object], str]) -> list[list[str]]:
     """Write head and rows, cell by cell."""
     head = [escape(column.label) for column in table.columns]
     return [head, *([write(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows)]

@@ -9,42 +9,57 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kohaku_ray.pages.plots import Chart, Line, lines
-from kohaku_ray.pages.score_text import table
+from kohaku_ray.pages.tables import as_text
 from kohaku_ray.run.summary import counted
 from kohaku_ray.storage import make_directory, publish
+from kohaku_ray.table import Column, Table
 
 FILES = ("throughput.html", "throughput.json")
 """Names of the files, the page first."""
 
-COLUMNS: Mapping[str, tuple[str, int, str]] = {
-    "replicas": ("replicas", 0, ""),
-    "members": ("members", 0, ""),
-    "in flight": ("concurrency", 0, "questions at once per replica"),
-    "questions": ("n_questions", 0, ""),
-    "calls": ("n_calls", 0, ""),
-    "questions/s": ("questions_per_s", 2, ""),
-    "answers/s": ("answers_per_s", 2, "members' answers without an error per second"),
-    "usable": ("usable_share", 3, "their share of all answers"),
-    "calls/s": ("calls_per_s", 2, ""),
-    "generated/s": ("generated_per_s", 0, "tokens generated per second"),
-    "prompt/s": ("prompt_per_s", 0, "tokens of prompts per second, a prompt counted once per member"),
-    "cached": ("cached_share", 3, "share of prompt tokens from the prefix cache"),
-    "bound": ("cached_bound", 3, "(m - 1) / m for m members, if one fills the cache for all"),
-    "cost": ("cost_ratio", 2, "time of m members over the time of one"),
-    "scaling": ("scaling", 2, "questions (of answer runs: answers) per second of R replicas over R times those of one"),
-    "of plain": (
-        "of_plain",
-        2,
-        "calls per second and replica over plain vLLM's (LLM.generate, one replica's resources)",
+COLUMNS: Mapping[str, Column] = {
+    "replicas": Column("replicas", ",.0f"),
+    "members": Column("members", ",.0f"),
+    "concurrency": Column("in flight", ",.0f", tooltip="questions at once per replica"),
+    "n_questions": Column("questions", ",.0f"),
+    "n_calls": Column("calls", ",.0f"),
+    "questions_per_s": Column("questions/s", ",.2f"),
+    "answers_per_s": Column("answers/s", ",.2f", tooltip="members' answers without an error per second"),
+    "usable_share": Column("usable", ",.3f", tooltip="their share of all answers"),
+    "calls_per_s": Column("calls/s", ",.2f"),
+    "generated_per_s": Column("generated/s", ",.0f", tooltip="tokens generated per second"),
+    "prompt_per_s": Column(
+        "prompt/s", ",.0f", tooltip="tokens of prompts per second, a prompt counted once per member"
     ),
-    "CPU ms/call": ("cpu_ms", 1, "CPU time outside vLLM's engine process; plain: of the process calling generate"),
-    "generated/s/GPU": ("generated_per_s_gpu", 0, ""),
-    "prompt/s/GPU": ("prompt_per_s_gpu", 0, ""),
-    "MFU": ("mfu", 3, "2 × parameters × uncached tokens per second, over the GPUs' dense bf16 FLOP/s"),
-    "J/1,000": ("joules_per_1000", 0, "energy of the replicas' GPUs per 1,000 usable answers"),
-    "$/1,000": ("dollars_per_1000", 2, "price of the calls per 1,000 usable answers"),
+    "cached_share": Column("cached", ",.3f", tooltip="share of prompt tokens from the prefix cache"),
+    "cached_bound": Column("bound", ",.3f", tooltip="(m - 1) / m for m members, if one fills the cache for all"),
+    "cost_ratio": Column("cost", ",.2f", tooltip="time of m members over the time of one"),
+    "scaling": Column(
+        "scaling",
+        ",.2f",
+        tooltip="questions (of answer runs: answers) per second of R replicas over R times those of one",
+    ),
+    "of_plain": Column(
+        "of plain",
+        ",.2f",
+        tooltip="calls per second and replica over plain vLLM's (LLM.generate, one replica's resources)",
+    ),
+    "cpu_ms": Column(
+        "CPU ms/call",
+        ",.1f",
+        tooltip="CPU time outside vLLM's engine process; plain: of the process calling generate",
+    ),
+    "generated_per_s_gpu": Column("generated/s/GPU", ",.0f"),
+    "prompt_per_s_gpu": Column("prompt/s/GPU", ",.0f"),
+    "mfu": Column(
+        "MFU",
+        ",.3f",
+        tooltip="2 × parameters × uncached tokens per second, over the GPUs' dense bf16 FLOP/s",
+    ),
+    "joules_per_1000": Column("J/1,000", ",.0f", tooltip="energy of the replicas' GPUs per 1,000 usable answers"),
+    "dollars_per_1000": Column("$/1,000", ",.2f", tooltip="price of the calls per 1,000 usable answers"),
 }
-"""By the head of a column: the figure of a record that stands below it, its decimals, and what it means."""
+"""By the figure of a record, the column that it stands in."""
 
 RUN_NOTES = (
     "whole runs of the configured system: retrieval, members, ledger, vote and files; replies end by their grammar",
@@ -233,39 +248,27 @@ def _over(rate: float | None, other: float | None, n: int = 1) -> float | None:
     return None if rate is None or other is None else rate / (n * other)
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """One table, as texts, with what explains it."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str]
-
-
-def sheets(bench: Throughput) -> list[Sheet]:
+def tables(bench: Throughput) -> list[Table]:
     """Lay out what was measured, the grid and the answer runs, plain vLLM first in each."""
     measured = [row for row in records(bench) if row["status"] == "measured"]
     runs = [row for row in measured if row["kind"].endswith("answers")]
-    found = [_sheet("Grid", [row for row in measured if row not in runs], [])]
-    if runs:
-        wrong = [run for run in bench.runs if run.errors]
-        errors = [f"{counted(run.replicas, 'replica')}, errors: {'; '.join(run.errors)}" for run in wrong]
-        found.append(_sheet("Answer runs", runs, [*RUN_NOTES, *errors]))
-    return found
+    grid = [row for row in measured if row not in runs]
+    if not runs:
+        return [_table("Grid", grid)]
+    wrong = [run for run in bench.runs if run.errors]
+    errors = [f"{counted(run.replicas, 'replica')}, errors: {'; '.join(run.errors)}" for run in wrong]
+    return [_table("Grid", grid), _table("Answer runs", runs, [*RUN_NOTES, *errors])]
 
 
-def _sheet(title: str, rows: Sequence[Record], notes: list[str]) -> Sheet:
-    """Lay out records; a column of which nothing is known is left out."""
-    shown = {head: one for head, one in COLUMNS.items() if any(row[one[0]] is not None for row in rows)}
-    texts = [[_text(row, name, digits) for name, digits, _ in shown.values()] for row in rows]
-    return Sheet(title, list(shown), texts, [f"{head}: {one[2]}" for head, one in shown.items() if one[2]] + notes)
-
-
-def _text(row: Record, name: str, digits: int) -> str:
-    if name == "replicas" and row["kind"].startswith("plain"):
-        return "plain"
-    return "-" if row[name] is None else f"{row[name]:,.{digits}f}"
+def _table(title: str, rows: Sequence[Record], notes: Sequence[str] = ()) -> Table:
+    """Lay out records, with a note on each column that needs one; a column of which nothing is known is left out."""
+    columns = {name: column for name, column in COLUMNS.items() if any(row[name] is not None for row in rows)}
+    meanings = [f"{column.label}: {column.tooltip}" for column in columns.values() if column.tooltip]
+    lines = []
+    for row in rows:
+        shown = {**row, "replicas": "plain"} if row["kind"].startswith("plain") else row
+        lines.append(tuple("-" if shown[name] is None else shown[name] for name in columns))
+    return Table(tuple(columns.values()), tuple(lines), title, (*meanings, *notes))
 
 
 def absences(bench: Throughput) -> list[str]:
@@ -287,8 +290,8 @@ def absences(bench: Throughput) -> list[str]:
 def describe(bench: Throughput) -> str:
     """Lay a benchmark out for a terminal."""
     parts = ["\n".join(f"{name}: {value}" for name, value in bench.facts.items()), "\n".join(absences(bench))]
-    for sheet in sheets(bench):
-        parts += [f"{sheet.title}\n\n{table(sheet.head, sheet.rows, n_text=0)}", "\n".join(sheet.notes)]
+    for table in tables(bench):
+        parts += [f"{table.title}\n\n{as_text(table)}", "\n".join(table.notes)]
     return "\n\n".join(filter(None, parts))
 
 
@@ -311,7 +314,7 @@ def page(bench: Throughput) -> str:
     from kohaku_ray.pages.page import page_environment
 
     template = page_environment().get_template("throughput.html.j2")
-    return template.render(facts=bench.facts, sheets=sheets(bench), absences=absences(bench), charts=charts(bench))
+    return template.render(facts=bench.facts, tables=tables(bench), absences=absences(bench), charts=charts(bench))
 
 
 def charts(bench: Throughput) -> list[Chart]:

@@ -20,7 +20,7 @@ from kohaku_ray.pages.throughput import (
     describe,
     page,
     records,
-    sheets,
+    tables,
     write_throughput,
 )
 
@@ -60,12 +60,13 @@ def with_runs(gpus: Gpus | None = None, **figures) -> Throughput:
     return Throughput(whole().facts, whole().plain, whole().cells, runs, plain, gpus)
 
 
-def columns(sheet, *heads) -> list[tuple[str, ...]]:
-    return [tuple(row[sheet.head.index(head)] for head in heads) for row in sheet.rows]
+def columns(table, *labels) -> list[tuple[str, ...]]:
+    numbers = [[column.label for column in table.columns].index(label) for label in labels]
+    return [tuple(table.columns[number].write(row[number]) for number in numbers) for row in table.rows]
 
 
 def test_figures_stand_beside_their_limits():
-    [grid] = sheets(whole())
+    [grid] = tables(whole())
     found = columns(grid, "replicas", "members", "questions/s", "cached", "bound", "cost", "scaling", "of plain")
     assert found == [
         ("plain", "1", "8.00", "-", "-", "1.00", "-", "-"),
@@ -76,7 +77,7 @@ def test_figures_stand_beside_their_limits():
         ("2", "4", "4.00", "0.750", "0.750", "3.20", "0.62", "0.50"),
     ]
     assert columns(grid, "CPU ms/call") == [("2.0",), ("2.0",), ("5.0",), ("5.0",), ("-",), ("-",)]
-    assert "answers/s" not in grid.head, "a column of which nothing is known"
+    assert "answers/s" not in [column.label for column in grid.columns], "a column of which nothing is known"
 
 
 def test_what_has_nothing_to_be_compared_with_at_its_own_concurrency_has_no_ratio():
@@ -112,13 +113,13 @@ def test_what_was_not_measured_is_said_once_with_its_reason():
 
 
 def test_answer_runs_stand_beside_plain_vllm_given_their_calls():
-    grid, runs = sheets(with_runs())
+    grid, runs = tables(with_runs())
     assert columns(runs, "replicas", "answers/s", "usable", "calls/s", "of plain", "scaling", "CPU ms/call") == [
         ("plain", "-", "-", "6.25", "-", "-", "4.0"),
         ("1", "3.60", "0.900", "5.00", "0.80", "1.00", "10.0"),
         ("2", "5.76", "0.900", "8.00", "0.64", "0.80", "10.0"),
     ]
-    assert grid == sheets(whole())[0], "the grid's table is as without them"
+    assert grid == tables(whole())[0], "the grid's table is as without them"
 
 
 def test_answer_runs_on_gpus_say_what_these_compute_and_use():
@@ -126,7 +127,7 @@ def test_answer_runs_on_gpus_say_what_these_compute_and_use():
     one, two = (row for row in records(bench) if row["kind"] == "answers")
     assert one["mfu"] == pytest.approx(2 * 1000 * (1000 + 1000) / 10 / 2e6), "tokens that no cache held"
     assert (one["generated_per_s_gpu"], two["generated_per_s_gpu"]) == (50, 40)
-    found = columns(sheets(bench)[1], "MFU", "J/1,000", "$/1,000", "prompt/s/GPU")
+    found = columns(tables(bench)[1], "MFU", "J/1,000", "$/1,000", "prompt/s/GPU")
     assert found[1] == ("0.200", "2,000", "25.00", "250")
     unknown = records(with_runs(Gpus(2, None, 1000)))[-1]
     assert (unknown["mfu"], unknown["prompt_per_s_gpu"]) == (None, 200)

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
-from kohaku_ray.evaluation.metrics import Figures, FigureTable, Metric, Number, OutcomeMarks, Part, Points
+from kohaku_ray.evaluation.metrics import Figures, Metric, Number, OutcomeMarks, Part, Points
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.table import Column, Table
 
 CONSISTENT, CONTRADICT = LABELS = ("consistent", "contradict")
 
@@ -98,10 +99,10 @@ def set_figures(truth: Submission, given: Submission) -> Figures | None:
     return Figures(n, tuple(numbers), (_confusion_table(confusion), *_bin_tables(bins)), _bin_plots(bins))
 
 
-def _confusion_table(confusion: Counter[tuple[str, str | None]]) -> FigureTable:
+def _confusion_table(confusion: Counter[tuple[str, str | None]]) -> Table:
     columns = [*LABELS, *([None] if any(label is None for _, label in confusion) else [])]
-    rows = tuple((true, *(str(confusion[true, label]) for label in columns)) for true in LABELS)
-    return FigureTable("Confusion", ("true label", *(f"read as {label or 'none'}" for label in columns)), rows)
+    rows = [(true, *(confusion[true, label] for label in columns)) for true in LABELS]
+    return Table.of(["true label", *(f"read as {label or 'none'}" for label in columns)], rows, "Confusion")
 
 
 Bins = Sequence[tuple[float, int, float, float]]
@@ -118,12 +119,11 @@ def _reliability(sure: Sequence[tuple[bool, float]]) -> Bins:
     ]
 
 
-def _bin_tables(bins: Bins) -> tuple[FigureTable, ...]:
-    rows = tuple(
-        (f"{low:.1f} to {low + 0.1:.1f}", str(n), f"{mean:.3f}", f"{right:.3f}") for low, n, mean, right in bins
-    )
-    head = ("confidence", "predictions", "mean confidence", "share of right ones")
-    return (FigureTable("Reliability", head, rows),) if rows else ()
+def _bin_tables(bins: Bins) -> tuple[Table, ...]:
+    rows = [(f"{low:.1f} to {low + 0.1:.1f}", *counted) for low, *counted in bins]
+    shares = (Column(name, ".3f") for name in ("mean confidence", "share of right ones"))
+    head = (Column("confidence", align="left"), "predictions", *shares)
+    return (Table.of(head, rows, "Reliability"),) if rows else ()
 
 
 def _bin_plots(bins: Bins) -> tuple[Points, ...]:

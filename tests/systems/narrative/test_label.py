@@ -47,7 +47,7 @@ def test_bounds_hold_for_any_prediction(rows):
     assert all(0 <= number.value <= 1 for number in found.numbers)
     low, high = found.numbers[0].interval
     assert 0 <= low <= found.numbers[0].value <= high <= 1
-    assert sum(int(cell) for line in found.tables[0].rows for cell in line[1:]) == found.n
+    assert sum(cell for line in found.tables[0].rows for cell in line[1:]) == found.n
     assert sum(n for plot in found.plots for _, _, n in plot.points) == sum(
         bool(true and label) and sure is not None for true, label, sure in rows
     )
@@ -112,12 +112,17 @@ def test_figures_of_a_file_by_hand(tmp_path):
     )
     assert figures.numbers[0].interval == wilson(3, 5)
     confusion, reliability, by_book = figures.tables
-    assert confusion.head == ("true label", "read as consistent", "read as contradict", "read as none")
-    assert confusion.rows == (("consistent", "2", "0", "1"), ("contradict", "1", "1", "0"))
-    assert [row[:2] for row in reliability.rows] == [("0.6 to 0.7", "1"), ("0.8 to 0.9", "1"), ("0.9 to 1.0", "1")]
+    assert [column.label for column in confusion.columns] == [
+        "true label",
+        "read as consistent",
+        "read as contradict",
+        "read as none",
+    ]
+    assert confusion.rows == (("consistent", 2, 0, 1), ("contradict", 1, 1, 0))
+    assert [row[:2] for row in reliability.rows] == [("0.6 to 0.7", 1), ("0.8 to 0.9", 1), ("0.9 to 1.0", 1)]
     assert figures.plots[0].points == ((0.6, 0, 1), (0.8, 1, 1), (0.9, 1, 1))
     assert by_book.title == "By book"
-    assert [row[:2] for row in by_book.rows] == [("A", "2"), ("B", "3")]
+    assert [row[:2] for row in by_book.rows] == [("A", 2), ("B", 3)]
 
 
 def test_the_report_says_accuracy_beside_the_majority_class(tmp_path):
