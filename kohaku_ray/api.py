@@ -37,7 +37,7 @@ from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tracking import check_tracking, is_tracked, track
 from kohaku_ray.run.vote_files import FileVote, run_vote
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import below
+from kohaku_ray.storage import join_path
 
 if TYPE_CHECKING:
     from kohaku_ray.engine.actors.pool import ActorPool
@@ -156,7 +156,7 @@ class Run:
         row = {names.question_id[0]: "", names.text[0]: question, **columns}
         question_id = f"q{digest(row, 4)}"
         row[names.question_id[0]] = question_id
-        home = RunDirectory(below(self.path, f"{ASKED}/{question_id}"))
+        home = RunDirectory(join_path(self.path, f"{ASKED}/{question_id}"))
         home.check_writable()
         home.write_text(QUESTION, json.dumps(row, ensure_ascii=False) + "\n")
         questions = self.config.questions.model_copy(update={"path": home.file(QUESTION), "limit": None})

@@ -51,7 +51,7 @@ def is_uri(path: str) -> bool:
     return "://" in path
 
 
-def below(path: str, name: str) -> str:
+def join_path(path: str, name: str) -> str:
     """Return the path of a file in a directory; a URI keeps its options (``?region=…``)."""
     if not is_uri(path):
         return f"{path}/{name}"
@@ -401,13 +401,13 @@ class Directory:
                 yield _Summed(file)
         except OSError as error:
             if not self.is_local:
-                raise refusal(below(self.path, name), "cannot write", error) from error
+                raise refusal(join_path(self.path, name), "cannot write", error) from error
             raise DataError(
                 f"cannot write {self.full(name)}: {error}: free space or choose a directory that can be written"
             ) from error
 
     def _asking(self, what: str, name: str = "") -> AbstractContextManager[None]:
-        return asking(below(self.path, name) if name else self.path, what)
+        return asking(join_path(self.path, name) if name else self.path, what)
 
 
 def _write_arrow(file: Any, tables: Sequence[pa.Table]) -> None:

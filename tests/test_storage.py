@@ -9,7 +9,7 @@ import pytest
 
 from kohaku_ray import storage
 from kohaku_ray.errors import ConfigError, StorageError
-from kohaku_ray.storage import Directory, below, is_directory, is_file, publish, read_file, remove
+from kohaku_ray.storage import Directory, is_directory, is_file, join_path, publish, read_file, remove
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from kohaku_ray.storage import Directory, below, is_directory, is_file, publish,
     ],
 )
 def test_a_file_below_a_uri_keeps_its_options(path, name, file):
-    assert below(path, name) == file
+    assert join_path(path, name) == file
 
 
 def test_files_are_written_read_looked_at_and_removed(s3):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.pages.terminal import complain, conclude, shown_as, sigterm_interrupts
+from kohaku_ray.pages.terminal import print_error, print_summary, shown_as, sigterm_interrupts
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
 
 
@@ -29,17 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             returned = arguments.command(arguments)
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
-                conclude(outcome.line, outcome.as_json(arguments.name, arguments.hide))
+                print_summary(outcome.line, outcome.as_json(arguments.name, arguments.hide))
                 code = max(code, outcome.code)
         except KohakuRayError as error:
             code = BAD_CONFIG if isinstance(error, ConfigError) else FAILED
-            complain(f"kohaku-ray: {arguments.hide(str(error))}")
+            print_error(f"kohaku-ray: {arguments.hide(str(error))}")
             if arguments.json:
-                conclude("", failure(arguments.name, error, code, arguments.hide))
+                print_summary("", failure(arguments.name, error, code, arguments.hide))
         except (KeyboardInterrupt, SystemExit) as end:
             if isinstance(end, SystemExit) and end.code != signal.SIGTERM:  # Ray's own handler, while it starts
                 raise
-            complain("interrupted: repeat the same command to go on")
+            print_error("interrupted: repeat the same command to go on")
             code = FAILED
         except BrokenPipeError:
             code = OK

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.pages.terminal import complain, say, tell
+from kohaku_ray.pages.terminal import print_error, print_progress, print_result
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def init(arguments: argparse.Namespace) -> Outcome:
     else:
         written, left_out = write_converted(arguments.source, arguments.directory)
         for name, reason in left_out.items():
-            say(f"kohaku-ray: not taken over as written: {name} ({reason})")
-    tell(next_steps(arguments.directory, written))
+            print_progress(f"kohaku-ray: not taken over as written: {name} ({reason})")
+    print_result(next_steps(arguments.directory, written))
     line = os.path.join(arguments.directory, CONFIG)
     return Outcome(line, {"directory": arguments.directory, "files": written})
 
@@ -56,7 +56,7 @@ def completion(arguments: argparse.Namespace) -> Outcome:
     from argcomplete.shell_integration import shellcode
 
     script = str(shellcode(["kohaku-ray"], shell=arguments.shell)).strip()
-    tell(script)
+    print_result(script)
     return Outcome(script, {"shell": arguments.shell, "script": script})
 
 
@@ -70,7 +70,7 @@ def index(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.engine.jobs.index import run_index
 
     summary = run_index(_load(arguments))
-    tell(summary.text())
+    print_result(summary.text())
     rejects = f", {summary.n_rejects} rejected" if summary.n_rejects else ""
     seconds = {name: getattr(summary, f"{name}_s") for name in ("parse", "encode", "reduce")}
     told = {
@@ -91,14 +91,14 @@ def documents(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.documents import parse_collection, write_trees
 
     config = _load(arguments)
-    found = parse_collection(config, say)
+    found = parse_collection(config, print_progress)
     if arguments.document is not None:
         found = found.only(arguments.document)
-        tell("\n\n".join(map(describe_tree, found.documents)))
+        print_result("\n\n".join(map(describe_tree, found.documents)))
     else:
-        tell(describe_collection(found))
+        print_result(describe_collection(found))
     if arguments.trees is not None:
-        tell(f"{len(write_trees(found.documents, arguments.trees))} trees in {arguments.trees}")
+        print_result(f"{len(write_trees(found.documents, arguments.trees))} trees in {arguments.trees}")
     told = {
         "n_files": found.n_files,
         "documents": [
@@ -120,27 +120,27 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.directory import facts_of
     from kohaku_ray.run.scoring import headline, outputs_of, scores_of
     from kohaku_ray.run.tracking import check_tracking
-    from kohaku_ray.storage import below, is_file
+    from kohaku_ray.storage import is_file, join_path
 
     run = Run(_load(arguments))
     check_tracking(run.config)
     if found := not arguments.again and run.find() and not arguments.retry:
-        tell("finished before, with the same inputs: nothing to do (--again repeats it)\n")
+        print_result("finished before, with the same inputs: nothing to do (--again repeats it)\n")
     else:
-        say("answer  starting")
+        print_progress("answer  starting")
         if not arguments.no_report:  # its drawing library is imported while Ray starts
             threading.Thread(target=importlib.import_module, args=("kohaku_ray.pages.report",), daemon=True).start()
         run.make(retry_errors=arguments.retry == "errors", strict=arguments.strict)
     summary = run.made
     scored, why_not = scores_of(run.config, summary)
-    tell(describe_run(summary, facts_of(run.config), run.config.ensemble.members, scored, why_not))
-    page = None if arguments.no_report else below(summary.run, "report.html")
+    print_result(describe_run(summary, facts_of(run.config), run.config.ensemble.members, scored, why_not))
+    page = None if arguments.no_report else join_path(summary.run, "report.html")
     if page is not None and not (found and is_file(page)):
         from kohaku_ray.pages.report import write_report
 
-        tell(f"page: {write_report(summary.run)}")
+        print_result(f"page: {write_report(summary.run)}")
     if (tracked := run.export(scored)) is not None:
-        tell(f"tracked: {tracked}")
+        print_result(f"tracked: {tracked}")
     told = {
         "run": summary.run,
         "finished_before": found,
@@ -172,7 +172,7 @@ def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
     if arguments.question is None and not arguments.watch:
         raise ConfigError("ask has no question: give its text, or --watch to read questions line by line")
     config = _load(arguments)
-    say("ask     starting")
+    print_progress("ask     starting")
     from kohaku_ray.api import Run
 
     run, questions = Run(config), [arguments.question] if arguments.question is not None else []
@@ -186,10 +186,10 @@ def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
 
 
 def _asked(asked: Run, n_items: int) -> Outcome:
-    from kohaku_ray.storage import below, read_file
+    from kohaku_ray.storage import join_path, read_file
 
-    tell(f"{asked.show(n_items=n_items or None)}\n")
-    line = json.loads(read_file(below(asked.path, "answers.jsonl")).splitlines()[0])
+    print_result(f"{asked.show(n_items=n_items or None)}\n")
+    line = json.loads(read_file(join_path(asked.path, "answers.jsonl")).splitlines()[0])
     value = "no answer" if line["answer_value"] is None else f"{line['answer_value']} {line['unit'] or ''}".rstrip()
     n_errors = asked.made.n_member_errors
     told = {"run": asked.path, "answer": line, "n_errors": n_errors, "seconds": asked.made.wall_s}
@@ -208,7 +208,7 @@ def batch(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.engine.jobs.batch import run_batch
 
     summary = run_batch(_load(arguments), arguments.input, arguments.output)
-    tell(summary.text())
+    print_result(summary.text())
     told = {
         "output": summary.output,
         "errors": summary.errors,
@@ -226,7 +226,7 @@ def batch(arguments: argparse.Namespace) -> Outcome:
 def sweep(arguments: argparse.Namespace) -> Outcome:
     """Run a grid of configurations, compare the cells, write tables and a page."""
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
-    from kohaku_ray.run.summary import counted
+    from kohaku_ray.run.summary import pluralize
     from kohaku_ray.run.tracking import check_tracking
     from kohaku_ray.sweep.collect import track_sweep
     from kohaku_ray.sweep.load import load_sweep
@@ -234,7 +234,7 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
 
     loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
     n_cells = loaded.sweep.n_cells
-    grid = f"{counted(n_cells, 'cell')} × {counted(len(loaded.sweep.seeds), 'seed')}"
+    grid = f"{pluralize(n_cells, 'cell')} × {pluralize(len(loaded.sweep.seeds), 'seed')}"
     if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(grid)):
         raise ConfigError(f"{arguments.sweep} has {grid} and nobody confirmed them: narrow its axes, or give --yes")
     plan = plan_sweep(loaded)
@@ -243,21 +243,21 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     told |= {"page": None, "files": (), "tracked": (), "selection": {}, "seconds": 0.0}
     if arguments.dry_run:
         told["plan"] = dry_run(plan)
-        tell(told["plan"])
-        return Outcome(f"{counted(n_cells, 'cell')}, {counted(len(plan.runs), 'run')}", told)
+        print_result(told["plan"])
+        return Outcome(f"{pluralize(n_cells, 'cell')}, {pluralize(len(plan.runs), 'run')}", told)
     for config in plan.runs.values():
         check_tracking(config)
     summary = run_sweep(plan)
     text, files, selection = finish_sweep(plan, summary)
-    tell(f"{text}\n\npage: {files[0]}")
+    print_result(f"{text}\n\npage: {files[0]}")
     tracked = track_sweep(plan, files, summary.figures())
     if tracked:
-        tell(f"tracked: {len(tracked) - 1} runs and {tracked[-1]}")
+        print_result(f"tracked: {len(tracked) - 1} runs and {tracked[-1]}")
     for run_id, reason in list(summary.failed.items())[:10]:
-        complain(f"kohaku-ray: run {run_id}: {reason}")
+        print_error(f"kohaku-ray: run {run_id}: {reason}")
     told |= {name: getattr(summary, name) for name in ("n_made", "n_errors", "failed", "skipped")}
     told |= {"page": files[0], "files": files, "tracked": tracked, "selection": selection, "seconds": summary.wall_s}
-    line = f"{counted(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}"
+    line = f"{pluralize(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}"
     n_errors = summary.n_errors + len(summary.failed)
     return Outcome(line, told, _rows_code(arguments, n_errors, is_finished=not summary.failed))
 
@@ -265,7 +265,7 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
 def _confirmed(what: str) -> bool:
     if not sys.stdin.isatty():
         return False
-    say(f"{what}: go on? [y/N]")
+    print_progress(f"{what}: go on? [y/N]")
     return input().strip().lower() in {"y", "yes"}
 
 
@@ -288,10 +288,10 @@ def vote(arguments: argparse.Namespace) -> Outcome:
         publish(arguments.jsonl, as_lines(answer_line(row, counted_verdict(one)) for row, one in voted).encode())
     n_blank = sum(verdict.is_blank for verdict in result.verdicts)
     line = f"{len(result.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}"
-    tell(line)
+    print_result(line)
     missing = {file: lacking for file, lacking in result.missing.items() if lacking}
     for file, lacking in missing.items():
-        tell(f"{file}: {len(lacking)} questions missing, counted as blank: {', '.join(lacking[:10])}")
+        print_result(f"{file}: {len(lacking)} questions missing, counted as blank: {', '.join(lacking[:10])}")
     told = {"output": arguments.output, "n_questions": len(result.rows), "n_members": len(arguments.files)}
     return Outcome(line, {**told, "n_abstained": n_blank, "missing": missing})
 
@@ -314,7 +314,7 @@ def score(arguments: argparse.Namespace) -> Outcome:
         _, found, note = read_gold(truth, [find_metric("wattbot")])
         metrics = [metric.name for metric in found]
     report = run_score(truth, files, metrics, arguments.by, arguments.errors)
-    tell("\n\n".join(part for part in (note, describe_scores(report)) if part))
+    print_result("\n\n".join(part for part in (note, describe_scores(report)) if part))
     if arguments.jsonl:  # one line per file and question
         found = tuple(find_metric(name) for name in metrics)
         gold = read_truth(truth, found)
@@ -338,7 +338,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
     truth = resolve(arguments.truth or truth_of(arguments.runs))
     files = [submission_of(run) for run in arguments.runs]
     compared = compare_files(truth, files, arguments.metric, arguments.by)
-    tell(describe_comparison(compared))
+    print_result(describe_comparison(compared))
     page = None
     if arguments.page:
         from kohaku_ray.pages.compare_page import write_comparison
@@ -348,7 +348,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
             page = write_groups(compared, arguments.page)
         else:
             page = write_comparison(truth, arguments.runs, arguments.page, arguments.metric)
-        tell(f"\npage: {page}")
+        print_result(f"\npage: {page}")
     pair = compared.pair
     scored = list(zip(compared.files, compared.scores, strict=True))
     flips = "" if pair is None else f"; {pair.n_won} values won, {pair.n_lost} lost"
@@ -379,14 +379,14 @@ def validate(arguments: argparse.Namespace) -> Outcome:
 
     config = _load(arguments)
     if arguments.settings:
-        tell(as_yaml(config))
+        print_result(as_yaml(config))
     found = validate(config, deep=arguments.deep)
     if arguments.deep and is_finished(config.run) and is_directory(config.ledger.path):
         from kohaku_ray.engine.ledger.segments import ledger_damage
 
         made = RunDirectory(config.run).read_table("usage", ["key"])["key"].unique().to_pylist()
         found.problems += ledger_damage(config.ledger.path, made)
-    tell(config.hide("\n".join(found.lines)))
+    print_result(config.hide("\n".join(found.lines)))
     problems, probes = [str(problem) for problem in found.problems], []
     if arguments.probe and not problems:
         from kohaku_ray.engine.jobs.probe import run_probe
@@ -394,12 +394,12 @@ def validate(arguments: argparse.Namespace) -> Outcome:
         probes = run_probe(config)
     for one in probes:
         if one.is_usable:
-            tell(config.hide(one.text))
+            print_result(config.hide(one.text))
     unusable = [one.text for one in probes if not one.is_usable]
     if not problems and not unusable:
-        tell("valid")
+        print_result("valid")
     for problem in (*problems, *unusable):
-        complain(f"kohaku-ray: {config.hide(problem)}")
+        print_error(f"kohaku-ray: {config.hide(problem)}")
     line = "not valid" if problems else "valid, not usable" if unusable else "valid"
     told = {"valid": not problems, "findings": found.lines, "problems": problems, "probes": probes}
     return Outcome(line, told, BAD_CONFIG if problems or unusable else OK)
@@ -409,36 +409,36 @@ def show(arguments: argparse.Namespace) -> Outcome:
     """Print how one question was answered, or list a run's questions."""
     from kohaku_ray.pages.run_text import describe_prompts, describe_question, describe_questions, describe_vote
     from kohaku_ray.run.files import question_rows, voted_questions
-    from kohaku_ray.run.summary import counted
+    from kohaku_ray.run.summary import pluralize
 
     told: dict[str, Any] = {"run": arguments.run, "vote": None}
     told |= {name: [] for name in ("answers", "trace", "usage", "prompts", "questions")}
     if arguments.question_id is None:
         votes = voted_questions(arguments.run)
-        tell(describe_questions(votes))
+        print_result(describe_questions(votes))
         told["questions"] = [{"question_id": vote["question_id"], "question": vote["question"]} for vote in votes]
-        return Outcome(f"{counted(len(votes), 'question')}: {arguments.run}", told)
+        return Outcome(f"{pluralize(len(votes), 'question')}: {arguments.run}", told)
     rows = question_rows(arguments.run, arguments.question_id)
     [told["vote"]] = rows.pop("votes")
     if arguments.prompt:
         from kohaku_ray.engine.jobs.again import sent_prompts
 
         told["prompts"] = sent_prompts(arguments.run, arguments.question_id)
-        tell(describe_prompts(told["prompts"]))
+        print_result(describe_prompts(told["prompts"]))
     else:
-        tell(describe_question({**rows, "votes": [told["vote"]]}, arguments.items or None))
+        print_result(describe_question({**rows, "votes": [told["vote"]]}, arguments.items or None))
     return Outcome(describe_vote(told["vote"]), {**told, **rows})
 
 
 def bundle(arguments: argparse.Namespace) -> Outcome:
     """Pack a finished run or sweep into one zip that re-derives its tables."""
     from kohaku_ray.engine.jobs.bundle import find_source, make_bundle
-    from kohaku_ray.run.summary import counted
+    from kohaku_ray.run.summary import pluralize
 
     source = find_source(arguments.source, arguments.base, arguments.overrides)
     made = make_bundle(source, arguments.output, with_index=arguments.with_index)
-    line = f"{counted(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
-    tell(line)
+    line = f"{pluralize(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
+    print_result(line)
     told = {"bundle": arguments.output, "runs": made.runs, "n_replies": made.n_replies, "n_bytes": made.n_bytes}
     return Outcome(line, told)
 
@@ -447,7 +447,7 @@ def replay(arguments: argparse.Namespace) -> Outcome:
     """Make a bundle's runs again from its replies, without model, key or network, and compare every table."""
     from kohaku_ray.engine.jobs.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
-    from kohaku_ray.run.summary import counted
+    from kohaku_ray.run.summary import pluralize
 
     found = {
         bundle: replay_bundle(bundle, arguments.index, trust_code=arguments.trust_code) for bundle in arguments.bundles
@@ -455,10 +455,10 @@ def replay(arguments: argparse.Namespace) -> Outcome:
     runs = [{"bundle": bundle, **plain(run)} for bundle, one in found.items() for run in one.runs]
     for one in found.values():
         for text in (*(text for name, text in one.tables.items() if name.endswith(".md")), *one.differences):
-            tell(f"{text}\n")
-    tell(describe_replays(runs))
+            print_result(f"{text}\n")
+    print_result(describe_replays(runs))
     n_other = sum(not one.same for one in found.values())
-    line = f"{counted(len(found), 'bundle')}, {counted(len(runs), 'run')}: "
+    line = f"{pluralize(len(found), 'bundle')}, {pluralize(len(runs), 'run')}: "
     line += f"{n_other} of the bundles differ" if n_other else "every table is the same"
     tables = [line for one in found.values() for line in one.differences]
     return Outcome(line, {"same": not n_other, "runs": runs, "tables": tables}, FAILED if n_other else OK)
@@ -470,7 +470,7 @@ def report(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.sources import resolve
 
     page = write_report(arguments.run, arguments.truth and resolve(arguments.truth), arguments.output)
-    tell(page)
+    print_result(page)
     return Outcome(page, {"page": page})
 
 
@@ -479,7 +479,7 @@ def index_map(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.pages.index_map import write_index_map
 
     plot = write_index_map(arguments.index, arguments.output)
-    tell(plot)
+    print_result(plot)
     return Outcome(plot, {"plot": plot})
 
 
@@ -493,9 +493,9 @@ def bench(arguments: argparse.Namespace) -> Outcome:
     try:
         bench = run_bench(_load(arguments), grid, arguments.output)
     except KeyboardInterrupt:
-        complain(f"what was measured is in {arguments.output}")
+        print_error(f"what was measured is in {arguments.output}")
         raise
-    tell(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
+    print_result(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
     told = {"output": arguments.output, "files": FILES, "n_cells": len(bench.cells), "n_failed": bench.n_failed}
     line = f"{len(bench.cells)} cells, {bench.n_failed} failed: {arguments.output}"
     return Outcome(line, told, ROWS_IN_ERROR if bench.n_failed else OK)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kohaku_ray.settings import RelativeToFile, join_to_file
-from kohaku_ray.storage import below, is_uri
+from kohaku_ray.storage import is_uri, join_path
 
 _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
@@ -21,7 +21,7 @@ def with_index_path(values: Mapping[str, Any], run: str) -> dict[str, Any]:
     ``values`` are plain, before their environment variables are expanded or after; ``run`` is the default directory.
     """
     index, home = values.get("index", {}), values.get("run", run)
-    path = below(str(home), "index")
+    path = join_path(str(home), "index")
     path = home.with_text(path) if isinstance(home, RelativeToFile) else path
     if isinstance(index, Mapping) and not index.get("path"):
         return {**values, "index": {**index, "path": path}}
@@ -38,7 +38,7 @@ def move_to_shared(values: Mapping[str, Any], run: str, ledger: str) -> dict[str
 
     def moved(path: Any) -> Any:
         is_relative = isinstance(path, str) and path and not path.startswith(("/", "~")) and not is_uri(path)
-        return below(shared, os.path.normpath(path)) if is_relative else path
+        return join_path(shared, os.path.normpath(path)) if is_relative else path
 
     moves = {**values, "run": moved(values.get("run", run))}
     for name, default in (("index", ""), ("ledger", ledger)):

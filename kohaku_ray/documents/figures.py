@@ -15,7 +15,7 @@ from kohaku_ray.documents.images import BadImageError, SmallImageError, data_uri
 from kohaku_ray.documents.model import Document, Image, Paragraph
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import DataError
-from kohaku_ray.storage import below, is_uri
+from kohaku_ray.storage import is_uri, join_path
 
 MAX_MENTIONS = 6  # most sentences kept that mention one figure
 MAX_RANGE = 20  # most figures that ``Figures 2–5`` may name
@@ -268,7 +268,7 @@ def _inside(directory: str, path: str) -> str:
     if relative.startswith(("/", "..")) or "\0" in relative or os.path.isabs(path):
         raise BadImageError("its address leads out of the document's directory: put the file below that")
     if is_uri(directory):
-        return below(directory, relative)
+        return join_path(directory, relative)
     whole, root = os.path.realpath(os.path.join(directory, relative)), os.path.realpath(directory)
     if os.path.commonpath([whole, root]) != root:
         raise BadImageError("it is a link that leads out of the document's directory: copy the file there")

@@ -10,7 +10,7 @@ from kohaku_ray.documents.formats import AUTO, FORMATS, DocumentFormat, known_su
 from kohaku_ray.documents.read import check_hub, filesystem_of
 from kohaku_ray.documents.rows import HUB, ROW_FORMATS
 from kohaku_ray.errors import DataError
-from kohaku_ray.storage import asking, below, is_uri
+from kohaku_ray.storage import asking, is_uri, join_path
 
 
 def find_files(paths: Sequence[str], follow_links: bool = False, document_format: DocumentFormat = AUTO) -> list[str]:
@@ -126,7 +126,7 @@ def _expand_remote(path: str, filesystem: Any, inner: str, document_format: Docu
     except FileNotFoundError:
         raise _missing(path, document_format) from None
     relatives = (entry.path[len(inner) :].strip("/") for entry in entries if entry.type == fs.FileType.File)
-    return _known(path, (below(path, relative) for relative in relatives if not _hidden(relative)), document_format)
+    return _known(path, (join_path(path, relative) for relative in relatives if not _hidden(relative)), document_format)
 
 
 def _hidden(relative: str) -> bool:

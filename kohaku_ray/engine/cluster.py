@@ -20,12 +20,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine.local_ray import missed_when_dead, on_loopback, own_token, private_directory
 from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.pages.terminal import say as say
+from kohaku_ray.pages.terminal import print_progress as print_progress
 from kohaku_ray.pages.terminal import sigterm_interrupts
 from kohaku_ray.records import digest_text
 from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice
-from kohaku_ray.storage import Directory, below, read_file, without_options
+from kohaku_ray.storage import Directory, join_path, read_file, without_options
 
 FREED_S = 10.0
 """Longest time in which Ray gives back the GPUs of actors that have ended."""
@@ -177,7 +177,7 @@ def _without_log_level_line() -> Iterator[None]:
             held.seek(0)
             for line in held.read().decode(errors="replace").splitlines():
                 if "RAY_BACKEND_LOG_LEVEL" not in line:
-                    say(line)
+                    print_progress(line)
 
 
 ANSWER_S = 60.0
@@ -229,7 +229,7 @@ def _probe(path: str) -> Iterator[str]:
     directory, name = Directory(path), f"{uuid.uuid4().hex}.probe"
     directory.write(name, name.encode())
     try:
-        yield below(path, name)
+        yield join_path(path, name)
     finally:
         directory.remove(name)
 

@@ -15,7 +15,7 @@ from ray._private import ray_constants, worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.pages.terminal import complain
+from kohaku_ray.pages.terminal import print_error
 
 LONGEST_DIRECTORY = 40
 """Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 65 of Linux's 107."""
@@ -125,7 +125,7 @@ def missed_when_dead() -> Iterator[None]:
                 if stopped_s[kind] >= STOPPED_S:
                     reasons.append(f"{_WHOLE[kind]} on this machine is stopped (SIGSTOP) for {STOPPED_S:g} s")
             if reasons and not is_over.is_set():
-                complain(
+                print_error(
                     f"kohaku-ray: Ray's {reasons[0]}. Run the same command again: recorded model calls are not made "
                     "again"
                 )

@@ -21,7 +21,7 @@ from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.store import REINDEX, read_manifest, read_table
-from kohaku_ray.storage import Directory, below, make_directory, publish
+from kohaku_ray.storage import Directory, join_path, make_directory, publish
 
 Captions = Literal["printed", "model", "none"]
 """Text of an image paragraph: the printed caption, that and a model's description, or none."""
@@ -99,7 +99,7 @@ def write_image(directory: Directory, image: Image) -> None:
         make_directory(directory.full("images"))
         publish(directory.full(name), image.data)
     else:
-        publish(below(directory.path, name), image.data)
+        publish(join_path(directory.path, name), image.data)
 
 
 def image_table(document: Document, captions: Captions) -> pa.Table:

@@ -21,7 +21,7 @@ from kohaku_ray.pages.questions import (
 )
 from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.files import RunFiles
-from kohaku_ray.run.summary import counted
+from kohaku_ray.run.summary import pluralize
 
 N_WORST = 3
 """Questions that are named as the worst."""
@@ -172,7 +172,7 @@ def leads(views: Sequence[QuestionView], causes: Sequence[Cause], n_shown: int) 
 
 
 def _lead(n: int, text: str, **values: str) -> Lead:
-    return Lead(n, text, list_link(**values), counted(n, "question"))
+    return Lead(n, text, list_link(**values), pluralize(n, "question"))
 
 
 def _worst(views: Sequence[QuestionView]) -> Iterator[Lead]:

@@ -45,7 +45,7 @@ from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
 from kohaku_ray.run.summary import describe_errors, describe_flags, describe_servers, spent
 from kohaku_ray.run.tables import SHARED
-from kohaku_ray.storage import below, is_file, publish
+from kohaku_ray.storage import is_file, join_path, publish
 
 LIMITS = (
     Limits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
@@ -109,7 +109,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
     """
     inputs = gather(read_run(run), own_truth(run) if truth is None else truth)
-    target = output if output is not None else below(inputs.run.path, "report.html")
+    target = output if output is not None else join_path(inputs.run.path, "report.html")
     page = b""
     for limits in LIMITS:
         page = _render(inputs, limits)
@@ -127,7 +127,7 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
     """
     gold, report, why_unscored = _scores(run, truth)
     # As configured, or beside the run's files when the run was moved.
-    paths = (run.setting("index", "path"), below(run.path, "index"))
+    paths = (run.setting("index", "path"), join_path(run.path, "index"))
     index, why_no_index = open_index(path for path in paths if isinstance(path, str))
     odd = why_unscored if report is not None else ""
     notes = [note for note in (*_warnings(run), baseline_note(run.facts), odd) if note]

@@ -12,7 +12,7 @@ from kohaku_ray.pages.tables import as_text
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.records import BLANK
 from kohaku_ray.run.files import Row, SentPrompt, question_rows, steps_of
-from kohaku_ray.run.summary import counted, spent
+from kohaku_ray.run.summary import pluralize, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.table import Column, Table, TableRow
 
@@ -129,7 +129,7 @@ def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
         tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
         yield (
             f"  {row['member']:>2}  seed {row['seed']:>10}  attempt {row['attempt']}  {describe_vote(row)}  "
-            f"{counted(len(calls), 'call')}, {tokens:,} tokens"
+            f"{pluralize(len(calls), 'call')}, {tokens:,} tokens"
         )
         labelled = {
             "details": row["details"] and _short(row["details"]),
@@ -148,7 +148,7 @@ def _took(usage: list[Row]) -> Iterator[str]:
             share = f" ({row.cached_share:.0%} cached, members share {row.cached_bound:.0%})"
         energy = "" if row.joules is None else f", {row.joules:.0f} J"
         yield (
-            f"took    {row.deployment}: {counted(row.n_calls, 'call')}, {row.prompt_tokens:,} prompt tokens{share}, "
+            f"took    {row.deployment}: {pluralize(row.n_calls, 'call')}, {row.prompt_tokens:,} prompt tokens{share}, "
             f"{row.completion_tokens:,} generated, summed over the calls "
             f"{row.queue_s:.2f} s of waiting for a replica, {row.service_s:.2f} s in replicas, "
             f"{row.gpu_s:.2f} GPU s{energy}, ${row.dollars:.4f}"
@@ -159,7 +159,7 @@ def _vote(vote: Row) -> Iterator[str]:
     yield f"  {describe_vote(vote)}"
     groups = zip(vote["groups"], vote["group_weights"], strict=True)
     said = ", ".join(f"{group or BLANK} × {weight:g}" for group, weight in groups)
-    yield f"  {counted(vote['n_members'], 'member')}, {vote['n_blank']} blank, {vote['n_errors']} in error; {said}"
+    yield f"  {pluralize(vote['n_members'], 'member')}, {vote['n_blank']} blank, {vote['n_errors']} in error; {said}"
 
 
 def describe_collection(collection: Collection) -> str:
@@ -174,10 +174,10 @@ def describe_collection(collection: Collection) -> str:
     total = sum((view.counts for view in collection.documents), Counter[str]())
     n_odd = sum(bool(view.odd) for view in collection.documents)
     lines.append(
-        f"{counted(len(collection.documents), 'document')} of {counted(collection.n_files, 'file')}, "
-        f"{counted(total['sections'], 'section')}, {counted(total['paragraphs'], 'paragraph')}, "
-        f"{counted(total['sentences'], 'sentence')}; {len(collection.rejects)} rejected, "
-        f"{counted(n_odd, 'document')} with something odd"
+        f"{pluralize(len(collection.documents), 'document')} of {pluralize(collection.n_files, 'file')}, "
+        f"{pluralize(total['sections'], 'section')}, {pluralize(total['paragraphs'], 'paragraph')}, "
+        f"{pluralize(total['sentences'], 'sentence')}; {len(collection.rejects)} rejected, "
+        f"{pluralize(n_odd, 'document')} with something odd"
     )
     if left_out := describe_left_out(collection.images_left_out):
         lines.append(left_out)

@@ -24,10 +24,10 @@ from kohaku_ray.run.directory import baseline_note
 from kohaku_ray.run.scoring import ScoredRun
 from kohaku_ray.run.summary import (
     AnswerSummary,
-    counted,
     describe_errors,
     describe_flags,
     describe_servers,
+    pluralize,
     sources_said,
 )
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
@@ -279,8 +279,8 @@ def describe_run(
     n_calls = sum(summary.n_calls.values())
     n_answers, n_full = summary.n_answers, summary.n_questions * n_members
     parts = [
-        f"{counted(summary.n_questions, 'question')} × {counted(n_members, 'member')} in {summary.wall_s:.1f} s: "
-        f"{counted(n_calls, 'model call')} ({sources_said(summary.n_calls)})"
+        f"{pluralize(summary.n_questions, 'question')} × {pluralize(n_members, 'member')} in {summary.wall_s:.1f} s: "
+        f"{pluralize(n_calls, 'model call')} ({sources_said(summary.n_calls)})"
     ]
     if saved := max(n_full - n_answers, 0):
         parts.append(f"votes settled early: {saved} of {n_full} answers not asked ({saved / n_full:.0%})")

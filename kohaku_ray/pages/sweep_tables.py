@@ -15,7 +15,7 @@ from kohaku_ray.evaluation.statistics import STAR_LEVELS, average_ranks, mean_sd
 from kohaku_ray.pages.score_text import split_tables
 from kohaku_ray.pages.tables import as_csv, as_latex, as_markdown, as_text, escape_latex, escape_markdown
 from kohaku_ray.pages.text import cut, one_line, visible
-from kohaku_ray.run.summary import counted
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.sweep.compare import (
     FEW_QUESTIONS,
     FEW_SEEDS,
@@ -272,7 +272,7 @@ def verdict(found: Selection | None, name: str = "") -> list[str]:
     """Say what a selection can tell and what not; ``name`` names the best cell."""
     if found is None:
         return []
-    n, cells = counted(found.n_questions, "question"), f"{found.n_cells:,} cells"
+    n, cells = pluralize(found.n_questions, "question"), f"{found.n_cells:,} cells"
     lines = []
     if found.detectable is not None and found.detectable_best is not None:
         seen, best = f"{found.detectable:.2f}", f"{found.detectable_best:.2f}"
@@ -287,7 +287,7 @@ def verdict(found: Selection | None, name: str = "") -> list[str]:
     low, high = found.rank_intervals[found.best]
     lines.append(
         f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {found.n_cells:,}; the interval "
-        f"of {counted(found.n_first, 'cell')} reaches rank {found.first:g} (bootstrap over questions)."
+        f"of {pluralize(found.n_first, 'cell')} reaches rank {found.first:g} (bootstrap over questions)."
     )
     if found.expected is None or found.low is None or found.high is None:
         lines.append(f"{n}: too few to correct the best score for its selection.")

@@ -56,24 +56,24 @@ def sigterm_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print a line of progress to stderr, so that it does not mix with results on stdout."""
     if not _mode.quiet:
         _to_stderr(text)
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print an error to stderr, whatever the flags."""
     _to_stderr(text)
 
 
-def tell(text: Any) -> None:
+def print_result(text: Any) -> None:
     """Print a result for a person: nothing with ``--quiet``, and to stderr with ``--json``."""
     if not _mode.quiet:
         print(printable(text), flush=True)  # noqa: T201
 
 
-def conclude(line: str, values: Mapping[str, Any]) -> None:
+def print_summary(line: str, values: Mapping[str, Any]) -> None:
     """Print a command's result: its values with ``--json``, else its one line with ``--quiet``."""
     if _mode.json:
         print(json.dumps(values, default=str), file=_mode.stdout, flush=True)  # JSON escapes control characters
@@ -138,7 +138,7 @@ class Progress:
         rate = done / max(now - self._began, 1e-9)
         speed = f"{1 / rate:,.0f} s each" if 0 < rate < 0.1 else f"{rate:,.{int(rate < 100)}f}/s"
         so_far, total = (f"{n:,.1f}".removesuffix(".0") for n in (done, self._total))
-        say(f"{self._job:<8}{so_far}/{total} {self._unit}  {speed}  {more or note}".rstrip())
+        print_progress(f"{self._job:<8}{so_far}/{total} {self._unit}  {speed}  {more or note}".rstrip())
 
     def _drawn(self) -> Any:
         from tqdm import tqdm

@@ -10,7 +10,7 @@ from typing import Any
 
 from kohaku_ray.pages.plots import Chart, Line, lines
 from kohaku_ray.pages.tables import as_text
-from kohaku_ray.run.summary import counted
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.table import Column, Table
 
@@ -256,7 +256,7 @@ def tables(bench: Throughput) -> list[Table]:
     if not runs:
         return [_table("Grid", grid)]
     wrong = [run for run in bench.runs if run.errors]
-    errors = [f"{counted(run.replicas, 'replica')}, errors: {'; '.join(run.errors)}" for run in wrong]
+    errors = [f"{pluralize(run.replicas, 'replica')}, errors: {'; '.join(run.errors)}" for run in wrong]
     return [_table("Grid", grid), _table("Answer runs", runs, [*RUN_NOTES, *errors])]
 
 
@@ -275,7 +275,7 @@ def absences(bench: Throughput) -> list[str]:
     """List what was not measured and why, one line per reason."""
     found = []
     for row in records(bench):
-        replicas = counted(row["replicas"], "replica")
+        replicas = pluralize(row["replicas"], "replica")
         where = {
             "plain": f"plain, n = {row['members']}",
             "serve": f"{replicas}, members {row['members']}, {row['concurrency']} in flight",

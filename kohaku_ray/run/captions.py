@@ -20,7 +20,7 @@ from kohaku_ray.models.prompts import Prompts, read_templates
 from kohaku_ray.models.request import ChatRequest, PromptImage, request_key, seed_for
 from kohaku_ray.run.deployments import model_identity
 from kohaku_ray.run.models import chat_request, model_of
-from kohaku_ray.storage import below
+from kohaku_ray.storage import join_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class CaptionRequests:
         """Return the key and the call that describes an image, a row of ``IMAGE_SCHEMA``, of a document so titled."""
         shown = {"title": title, "printed": row["printed"], "mentions": tuple(row["mentions"])}
         prompt = self._prompts.render(CAPTION, shown)
-        image = PromptImage(below(self._config.index.path, image_name(row["digest"])), CAPTION_PIXELS)
+        image = PromptImage(join_path(self._config.index.path, image_name(row["digest"])), CAPTION_PIXELS)
         seed = seed_for(self._config.seed, row["digest"], 0, 0, CAPTION)
         request = chat_request(self.model, replace(prompt, images=(image,)), seed, None, session_id=row["digest"])
         return request_key(request), replace(request, most_chars=MAX_CHARS)

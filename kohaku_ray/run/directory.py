@@ -26,12 +26,12 @@ from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Parts, write_parquet
 from kohaku_ray.storage import (
     Directory,
-    below,
     checksum,
     checksum_of,
     is_directory,
     is_file,
     is_uri,
+    join_path,
     make_directory,
     publish,
     publish_with,
@@ -51,7 +51,7 @@ class RunDirectory:
 
     def file(self, name: str) -> str:
         """Path of one of its files."""
-        return below(self.path, name)
+        return join_path(self.path, name)
 
     def check_writable(self) -> None:
         """Make the directory; check that it takes files, and that no live job writes it. Nothing in it is touched."""
@@ -271,7 +271,7 @@ def submission_of(run: str) -> str:
     """Find the submission in a finished run's directory; a file is returned as it is."""
     if not is_directory(run):
         return run
-    file = below(run, "submission.csv")
+    file = join_path(run, "submission.csv")
     if not is_file(file):
         raise DataError(f"{run} holds no submission.csv: the run has not finished, or this is no run's directory")
     return file
@@ -293,7 +293,7 @@ def truth_of(runs: Sequence[str]) -> str:
 
 def _questions_path(run: str) -> str | None:
     """Return the question file that a run's configuration names; its system need not be installed."""
-    file = below(run, "config.yaml")
+    file = join_path(run, "config.yaml")
     if not is_file(file):
         return None
     from kohaku_ray.config.load import expand

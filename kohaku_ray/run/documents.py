@@ -185,8 +185,8 @@ class Collection:
         return replace(self, documents=found, rejects=())
 
 
-def parse_collection(config: Config, say: Callable[[str], object] = lambda text: None) -> Collection:
-    """Parse the configured files one after the other, as the index job does, without Ray; ``say`` takes progress.
+def parse_collection(config: Config, report: Callable[[str], object] = lambda text: None) -> Collection:
+    """Parse the configured files one after the other, as the index job does, without Ray; ``report`` takes lines of progress.
 
     Raises:
         DataError: A path does not exist, or the metadata file cannot be used.
@@ -199,7 +199,7 @@ def parse_collection(config: Config, say: Callable[[str], object] = lambda text:
     left_out = Counter[str]()
     for at, file in enumerate(files, 1):
         if at % (len(files) // 20 + 1) == 0:
-            say(f"parse   {at}/{len(files)} files")
+            report(f"parse   {at}/{len(files)} files")
         parsed = parse_source(file, config, ids.get(file))
         rows += [
             {"file": file, "where": where, "doc_id": None, "reason": reason, "par_ids": None, "words": None}

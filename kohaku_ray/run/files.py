@@ -15,7 +15,7 @@ from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.tables import SCHEMAS, grouped
-from kohaku_ray.storage import below, is_directory, read_file, without_options
+from kohaku_ray.storage import is_directory, join_path, read_file, without_options
 
 Row = dict[str, Any]
 
@@ -142,7 +142,7 @@ def _step(key: tuple[str, int, int], rows: list[Row]) -> StepRows:
 
 
 def _mapping(path: str, name: str, parse: Any) -> Mapping[str, Any]:
-    file = below(path, name)
+    file = join_path(path, name)
     try:
         value = parse(read_file(file))
     except (OSError, ValueError, ConfigError, RecursionError) as error:

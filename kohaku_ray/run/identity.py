@@ -28,7 +28,7 @@ from kohaku_ray.run.sources import read_source
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import below, is_file, read_file
+from kohaku_ray.storage import is_file, join_path, read_file
 from kohaku_ray.systems.base import System
 
 Once = Callable[[Hashable, Callable[[], str]], str]
@@ -99,7 +99,7 @@ def is_finished(run: str) -> bool:
     except (OSError, ValueError):
         return False
     files = ("config.yaml", "submission.csv", *(f"{name}.parquet" for name in SCHEMAS))
-    whole = all(is_file(below(run, name)) for name in files)
+    whole = all(is_file(join_path(run, name)) for name in files)
     return whole and facts.get("status") == "finished" and not facts.get("n_unanswered")
 
 
@@ -109,7 +109,7 @@ def finished_before(config: Config) -> AnswerSummary | None:
     None too where its documents have changed since they were indexed, which the job warns of.
     """
     config = resolve_paths(config)
-    if not is_finished(config.run) or read_file(below(config.run, "config.yaml")).decode() != as_yaml(config):
+    if not is_finished(config.run) or read_file(join_path(config.run, "config.yaml")).decode() != as_yaml(config):
         return None
     index = open_index(config)
     if _facts(config.run).get("identity") != identity_of(config, index) or difference(index, config):
@@ -120,7 +120,7 @@ def finished_before(config: Config) -> AnswerSummary | None:
 def check_replaces(config: Config) -> None:
     """Refuse to replace the finished outputs of another configuration; the error names the keys that differ."""
     config = resolve_paths(config)
-    written = below(config.run, "config.yaml")
+    written = join_path(config.run, "config.yaml")
     if not is_finished(config.run) or (there := read_file(written).decode()) == (here := as_yaml(config)):
         return
     if _facts(config.run).get("identity") == identity_of(config, open_index(config)):
@@ -144,7 +144,7 @@ def summary_of(run: str) -> AnswerSummary:
 
 
 def _facts(run: str) -> dict[str, Any]:
-    return dict(json.loads(read_file(below(run, "run.json"))))
+    return dict(json.loads(read_file(join_path(run, "run.json"))))
 
 
 def _code(system: System) -> str:

@@ -12,9 +12,9 @@ from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
-from kohaku_ray.run.summary import AnswerSummary, counted
+from kohaku_ray.run.summary import AnswerSummary, pluralize
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
-from kohaku_ray.storage import below, without_options
+from kohaku_ray.storage import join_path, without_options
 
 if TYPE_CHECKING:
     from kohaku_ray.config import Config
@@ -42,7 +42,7 @@ def score_run(
         limit: The run's ``questions.limit``: it answered so many first questions of its file; None: all.
         split_by: Columns of the truth by which figures of the whole run are split.
     """
-    name, predicted = os.path.basename(without_options(truth)), below(run, "submission.csv")
+    name, predicted = os.path.basename(without_options(truth)), join_path(run, "submission.csv")
     try:
         asked = {find_metric(metric): metric for metric in metrics}
         given, found, note = read_gold(truth, tuple(asked))
@@ -80,5 +80,5 @@ def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None,
 def headline(scored: ScoredRun | None, why_not: str, summary: AnswerSummary) -> str:
     """Say in one line how a run ended: its scores, its errors, its directory."""
     scores = ", ".join(f"{one['metric']} {one['score']:.4f}" for one in scored.report.records) if scored else why_not
-    errors = f", {counted(summary.n_member_errors, 'answer')} with an error" if summary.n_member_errors else ""
-    return f"{scores.rstrip('.')}; {counted(summary.n_questions, 'question')}{errors}: {summary.run}"
+    errors = f", {pluralize(summary.n_member_errors, 'answer')} with an error" if summary.n_member_errors else ""
+    return f"{scores.rstrip('.')}; {pluralize(summary.n_questions, 'question')}{errors}: {summary.run}"

@@ -17,7 +17,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
 from kohaku_ray.settings import SAMPLE
-from kohaku_ray.storage import below, is_directory, is_file, is_uri
+from kohaku_ray.storage import is_directory, is_file, is_uri, join_path
 from kohaku_ray.systems.questions import read_questions
 
 _RAY_COPY = "/runtime_resources/working_dir_files/"
@@ -57,7 +57,7 @@ def check_places(config: Config) -> None:
         ("ledger.path", "run.json", "a run"),
         ("index.path", "run.json", "a run"),
     ):
-        if is_file(below(places[key], mark)):
+        if is_file(join_path(places[key], mark)):
             raise ConfigError(f"{key} is {places[key]}, which holds {holds}: give it a directory of its own")
     check_kept(places)
 

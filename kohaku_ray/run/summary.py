@@ -90,7 +90,7 @@ class AnswerSummary:
         self.shortened[deployment] = max(known, counts, key=lambda pair: pair[1] - pair[0])
 
 
-def counted(n: int, noun: str) -> str:
+def pluralize(n: int, noun: str) -> str:
     """Write a count with its noun, in the plural unless it is one."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
@@ -122,7 +122,7 @@ def describe_flags(flags: Mapping[str, int], n_answers: int) -> list[str]:
 
 def describe_servers(adapted: Mapping[str, int], shortened: Mapping[str, Sequence[int]]) -> list[str]:
     """Format what servers were asked otherwise, and which cut prompts, one line each."""
-    lines = [f"deployments.{note} (its server refuses it; {counted(n, 'call')})" for note, n in adapted.items()]
+    lines = [f"deployments.{note} (its server refuses it; {pluralize(n, 'call')})" for note, n in adapted.items()]
     return lines + [
         f"deployments.{name}: its server read {read:,} tokens of a prompt of at least {sent:,}: give it a longer "
         f"context (Ollama: OLLAMA_CONTEXT_LENGTH, llama.cpp: -c), or lower deployments.{name}.window_tokens to its own"

@@ -15,7 +15,7 @@ from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run.scoring import ScoredRun
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.storage import below, is_file, publish, read_file
+from kohaku_ray.storage import is_file, join_path, publish, read_file
 
 ARTIFACTS = ("report.html", "submission.csv", "answers.jsonl", "config.yaml")
 """Files of a run that are exported, where they are there."""
@@ -64,7 +64,7 @@ def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, swee
     name = os.path.basename(summary.run.rstrip("/"))
     where = export(config, Exported(name, settings_of(config), figures_of(summary, scored), files, sweep), summary.run)
     mark = {**config.tracking.model_dump(), "where": where}
-    publish(below(summary.run, MARK), json.dumps(mark, indent=2).encode(), "check the run's directory")
+    publish(join_path(summary.run, MARK), json.dumps(mark, indent=2).encode(), "check the run's directory")
     return where
 
 
@@ -72,7 +72,7 @@ def is_tracked(config: Config) -> bool:
     """Tell whether a run was exported to the tracker that is configured now, or none is."""
     if config.tracking.to is None:
         return True
-    path = below(config.run, MARK)
+    path = join_path(config.run, MARK)
     return is_file(path) and config.tracking.model_dump().items() <= json.loads(read_file(path)).items()
 
 

@@ -65,10 +65,10 @@ from kohaku_ray.run.sources import (
     read_metadata,
     resolve,
 )
-from kohaku_ray.run.summary import counted
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import below, is_file
+from kohaku_ray.storage import is_file, join_path
 from kohaku_ray.values.read import is_blank
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     if files is not None:
         kinds = Counter(_kind(file) for file in files)
         found.lines.append(
-            f"documents: {counted(len(files), 'file')} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
+            f"documents: {pluralize(len(files), 'file')} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
         )
         found.lines += filter(None, [found.of(describe_passed_over, config)])
     found.lines += filter(None, [preferred_note(config)])
@@ -125,7 +125,7 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     if metadata:
         lacking = [name for name in metadata if name not in known]
         said = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
-        found.lines.append(f"metadata: {counted(len(metadata), 'row')}{said}")
+        found.lines.append(f"metadata: {pluralize(len(metadata), 'row')}{said}")
     questions = found.of(questions_of, config)
     surely = index is not None or not any(suffix_of(one) in _NAMED_INSIDE for one in files or [])
     if index is None and any(one.startswith(HUB) or suffix_of(one) in ROW_SUFFIXES for one in files or []):
@@ -169,7 +169,7 @@ def _index(config: Config, found: Findings, deep: bool) -> Index | None:
         index = open_index(config)
     except KohakuRayError as error:
         may_be_absent = isinstance(error, DataError) and not isinstance(error, IndexMismatchError)
-        if may_be_absent and not (deep and is_file(below(config.index.path, MANIFEST))):
+        if may_be_absent and not (deep and is_file(join_path(config.index.path, MANIFEST))):
             found.lines.append(f"index: {error}")
         else:
             found.problems.append(error)
@@ -212,7 +212,7 @@ def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str
     lacking = [ref for ref in cited if folded and ref.lower() not in folded]
     if lacking:
         said = (
-            f"the gold answers cite {counted(len(lacking), 'document')} not there ({first_of(lacking)}): correct "
+            f"the gold answers cite {pluralize(len(lacking), 'document')} not there ({first_of(lacking)}): correct "
             "ref_id, or add them to documents.paths"
         )
         if surely:

@@ -20,7 +20,7 @@ from kohaku_ray.run.deployments import window_of
 from kohaku_ray.run.identity import model_parts
 from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.run.sources import questions_of
-from kohaku_ray.run.summary import counted
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.run.tracking import settings_of
 from kohaku_ray.sweep.compare import no_groups
 from kohaku_ray.sweep.load import DECIDE_NOTHING, MEMBERS, VOTE, PoolConfig
@@ -75,15 +75,15 @@ def _defaults_of(system: str) -> dict[str, str]:
 def _repeated(plan: SweepPlan, pool: PoolConfig | None) -> list[str]:
     """Say over what a table's cells are repeated: seeds, or recorded members."""
     if pool is None:
-        return [counted(len(plan.loaded.sweep.seeds), "seed")]
+        return [pluralize(len(plan.loaded.sweep.seeds), "seed")]
     if pool.members is not None:
-        return [f"{counted(pool.members, 'recorded member')} of one run"]
+        return [f"{pluralize(pool.members, 'recorded member')} of one run"]
     if pool.table is not None:
         return [f"votes over what the cells of {pool.table} submit, seed {plan.loaded.sweep.seeds[0]}"]
     names = [Path(file).stem for file in files_of(pool)]
     strata = Counter(strata_of(pool, names) or ())
     of_each = f" ({', '.join(f'{stratum} {n}' for stratum, n in strata.items())})" if strata else ""
-    return [f"votes over {counted(len(names), 'recorded run')}{of_each}, {', '.join(pool.files)}"]
+    return [f"votes over {pluralize(len(names), 'recorded run')}{of_each}, {', '.join(pool.files)}"]
 
 
 def _played(config: Config) -> dict[str, str]:
@@ -225,7 +225,7 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
     lines += [
         "",
         f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
-        f"{counted(len(plan.runs), 'distinct run')}, {n_finished} finished",
+        f"{pluralize(len(plan.runs), 'distinct run')}, {n_finished} finished",
         f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
         f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger"
         f"{again}",
@@ -263,5 +263,5 @@ def _described(planned: PlannedTable, seeds: Sequence[int]) -> str:
     axes = " × ".join(f"{name} ({', '.join(labels)})" for name, labels in table.labels().items())
     n_skipped = sum(bool(cell.reason) for cell in planned.cells)
     skipped = f", {n_skipped} skipped" if n_skipped else ""
-    repeats = counted(len(seeds), "seed") if table.pool is None else f"{table.subsamples} subsamples, no new calls"
-    return f"{table.name:<20}{counted(len(planned.cells), 'cell'):>11}, {repeats}{skipped}: {axes}"
+    repeats = pluralize(len(seeds), "seed") if table.pool is None else f"{table.subsamples} subsamples, no new calls"
+    return f"{table.name:<20}{pluralize(len(planned.cells), 'cell'):>11}, {repeats}{skipped}: {axes}"

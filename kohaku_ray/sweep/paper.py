@@ -14,7 +14,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.records import digest
 from kohaku_ray.run.sources import find_sources
-from kohaku_ray.run.summary import counted
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.sweep.compare import SweepTable
 from kohaku_ray.sweep.load import DECIDE_NOTHING, PaperConfig, figures_in
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, truth_of_sweep
@@ -87,7 +87,7 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
             shown[place] = figures.get(tuple(cells[place].at.values()), {})
     others = {place for places in differing.values() for place in places}
     n_same, n_skipped = len(tested) - len(others), len(there) - len(tested)
-    said = [f"{n_same} of {counted(len(there), 'cell')} tested there have its setting"] if there else []
+    said = [f"{n_same} of {pluralize(len(there), 'cell')} tested there have its setting"] if there else []
     if any(shown):
         said.append("its figures stand beside them")
     elif not any(figures.values()) and not table.paper.note:

@@ -23,7 +23,7 @@ from kohaku_ray.run.identity import file_digest, is_finished, run_identity, what
 from kohaku_ray.run.indexes import difference, index_settings, open_index, preferred_note
 from kohaku_ray.run.sources import find_sources, format_name, resolve
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import below, is_uri
+from kohaku_ray.storage import is_uri, join_path
 from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
 
 
@@ -241,9 +241,9 @@ class _Planner:
         decides = what_decides(config, index_id, self._once)
         cell_id, run_id = digest(decides), run_identity(decides, config.seed)
         own = self._once(("index of the base", config.system, config.index, documents), lambda: _is_usable(config))
-        path = config.index.path if own else below(sweep.indexes, index_id)
+        path = config.index.path if own else join_path(sweep.indexes, index_id)
         index = config.index.model_copy(update={"path": _absolute(path)})
-        run = _absolute(below(sweep.runs, run_id))
+        run = _absolute(join_path(sweep.runs, run_id))
         placed = config.model_copy(update={"run": run, "index": index})
         if not is_finished(run):  # a finished run needs no model
             self._check_models(config)

@@ -13,7 +13,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.sample import path as sample_path
-from kohaku_ray.storage import below, read_file
+from kohaku_ray.storage import join_path, read_file
 
 pytestmark = pytest.mark.ray
 
@@ -82,7 +82,7 @@ def test_a_question_of_a_run_on_s3_is_answered_beside_it(run, s3, monkeypatch, t
     there._pool = run._pool
     asked = there.ask("How many employees does the institute have?", answer_unit="km2")
     assert asked.path.startswith(s3.uri("ask/run/asked/q").partition("?")[0])
-    assert json.loads(read_file(below(asked.path, "question.jsonl")))["answer_unit"] == "km2"
+    assert json.loads(read_file(join_path(asked.path, "question.jsonl")))["answer_unit"] == "km2"
     assert asked.votes["asked_unit"].to_list() == ["km2"]
     assert list(tmp_path.iterdir()) == [], "nothing is written here"
     # From the command line the same question is known: nothing is started.

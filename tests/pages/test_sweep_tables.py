@@ -23,7 +23,7 @@ from kohaku_ray.pages.sweep_tables import (
     write_measure,
 )
 from kohaku_ray.pages.text import write_number
-from kohaku_ray.run.summary import counted
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column
 
 FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")
@@ -262,7 +262,7 @@ def test_the_terminal_shows_tables_before_notes(sweep, stats):
 
 @pytest.mark.parametrize(("n", "said"), [(1, "1 seed"), (2, "2 seeds"), (0, "0 seeds"), (20_560, "20,560 seeds")])
 def test_counts_are_written_in_full_and_one_is_singular(n, said):
-    assert counted(n, "seed") == said
+    assert pluralize(n, "seed") == said
     assert write_number(20_560.4) == "20,560"
 
 

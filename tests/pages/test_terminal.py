@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kohaku_ray.pages import terminal
-from kohaku_ray.pages.terminal import Progress, complain, conclude, say, shown_as, tell
+from kohaku_ray.pages.terminal import Progress, print_error, print_progress, print_result, print_summary, shown_as
 
 
 class Terminal(io.StringIO):
@@ -63,7 +63,7 @@ def test_a_terminal_gets_one_bar_with_the_time_that_is_left(monkeypatch, clock):
     monkeypatch.setenv("TERM", "xterm")
     with Progress("answer", 4, "questions") as progress:
         progress.show(1, "3 calls", "at length")
-        say("a line above it")
+        print_progress("a line above it")
         progress.show(4, "12 calls")
     shown = screen.getvalue()
     assert "\r" in shown
@@ -81,22 +81,22 @@ def test_a_terminal_gets_one_bar_with_the_time_that_is_left(monkeypatch, clock):
 
 def test_quiet_leaves_errors_and_the_line(capsys):
     with shown_as(quiet=True):
-        say("progress")
-        tell("a table")
+        print_progress("progress")
+        print_result("a table")
         with Progress("answer", 1, "questions") as progress:
             progress.show(1)
-        complain("an error")
-        conclude("the line", {"a": 1})
+        print_error("an error")
+        print_summary("the line", {"a": 1})
     assert capsys.readouterr() == ("the line\n", "an error\n")
 
 
 def test_json_alone_is_on_stdout_even_beside_a_library_that_prints(capsys):
     with shown_as(as_json=True):
         print("a library's greeting")
-        tell("a table")
-        conclude("the line", {"text": "\x1b[2J é"})
+        print_result("a table")
+        print_summary("the line", {"text": "\x1b[2J é"})
     printed = capsys.readouterr()
     assert printed.out == '{"text": "\\u001b[2J \\u00e9"}\n'
     assert printed.err == "a library's greeting\na table\n"
-    tell("as before\x1b")
+    print_result("as before\x1b")
     assert capsys.readouterr().out == "as before\ufffd\n"

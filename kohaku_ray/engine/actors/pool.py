@@ -17,7 +17,7 @@ from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.actors.index_access import Depths
 from kohaku_ray.engine.actors.members import Member, Retriever, Voter
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, say
+from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
@@ -89,13 +89,15 @@ class ActorPool:
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
             for note in filter(None, set(ray_get(done)) - notes):
-                say(f"answer  {note}")
+                print_progress(f"answer  {note}")
                 notes.add(note)
             if waiting:
                 free, each = ray.available_resources(), self._config.cluster.retriever
                 needed = " and ".join(f"{n:g} {kind}s" for kind, n in (("CPU", each.cpus), ("GPU", each.n_gpus)) if n)
                 there = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU"))
-                say(f"answer  waiting for {len(waiting)} retriever(s) of {needed} each: the cluster has {there} free")
+                print_progress(
+                    f"answer  waiting for {len(waiting)} retriever(s) of {needed} each: the cluster has {there} free"
+                )
 
     def close(self) -> None:
         """End the actors now: the next pool needs their CPUs."""
@@ -198,7 +200,7 @@ def _take_free_gpus(config: Config, n: int) -> float:
             "cluster.retriever.gpus to 1 or a share, or index.search_device to auto"
         )
     if ray.cluster_resources().get("GPU"):
-        say(f"answer  cluster.retriever.gpus auto: {choice.gpus:g} ({choice.reason})")
+        print_progress(f"answer  cluster.retriever.gpus auto: {choice.gpus:g} ({choice.reason})")
     return choice.gpus
 
 

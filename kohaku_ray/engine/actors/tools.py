@@ -24,7 +24,7 @@ from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.models.request import PromptImage
 from kohaku_ray.records import Reply
 from kohaku_ray.run.models import Call, Model, chat_request, dollars, seed_of
-from kohaku_ray.storage import below
+from kohaku_ray.storage import join_path
 from kohaku_ray.systems.tools import Limits, Made
 
 PROMPTS_KEPT = 10_000
@@ -157,7 +157,7 @@ class EngineTools:
 
     def image(self, path: str, max_pixels: int) -> PromptImage:
         """See ``Tools``."""
-        return PromptImage(below(self.context.config.index.path, path), max_pixels)
+        return PromptImage(join_path(self.context.config.index.path, path), max_pixels)
 
     async def embed(self, texts: Sequence[str], view: str | None = None) -> F32:
         """See ``Tools``."""

@@ -37,7 +37,7 @@ from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import Parts, Tables
-from kohaku_ray.storage import below, read_file
+from kohaku_ray.storage import join_path, read_file
 
 Models = tuple[dict[str, Model], ...]
 """The models of a run by role, per member."""
@@ -137,7 +137,7 @@ def config_of(run: str) -> Config:
     Raises:
         ConfigError: It cannot be used, or ranks with a cross-encoder.
     """
-    path = below(run, "config.yaml")
+    path = join_path(run, "config.yaml")
     try:
         values = read_yaml(read_file(path))
     except (ConfigError, ValueError) as error:

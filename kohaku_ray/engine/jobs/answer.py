@@ -23,7 +23,7 @@ from kohaku_ray.engine.actors.pool import (
     n_ledger_shards,
 )
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.cluster import say
+from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
@@ -42,10 +42,10 @@ from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import check_places, questions_of, read_metadata
-from kohaku_ray.run.summary import AnswerSummary, counted, sources_said
+from kohaku_ray.run.summary import AnswerSummary, pluralize, sources_said
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import below
+from kohaku_ray.storage import join_path
 
 
 def run_answer(
@@ -89,19 +89,19 @@ def run_answer(
     if warning and strict:
         raise IndexMismatchError(warning)
     if warning:
-        say(f"answer  warning: {warning}")
-    asked = f"{counted(len(questions), 'question')} × {counted(config.ensemble.members, 'member')}"
-    say(f"answer  {asked}: {_waiting_for(config)}")
+        print_progress(f"answer  warning: {warning}")
+    asked = f"{pluralize(len(questions), 'question')} × {pluralize(config.ensemble.members, 'member')}"
+    print_progress(f"answer  {asked}: {_waiting_for(config)}")
     with Session(config.cluster) as session:
         session.check(
             answer_demand(config, index.n_shards, index),
-            read={"index.path": below(config.index.path, MANIFEST)},
+            read={"index.path": join_path(config.index.path, MANIFEST)},
             written={"ledger.path": config.ledger.path},
         )
         ledger = session.open_ledger(config.ledger, n_ledger_shards(config))
         pool, applications = session.start_pool_and_replicas(config, pool)
-        up = counted(replicas_up(applications.values()), "replica")
-        say(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
+        up = pluralize(replicas_up(applications.values()), "replica")
+        print_progress(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
         context = context_of(config, ledger, applications, prompts, again)
         prices = {application: deployments[name].price for name, application in applications.items()}
         spending = Spending(config.budget, ledger, prices, directory.paid(identity))
@@ -169,7 +169,7 @@ def make_run(
 def kept_warm(config: Config) -> Iterator[ActorPool]:
     """Keep a run's cluster, actors and model replicas up while the block runs; ``run_answer`` takes the actors."""
     index = open_index(config)
-    say(f"answer  {_waiting_for(config)}")
+    print_progress(f"answer  {_waiting_for(config)}")
     with Session(config.cluster) as session:
         session.check(answer_demand(config, index.n_shards, index))
         yield session.start_pool_and_replicas(config, shared=True)[0]  # ``run_answer`` uses and leaves the replicas
@@ -224,7 +224,7 @@ def answer_all(
                 wait(time.perf_counter() - began)
         if not summary.stopped and (why := stopped()):
             summary.stopped = why
-            say(f"answer  stopped asking: {why}")
+            print_progress(f"answer  stopped asking: {why}")
         for result in ray_get(done):
             summary.add(result)
             failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers
@@ -234,7 +234,7 @@ def answer_all(
                 summary.stopped = (
                     f"{in_a_row} got no reply (fail_after is {config.fail_after}), the last because: {why}"
                 )
-                say(f"answer  stopped asking: {summary.stopped}")
+                print_progress(f"answer  stopped asking: {summary.stopped}")
                 work.stop_asking(f"not asked: {in_a_row} had got no reply")
         show(summary)
 
@@ -257,8 +257,8 @@ def answer_all(
 def _say_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float) -> None:
     in_flight, made, tokens = ledger.progress()
     said = [
-        f"{counted(replicas_up(applications), 'replica')} up",
-        f"{counted(in_flight, 'model call')} in flight",
-        f"{made - before[1]:,} answered so far, {counted(tokens - before[2], 'token')} generated",
+        f"{pluralize(replicas_up(applications), 'replica')} up",
+        f"{pluralize(in_flight, 'model call')} in flight",
+        f"{made - before[1]:,} answered so far, {pluralize(tokens - before[2], 'token')} generated",
     ]
-    say(f"answer  no question finished for {since_s:.0f} s: {', '.join(said)}")
+    print_progress(f"answer  no question finished for {since_s:.0f} s: {', '.join(said)}")

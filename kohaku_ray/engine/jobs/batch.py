@@ -12,7 +12,7 @@ from typing import Any
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import n_ledger_shards
-from kohaku_ray.engine.cluster import say
+from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.shard import Asked
@@ -25,7 +25,7 @@ from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.models import dollars
 from kohaku_ray.run.sources import check_kept
-from kohaku_ray.run.summary import counted, sources_said
+from kohaku_ray.run.summary import pluralize, sources_said
 from kohaku_ray.settings import resolve_paths
 
 AHEAD = 4
@@ -52,12 +52,12 @@ class BatchSummary:
     def text(self) -> str:
         """Format it for a terminal."""
         said = [
-            f"{self.n_calls.total():,} of {counted(self.n_lines, 'line')} answered: {self.output} "
+            f"{self.n_calls.total():,} of {pluralize(self.n_lines, 'line')} answered: {self.output} "
             f"({sources_said(self.n_calls)})"
         ]
         if self.errors is not None:
             kinds = ", ".join(f"{code} {n:,}" for code, n in self.n_errors.most_common())
-            said.append(f"{counted(self.n_errors.total(), 'line')} in error ({kinds}): {self.errors}")
+            said.append(f"{pluralize(self.n_errors.total(), 'line')} in error ({kinds}): {self.errors}")
         if self.stopped:
             said.append(f"stopped asking: {self.stopped}")
         return "\n".join(said)
@@ -90,7 +90,7 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
                 _conclude(line, line.error, files, summary)
         else:
             SegmentStore(config.ledger.path).check_writable()
-            say(f"batch   {counted(n_good.total(), 'request')}: waiting for {', '.join(deployments)}")
+            print_progress(f"batch   {pluralize(n_good.total(), 'request')}: waiting for {', '.join(deployments)}")
             with Session(config.cluster) as session:
                 session.check(replicas_demand(deployments), written={"ledger.path": config.ledger.path})
                 ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments))

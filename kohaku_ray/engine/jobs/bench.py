@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import VllmConfig
-from kohaku_ray.engine.cluster import node_resources, say
+from kohaku_ray.engine.cluster import node_resources, print_progress
 from kohaku_ray.engine.errors import Refused, message_of
 from kohaku_ray.engine.jobs.bench_answers import (
     WAVES,
@@ -197,7 +197,7 @@ class _Bench:
                 for n in members
             ]
             runs += [calls] if calls else []
-            say(f"bench   plain vLLM, {', '.join(map(str, members))} members: starting")
+            print_progress(f"bench   plain vLLM, {', '.join(map(str, members))} members: starting")
             job = {
                 "model": self._deployment.model,
                 "engine": engine_kwargs(self._deployment),
@@ -264,7 +264,9 @@ class _Bench:
             cached_tokens=sum(reply.cached_tokens for reply in replies),
             cpu_s=cpu_s if seen else None,
         )
-        say(f"bench   {n} replica(s), {m} member(s), {c} in flight: {measured.questions_per_s:.2f} questions/s")
+        print_progress(
+            f"bench   {n} replica(s), {m} member(s), {c} in flight: {measured.questions_per_s:.2f} questions/s"
+        )
         return replace(cell, measured=measured)
 
     def _answered(self, replicas: int) -> AnswerRun:
@@ -278,7 +280,7 @@ class _Bench:
         except (KohakuRayError, RayError, RayServeException) as error:
             return replace(run, reason=f"{type(error).__name__}: {message_of(error)}")
         self._first_run = self._first_run or config
-        say(f"bench   {replicas} replica(s), answer run: {measured.rates['answers_per_s']:.2f} answers/s")
+        print_progress(f"bench   {replicas} replica(s), answer run: {measured.rates['answers_per_s']:.2f} answers/s")
         return replace(run, measured=measured, errors=errors)
 
     async def _warm_up(self, handle: Any, n_replicas: int) -> None:

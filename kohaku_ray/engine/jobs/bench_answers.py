@@ -30,7 +30,7 @@ from kohaku_ray.pages.throughput import Gpus, Measurement
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import describe_errors
-from kohaku_ray.storage import below
+from kohaku_ray.storage import join_path
 from kohaku_ray.sweep.plan import is_there
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
@@ -57,7 +57,7 @@ def with_index(config: Config, folder: str) -> Config:
     sample = {
         "documents": DocumentsConfig(paths=("sample:documents",), metadata="sample:metadata.csv"),
         "questions": QuestionsConfig(path="sample:questions.csv"),
-        "index": config.index.model_copy(update={"path": below(folder, "index")}),
+        "index": config.index.model_copy(update={"path": join_path(folder, "index")}),
     }
     config = config.model_copy(update=sample)
     run_index(config)

@@ -64,7 +64,7 @@ from kohaku_ray.run.sources import read_source, resolve
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SPENT
 from kohaku_ray.settings import Settings
-from kohaku_ray.storage import Directory, below, checksum, is_directory, read_file
+from kohaku_ray.storage import Directory, checksum, is_directory, join_path, read_file
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, TableConfig, load_sweep
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, plan_sweep
@@ -173,7 +173,7 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
 def _inputs_of(run: str, config: Config, with_text: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read what a run was made from but for the index: files, and the places of those that a replay reads by kind."""
     questions, data = questions_file(config, with_text)
-    inputs = {questions: data, **{one: read_file(below(run, one)) for one in _FACTS}}
+    inputs = {questions: data, **{one: read_file(join_path(run, one)) for one in _FACTS}}
     metadata = prompts = None
     if config.documents.metadata is not None:
         metadata = f"metadata{os.path.splitext(resolve(config.documents.metadata))[1]}"
@@ -221,7 +221,7 @@ def _config_of(run: str) -> Config:
         )
     for error in RunDirectory(run).damage():
         raise error
-    if unset := unset_variables(read_file(below(run, "config.yaml")).decode()):
+    if unset := unset_variables(read_file(join_path(run, "config.yaml")).decode()):
         raise ConfigError(f"{run} was made with {' and '.join(unset)} in the environment: set what it was made with")
     return config_of(run)
 

@@ -14,7 +14,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import unpacked
 from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 from kohaku_ray.engine.actors.pool import n_ledger_shards
-from kohaku_ray.engine.cluster import say
+from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ModelError
@@ -73,7 +73,7 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], Captio
     wanted = {key: call for key, call in calls.items() if key not in captions}
     n_known = len(captions)
     if wanted:
-        say(f"caption {len(wanted)} images, {n_known} known: waiting for {name}")
+        print_progress(f"caption {len(wanted)} images, {n_known} known: waiting for {name}")
         with Session(config.cluster) as session:
             ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments))
             applications = session.start_replicas(deployments)

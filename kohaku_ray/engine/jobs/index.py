@@ -12,7 +12,7 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.image_encoding import check_reads_images
-from kohaku_ray.engine.cluster import say
+from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources, index_all
 from kohaku_ray.engine.ledger.segments import SegmentStore
@@ -43,9 +43,9 @@ def run_index(config: Config) -> IndexSummary:
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
     if passed_over := describe_passed_over(config):
-        say(f"index   {passed_over}")
+        print_progress(f"index   {passed_over}")
     if note := preferred_note(config):
-        say(f"index   {note}")
+        print_progress(f"index   {note}")
     settings = index_settings(config)  # a missing encoder is reported here, not in a worker
     check_images(config)
     for name, deployment in config.caption_deployments.items():
@@ -53,7 +53,7 @@ def run_index(config: Config) -> IndexSummary:
         SegmentStore(config.ledger.path).check_writable()
     PendingVectors(config.index.path).check_writable()
     for name in forget_damaged(config.index.path):
-        say(f"index   {name} is damaged and deleted: its index is built again from the documents")
+        print_progress(f"index   {name} is damaged and deleted: its index is built again from the documents")
     with Session(config.cluster) as session:
         sizes = sources["bytes"].to_pylist()
         n_bytes = None if None in sizes else sum(sizes)

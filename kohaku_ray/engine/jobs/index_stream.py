@@ -35,7 +35,7 @@ from kohaku_ray.engine.actors.indexing import (
     sorted_window,
     survey,
 )
-from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, say
+from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
 from kohaku_ray.errors import ConfigError, DataError
@@ -195,7 +195,7 @@ class _Parsed:
         n_files, rejects = len(self.files), work.rejects
         if work.n_files != n_files:
             raise DataError(f"{n_files} files were given to parse, {work.n_files} came back: index again")
-        say(f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode")
+        print_progress(f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode")
         if not work.n_documents:
             raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         if shards == 1 and not _builds_on_free_gpu(self.config):
@@ -217,7 +217,7 @@ class _Parsed:
         join = ray.remote(shards_joined).options(num_cpus=1)
         counts: Mapping[str, Any] = ray_get(join.remote(config, self.job, self._sources, *parts))
         if "n_shards" in counts:
-            say(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
+            print_progress(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
         return counts
 
 
@@ -232,7 +232,7 @@ def _builds_on_free_gpu(config: Config) -> bool:
         return False
     choice = _choose_build_gpus(config, nodes)
     if not choice.gpus:
-        say(f"reduce  index.build_gpus auto: 0 ({choice.reason})")
+        print_progress(f"reduce  index.build_gpus auto: 0 ({choice.reason})")
     return choice.gpus > 0
 
 
@@ -249,7 +249,7 @@ def _free_build_gpus(config: Config) -> float:
             ray_get(ray.remote(check_trains).options(num_gpus=choice.gpus, num_cpus=0).remote())
         except ConfigError as error:
             choice = GpuChoice(0.0, str(error))
-    say(f"reduce  index.build_gpus auto: {choice.gpus:g} ({choice.reason})")
+    print_progress(f"reduce  index.build_gpus auto: {choice.gpus:g} ({choice.reason})")
     return choice.gpus
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
-from kohaku_ray.engine.cluster import say
+from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.serving.handles import Handles, rank_pairs
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, ModelError
@@ -37,13 +37,13 @@ def run_probe(config: Config) -> list[Probed]:
 def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
     if not _is_served(deployment, config):
         if deployment.kind == "transformers":
-            say(f"probe   {name}: loads {deployment.model} in this process")
+            print_progress(f"probe   {name}: loads {deployment.model} in this process")
         return asyncio.run(probe_here(name, deployment))  # type: ignore[arg-type]
     is_vllm = isinstance(deployment, VllmConfig)
     one = deployment.model_copy(update={"replicas": 1} | ({"max_replicas": None} if is_vllm else {}))
     with Session(config.cluster) as session:
         if one.application is None:
-            say(f"probe   {name}: starts one replica by Ray Serve")
+            print_progress(f"probe   {name}: starts one replica by Ray Serve")
             session.check(replicas_demand({name: one}))
         return asyncio.run(_probe_served(name, one, session.start_replicas({name: one})))
 

@@ -21,7 +21,7 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import united_depths
 from kohaku_ray.engine.actors.pool import ActorPool, choose_gpus, member_processes, n_ledger_shards, n_voters
-from kohaku_ray.engine.cluster import say
+from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
 from kohaku_ray.engine.jobs.index import run_index
@@ -41,7 +41,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.sources import check_places, questions_of
-from kohaku_ray.run.summary import AnswerSummary, counted
+from kohaku_ray.run.summary import AnswerSummary, pluralize
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
 from kohaku_ray.sweep.plan import SweepPlan, is_there
@@ -84,7 +84,7 @@ class SweepSummary:
         """Format runs, calls, searches and seconds, one line each."""
         asked = self.n_calls.total()
         how = f"{self.n_made} of them made now, {len(self.failed)} failed; {self.wall_s:.1f} s"
-        lines = [f"{counted(self.n_runs, 'run')}, {how}"]
+        lines = [f"{pluralize(self.n_runs, 'run')}, {how}"]
         if asked:
             made = self.n_calls["made"]
             lines.append(f"model calls: {asked:,} asked, {made:,} made ({made / asked:.0%})")
@@ -105,7 +105,7 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
     summary = SweepSummary(len(plan.runs))
     waiting = plan.unfinished
     for line in missing_lines(plan):
-        say(f"sweep   {line}")
+        print_progress(f"sweep   {line}")
     if waiting:
         first, n_waiting = next(iter(waiting.values())), len(waiting)
         check_places(first)
@@ -158,7 +158,7 @@ def _build_indexes(plan: SweepPlan, waiting: Mapping[str, Config], summary: Swee
     missing = [path for path in plan.indexes if path in needed and not is_there(path)]
     for path in sorted(missing, key=lambda path: plan.indexes[path].index.encoder.dim is not None):
         config = plan.indexes[path]
-        say(f"sweep   index {summary.n_indexes + 1}/{len(missing)}")
+        print_progress(f"sweep   index {summary.n_indexes + 1}/{len(missing)}")
         try:
             with _alone(path):
                 if is_there(path):  # another sweep has built it meanwhile
@@ -207,7 +207,7 @@ def _make_runs(plan: SweepPlan, waiting: Mapping[str, Config], summary: SweepSum
                 summary.failed |= dict.fromkeys(group, f"not made: {why}")
                 continue
             deployments = first.used_deployments
-            say(f"sweep   {counted(len(group), 'run')} on {', '.join(deployments)}")
+            print_progress(f"sweep   {pluralize(len(group), 'run')} on {', '.join(deployments)}")
             parts = _grouped(group, lambda one: (one.ledger.path, *_searched(one)))
             actors.close_unless_for(list(parts[0].values()))  # replicas may need their room
             with _failing_alone(group, summary), Session(first.cluster) as session:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import ray
 
 from kohaku_ray.config.sections import LedgerConfig
-from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
+from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
 from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Paid, Wanted, shard_name
@@ -181,7 +181,7 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1) -> Ledger:
     others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
     # Each reads its own segments, and all those of other numbers of shards.
     if damaged := sorted({name for one in (state, *_opened(others)) for name in one["damaged"]}):
-        say(
+        print_progress(
             f"ledger  {len(damaged)} damaged segments of {path} left aside, their replies are asked again: "
             f"{', '.join(damaged[:MOST_NAMED])}{', …' if len(damaged) > MOST_NAMED else ''}"
         )

@@ -29,7 +29,7 @@ from kohaku_ray.config.deployments import (
     VllmConfig,
 )
 from kohaku_ray.documents.lean_imports import without_sklearn
-from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
+from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
 from kohaku_ray.engine.serving.meter import Meter
@@ -282,7 +282,7 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
                 f"({short}): {_reason(there)}"
             )
         if now - said > SAY_EVERY_S:
-            say(f"serve   {name}: {n_up}/{deployment.n_engines} replicas up after {now - began:.0f} s")
+            print_progress(f"serve   {name}: {n_up}/{deployment.n_engines} replicas up after {now - began:.0f} s")
             said = now
         time.sleep(0.2)
 

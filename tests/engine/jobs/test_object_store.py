@@ -11,7 +11,7 @@ from kit.answers import COMPARED
 from kohaku_ray import sample
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import StorageError
-from kohaku_ray.storage import below, publish, read_file
+from kohaku_ray.storage import join_path, publish, read_file
 
 SMALL = ("questions.limit=12", "ensemble.members=2", "index.encoders=1")
 
@@ -52,9 +52,9 @@ def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, sampl
     there.index()
     there.answer()
     assert not [fault for fault in s3.faults if fault.times], "every fault was met"
-    differ = [name for name in COMPARED if read_file(below(config.run, name)) != Path(here.path, name).read_bytes()]
+    differ = [name for name in COMPARED if read_file(join_path(config.run, name)) != Path(here.path, name).read_bytes()]
     assert differ == []
-    facts = json.loads(read_file(below(config.run, "run.json")))
+    facts = json.loads(read_file(join_path(config.run, "run.json")))
     assert facts["status"] == "finished"
     assert facts["n_calls"]["made"] > 0
 
@@ -63,7 +63,7 @@ def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, sampl
     assert again.summary.wall_s == facts["wall_s"], "finished before: nothing to do"
     assert run_index(config).counts["n_encoded"] == 0, "every vector is in the index"
     page = write_report(config.run)
-    assert page == below(config.run, "report.html")
+    assert page == join_path(config.run, "report.html")
     assert b"<html" in read_file(page)[:200]
     shown, expected = (run.show().rpartition("\n\n")[0] for run in (there, here))  # the last part is of seconds
     assert shown
