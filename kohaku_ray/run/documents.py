@@ -186,7 +186,7 @@ class Collection:
 
 
 def parse_collection(config: Config, report: Callable[[str], object] = lambda text: None) -> Collection:
-    """Parse the configured files one after the other, as the index job does, without Ray; ``report`` takes lines of progress.
+    """Parse the configured files one after the other, as the index job does, without Ray; ``report`` takes progress.
 
     Raises:
         DataError: A path does not exist, or the metadata file cannot be used.

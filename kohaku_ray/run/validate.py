@@ -107,9 +107,8 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     files = found.of(find_sources, config)
     if files is not None:
         kinds = Counter(_kind(file) for file in files)
-        found.lines.append(
-            f"documents: {pluralize(len(files), 'file')} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
-        )
+        of_kinds = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+        found.lines.append(f"documents: {pluralize(len(files), 'file')} ({of_kinds})")
         found.lines += filter(None, [found.of(describe_passed_over, config)])
     found.lines += filter(None, [preferred_note(config)])
     index = _index(config, found, deep)
