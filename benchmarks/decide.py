@@ -29,7 +29,7 @@ from kohaku_ray.evaluation.submissions import Submission, read_submission
 
 SIZES = (5, 9, 15)
 STOPS: tuple[Stop, ...] = ("value", "row")
-WANTED_SAVING, WANTED_SIZE, WANTED_RULE = 0.25, 9, VoteRule("answer_priority", ignore_blank=True)
+WANTED_SAVING, WANTED_SIZE, WANTED_RULE = 0.25, 9, VoteRule(strategy="answer_priority", ignore_blank=True)
 WANTED_S = 1e-3  # a call of settled, at any size here
 DATA = Path(os.environ.get("KOHAKU_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 

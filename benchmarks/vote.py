@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_score, subsamples
+from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, PartScores, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, Outcomes, Verdict, VoteRule, vote, vote_pool
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import read_submission
@@ -29,7 +29,9 @@ from kohaku_ray.sweep.study import ballots_of, marks_of
 from kohaku_ray.values.normalise import Value, normalise
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
-RULES = [VoteRule(strategy, ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)]
+RULES = [
+    VoteRule(strategy=strategy, ignore_blank=ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)
+]
 SIZES = (1, 3, 5, 7, 9, 11, 13, 15)
 N_SUBSAMPLES = 32
 WANTED_S, WANTED_RATIO = 10.0, 20.0
@@ -101,7 +103,7 @@ def main() -> int:
     return report(setup, counting, marking, loop)
 
 
-def score_of(parts: Parts) -> np.ndarray:
+def score_of(parts: PartScores) -> np.ndarray:
     """Shape ``(rules, subsamples)``, or ``(rules,)`` of an expectation."""
     return find_metric("wattbot").weigh({name: part.mean(1) for name, part in parts.items()})
 
@@ -146,7 +148,10 @@ def same_verdict(pool: Pool, question: int, verdict: Verdict, outcomes: Outcomes
 
 def print_scores(scores: Mapping[int, np.ndarray], pool: Pool, marks: Marks) -> None:
     """The WattBot score of ``answer_priority`` by size: mean ± sd over subsamples, and exactly where countable."""
-    chosen = [VoteRule("answer_priority", True), VoteRule("answer_priority", False)]
+    chosen = [
+        VoteRule(strategy="answer_priority", ignore_blank=True),
+        VoteRule(strategy="answer_priority", ignore_blank=False),
+    ]
     columns = [RULES.index(rule) for rule in chosen]
     print(f"\n{'answer_priority':<17}{'blanks ignored':^26}{'blanks vote':^26}")
     print(f"{'size':>4}{'':<13}" + f"{'mean ± sd':<16}{'exact':<10}" * 2)

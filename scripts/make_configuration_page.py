@@ -18,6 +18,7 @@ import yaml
 
 from kohaku_ray.config import deployments, schema, sections
 from kohaku_ray.config.sections import ChunksConfig
+from kohaku_ray.ensemble import settings as ensemble
 from kohaku_ray.settings import Settings
 from kohaku_ray.sweep import load as sweep_schema
 from kohaku_ray.systems.registry import find_system, system_names
@@ -128,8 +129,8 @@ def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
     for name in system_names():
         yield f"{name}", f"{name}.", find_system(name).settings
     yield "roles.NAME", "roles.answer.", sections.RoleConfig
-    yield "ensemble", "ensemble.", sections.EnsembleConfig
-    yield "ensemble.vote", "ensemble.vote.", sections.VoteConfig
+    yield "ensemble", "ensemble.", ensemble.EnsembleConfig
+    yield "ensemble.vote", "ensemble.vote.", ensemble.VoteRule
     for kind, section in KINDS.items():
         yield f"deployments.NAME, kind {kind}", "deployments.big.", section
     yield "deployments.NAME.price", "deployments.big.price.", deployments.PriceConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from kohaku_ray import __version__
 from kohaku_ray.cli import commands as run
@@ -13,6 +13,8 @@ from kohaku_ray.cli.commands import MANY_CELLS, SHELLS
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands; ``arguments.command`` is the one to call."""
+    from kohaku_ray.ensemble import rule
+
     parser = argparse.ArgumentParser(
         prog="kohaku-ray", description="Citation-precise, ensemble question answering in batch, on Ray."
     )
@@ -92,18 +94,18 @@ def make_parser() -> argparse.ArgumentParser:
     vote = _add(commands, run.vote)
     vote.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files, in member order")
     vote.add_argument("-o", "--output", required=True, metavar="CSV", help="the voted submission")
-    vote.add_argument("--strategy", default="answer_priority", choices=_choices("strategy"))
+    vote.add_argument("--strategy", default="answer_priority", choices=get_args(rule.Strategy))
     vote.add_argument(
         "--ignore-blank",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="blanks do not vote if any run answers, as in `answer` (default: on)",
     )
-    vote.add_argument("--blank-quorum", type=float, metavar="SHARE", help="abstain if at least this share is blank")
-    vote.add_argument("--refs", default="set", choices=_choices("refs"), help="how references are chosen")
-    vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="weights of members")
-    vote.add_argument("--tiebreak", default="first", choices=_choices("tiebreak"))
-    vote.add_argument("--compat", choices=["kohakurag"], help="reproduce the published string-for-string vote")
+    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain if at least this share is blank")
+    vote.add_argument("--refs", default="set", choices=get_args(rule.RefsRule), help="how references are chosen")
+    vote.add_argument("--weights", default="uniform", choices=get_args(rule.Weighting), help="weights of members")
+    vote.add_argument("--tiebreak", default="first", choices=get_args(rule.Tiebreak))
+    vote.add_argument("--compat", choices=get_args(rule.Compat), help="reproduce the published string-for-string vote")
     vote.add_argument("--jsonl", metavar="FILE", help="write the voted answers as JSON lines too (see answers.jsonl)")
     vote.add_argument("--metadata", metavar="CSV", help="id and url of each document, for ref_url")
 
@@ -252,12 +254,6 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _choices(field: str) -> list[str]:
-    from kohaku_ray.ensemble.rule import VoteRule
-
-    return [str(value) for value in get_args(get_type_hints(VoteRule)[field])]
-
-
 def _metrics() -> str:
     from kohaku_ray.extensions import BUILT_IN
 
@@ -268,6 +264,16 @@ def _count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share above 0 and at most 1")
+    return share
 
 
 def _counts(text: str) -> tuple[int, ...]:

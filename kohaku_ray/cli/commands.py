@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.errors import ConfigError
@@ -271,7 +270,7 @@ def _confirmed(what: str) -> bool:
 
 def vote(arguments: argparse.Namespace) -> Outcome:
     """Vote over submission files."""
-    from kohaku_ray.ensemble.rule import VoteRule
+    from kohaku_ray.ensemble.settings import VoteRule
     from kohaku_ray.evaluation.submissions import write_submission
     from kohaku_ray.run.directory import submission_of
     from kohaku_ray.run.outputs import answer_line, as_lines, counted_verdict
@@ -279,7 +278,7 @@ def vote(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.vote_files import run_vote
     from kohaku_ray.storage import publish
 
-    rule = VoteRule(**{one.name: getattr(arguments, one.name) for one in fields(VoteRule)})
+    rule = VoteRule(**{name: getattr(arguments, name) for name in VoteRule.model_fields})
     metadata = read_metadata(arguments.metadata) or None
     result = run_vote([submission_of(run) for run in arguments.files], rule, metadata)
     write_submission(arguments.output, result.rows)

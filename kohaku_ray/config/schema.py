@@ -21,13 +21,13 @@ from kohaku_ray.config.sections import (
     BudgetConfig,
     ClusterConfig,
     DocumentsConfig,
-    EnsembleConfig,
     IndexConfig,
     LedgerConfig,
     QuestionsConfig,
     RoleConfig,
     TrackingConfig,
 )
+from kohaku_ray.ensemble.settings import EnsembleConfig
 from kohaku_ray.errors import did_you_mean
 from kohaku_ray.models.captions import EXAMPLES, TEMPLATE
 from kohaku_ray.settings import FilePath, PositiveInt, Settings

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote_all
+from kohaku_ray.ensemble.rule import Ballot, Stop
+from kohaku_ray.ensemble.settings import VoteRule
+from kohaku_ray.ensemble.vote import Verdict, vote_all
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.values.read import is_blank
-
-Stop = Literal["never", "value", "row"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -53,20 +53,21 @@ def settle_all(
     most = max(map(len, table), default=0)
     if most > n_members:
         raise ConfigError(f"There are {most} ballots but only {n_members} members: give each member's ballot once.")
-    found = [len(ballots) == n_members for ballots in table]
+    is_settled = [len(ballots) == n_members for ballots in table]
     if stop == "never" or rule.weights == "agreement":
-        return found
-    undecided = [place for place, ended in enumerate(found) if not ended]
-    odd = next((ballot for place in undecided for ballot in table[place] if ballot.weight != 1.0), None)
-    if odd is not None:
+        return is_settled
+    undecided = [question for question, has_ended in enumerate(is_settled) if not has_ended]
+    weighed = next((ballot for question in undecided for ballot in table[question] if ballot.weight != 1.0), None)
+    if weighed is not None:
         raise ConfigError(
-            f"early_stop is {stop} but a ballot for {odd.answer_value!r} weighs {odd.weight:g}: which votes decide is "
-            "counted for ballots of weight 1, so set ensemble.early_stop to never."
+            f"early_stop is {stop} but a ballot for {weighed.answer_value!r} weighs {weighed.weight:g}: which votes "
+            "decide is counted for ballots of weight 1, so set ensemble.early_stop to never."
         )
-    verdicts = vote_all([table[place] for place in undecided], rule, [units[place] for place in undecided])
-    for place, verdict in zip(undecided, verdicts, strict=True):
-        found[place] = _Standing(table[place], n_members - len(table[place]), rule, verdict).stands(stop)
-    return found
+    verdicts = vote_all([table[question] for question in undecided], rule, [units[question] for question in undecided])
+    for question, verdict in zip(undecided, verdicts, strict=True):
+        n_left = n_members - len(table[question])
+        is_settled[question] = _VerdictState(table[question], n_left, rule, verdict).is_final(stop)
+    return is_settled
 
 
 def default_waves(n_members: int) -> tuple[int, ...]:
@@ -81,7 +82,7 @@ def default_waves(n_members: int) -> tuple[int, ...]:
     return (first, *[1] * (n_members - first))
 
 
-class _Standing:
+class _VerdictState:
     """The verdict of the members so far, and whether the remaining ones could change it."""
 
     def __init__(self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, verdict: Verdict) -> None:
@@ -106,8 +107,7 @@ class _Standing:
             return frozenset(refs)
         return frozenset(ref.strip().lower() for ref in refs if not is_blank(ref))
 
-    def stands(self, stop: Stop) -> bool:
-        """Tell whether the verdict so far is final."""
+    def is_final(self, stop: Stop) -> bool:
         if self.rule.blank_quorum is not None:
             n_blank = self.answers.count(_BLANK)
             quorum = self.rule.blank_quorum * (len(self.ballots) + self.n_left) - _EPSILON
@@ -115,16 +115,15 @@ class _Standing:
                 return stop == "value" or self._abstention_stays()
             if n_blank + self.n_left >= quorum:
                 return False
-        return self._answer_stays() and (stop == "value" or self._row_stays())
-
-    def _answer_stays(self) -> bool:
         if self.rule.strategy == "first_non_blank":
-            return not self.verdict.is_blank
-        if self.rule.strategy != "ref_priority":
-            return self._leads(self.voters)
-        # another reference set may win, as long as the same answer wins among its runs
-        chosen = _contenders(self._count_refs(self.voters), self.n_left)
-        return all(self._leads([member for member in self.voters if self.refs[member] == refs]) for refs in chosen)
+            answer_stays = not self.verdict.is_blank
+        elif self.rule.strategy != "ref_priority":
+            answer_stays = self._leads(self.voters)
+        else:  # another reference set may win, as long as the same answer wins among its runs
+            winners = _contenders(self._count_refs(self.voters), self.n_left)
+            runs = ([member for member in self.voters if self.refs[member] == refs] for refs in winners)
+            answer_stays = all(map(self._leads, runs))
+        return answer_stays and (stop == "value" or self._row_stays())
 
     def _leads(self, pool: Sequence[int]) -> bool:
         """Tell whether the answer so far wins among some members, whichever remaining members join them."""
@@ -163,12 +162,9 @@ class _Standing:
         if strategy == "intersection":
             return not self.verdict.ref_ids
         pool = runs if strategy == "answer_priority" else self.voters
-        if strategy != "ref_priority" and self.rule.refs == "share":
-            return self._shares_stay(pool)
-        return len(_contenders(self._count_refs(pool), self.n_left)) == 1
-
-    def _shares_stay(self, pool: Sequence[int]) -> bool:
-        """Tell whether the same references are cited by half, if all remaining members cite one of them or none do."""
+        if strategy == "ref_priority" or self.rule.refs == "set":
+            return len(_contenders(self._count_refs(pool), self.n_left)) == 1
+        # Half of the runs cite the same references, whether all remaining members cite one of them or none does.
         n_cites = Counter(ref for member in pool for ref in self.refs[member])
         n_pool, n_left = len(pool), self.n_left
         return n_left < n_pool and all(

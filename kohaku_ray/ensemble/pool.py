@@ -78,7 +78,17 @@ class Pool:
         label: I64 = self.group[question[:, None], drawn]
         for chained, joins in self.chains.items():
             cells = np.flatnonzero(question == chained)
-            label[cells] = _leaders(label[cells], joins)
+            values = label[cells]
+            # Members in order: each joins the group of the first leader whose value its own joins, or leads one.
+            leads = values >= 0
+            leader = np.full_like(values, -1)
+            for position in range(values.shape[1]):
+                upto = slice(position + 1)
+                fits = leads[:, upto] & joins[values[:, upto], values[:, position, None]]
+                leader[:, position] = fits.argmax(axis=1)
+                leads[:, position] &= leader[:, position] == position
+            leader[values < 0] = -1
+            label[cells] = leader
         return label
 
 
@@ -100,14 +110,23 @@ def pool_ballots(
     units = units if units is not None else [None] * len(ballots)
     values, spellings, refs, sets = [], [], [], []
     for row, unit in zip(ballots, units, strict=True):
+        for ballot in row:
+            if not 0 < ballot.weight < math.inf:
+                raise ConfigError(
+                    f"A ballot for {ballot.answer_value!r} weighs {ballot.weight}: let the system's `ballot` give a "
+                    "weight above 0."
+                )
         written = [ballot.answer_value.strip() for ballot in row]
-        keys = [_as_written(text) if compat else normalise(text, unit) for text in written]
+        if compat:  # the published script compares texts, and knows only two spellings of an abstention
+            keys = [BLANK_VALUE if text in {"", "is_blank"} else Value("text", text=text) for text in written]
+        else:
+            keys = [normalise(text, unit) for text in written]
         answered = [key.kind != "blank" and not ballot.is_blank for key, ballot in zip(keys, row, strict=True)]
         values.append(_number(keys, answered))
         spellings.append(_number(written, answered))
-        cited = [_cited(one, compat) if votes else () for one, votes in zip(row, answered, strict=True)]
-        refs.append(tuple(dict.fromkeys(ref for of_one in cited for ref in of_one)))
-        sets.append(_number([frozenset(one) for one in cited], [True] * len(row)))
+        cited = [_cited(ballot, compat) if votes else () for ballot, votes in zip(row, answered, strict=True)]
+        refs.append(tuple(dict.fromkeys(ref for of_ballot in cited for ref in of_ballot)))
+        sets.append(_number([frozenset(of_ballot) for of_ballot in cited], [True] * len(row)))
     groups, chains = _groups([keys for _, keys in values])
     return Pool(
         group=np.array(
@@ -118,7 +137,7 @@ def pool_ballots(
         words=_bits([keys for _, keys in sets], refs),
         spellings=tuple(keys for _, keys in spellings),
         refs=tuple(refs),
-        weight=np.array([[_weight(ballot) for ballot in row] for row in ballots], dtype=np.float64),
+        weight=np.array([[ballot.weight for ballot in row] for row in ballots], dtype=np.float64),
         compat=compat,
         chains=chains,
     )
@@ -134,24 +153,10 @@ def _ref_key(ref: str) -> str:
     return "" if is_blank(ref) else ref.strip().lower()
 
 
-def _as_written(text: str) -> Value:
-    """Take a value as the published script does, which knows only two spellings of an abstention."""
-    return BLANK_VALUE if text in {"", "is_blank"} else Value("text", text=text)
-
-
-def _weight(ballot: Ballot) -> float:
-    if not 0 < ballot.weight < math.inf:
-        raise ConfigError(
-            f"A ballot for {ballot.answer_value!r} weighs {ballot.weight}: let the system's `ballot` give a weight "
-            "above 0."
-        )
-    return ballot.weight
-
-
 def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tuple[K, ...]]:
     """Number the counted keys in order of first appearance: one number per key, -1 where not counted; and the keys."""
     first: dict[K, int] = {}
-    numbers = [first.setdefault(key, len(first)) if one else -1 for key, one in zip(keys, counted, strict=True)]
+    numbers = [first.setdefault(key, len(first)) if counts else -1 for key, counts in zip(keys, counted, strict=True)]
     return numbers, tuple(first)
 
 
@@ -161,8 +166,8 @@ def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[
     chains = {}
     for question, distinct in enumerate(values):
         near = [
-            [j for j, other in enumerate(distinct) if other is one or (one.kind != "text" and same(one, other))]
-            for one in distinct
+            [j for j, other in enumerate(distinct) if other is value or (value.kind != "text" and same(value, other))]
+            for value in distinct
         ]
         # a reflexive relation is an equivalence if related values have the same relations
         if all(near[j] == joined for joined in near for j in joined):
@@ -171,24 +176,6 @@ def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[
             groups.append(list(range(len(distinct))))
             chains[question] = np.array([[j in joined for j in range(len(distinct))] for joined in near])
     return groups, chains
-
-
-def _leaders(values: I64, joins: Mask) -> I64:
-    """Find the position of each member's group's first member, members taken in order; -1 where one abstains.
-
-    Args:
-        values: Shape ``(cells, m)``; distinct values, -1 where a member abstains.
-        joins: Shape ``(n, n)``; whether value j joins a group that value i opened; true on the diagonal.
-    """
-    leads = values >= 0
-    leader = np.full_like(values, -1)
-    for position in range(values.shape[1]):
-        upto = slice(position + 1)
-        fits = leads[:, upto] & joins[values[:, upto], values[:, position, None]]
-        leader[:, position] = fits.argmax(axis=1)
-        leads[:, position] &= leader[:, position] == position
-    leader[values < 0] = -1
-    return leader
 
 
 def _bits(sets: Sequence[tuple[frozenset[str], ...]], refs: Sequence[tuple[str, ...]]) -> Words:
@@ -218,27 +205,20 @@ def agreement_weights(groups: I64) -> F64:
         Shape ``(members,)``; positive, of mean 1.
     """
     n_questions, n_members = groups.shape
+    n_groups = int(groups.max(initial=-1)) + 1
     weights: F64 = np.ones(n_members)
     voted = groups >= 0
+    cells = (np.arange(n_questions)[:, None] * n_groups + groups)[voted]
     seen: set[bytes] = set()
-    while True:
-        consensus = _consensus(groups, voted, weights)
+    while n_groups:
+        share = np.broadcast_to(weights, groups.shape)[voted]
+        votes = np.bincount(cells, share, n_questions * n_groups).reshape(n_questions, n_groups)
+        # sums in another order may differ in the last bits: rounding keeps ties
+        consensus = np.argmax(votes.round(9), axis=1)
         agreed = (voted & (groups == consensus[:, None])).sum(axis=0)
         weights = (agreed + 1) / (voted.sum(axis=0) + 2)
-        weights = weights / weights.mean() if n_members else weights
-        if consensus.tobytes() in seen or not n_questions:
-            return weights
+        weights = weights / weights.mean()
+        if consensus.tobytes() in seen:
+            break
         seen.add(consensus.tobytes())
-
-
-def _consensus(groups: I64, voted: Mask, weights: F64) -> I64:
-    """Find each question's heaviest group: shape ``(questions,)``."""
-    n_questions, n_groups = len(groups), int(groups.max(initial=-1)) + 1
-    if n_groups == 0:
-        return np.full(n_questions, -1, dtype=np.int64)
-    cells = (np.arange(n_questions)[:, None] * n_groups + groups)[voted]
-    share = np.broadcast_to(weights, groups.shape)[voted]
-    votes = np.bincount(cells, share, n_questions * n_groups).reshape(n_questions, n_groups)
-    # sums in another order may differ in the last bits: rounding keeps ties
-    consensus: I64 = np.argmax(votes.round(9), axis=1).astype(np.int64)
-    return consensus
+    return weights

@@ -26,7 +26,8 @@ from types import MappingProxyType
 import numpy as np
 
 from kohaku_ray.ensemble.pool import Pool, Words, pool_ballots
-from kohaku_ray.ensemble.rule import Ballot, VoteRule
+from kohaku_ray.ensemble.rule import Ballot
+from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.ensemble.vote import Outcomes, vote_pool
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64, Mask
@@ -38,7 +39,7 @@ _BLOCK = 1024  # subsamples held at once
 _ATTEMPTS = 100  # draws per wanted subsample before the search for more ends
 
 
-Parts = dict[str, F64]
+PartScores = dict[str, F64]
 """Scores by part, shape ``(rules, Q, S)`` each, or ``(rules, Q)`` where subsamples have been averaged.
 
 A score is their weighted sum, so it is linear and any axis may be averaged first.
@@ -66,40 +67,34 @@ class Marks:
             name: np.array([[mark(index, blank) for blank in (False, True)] for index in range(pool.n_questions)])
             for name, mark in by_blank.items()
         }
-        self._value = {name: self._value_marks(mark) for name, mark in by_value.items()}
+        self._value: dict[str, F64] = {}
+        for name, mark_value in by_value.items():
+            # the last column is the abstention's, which has the spelling -1
+            marks = np.zeros((pool.n_questions, max(map(len, pool.spellings)) + 1))
+            for index, spellings in enumerate(pool.spellings):
+                marks[index, : len(spellings)] = [mark_value(index, text) for text in spellings]
+                marks[index, -1] = mark_value(index, "")
+            self._value[name] = marks
 
-    def score(self, outcomes: Outcomes) -> Parts:
+    def score(self, outcomes: Outcomes) -> PartScores:
         """Mark outcomes, in their shape ``(rules, Q, S)``."""
         shape = outcomes.leader.shape
         question = np.broadcast_to(np.arange(self._pool.n_questions)[None, :, None], shape)
-        refs = self._ref_marks(question.reshape(-1), outcomes.words) if self._by_refs else ()
-        return {
-            **{name: marks[question, outcomes.spelling] for name, marks in self._value.items()},
-            **{name: marks.reshape(shape) for name, marks in zip(self._by_refs, refs, strict=True)},
-            **{name: marks[question, outcomes.is_blank.astype(np.int64)] for name, marks in self._blank.items()},
-        }
-
-    def _value_marks(self, mark: Callable[[int, str], float]) -> F64:
-        # the last column is the abstention's, which has the spelling -1
-        marks = np.zeros((self._pool.n_questions, max(map(len, self._pool.spellings)) + 1))
-        for index, spellings in enumerate(self._pool.spellings):
-            marks[index, : len(spellings)] = [mark(index, text) for text in spellings]
-            marks[index, -1] = mark(index, "")
-        return marks
-
-    def _ref_marks(self, question: I64, words: Words) -> F64:
-        """Mark reference sets: shape ``(parts, n)``."""
-        words = words.reshape(len(question), -1)
-        first, inverse = _distinct(question, words)
-        marks = [self._ref_mark(index, row) for index, row in zip(question[first].tolist(), words[first], strict=True)]
-        return np.array(marks, dtype=np.float64).T[:, inverse]
-
-    def _ref_mark(self, question: int, words: Words) -> list[float]:
-        key = (question, words.tobytes())
-        if key not in self._refs:
-            refs = self._pool.refs_of(question, words)
-            self._refs[key] = [mark(question, refs) for mark in self._by_refs.values()]
-        return self._refs[key]
+        scores = {name: marks[question, outcomes.spelling] for name, marks in self._value.items()}
+        if self._by_refs:
+            flat, words = question.reshape(-1), outcomes.words.reshape(question.size, -1)
+            first, inverse = _distinct(flat, words)
+            distinct = []
+            for index, row in zip(flat[first].tolist(), words[first], strict=True):
+                key = (index, row.tobytes())
+                if key not in self._refs:
+                    refs = self._pool.refs_of(index, row)
+                    self._refs[key] = [mark(index, refs) for mark in self._by_refs.values()]
+                distinct.append(self._refs[key])
+            by_part = np.array(distinct, dtype=np.float64).T[:, inverse]
+            scores |= {name: marks.reshape(shape) for name, marks in zip(self._by_refs, by_part, strict=True)}
+        blank = outcomes.is_blank.astype(np.int64)
+        return scores | {name: marks[question, blank] for name, marks in self._blank.items()}
 
 
 def _distinct(question: I64, words: Words) -> tuple[I64, I64]:
@@ -113,7 +108,7 @@ def _distinct(question: I64, words: Words) -> tuple[I64, I64]:
 
 def expected_score(
     pool: Pool, size: int, rules: Sequence[VoteRule], marks: Marks, most: int = MOST_SUBSAMPLES
-) -> Parts:
+) -> PartScores:
     """Average over every subsample of ``size`` members, at most ``most``: the exact expectation, ``(rules, Q)``.
 
     Raises:
@@ -126,7 +121,7 @@ def expected_score(
             f"{pool.n_members} members have {n_subsamples} subsamples of {size} but at most {most} are counted: "
             f"draw some with subsamples() or raise most to {n_subsamples}."
         )
-    sums: Parts = {}
+    sums: PartScores = {}
     every = combinations(range(pool.n_members), size)
     while block := list(islice(every, _BLOCK)):
         parts = marks.score(vote_pool(pool, np.array(block, dtype=np.int64), rules))
@@ -150,7 +145,8 @@ def subsamples(n_members: int, size: int, n: int, seed: int, strata: Sequence[st
     _check_size(n_members, size)
     blocks = _blocks(strata if strata is not None else [""] * n_members)
     bounds = [(size * len(block) // n_members, -(-size * len(block) // n_members)) for block in blocks]
-    if len(first := list(islice(_every(blocks, bounds, size), n + 1))) <= n:
+    every = (tuple(sorted(members)) for shares in _shares(bounds, size) for members in _choices(blocks, shares))
+    if len(first := list(islice(every, n + 1))) <= n:
         return np.array(sorted(first), dtype=np.int64)
     rng = np.random.default_rng(seed)
     drawn: dict[tuple[int, ...], None] = {}
@@ -166,12 +162,6 @@ def _blocks(strata: Sequence[str]) -> list[list[int]]:
     for member, stratum in enumerate(strata):
         blocks.setdefault(stratum, []).append(member)
     return list(blocks.values())
-
-
-def _every(blocks: Sequence[Sequence[int]], bounds: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, ...]]:
-    for shares in _shares(bounds, size):
-        for members in _choices(blocks, shares):
-            yield tuple(sorted(members))
 
 
 def _choices(blocks: Sequence[Sequence[int]], shares: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -223,7 +213,26 @@ def forecast(pool: Pool, is_right: Mask, sizes: Sequence[int], rule: VoteRule) -
         sizes: Numbers of members; each may be larger than the pool's.
         rule: How the ensembles vote.
     """
-    labels = _draw_answers(pool, is_right, max(sizes))
+    n_members = max(sizes)
+    rng = np.random.default_rng(0)
+    left, right = np.triu_indices(pool.n_members, 1)
+
+    def both(which: Mask) -> Mask:
+        return which[:, left] & which[:, right]
+
+    blank = (pool.group < 0) & ~is_right
+    wrong = ~is_right & ~blank
+    same = both(wrong) & (pool.group[:, left] == pool.group[:, right])
+    p = _beta(rng, is_right.mean(), both(is_right).mean())
+    s = _beta(rng, _share(blank.mean(), (~is_right).mean()), _share(both(blank).mean(), both(~is_right).mean()))
+    theta = 1.0 / max(_share(same.mean(), both(wrong).mean()), _LEAST) - 1.0
+    broken = rng.beta(1.0, max(theta, _LEAST), (N_DRAWN, _STICKS))
+    ends = 1.0 - np.cumprod(1.0 - broken, axis=1)  # of the wrong answers' shares of the stick
+    kind, point = rng.random((2, N_DRAWN, n_members))
+    number = 1 + (point[:, :, None] > ends[:, None, :]).sum(axis=2)
+    number += (number > _STICKS) * np.arange(n_members)
+    # 0 is right, -1 an abstention, other numbers are wrong answers.
+    labels = np.where(kind < p, 0, np.where(kind < p + (1.0 - p) * s, -1, number))
     ballots = [[Ballot(name) for name in row] for row in np.where(labels < 0, "", labels.astype(str)).tolist()]
     drawn = pool_ballots(ballots)
     marks = Marks(drawn, by_value={"right": lambda _, value: float(value == "0")})
@@ -241,28 +250,6 @@ def members_differ(is_right: Mask) -> float:
     m, by_member, by_question = is_right.shape[1], is_right.sum(axis=0), is_right.sum(axis=1)
     spread = float((by_question * (m - by_question)).sum())
     return float(chdtrc(m - 1, m * (m - 1) * by_member.var() * m / spread)) if spread else 1.0
-
-
-def _draw_answers(pool: Pool, is_right: Mask, n_members: int) -> I64:
-    """Draw answers: shape ``(N_DRAWN, n_members)``; 0 right, -1 an abstention, other numbers wrong answers."""
-    rng = np.random.default_rng(0)
-    one, other = np.triu_indices(pool.n_members, 1)
-
-    def both(which: Mask) -> Mask:
-        return which[:, one] & which[:, other]
-
-    blank = (pool.group < 0) & ~is_right
-    wrong = ~is_right & ~blank
-    same = both(wrong) & (pool.group[:, one] == pool.group[:, other])
-    p = _beta(rng, is_right.mean(), both(is_right).mean())
-    s = _beta(rng, _share(blank.mean(), (~is_right).mean()), _share(both(blank).mean(), both(~is_right).mean()))
-    theta = 1.0 / max(_share(same.mean(), both(wrong).mean()), _LEAST) - 1.0
-    broken = rng.beta(1.0, max(theta, _LEAST), (N_DRAWN, _STICKS))
-    ends = 1.0 - np.cumprod(1.0 - broken, axis=1)  # of the wrong answers' shares of the stick
-    kind, at = rng.random((2, N_DRAWN, n_members))
-    number = 1 + (at[:, :, None] > ends[:, None, :]).sum(axis=2)
-    number += (number > _STICKS) * np.arange(n_members)
-    return np.where(kind < p, 0, np.where(kind < p + (1.0 - p) * s, -1, number))
 
 
 def _beta(rng: np.random.Generator, mean: float, second: float) -> F64:

@@ -18,8 +18,7 @@ import numpy as np
 
 from kohaku_ray.ensemble.pool import WORD, Pool, Words, agreement_weights, pool_ballots
 from kohaku_ray.ensemble.rule import Ballot as Ballot
-from kohaku_ray.ensemble.rule import Strategy as Strategy
-from kohaku_ray.ensemble.rule import VoteRule as VoteRule
+from kohaku_ray.ensemble.settings import VoteRule as VoteRule
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64, Mask
 
@@ -28,7 +27,7 @@ _MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the pr
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class AnswerGroup:
     """Members, in member order, that gave the same answer, or abstain; ``weight`` is the sum of theirs.
 
     ``answer_value`` is the heaviest spelling, ties to the earliest member; empty for the blanks.
@@ -61,7 +60,7 @@ class Verdict:
     answer: str = ""
     answer_unit: str = ""
     explanation: str = ""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[AnswerGroup, ...] = ()
     n_votes: int = 0
 
 
@@ -114,14 +113,14 @@ def vote_all(
     """
     verdicts = [Verdict()] * len(table)
     for size in sorted({len(row) for row in table} - {0}):
-        places = [place for place, row in enumerate(table) if len(row) == size]
+        alike = [question for question, row in enumerate(table) if len(row) == size]
         weights = _weights(size, rule, member_weights)
-        pool = pool_ballots([table[place] for place in places], [units[place] for place in places], rule.compat)
-        questions = np.arange(len(places))
-        cells = _Cells(pool, questions, np.broadcast_to(np.arange(size), (len(places), size)))
+        ballots = [table[question] for question in alike]
+        pool = pool_ballots(ballots, [units[question] for question in alike], rule.compat)
+        cells = _Cells(pool, np.arange(len(alike)), np.broadcast_to(np.arange(size), (len(alike), size)))
         counted = _Count(cells, _voters(cells.blank, rule), weights * cells.weight)
-        for at, verdict in enumerate(_worded([table[place] for place in places], rule, counted)):
-            verdicts[places[at]] = verdict
+        for question, verdict in zip(alike, _write_verdicts(ballots, rule, counted), strict=True):
+            verdicts[question] = verdict
     return verdicts
 
 
@@ -136,52 +135,48 @@ def _weights(n_members: int, rule: VoteRule, given: Sequence[float] | F64 | None
     return np.asarray(given, dtype=np.float64)
 
 
-def _worded(table: Sequence[Sequence[Ballot]], rule: VoteRule, count: _Count) -> Iterator[Verdict]:
-    """Word the verdict on each question, each counted in one cell of all its members."""
+def _write_verdicts(table: Sequence[Sequence[Ballot]], rule: VoteRule, count: _Count) -> Iterator[Verdict]:
+    """Write the verdict on each question, each counted in one cell of all its members."""
     cells, (leader, spelling, words) = count.cells, count.outcome(rule)
     cites_all = (cells.words == words[:, None, :]).all(axis=2)
-    walked = _walked(rule, count, cites_all).tolist()
-    runs, labels, weights, same, n_votes = (
+    # The members in whose order references are listed.
+    if rule.strategy == "majority":
+        listing = np.ones_like(count.voting)
+    else:
+        listing = count.voting if rule.strategy == "independent" else count.choice(rule).runs
+        if rule.strategy in ("answer_priority", "independent") and rule.refs == "set":
+            listing = listing & cites_all
+    lists, runs, labels, weights, same, n_votes = (
         array.tolist()
-        for array in (count.choice(rule).runs, cells.label, count.weights, cites_all, count.voting.sum(axis=1))
+        for array in (listing, count.choice(rule).runs, cells.label, count.weights, cites_all, count.voting.sum(axis=1))
     )
-    for at, ballots in enumerate(table):
+    for index, ballots in enumerate(table):
         written = [ballot.answer_value.strip() for ballot in ballots]
-        if leader[at] < 0:
-            blanks = [member for member, label in enumerate(labels[at]) if label < 0]
+        if leader[index] < 0:
+            blanks = [member for member, label in enumerate(labels[index]) if label < 0]
             winner = next(
                 (member for member in blanks if ballots[member].explanation.strip()), next(iter(blanks), None)
             )
             value, refs = "", tuple[str, ...]()
         else:
-            value = cells.pool.spellings[at][spelling[at]]
-            spelled = [member for member, is_run in enumerate(runs[at]) if is_run and written[member] == value]
-            winner = next((member for member in spelled if same[at][member]), spelled[0])
-            citing = [
-                one for one, walks, label in zip(ballots, walked[at], labels[at], strict=True) if walks and label >= 0
-            ]
-            refs = _cite(citing, cells.pool.refs_of(at, words[at]), rule.compat)
+            value = cells.pool.spellings[index][spelling[index]]
+            spelled = [member for member, is_run in enumerate(runs[index]) if is_run and written[member] == value]
+            winner = next((member for member in spelled if same[index][member]), spelled[0])
+            listed = zip(ballots, lists[index], labels[index], strict=True)
+            citing = [ballot for ballot, is_listed, label in listed if is_listed and label >= 0]
+            refs = _cite(citing, cells.pool.refs_of(index, words[index]), rule.compat)
         shown = Ballot() if winner is None else ballots[winner]
         yield Verdict(
             answer_value=value,
-            is_blank=bool(leader[at] < 0),
+            is_blank=bool(leader[index] < 0),
             ref_ids=refs,
             winner=winner,
             answer=shown.answer,
             answer_unit=shown.answer_unit,
             explanation=shown.explanation,
-            groups=_groups(labels[at], written, weights[at]),
-            n_votes=n_votes[at],
+            groups=_groups(labels[index], written, weights[index]),
+            n_votes=n_votes[index],
         )
-
-
-def _walked(rule: VoteRule, count: _Count, cites_all: Mask) -> Mask:
-    """Find the members in whose order references are listed: shape ``(cells, m)``."""
-    if rule.strategy == "majority":
-        return np.ones_like(count.voting)
-    members = count.voting if rule.strategy == "independent" else count.choice(rule).runs
-    is_set = rule.strategy in ("answer_priority", "independent") and rule.refs == "set"
-    return members & cites_all if is_set else members
 
 
 def _cite(ballots: Iterable[Ballot], among: frozenset[str], compat: str | None) -> tuple[str, ...]:
@@ -195,7 +190,7 @@ def _cite(ballots: Iterable[Ballot], among: frozenset[str], compat: str | None) 
     return tuple(sorted(first.values()) if compat else first.values())
 
 
-def _groups(labels: Sequence[int], written: Sequence[str], weights: Sequence[float]) -> tuple[Group, ...]:
+def _groups(labels: Sequence[int], written: Sequence[str], weights: Sequence[float]) -> tuple[AnswerGroup, ...]:
     members: dict[int, list[int]] = {}
     for member, label in enumerate(labels):
         members.setdefault(label, []).append(member)
@@ -206,7 +201,7 @@ def _groups(labels: Sequence[int], written: Sequence[str], weights: Sequence[flo
             tally[written[member]] = tally.get(written[member], 0.0) + weights[member]
         most = max(tally.values()) - _EPSILON
         value = next(text for text, weight in tally.items() if weight >= most) if label >= 0 else ""
-        groups.append(Group(value, tuple(of), sum(weights[member] for member in of), label < 0))
+        groups.append(AnswerGroup(value, tuple(of), sum(weights[member] for member in of), label < 0))
     return tuple(groups)
 
 
@@ -303,6 +298,7 @@ class _Count:
 
     def __init__(self, cells: _Cells, voting: Mask, weights: F64) -> None:
         self.cells, self.voting, self.weights = cells, voting, weights
+        self._choices: dict[str, _Choice] = {}
 
     def outcome(self, rule: VoteRule) -> tuple[I64, I64, Words]:
         """Decide: leader and spelling of shape ``(cells,)``, references of shape ``(cells, n_words)``."""
@@ -318,41 +314,32 @@ class _Count:
         )
 
     def choice(self, rule: VoteRule) -> _Choice:
-        """Choose the answer by a rule."""
-        if rule.strategy == "first_non_blank":
-            return self._first_answer
-        return self._by_refs if rule.strategy == "ref_priority" else self._by_answer
-
-    @cached_property
-    def _first_answer(self) -> _Choice:
-        answered = self.voting & ~self.cells.blank
-        first = answered.argmax(axis=1)
-        runs = np.zeros_like(answered)
-        runs[self.cells.index, first] = True
-        return _Choice(first, np.zeros(len(first), dtype=bool), runs, first)
-
-    @cached_property
-    def _by_answer(self) -> _Choice:
-        return self._choose(self.voting)
-
-    @cached_property
-    def _by_refs(self) -> _Choice:
-        chosen = self.cells.same_refs[self.cells.index, self._common_set] > 0
-        return self._choose(self.voting & chosen)
+        """Choose the answer by a rule, once per way of choosing."""
+        way = rule.strategy if rule.strategy in ("first_non_blank", "ref_priority") else "answer"
+        if way in self._choices:
+            return self._choices[way]
+        members = self.voting
+        if way == "first_non_blank":
+            members = members & ~self.cells.blank
+            first = speller = members.argmax(axis=1)
+            tied, runs = np.zeros(len(first), dtype=bool), np.zeros_like(members)
+            runs[self.cells.index, first] = True
+        else:
+            if way == "ref_priority":
+                members = members & (self.cells.same_refs[self.cells.index, self._common_set] > 0)
+            first, tied = self._heaviest(self.cells.same_answer, members)
+            if self.cells.pool.compat:  # the published script knows one tie: no two members gave the same string
+                alike = (self.cells.same_answer * members[:, :, None] * members[:, None, :]).sum(axis=(1, 2))
+                n_members = members.sum(axis=1)
+                tied = (alike == n_members) & (n_members > 1)
+            runs = members & (self.cells.same_answer[self.cells.index, first] > 0)
+            speller, _ = self._heaviest(self.cells.same_spelling, runs)
+        self._choices[way] = _Choice(first, tied, runs, speller)
+        return self._choices[way]
 
     @cached_property
     def _common_set(self) -> I64:
         return self._heaviest(self.cells.same_refs, self.voting)[0]
-
-    def _choose(self, members: Mask) -> _Choice:
-        first, tied = self._heaviest(self.cells.same_answer, members)
-        if self.cells.pool.compat:  # the published script knows one tie: no two members gave the same string
-            alike = (self.cells.same_answer * members[:, :, None] * members[:, None, :]).sum(axis=(1, 2))
-            n_members = members.sum(axis=1)
-            tied = (alike == n_members) & (n_members > 1)
-        runs = members & (self.cells.same_answer[self.cells.index, first] > 0)
-        speller, _ = self._heaviest(self.cells.same_spelling, runs)
-        return _Choice(first, tied, runs, speller)
 
     def _heaviest(self, pairs: F64, members: Mask) -> tuple[I64, Mask]:
         """Find the first of some members whose key weighs most, and tell whether another key weighs as much."""
@@ -374,24 +361,22 @@ class _Count:
             cited = np.where(choice.runs[:, :, None], words, ~np.uint64(0))
             shared: Words = np.bitwise_and.reduce(cited, axis=1)
             return shared
-        independent = rule.strategy == "independent"
-        if rule.refs == "share":
-            return self._cited_by_half(self.voting if independent else choice.runs)
-        return self._set_of(self._common_set if independent else self._heaviest(self.cells.same_refs, choice.runs)[0])
+        members = self.voting if rule.strategy == "independent" else choice.runs
+        if rule.refs == "set":
+            is_common = rule.strategy == "independent"
+            return self._set_of(self._common_set if is_common else self._heaviest(self.cells.same_refs, members)[0])
+        weights = self.weights * members
+        half = weights.sum(axis=1) / 2 - _EPSILON
+        by_half = np.zeros_like(words[:, 0])
+        for ref in range(self.cells.n_refs):
+            word, bit = divmod(ref, WORD)
+            cites = (words[:, :, word] >> np.uint64(bit)) & np.uint64(1)
+            votes = (weights * cites).sum(axis=1)
+            by_half[:, word] |= (votes >= half).astype(np.uint64) << np.uint64(bit)
+        return by_half
 
     def _set_of(self, position: I64) -> Words:
         words: Words = self.cells.words[self.cells.index, position]
-        return words
-
-    def _cited_by_half(self, members: Mask) -> Words:
-        weights = self.weights * members
-        half = weights.sum(axis=1) / 2 - _EPSILON
-        words = np.zeros_like(self.cells.words[:, 0])
-        for ref in range(self.cells.n_refs):
-            word, bit = divmod(ref, WORD)
-            cites = (self.cells.words[:, :, word] >> np.uint64(bit)) & np.uint64(1)
-            votes = (weights * cites).sum(axis=1)
-            words[:, word] |= (votes >= half).astype(np.uint64) << np.uint64(bit)
         return words
 
 

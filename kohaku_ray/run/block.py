@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.sections import VoteConfig
 from kohaku_ray.ensemble.decide import settle_all
 from kohaku_ray.ensemble.pool import agreement_weights
-from kohaku_ray.ensemble.vote import Verdict, VoteRule, vote_all
+from kohaku_ray.ensemble.vote import Verdict, vote_all
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.records import BLANK, Prediction, Question, TraceRow
 from kohaku_ray.run.models import Call, seed_of
@@ -102,7 +101,7 @@ def settle_block(config: Config, questions: Sequence[Question], *answered: Seque
 
     The answers so far are in member order; None where a question was settled before.
     """
-    rule, ensemble, ballot = rule_of(config.ensemble.vote), config.ensemble, config.declaration.ballot
+    rule, ensemble, ballot = config.ensemble.vote, config.ensemble, config.declaration.ballot
     there = [_those_there(member[place] for member in answered) for place in range(len(questions))]
     table = [
         [ballot({**_values(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in rows]
@@ -135,11 +134,6 @@ def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Row
         yield Question(row["question_id"], row["question"], row["asked_unit"]), list(islice(answers, n_members))
 
 
-def rule_of(config: VoteConfig) -> VoteRule:
-    """Turn the vote's configuration into a ``VoteRule``."""
-    return VoteRule(**config.model_dump())
-
-
 def best_quotes(trace: pa.Table, system: System, n_chars: int = 400) -> dict[tuple[str, str], str]:
     """Return the first text per question and document, from the step that supports citations."""
     import polars as pl
@@ -166,10 +160,10 @@ def _step_errors(sources: Sequence[Prepared], answers: Sequence[Answered]) -> li
 
 
 def _vote_rows(config: Config, asked: Sequence[tuple[Question, Rows]], weights: F64 | None = None) -> Rows:
-    rule = rule_of(config.ensemble.vote)
+    rule = config.ensemble.vote
     if weights is None:
         # All members have equal weights until all questions are answered: see vote_again.
-        rule = replace(rule, weights="uniform")
+        rule = rule.model_copy(update={"weights": "uniform"})
     table = [
         [config.declaration.ballot({**row, "measures": dict(row["measures"])}) for row in rows] for _, rows in asked
     ]

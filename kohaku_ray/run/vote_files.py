@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: 
         for rows in table
     ]
     ballots = [[_ballot(row, float(weight), rule) for row, weight in rows] for rows in voting]
-    verdicts = vote_all(ballots, replace(rule, weights="uniform"), [_unit_of(rows) for rows in table])
+    verdicts = vote_all(ballots, rule.model_copy(update={"weights": "uniform"}), [_unit_of(rows) for rows in table])
     rows = [
         _voted_row(key, of, None if verdict.winner is None else there[verdict.winner][0], verdict, metadata)
         for key, of, there, verdict in zip(question_ids, table, voting, verdicts, strict=True)

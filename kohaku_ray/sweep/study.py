@@ -10,14 +10,13 @@ from pathlib import Path
 
 from kohaku_ray.config import Config
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import Marks, Parts, expected_score, forecast, members_differ, subsamples
+from kohaku_ray.ensemble.study import Marks, PartScores, expected_score, forecast, members_differ, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.selection import ceiling
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.index.arrays import Mask
-from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.sweep.compare import SweepCell
 from kohaku_ray.sweep.load import PoolConfig
@@ -50,7 +49,7 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
         else:
             found[place] = SweepCell("", {}, "skipped", "vote.compat counts string by string, which no study does")
     for size, places in by_size.items():
-        rules = [rule_of(configs[place].ensemble.vote) for place in places]
+        rules = [configs[place].ensemble.vote for place in places]
         try:
             parts = _scored(size, rules, n, members)
         except ConfigError as error:
@@ -67,7 +66,7 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
     return found
 
 
-def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members) -> Parts:
+def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members) -> PartScores:
     """Return marks of shape ``(rules, questions, subsamples)``; the exact expectation has one subsample."""
     if n == "all":
         expected = expected_score(members.pool, size, rules, members.marks)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from kohaku_ray.config import Config, deployments, keys_of, load_config
-from kohaku_ray.config import sections as sections_module
+from kohaku_ray.config import Config, keys_of, load_config
+from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.config.paths import preset_names
+from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.settings import Settings
 from kohaku_ray.sweep import load as sweep
@@ -90,14 +93,25 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path, text, message):
         load_config(str(file))
 
 
+def sections_below(section: type[Settings]) -> set[type[Settings]]:
+    """A section with all that stand in it, however deep: in a union, a list or a mapping too."""
+    inner, classes = [field.annotation for field in section.model_fields.values()], set()
+    while inner:
+        annotation = inner.pop()
+        inner += get_args(annotation)
+        if isinstance(annotation, type) and issubclass(annotation, Settings):
+            classes |= sections_below(annotation)
+    return {section, *classes}
+
+
 def sections_of(module) -> list[type[Settings]]:
     return [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Settings)]
 
 
 def test_every_key_has_a_description():
-    sections = {Config, *sections_of(deployments), *sections_of(sections_module), *sections_of(sweep)}
+    sections = {*sections_below(Config), *sections_of(sweep)}
     sections |= {find_system(name).settings for name in system_names()}
-    assert {deployments.VllmConfig, sweep.TableConfig, find_system("kohaku").settings} <= sections
+    assert {VllmConfig, VoteRule, sweep.TableConfig, find_system("kohaku").settings} <= sections
     told = {"kind"}  # its class says it
     for section in sections:
         assert section.__doc__

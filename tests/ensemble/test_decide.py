@@ -21,7 +21,15 @@ from kohaku_ray.errors import ConfigError
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
 RULES = [
-    VoteRule(strategy, ignore_blank, quorum, refs, "uniform", tiebreak, compat)
+    VoteRule(
+        strategy=strategy,
+        ignore_blank=ignore_blank,
+        blank_quorum=quorum,
+        refs=refs,
+        weights="uniform",
+        tiebreak=tiebreak,
+        compat=compat,
+    )
     for strategy, (ignore_blank, quorum), refs, tiebreak, compat in product(
         STRATEGIES,
         [(True, None), (False, None), (False, 0.5)],
@@ -147,7 +155,10 @@ def casts(draw, most=15):
 
 
 rules = st.sampled_from(RULES).flatmap(
-    lambda rule: st.builds(replace, st.just(rule), blank_quorum=st.just(rule.blank_quorum) | st.floats(0.05, 1.0))
+    lambda rule: st.builds(
+        lambda quorum: rule.model_copy(update={"blank_quorum": quorum}),
+        st.just(rule.blank_quorum) | st.floats(0.05, 1.0),
+    )
 )
 stops = st.sampled_from(["value", "row"])
 

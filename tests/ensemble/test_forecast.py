@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from kohaku_ray.ensemble.pool import pool_ballots
-from kohaku_ray.ensemble.rule import Ballot, VoteRule
+from kohaku_ray.ensemble.rule import Ballot
+from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.ensemble.study import Marks, forecast, members_differ, subsamples
 from kohaku_ray.ensemble.vote import vote_pool
 

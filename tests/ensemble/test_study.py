@@ -21,7 +21,9 @@ from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_blank
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
-RULES = [VoteRule(strategy, ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)]
+RULES = [
+    VoteRule(strategy=strategy, ignore_blank=ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)
+]
 
 
 def told(table, pool, drawn, rules, units=None):
@@ -117,7 +119,7 @@ def test_a_chain_of_near_numbers_is_grouped_anew_in_every_subsample():
     table = [ballots(("1000", "a"), ("1001", "b"), ("1002", "c"), ("1003", "d"))]
     pool = pool_ballots(table)
     # 1000 leads 1001 and leaves 1002 alone, which then leads 1003; 1001, coming first, leads both its neighbours
-    found = told(table, pool, [[0, 1, 2, 2, 2], [1, 0, 2, 2, 2], [0, 1, 2, 3, 3]], [VoteRule("union")])
+    found = told(table, pool, [[0, 1, 2, 2, 2], [1, 0, 2, 2, 2], [0, 1, 2, 3, 3]], [VoteRule(strategy="union")])
     assert found == [(2, "1002", {"c"}), (1, "1002", {"a", "b", "c"}), (2, "1003", {"c", "d"})]
 
 
@@ -125,11 +127,13 @@ def test_more_references_than_a_word_has_bits():
     table = [[Ballot("5", tuple(f"d{i}" for i in range(start, start + 70))) for start in (0, 30, 60)]]
     pool = pool_ballots(table)
     assert pool.words.shape == (1, 3, 3)
-    chosen = [VoteRule(strategy, refs=refs) for strategy in STRATEGIES for refs in ("set", "share")]
+    chosen = [VoteRule(strategy=strategy, refs=refs) for strategy in STRATEGIES for refs in ("set", "share")]
     drawn = [[0, 1, 2], [2, 1, 1]]
     assert told(table, pool, drawn, chosen) == looped(table, pool, drawn, chosen)
     marks = Marks(pool, by_refs={"ref": lambda q, refs: float(len(refs))})
-    scored = marks.score(vote_pool(pool, np.array(drawn), [VoteRule("union"), VoteRule("intersection")]))
+    scored = marks.score(
+        vote_pool(pool, np.array(drawn), [VoteRule(strategy="union"), VoteRule(strategy="intersection")])
+    )
     assert scored["ref"].tolist() == [[[130.0, 100.0]], [[10.0, 40.0]]]
 
 
@@ -149,7 +153,7 @@ def test_a_study_scores_what_voting_over_the_files_and_scoring_the_result_scores
     outcomes = found.marks(truth)
     marks = Marks(pool, outcomes.by_value, outcomes.by_refs, outcomes.by_blank)
     drawn = subsamples(len(paths), 5, 1, seed=0)
-    for rule in (VoteRule("union", ignore_blank=False), VoteRule(refs="share", weights="agreement")):
+    for rule in (VoteRule(strategy="union", ignore_blank=False), VoteRule(refs="share", weights="agreement")):
         parts = marks.score(vote_pool(pool, drawn, [rule]))
         write_submission(tmp_path / "vote.csv", run_vote([paths[member] for member in drawn[0]], rule).rows)
         scored = found.score(truth, read_submission(tmp_path / "vote.csv"))

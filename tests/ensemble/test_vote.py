@@ -37,7 +37,7 @@ EXAMPLE = ballots(("5", "ab"), ("7", "c"), ("5.001", "b"), ("7", "c"), ("5.0", "
     ],
 )
 def test_every_strategy_by_hand(strategy, expected):
-    assert outcome(vote(EXAMPLE, VoteRule(strategy))) == expected
+    assert outcome(vote(EXAMPLE, VoteRule(strategy=strategy))) == expected
 
 
 def test_the_verdict_tells_how_it_came_about():
@@ -57,14 +57,14 @@ def test_blanks_vote_only_when_they_are_not_ignored():
     assert outcome(vote(cast, VoteRule(ignore_blank=True))) == ("5", "a")
     verdict = vote(cast, VoteRule(ignore_blank=False))
     assert (verdict.is_blank, outcome(verdict), verdict.winner) == (True, ("", ""), 0)
-    assert outcome(vote(cast, VoteRule("first_non_blank", ignore_blank=False))) == ("5", "a")
+    assert outcome(vote(cast, VoteRule(strategy="first_non_blank", ignore_blank=False))) == ("5", "a")
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "first_non_blank"])
 def test_a_tie_goes_to_the_earliest_member_or_to_a_blank(strategy):
     cast = ballots(("7", "a"), ("5", "a"), ("5", "a"), ("7", "a"))
-    assert outcome(vote(cast, VoteRule(strategy))) == ("7", "a")
-    verdict = vote(cast, VoteRule(strategy, tiebreak="blank"))
+    assert outcome(vote(cast, VoteRule(strategy=strategy))) == ("7", "a")
+    verdict = vote(cast, VoteRule(strategy=strategy, tiebreak="blank"))
     assert (verdict.is_blank, verdict.ref_ids, verdict.winner) == (True, (), None)
 
 
@@ -99,10 +99,10 @@ def test_agreement_without_weights_is_named():
 
 
 def test_compat_compares_strings_and_knows_no_other_tie_than_all_different():
-    rule = VoteRule("union", ignore_blank=False, compat="kohakurag")
+    rule = VoteRule(strategy="union", ignore_blank=False, compat="kohakurag")
     cast = ballots(("5.0", "a"), ("5", "b"), ("5", "c"), ("5.0", "a"), ("N/A", ""))
     assert outcome(vote(cast, rule)) == ("5.0", "a")
-    blank = VoteRule("union", ignore_blank=False, compat="kohakurag", tiebreak="blank")
+    blank = VoteRule(strategy="union", ignore_blank=False, compat="kohakurag", tiebreak="blank")
     assert outcome(vote(cast, blank)) == ("5.0", "a")
     assert vote(cast[:2], blank).is_blank
     assert outcome(vote(ballots(("N/A", "z"), ("N/A", "y")), rule)) == ("N/A", "yz")

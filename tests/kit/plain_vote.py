@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kohaku_ray.ensemble.vote import Ballot, Group, Verdict, VoteRule
+from kohaku_ray.ensemble.vote import AnswerGroup, Ballot, Verdict, VoteRule
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_abstention, is_blank
 
@@ -45,12 +45,12 @@ class _Count:
         first: dict[str, int] = {}
         return [-1 if not value else first.setdefault(value.strip(), len(first)) for value in values]
 
-    def _groups(self) -> tuple[Group, ...]:
+    def _groups(self) -> tuple[AnswerGroup, ...]:
         members: dict[int, list[int]] = {}
         for member, group in enumerate(self.group_of):
             members.setdefault(group, []).append(member)
         return tuple(
-            Group("" if group < 0 else self._spelling(of), tuple(of), self._weigh(of), group < 0)
+            AnswerGroup("" if group < 0 else self._spelling(of), tuple(of), self._weigh(of), group < 0)
             for group, of in members.items()
         )
 

@@ -92,7 +92,7 @@ def test_compat_is_the_published_vote_on_real_runs(data_path, mode, tiebreak, n_
     for path in paths:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             tables.append({row["id"]: row for row in csv.DictReader(handle)})
-    result = run_vote(paths, VoteRule(mode, ignore_blank=False, tiebreak=tiebreak, compat="kohakurag"))
+    result = run_vote(paths, VoteRule(strategy=mode, ignore_blank=False, tiebreak=tiebreak, compat="kohakurag"))
     assert len(result.rows) == 41
     for row in result.rows:
         value, refs = published_vote(tables, row.question_id, mode, tiebreak)

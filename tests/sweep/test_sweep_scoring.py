@@ -3,7 +3,7 @@
 import pytest
 
 from kohaku_ray.config import Config
-from kohaku_ray.ensemble.rule import VoteRule
+from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.evaluation.metrics import Metric, Part, find_metric
 from kohaku_ray.evaluation.submissions import read_submission, write_submission
 from kohaku_ray.run.vote_files import run_vote

@@ -27,7 +27,6 @@ from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import adapted
 from kohaku_ray.config.load import expand, merge, parse_file
 from kohaku_ray.config.plain import leaves, unset_variables, value_at
-from kohaku_ray.config.sections import EnsembleConfig
 from kohaku_ray.engine.jobs.again import (
     Models,
     Recorded,
@@ -38,6 +37,7 @@ from kohaku_ray.engine.jobs.again import (
     open_recorded,
 )
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
+from kohaku_ray.ensemble.settings import EnsembleConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import read_submission

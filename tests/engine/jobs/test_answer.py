@@ -21,7 +21,6 @@ from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.identity import finished_before
 from kohaku_ray.sample import path as sample_path
@@ -61,7 +60,7 @@ def test_each_row_is_the_vote_of_its_members(sample_run):
         ballots = [
             Ballot(a["answer_value"], tuple(a["ref_ids"]), a["is_blank"], a["answer"], a["answer_unit"]) for a in mine
         ]
-        verdict = vote(ballots, rule_of(config.ensemble.vote), row["asked_unit"])
+        verdict = vote(ballots, config.ensemble.vote, row["asked_unit"])
         assert (row["answer_value"], row["ref_ids"]) == (verdict.answer_value, list(verdict.ref_ids))
         assert row["is_blank"] == verdict.is_blank
 
