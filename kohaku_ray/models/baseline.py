@@ -83,10 +83,14 @@ class Baseline(ABC):
         """Nothing is open."""
 
 
+DUMMY_TEXT = "[dummy text of the offline stand-in]"
+"""A text that no model wrote, in replies and in the prompts that are made of them."""
+
+
 class Dummy(Baseline):
     """Stands in for models of a system that declares nothing offline: every role gets the schema's least value."""
 
-    name, version, needs = "dummy", 1, {}
+    name, version, needs = "dummy", 2, {}
 
     def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
         """Never asked: it knows no role."""
@@ -94,7 +98,7 @@ class Dummy(Baseline):
 
 
 def least_value(schema: Mapping[str, Any], defs: Mapping[str, Any] | None = None) -> Any:
-    """Make a small value that a JSON schema allows; texts say "dummy" (patterns and ``allOf`` are not followed)."""
+    """Make a small value that a JSON schema allows; texts are `DUMMY_TEXT` (no pattern, no ``allOf``)."""
     defs = schema.get("$defs", {}) if defs is None else defs
     if "$ref" in schema:
         return least_value(defs[schema["$ref"].rpartition("/")[2]], defs)
@@ -114,7 +118,7 @@ def least_value(schema: Mapping[str, Any], defs: Mapping[str, Any] | None = None
         low = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
         return min(low, schema.get("maximum", low))
     if kind == "string":
-        return "dummy".ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
+        return DUMMY_TEXT.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
     return False if kind == "boolean" else None
 
 

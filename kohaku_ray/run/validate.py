@@ -17,6 +17,7 @@ import jsonschema
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import ChatDeployment, ExtractiveConfig, OpenAIConfig, VllmConfig
 from kohaku_ray.documents.content import default_doc_id
+from kohaku_ray.documents.formats import TEXT, suffix
 from kohaku_ray.documents.rows import HUB, ROW_SUFFIXES, suffix_of
 from kohaku_ray.errors import (
     DataError,
@@ -59,6 +60,7 @@ from kohaku_ray.run.sources import (
     check_images,
     check_places,
     describe_passed_over,
+    document_format,
     find_sources,
     first_of,
     questions_of,
@@ -127,8 +129,10 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         found.lines.append(f"metadata: {pluralize(len(metadata), 'row')}{said}")
     questions = found.of(questions_of, config)
     surely = index is not None or not any(suffix_of(one) in _NAMED_INSIDE for one in files or [])
-    if index is None and any(one.startswith(HUB) or suffix_of(one) in ROW_SUFFIXES for one in files or []):
-        known = set()  # rows are documents: only parsing would tell
+    form = document_format(config)
+    many = {*(f".{name}" for name in ROW_SUFFIXES), *(form.suffixes if form is not TEXT else ())}
+    if index is None and any(suffix(file) in many for file in files or []):
+        known = set()  # a file may hold many documents: only parsing would tell
     gold = found.of(_gold, config, known, surely, found)
     if questions is not None:
         silent = [question.question_id for question in questions if not question.text]

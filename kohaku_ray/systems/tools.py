@@ -39,7 +39,7 @@ class Tools(Protocol):
         """Return the longest prompts and replies of a role."""
         ...
 
-    async def once(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
+    async def shared_by_members(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
         """Make something that does not depend on the member, without a chat: members with equal models share it.
 
         ``key`` is its name, unique for the question.

@@ -180,7 +180,9 @@ def test_a_role_of_ones_own_gets_a_reply_that_is_true_to_its_schema(schema):
     jsonschema.validate(json.loads(chat(variables, schema=schema).text), schema)
     request = ChatRequest("dummy", (("user", "x"),), 0.7, 1.0, 9, 1, schema=schema, variables=variables)
     jsonschema.validate(json.loads(asyncio.run(Dummy().chat(request)).text), schema)
-    assert json.loads(chat(variables).text) == "dummy"
+    assert json.loads(chat(variables).text) == "[dummy text of the offline stand-in]"
+    short = {"type": "string", "maxLength": 6}
+    assert json.loads(chat(variables, schema=short).text) == "[dummy"
 
 
 @given(

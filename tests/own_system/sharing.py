@@ -31,7 +31,7 @@ async def answer(evidence, tools, settings):
         prompt = tools.prompts.render("answer", {**asked(evidence.question), "snippets": snippets})
         return Shown(prompt, tuple(replace(row, step="shown") for row in evidence.trace))
 
-    shown = await tools.once("shown", make)
+    shown = await tools.shared_by_members("shown", make)
     reply = await tools.chat(shown.prompt)
     if tools.member == settings.failing_member:
         raise ValueError(f"{evidence.question.question_id} has no unit")

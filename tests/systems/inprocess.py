@@ -58,7 +58,7 @@ class InProcessTools:
     def limits(self, role="answer") -> Limits:
         return Limits(self.max_tokens or self.system.roles[role].max_tokens, self.window_tokens)
 
-    async def once(self, key, make):
+    async def shared_by_members(self, key, make):
         return await make()
 
     async def chat(self, prompt, *, schema=None, attempt=0, role="answer", max_tokens=None) -> Reply:

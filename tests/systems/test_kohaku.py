@@ -310,7 +310,7 @@ def test_members_that_replan_differently_do_not_share_what_the_model_is_shown():
     config, shared = settings(queries=2, top_k=2, max_retries=1, replan=True), {}
 
     class Sharing(InProcessTools):
-        async def once(self, key, make):
+        async def shared_by_members(self, key, make):
             shared.setdefault(key, asyncio.ensure_future(make()))
             return await shared[key]
 

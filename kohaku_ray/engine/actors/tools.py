@@ -70,14 +70,14 @@ class EngineTools:
     again: bool = False  # whether to ask recorded calls again
     calls: list[Call] = field(default_factory=list)  # those that were answered
     n_no_reply: int = 0  # model calls that got none; the next start makes them again
-    shared: Shared = field(default_factory=dict)  # what ``once`` made
+    shared: Shared = field(default_factory=dict)  # what ``shared_by_members`` made
 
     @property
     def prompts(self) -> Prompts:
         """See ``Tools``."""
         return self.context.prompts
 
-    async def once(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
+    async def shared_by_members(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
         """See ``Tools``."""
         models = self.context.models[self.member].items()
         counts = tuple(

@@ -187,7 +187,7 @@ class Attempt:
             passages = terms_of((part.doc_id, part.text) for part in cited)
             return Shown(context, trace, prompt, schema, passages=passages)
 
-        return await self.tools.once(("shown", self.attempt, depth, self.evidence.queries), make)
+        return await self.tools.shared_by_members(("shown", self.attempt, depth, self.evidence.queries), make)
 
     async def _chat(self, shown: Shown, replies: list[Reply]) -> None:
         """Ask for the answer, and add the replies; without a document to cite, no call is made.

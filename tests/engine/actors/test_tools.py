@@ -121,7 +121,9 @@ def made_by(tools, keys=("key",)):
         return object()
 
     async def run():
-        return await asyncio.gather(*(one.once(key, lambda key=key: make_at(key)) for key in keys for one in tools))
+        return await asyncio.gather(
+            *(one.shared_by_members(key, lambda key=key: make_at(key)) for key in keys for one in tools)
+        )
 
     return asyncio.run(run()), made
 
@@ -152,6 +154,6 @@ def test_an_error_reaches_every_member(members):
         raise ValueError("no context")
 
     async def run():
-        return await asyncio.gather(*(one.once("key", fail) for one in members()), return_exceptions=True)
+        return await asyncio.gather(*(one.shared_by_members("key", fail) for one in members()), return_exceptions=True)
 
     assert [str(one) for one in asyncio.run(run())] == ["no context"] * 3
