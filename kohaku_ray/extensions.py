@@ -34,6 +34,8 @@ BUILT_IN: Mapping[ExtensionKind, Mapping[str, str]] = {
         "label": "kohaku_ray.systems.narrative.label:LABEL",
         "citations": "kohaku_ray.evaluation.references:CITATIONS",
         "retrieval": "kohaku_ray.evaluation.references:RETRIEVAL",
+        "passages": "kohaku_ray.evaluation.passages:PASSAGES",
+        "context_value": "kohaku_ray.evaluation.passages:CONTEXT_VALUE",
     },
     "formats": {
         "auto": "kohaku_ray.documents.formats:AUTO",

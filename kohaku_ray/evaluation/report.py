@@ -116,7 +116,7 @@ def run_score(
     records = []
     for submission, report in zip(submissions, reports, strict=True):
         for metric, (label, part) in product(found, parts.items()):
-            score = metric.aggregate(metric.score(part, submission))
+            score = metric.aggregate(metric.score(scored_rows(part, [metric]), submission))
             record: dict[str, Any] = {"file": submission.path, "metric": metric.name, "score": score.score}
             record |= {**score.parts, "n": score.n, "missing": score.missing}
             if by is not None:

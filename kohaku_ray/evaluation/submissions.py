@@ -53,6 +53,7 @@ class SubmissionRow:
         supporting_materials: Text or titles that support the answer.
         refs_raw: The ref_id cell as read, which is what is scored; empty in a row that was not read from a file.
         columns: Every cell of the row as it was read, extra columns too.
+        path: File it was read from; metrics of what a model was shown look beside it.
     """
 
     question_id: str
@@ -66,6 +67,7 @@ class SubmissionRow:
     explanation: str = ""
     refs_raw: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +212,13 @@ def _submission(name: str, header: tuple[str, ...], lines: list[list[str]]) -> S
         elif question_id in rows:
             doubled.append(question_id)
         else:
-            rows[question_id] = _row(question_id, cells)
+            rows[question_id] = _row(question_id, cells, name)
             if len(line) != len(header):
                 ragged.append(question_id)
     return Submission(name, header, rows, tuple(doubled), n_without_id, tuple(ragged))
 
 
-def _row(question_id: str, cells: dict[str, str]) -> SubmissionRow:
+def _row(question_id: str, cells: dict[str, str], path: str) -> SubmissionRow:
     refs_raw = cells.get("ref_id", "")
     urls = cells.get("ref_url", "").strip()
     url_items = split_list(urls) or ((urls,) if urls else ())
@@ -232,6 +234,7 @@ def _row(question_id: str, cells: dict[str, str]) -> SubmissionRow:
         explanation=cells.get("explanation", ""),
         refs_raw=refs_raw,
         columns=cells,
+        path=path,
     )
 
 
