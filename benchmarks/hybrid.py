@@ -24,14 +24,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from kohaku_ray.answering.local_index import LocalIndex
+from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.tools import EngineTools, RunContext
-from kohaku_ray.engine.ledger.segments import Entry
-from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.evaluation.references import citation_scores, gold_refs, recall_at_k, stage_recall
 from kohaku_ray.evaluation.submissions import SubmissionRow, mend_refs, read_refs
 from kohaku_ray.index.assemble import texts_to_encode
@@ -44,6 +42,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.run.indexes import chunks_of, index_settings, make_encoder
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import document_format, resolve
+from kohaku_ray.run.segments import Entry, LedgerReply
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.stages import STAGES, HybridEvidence
 from kohaku_ray.systems.questions import read_questions
@@ -60,9 +59,9 @@ class OfflineLedger:
     def __post_init__(self) -> None:
         self.backend = self.config.declaration.offline(0.35, 131072)
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
         """Answer a request as the ledger would."""
-        return Asked(Entry(await self.backend.chat(request), request.model, 0.0), "made", "")
+        return LedgerReply(Entry(await self.backend.chat(request), request.model, 0.0), "made", "")
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ async def answered(config: Config, index: LocalIndex, asked: Sequence[tuple[Ques
     context = RunContext(config, OfflineLedger(config), (models,), system.prompts())
 
     async def one(question: Question, gold: frozenset[str]) -> Result:
-        tools = EngineTools(index, context, question.question_id, 0)
+        tools = MemberTools(index, context, question.question_id, 0)
         evidence = await system.prepare(question, tools, config.settings)
         return Result(gold, evidence, await system.answer(evidence, tools, config.settings))
 

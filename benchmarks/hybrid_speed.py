@@ -37,11 +37,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a Ray actor
 import numpy as np
 import pyarrow as pa
 
+from kohaku_ray.answering.local_index import LocalIndex
+from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.sentences import Sentence
-from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_shard, publish_shards
@@ -125,11 +125,10 @@ class Scripted:
 
     async def ask(self, request: Any, application: str, again: bool = False) -> Any:
         """Expand a question."""
-        from kohaku_ray.engine.ledger.segments import Entry
-        from kohaku_ray.engine.ledger.shard import Asked
+        from kohaku_ray.run.segments import Entry, LedgerReply
 
         question = request.messages[-1][1].split("Question : ")[1].split("\n")[0]
-        return Asked(Entry(Reply(json.dumps(sub_queries(question))), request.model, 0.0), "made", "")
+        return LedgerReply(Entry(Reply(json.dumps(sub_queries(question))), request.model, 0.0), "made", "")
 
 
 def sub_queries(question: str) -> list[str]:
@@ -202,7 +201,7 @@ def tools_of(config: Config, index: LocalIndex) -> Any:
     """Make the tools of a question."""
     models = (models_of(config, defaultdict(str), 0),)
     context = RunContext(config, Scripted(), models, config.declaration.prompts(), {"ranker": "ranker"})  # type: ignore[arg-type]
-    return lambda question: EngineTools(index, context, question.question_id, 0)
+    return lambda question: MemberTools(index, context, question.question_id, 0)
 
 
 async def per_stage(config: Config, index: LocalIndex, questions: Sequence[Question], clock: Clock) -> None:

@@ -3,7 +3,7 @@
     python benchmarks/replay.py [--calls 4000] [--context-chars 32000] [--members 9]
     python benchmarks/replay.py --run    # a whole recorded run: CPU per question, by process and by part
 
-Blocks of questions call `EngineTools`, as members do: seed, key, lookup in the shard's actor, reply, usage row. CPU of
+Blocks of questions call `MemberTools`, as members do: seed, key, lookup in the shard's actor, reply, usage row. CPU of
 this process and of the shard's counts, all threads. The peer in the same run, in turns: the same keys hashed and looked
 up in a dict of this process, the lower bound of any engine.
 """
@@ -21,17 +21,17 @@ from statistics import median
 import psutil
 from replay_run import replay
 
+from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.models.request import request_key, seed_for
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Question, Reply
 from kohaku_ray.retrieval.context import Context, Snippet
 from kohaku_ray.run.models import chat_request, models_of
+from kohaku_ray.run.segments import Entry, SegmentStore
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
 
 WANTED_MS = 0.35
@@ -90,7 +90,7 @@ async def ask_all(run: RunContext, asked: Sequence[Prompt], members: int) -> int
         # One copy per block, as a member's process unpickles one with every block.
         block = RunContext(run.config, Ledger(run.ledger._shards), run.models, run.prompts)
         tools = [
-            (EngineTools(None, block, f"q{at}", member), asked[at])  # type: ignore[arg-type]
+            (MemberTools(None, block, f"q{at}", member), asked[at])  # type: ignore[arg-type]
             for at in range(start, min(start + BLOCK, len(asked)))
             for member in range(members)
         ]

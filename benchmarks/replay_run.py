@@ -22,22 +22,21 @@ from unittest.mock import patch
 
 import psutil
 
+from kohaku_ray.answering import votes
+from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
+from kohaku_ray.answering.local_index import LocalIndex
+from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.pool import ActorPool
-from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.models.request import request_key
-from kohaku_ray.run import block
-from kohaku_ray.run.block import Answered, Prepared
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import questions_of, resolve
 from kohaku_ray.settings import resolve_paths
+from kohaku_ray.run.segments import LedgerReply, SegmentStore
 
 N_QUESTIONS, N_MEMBERS = 282, 5
 WANTED_MS = 12
@@ -56,11 +55,11 @@ PARTS = {
     "kohaku_ray.systems.kohaku.answer.rank": "rank",
     "kohaku_ray.systems.kohaku.answer.assemble": "assemble context",
     "kohaku_ray.models.prompts.Prompts.render": "render prompts",
-    "kohaku_ray.engine.actors.tools.chat_request": "build requests",
+    "kohaku_ray.answering.tools.chat_request": "build requests",
     "kohaku_ray.index.nodes.NodeTable.neighbourhood": "fetch nodes",
     "kohaku_ray.models.request.request_key": "hash",
     "kohaku_ray.systems.kohaku.answer.parse_answer": "parse",
-    "kohaku_ray.run.block.vote_block": "vote and rows",
+    "kohaku_ray.answering.votes.vote_block": "vote and rows",
 }
 
 
@@ -122,16 +121,16 @@ class Clock:
         return run
 
 
-class Recorded:
+class Recording:
     """A ledger's replies in this process."""
 
     def __init__(self, path: str) -> None:
         self._entries = SegmentStore(path).load(lambda _: True).entries
 
-    async def ask(self, request: Any, application: str, again: bool = False) -> Asked:
+    async def ask(self, request: Any, application: str, again: bool = False) -> LedgerReply:
         """See ``Ledger``."""
         key = request_key(request)
-        return Asked(self._entries[key], "ledger", key)
+        return LedgerReply(self._entries[key], "ledger", key)
 
 
 def by_part(config: Config) -> tuple[Counter[str], float]:
@@ -139,20 +138,22 @@ def by_part(config: Config) -> tuple[Counter[str], float]:
     system = config.declaration
     applications = dict.fromkeys(config.deployments, "")
     models = tuple(models_of(config, applications, member) for member in range(N_MEMBERS))
-    context = RunContext(config, Recorded(config.ledger.path), models, system.prompts(config.prompts), applications)  # type: ignore[arg-type]
+    context = RunContext(config, Recording(config.ledger.path), models, system.prompts(config.prompts), applications)
     questions, clock = questions_of(config), Clock()
     index = LocalIndex.open(config)
     index.encoder.encode_queries(["warm up"])  # loading the encoder is no question's cost
 
     async def answer_all() -> None:
         for question in questions:
-            tools = EngineTools(index, context, question.question_id, 0)
+            tools = MemberTools(index, context, question.question_id, 0)
             evidence = await system.prepare(question, tools, config.settings)
             answers = []
             for member in range(N_MEMBERS):
-                tools = EngineTools(index, context, question.question_id, member)
-                answers.append([Answered(await system.answer(evidence, tools, config.settings), tuple(tools.calls))])
-            block.vote_block(config, 1, [Prepared(question, evidence, None)], *answers)
+                tools = MemberTools(index, context, question.question_id, member)
+                answers.append(
+                    [MemberAnswer(await system.answer(evidence, tools, config.settings), tuple(tools.calls))]
+                )
+            votes.vote_block(config, 1, [PreparedQuestion(question, evidence, None)], *answers)
 
     with ExitStack() as patches:
         for target, name in PARTS.items():

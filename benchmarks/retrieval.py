@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.index.terms import stop_words
 from kohaku_ray.records import Question

@@ -381,7 +381,7 @@ def validate(arguments: argparse.Namespace) -> Outcome:
         print_result(as_yaml(config))
     found = validate(config, deep=arguments.deep)
     if arguments.deep and is_finished(config.run) and is_directory(config.ledger.path):
-        from kohaku_ray.engine.ledger.segments import ledger_damage
+        from kohaku_ray.run.segments import ledger_damage
 
         made = RunDirectory(config.run).read_table("usage", ["key"])["key"].unique().to_pylist()
         found.problems += ledger_damage(config.ledger.path, made)
@@ -420,7 +420,7 @@ def show(arguments: argparse.Namespace) -> Outcome:
     rows = question_rows(arguments.run, arguments.question_id)
     [told["vote"]] = rows.pop("votes")
     if arguments.prompt:
-        from kohaku_ray.engine.jobs.again import sent_prompts
+        from kohaku_ray.answering.replay import sent_prompts
 
         told["prompts"] = sent_prompts(arguments.run, arguments.question_id)
         print_result(describe_prompts(told["prompts"]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from kohaku_ray.run.models import Call
+from kohaku_ray.run.models import Call, FailedCall
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Bounds of the histograms' buckets."""
@@ -42,8 +42,11 @@ METRICS = {
 """Every metric by name; Ray puts ``ray_`` before it."""
 
 
-def count_call(call: Call) -> None:
-    """Count a model call that got a reply; the tokens and seconds of a recorded reply were counted when it was made."""
+def count_call(call: Call | FailedCall) -> None:
+    """Count a model call; the tokens and seconds of a recorded reply were counted when it was made."""
+    if isinstance(call, FailedCall):
+        add("kohaku_ray_call_errors_total", 1, deployment=call.deployment, role=call.role, error=call.error)
+        return
     add("kohaku_ray_calls_total", 1, deployment=call.deployment, role=call.role, source=call.source)
     if call.source == "made":
         add("kohaku_ray_prompt_tokens_total", call.prompt_tokens, deployment=call.deployment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import ChatDeployment, PriceConfig
@@ -12,9 +12,7 @@ from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import ChatRequest, seed_for
 from kohaku_ray.records import Reply
 from kohaku_ray.run.deployments import model_identity, window_of
-
-Source = Literal["ledger", "joined", "made"]
-"""Source of a reply: recorded before; in flight: asked by another run or member; or a call of this run."""
+from kohaku_ray.run.segments import ReplySource
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Call:
     key: str
     role: str
     attempt: int
-    source: Source
+    source: ReplySource
     deployment: str
     replica: str
     prompt_tokens: int
@@ -85,6 +83,15 @@ class Call:
     def is_shortened(self) -> bool:
         """Whether the server says that it read less than it was sent."""
         return 0 < self.prompt_tokens < self.least_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """A model call that got no reply; ``error`` is the error's class."""
+
+    deployment: str
+    role: str
+    error: str
 
 
 def models_of(config: Config, applications: Mapping[str, str], member: int) -> dict[str, Model]:

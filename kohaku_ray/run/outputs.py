@@ -16,7 +16,6 @@ from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_
 from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.block import best_quotes, vote_again
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.sources import read_metadata, resolve
 from kohaku_ray.run.tables import Parts, Tables, grouped
@@ -84,8 +83,6 @@ Row = Mapping[str, Any]
 
 def write_run(config: Config, directory: RunDirectory, parts: Parts) -> None:
     """Write a run's tables and all other files of its answers."""
-    if config.ensemble.vote.weights == "agreement":
-        vote_again(config, parts)
     directory.write_tables(parts)
     write_outputs(config, directory, parts)
 
@@ -152,6 +149,17 @@ def _submission_rows(
         cited = citing_row(row["question_id"], row["question"], voted, refs, documents, " | ".join(materials))
         own = {name: write(row, members.get(row["question_id"], [])) for name, write in system.extra_columns.items()}
         yield replace(cited, columns=own) if own else cited
+
+
+def best_quotes(trace: pa.Table, system: System, n_chars: int = 400) -> dict[tuple[str, str], str]:
+    """Return the first text per question and document, from the step that supports citations."""
+    import polars as pl
+
+    steps = pl.DataFrame(trace.select(["question_id", "doc_id", "text", "step"])).filter(pl.col("doc_id").is_not_null())
+    if system.quote_step:
+        steps = steps.filter(step=system.quote_step)
+    first = steps.unique(["question_id", "doc_id"], keep="first", maintain_order=True)
+    return {(question, doc): " ".join(text.split())[:n_chars] for question, doc, text, _ in first.iter_rows()}
 
 
 def _rows_of(table: pa.Table) -> list[dict[str, Any]]:

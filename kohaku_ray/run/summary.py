@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 def sources_said(calls: Mapping[str, int]) -> str:
-    """Say how many model calls were made, and how many replies came from elsewhere (see ``run.models.Source``)."""
+    """Say how many model calls were made, and how many replies came from elsewhere (see ``ReplySource``)."""
     made, recorded, joined = (calls.get(source, 0) for source in ("made", "ledger", "joined"))
     return f"{made:,} made, {recorded:,} from the ledger, {joined:,} sharing the reply of an equal call under way"
 
@@ -34,7 +34,7 @@ class AnswerSummary:
         n_unanswered: Model calls that got no reply; the next start makes them again.
         n_questions_in_error: Questions all of whose members carry an error.
         n_answers: Member answers asked for: fewer than members × questions if votes were settled early.
-        n_calls: Model calls asked for, by source (see ``run.models.Source``).
+        n_calls: Model calls asked for, by source (see ``run.segments.ReplySource``).
         errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
         flags: Number of answers with each of ``records.FLAGS``.
         adapted: Number of calls by what their server was asked otherwise, as it refuses what was asked.

@@ -123,15 +123,17 @@ ROW_GROUP_BYTES = 64 * 2**20
 class Parts:
     """The tables of a run's blocks, in the questions' order; they can be read again."""
 
-    def __init__(self, blocks: Sequence[Any], get: Callable[[Any], Tables]) -> None:
+    def __init__(
+        self, blocks: Sequence[Any], get: Callable[[Any], Tables], votes: Sequence[pa.Table] | None = None
+    ) -> None:
         """Name the blocks.
 
         Args:
             blocks: One value per block.
             get: Fetches the tables of one of them.
+            votes: One table per block, instead of the blocks' own.
         """
-        self._blocks, self._get = blocks, get
-        self._votes: Sequence[pa.Table] | None = None
+        self._blocks, self._get, self._votes = blocks, get, votes
 
     def __iter__(self) -> Iterator[Tables]:
         for number, block in enumerate(self._blocks):
@@ -141,10 +143,6 @@ class Parts:
     def table(self, name: str) -> Iterator[pa.Table]:
         """Fetch one table of each block in turn."""
         return (tables[name] for tables in self)
-
-    def replace_votes(self, votes: Iterable[pa.Table]) -> None:
-        """Hold these votes, one table per block, instead of the blocks' own."""
-        self._votes = list(votes)
 
 
 def write_parquet(file: str, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:

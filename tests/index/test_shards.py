@@ -17,7 +17,7 @@ from index.small_index import FakeEncoder, index_documents, make_documents, term
 from kit.properties import scaled
 from rank_bm25 import BM25Okapi
 
-from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable

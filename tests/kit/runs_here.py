@@ -9,10 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from index.small_index import index_documents
 
+from kohaku_ray.answering.replay import RecordedEncoders, make_again, models_by_member, open_recorded
 from kohaku_ray.config import Config
-from kohaku_ray.engine.jobs.again import Recorded, make_again, models_by_member, open_recorded
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run.deployments import make_backend
@@ -21,6 +19,8 @@ from kohaku_ray.run.documents import parse_collection
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import index_settings, make_query_encoder, open_index, views_of
 from kohaku_ray.settings import resolve_paths
+from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
+from kohaku_ray.run.sources import resolve_paths
 
 Chat = Callable[[ChatRequest], Awaitable[Reply]]
 
@@ -39,7 +39,7 @@ class _Calling:
         self.path, self.chats, self.places = path, chats, asyncio.Semaphore(at_once)
         self.entries = dict(SegmentStore(path).load(lambda _: True).entries)
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
         key = request_key(request)
         if key not in self.entries:
             async with self.places:
@@ -47,7 +47,7 @@ class _Calling:
                 reply = await self.chats[application](request)
             self.entries[key] = Entry(reply, request.model, time.perf_counter() - began)
             SegmentStore(self.path).write([(key, self.entries[key])])
-        return Asked(self.entries[key], "made", key)
+        return LedgerReply(self.entries[key], "made", key)
 
 
 def run_here(config: Config, chat: Chat | None = None, at_once: int = 64) -> str:
@@ -57,7 +57,7 @@ def run_here(config: Config, chat: Chat | None = None, at_once: int = 64) -> str
     os.makedirs(config.run, exist_ok=True)
     chats = {name: chat or make_backend(one).chat for name, one in config.used_deployments.items()}
     ledger = _Calling(config.ledger.path, chats, at_once)
-    began, recorded = time.perf_counter(), Recorded()
+    began, recorded = time.perf_counter(), RecordedEncoders()
     directory.begin(config)
     summary = make_again(config, models_by_member(config), ledger, recorded, open_recorded(config, index, recorded))
     summary.wall_s = time.perf_counter() - began

@@ -17,12 +17,11 @@ import pytest
 import yaml
 from kit.runs_here import index_here, run_here
 
+from kohaku_ray.answering import replay
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.jobs import again
 from kohaku_ray.engine.jobs import bundle as job
 from kohaku_ray.engine.jobs.bundle import Source, find_source, make_bundle, replay_bundle
-from kohaku_ray.engine.ledger.segments import Loaded, SegmentStore
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts
@@ -32,6 +31,7 @@ from kohaku_ray.records import Reply, digest
 from kohaku_ray.run import bundle
 from kohaku_ray.run.bundle import MANIFEST, compare_outputs
 from kohaku_ray.run.directory import facts_checksum
+from kohaku_ray.run.segments import Loaded, SegmentStore
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.storage import checksum
@@ -145,7 +145,7 @@ def test_a_replay_gives_every_table_again(home, tmp_path, with_index, monkeypatc
     path = str(tmp_path / "one.zip")
     made = make_bundle(find_source(f"{home}/run"), path, with_index=with_index)
     assert made.n_replies > 6
-    monkeypatch.setattr(again, "make_query_encoder", None)  # no encoder is loaded
+    monkeypatch.setattr(replay, "make_query_encoder", None)  # no encoder is loaded
     monkeypatch.setenv("OPENAI_API_KEY", "")
     if with_index:
         files = {name for name in files_in(path) if name.startswith("indexes/")}
@@ -402,7 +402,7 @@ def test_what_cannot_be_replayed_is_not_bundled(home, make, tmp_path, monkeypatc
     monkeypatch.delenv("KOHAKU_MODEL")
     with pytest.raises(ConfigError, match="was made with KOHAKU_MODEL in the environment: set what it was made with"):
         make_bundle(Source({"run": of_a_server}), out)
-    monkeypatch.setattr(again, "questions_of", lambda config: questions_of(config)[:2])
+    monkeypatch.setattr(replay, "questions_of", lambda config: questions_of(config)[:2])
     with pytest.raises(DataError, match=r"is not the same when it is made again .*votes: 1 of 3 rows"):
         make_bundle(Source({"run": f"{home}/run"}), out)
     monkeypatch.setattr(SegmentStore, "load", lambda self, mine: Loaded({}, ()))

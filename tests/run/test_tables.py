@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from run_files import answer, ballot, item, usage
 
+from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
+from kohaku_ray.answering.votes import vote_block, vote_by_agreement
 from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.pool import agreement_weights
 from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.run import tables as tables_module
-from kohaku_ray.run.block import Answered, Prepared, vote_again, vote_block
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.models import Call
 from kohaku_ray.run.outputs import write_outputs
@@ -101,11 +102,11 @@ def joined(blocks: list[Tables]) -> Tables:
 def test_a_vote_by_agreement_is_the_same_in_blocks_as_over_all(blocks, one_by_one):
     """Members 1 and 2 agree, member 0 never does: where all three differ, member 0 no longer wins as the first."""
     config = load_config("demo", ["ensemble.members=3", "ensemble.vote.weights=agreement"])
-    whole = Parts([joined(blocks)], dict)
-    for parts in (one_by_one, whole):
-        vote_again(config, parts)
-    again = pa.concat_tables(one_by_one.table("votes"))
-    assert again.equals(pa.concat_tables(whole.table("votes")))
+    votes = vote_by_agreement(config, one_by_one)
+    again = pa.concat_tables(votes)
+    assert [again] == vote_by_agreement(config, Parts([joined(blocks)], dict))
+    held = Parts(range(N_BLOCKS), blocks.__getitem__, votes)
+    assert pa.concat_tables(held.table("votes")).equals(again), "instead of the blocks' own"
     assert not again.equals(joined(blocks)["votes"])
     assert set(again["answer_value"].to_pylist()) == {"2"}
     of_members = agreement_weights(np.array([[0, 1, 1 + (n % 3 == 0)] for n in range(N_BLOCKS * PER_BLOCK)]))
@@ -125,11 +126,11 @@ class Steps:
 def test_a_step_that_failed_is_counted_and_its_members_own(scope):
     config = load_config("demo", ["ensemble.members=3", f"ensemble.scope={scope}", "kohaku.replan=true"])
     question = Question("q", "How many?")
-    planned = Prepared(question, Steps((TraceRow("plan", text="How many?", error="no plan"),)), None)
+    planned = PreparedQuestion(question, Steps((TraceRow("plan", text="How many?", error="no plan"),)), None)
     failed, context = TraceRow("plan", error="no second plan", attempt=1), TraceRow("context", text="A few.", attempt=1)
     read = Prediction(answer_value="1", is_blank=False, attempt=1)
-    answers = [Answered(Answer(read, (failed, context))), Answered(Answer(read, (failed, context)))]
-    broken = Answered(Answer(Prediction(error="HTTP 500"), (TraceRow("context", error="HTTP 500"),)))
+    answers = [MemberAnswer(Answer(read, (failed, context))), MemberAnswer(Answer(read, (failed, context)))]
+    broken = MemberAnswer(Answer(Prediction(error="HTTP 500"), (TraceRow("context", error="HTTP 500"),)))
     prepared = [[planned]] * (1 if scope == "answer" else 3)
     result, tables = vote_block(config, len(prepared), *prepared, *([one] for one in (*answers, broken)))
     assert result.errors == {"no plan": len(prepared), "no second plan": 2, "HTTP 500": 1}
@@ -158,8 +159,8 @@ def test_what_a_server_refused_or_cut_is_said_of_the_run_and_of_the_answer():
         (call_of(0, 9000), call_of(9100, 9000)),  # a server that does not say, and one that read all
         (call_of(10, 11, deployment="big"),),
     ]
-    prepared = [[Prepared(question, Steps(()), None)]]
-    result, tables = vote_block(config, 1, *prepared, *([Answered(read, some)] for some in calls))
+    prepared = [[PreparedQuestion(question, Steps(()), None)]]
+    result, tables = vote_block(config, 1, *prepared, *([MemberAnswer(read, some)] for some in calls))
     flags = [row["flags"] for row in tables["answers"].to_pylist()]
     assert flags == [["uncited", "shortened"], ["uncited", "shortened"], ["uncited"], ["uncited", "shortened"]]
     assert result.flags == {"uncited": 4, "shortened": 3}

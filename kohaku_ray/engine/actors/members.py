@@ -5,35 +5,64 @@ from __future__ import annotations
 import asyncio
 import functools
 import pickle
-import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
+import pyarrow as pa
 import ray
-from ray.exceptions import RayError
 
+from kohaku_ray.answering.batching import Method
+from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion, answer_block, prepare_block
+from kohaku_ray.answering.local_index import Depths, LocalIndex
+from kohaku_ray.answering.tools import RunContext, Shared
+from kohaku_ray.answering.votes import settle_block, vote_block, vote_by_agreement
 from kohaku_ray.config import Config
 from kohaku_ray.engine import metrics
-from kohaku_ray.engine.actors.index_access import Depths, IndexOperations, LocalIndex, RemoteIndex
-from kohaku_ray.engine.actors.tools import EngineTools, RunContext, Shared
 from kohaku_ray.engine.serving.handles import rank_pairs
-from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.index.gpu import missing
-from kohaku_ray.records import Prediction, Question, TraceRow
-from kohaku_ray.run.block import Answered, Prepared, settle_block, vote_block
+from kohaku_ray.records import Question
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.indexes import searched_views
 from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tables import SHARED, Parts, Tables
-from kohaku_ray.systems.base import Answer
-from kohaku_ray.values.read import clean_text
+from kohaku_ray.run.tables import Parts, Tables
 
-In = TypeVar("In")
-Out = TypeVar("Out")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Params = TypeVarTuple("Params")
+
+
+def _in_actor(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
+    """Run an operation of ``LocalIndex`` in the actor of a ``RemoteIndex``."""
+
+    @functools.wraps(method)
+    async def call(self: RemoteIndex, items: Sequence[Item], *params: *Params) -> list[Result]:
+        results: list[Result] = await self._retriever.run.remote(method.__name__, list(items), params)
+        return results
+
+    return call
+
+
+class RemoteIndex:
+    """An index that a retriever actor holds."""
+
+    def __init__(self, retriever: Any) -> None:
+        self._retriever = retriever
+
+    embed = _in_actor(LocalIndex.embed)
+    search = _in_actor(LocalIndex.search)
+    lexical = _in_actor(LocalIndex.lexical)
+    term_weights = _in_actor(LocalIndex.term_weights)
+    vectors = _in_actor(LocalIndex.vectors)
+    rank_pairs = _in_actor(LocalIndex.rank_pairs)
+    nodes = _in_actor(LocalIndex.nodes)
+
+    def run_alone(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
+        """See ``ShardOperations``."""
+        results: Awaitable[list[Any]] = self._retriever.run.remote(method, list(items), params, alone=True)
+        return results
 
 
 class Retriever:
@@ -61,18 +90,18 @@ class Retriever:
     async def run(self, method: str, items: list[Any], params: tuple[Any, ...], alone: bool = False) -> list[Any]:
         """Run a method of ``LocalIndex``, on this retriever's shard ``alone`` or on all."""
         if alone:
-            return await self._index.on_shard(method, items, params)
-        found: list[Any] = await getattr(self._index, method)(items, *params)
-        return found
+            return await self._index.run_alone(method, items, params)
+        results: list[Any] = await getattr(self._index, method)(items, *params)
+        return results
 
     async def prepare(
         self, context: RunContext, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
-    ) -> list[Prepared | None]:
-        """Prepare a block, all its questions at once; rows in their order, None for those that are settled."""
-        return await each(questions, settled, lambda question: prepare_one(self._index, context, question, member))
+    ) -> list[PreparedQuestion | None]:
+        """See ``prepare_block``."""
+        return await prepare_block(context, self._index, questions, member, settled)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """Count the items that the runs asked for and those that were computed: see ``Calls.counted``."""
+        """Count the items that the runs asked for and those that were computed: see ``BatchingObject.counted``."""
         return self._index.counted
 
     @functools.cached_property
@@ -91,8 +120,8 @@ class Member:
     ) -> list[SentAnswer | None]:
         """Answer a block as one member; see ``answer_block``.
 
-        ``refs`` are those of the run's context and of the prepared block, not their values: the tasks that have the
-        same ones fetch them once, and share what they make from them until the last of these tasks ends.
+        ``refs`` are those of the run's context and of the prepared block, not their values: tasks with the same ones
+        fetch them once, and share what they make from them until the last of these tasks ends.
         """
         block = self._blocks.get(refs)
         if block is None:
@@ -100,7 +129,7 @@ class Member:
         block.n_tasks += 1
         try:
             context, prepared = await block.fetched
-            rows = await answer_block(context, member, RemoteIndex(retriever), prepared, settled, block.shared)
+            rows = await answer_block(context, RemoteIndex(retriever), prepared, member, settled, block.shared)
             return [None if row is None else block.pack(row) for row in rows]
         finally:
             block.n_tasks -= 1
@@ -118,7 +147,7 @@ class SharedBlock:
         self.shared: Shared = {}
         self._pickled: dict[int, tuple[Any, bytes]] = {}
 
-    def pack(self, row: Answered) -> SentAnswer:
+    def pack(self, row: MemberAnswer) -> SentAnswer:
         """Make an answer ready to send; a trace that members share is pickled once."""
         trace = row.answer.trace
         if id(trace) not in self._pickled:
@@ -131,8 +160,12 @@ class SharedBlock:
 class SentAnswer:
     """A member's answer on its way to a voter, its trace apart and pickled."""
 
-    answered: Answered
+    answered: MemberAnswer
     trace: bytes
+
+    def unpack(self, read: Callable[[bytes], Any]) -> MemberAnswer:
+        """Return the answer with its trace, which ``read`` unpickles."""
+        return replace(self.answered, answer=replace(self.answered.answer, trace=read(self.trace)))
 
 
 class Voter:
@@ -144,10 +177,7 @@ class Voter:
     def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
         """See ``vote_block``; equal pickled traces are read once."""
         read = functools.cache(pickle.loads)
-        answered = [
-            [None if row is None else _with_trace(row.answered, read(row.trace)) for row in member]
-            for member in parts[n_prepared:]
-        ]
+        answered = [[None if row is None else row.unpack(read) for row in member] for member in parts[n_prepared:]]
         result, tables = vote_block(config, n_prepared, *parts[:n_prepared], *answered)
         n_in_error = result.n_questions_in_error
         metrics.add("kohaku_ray_questions_total", result.n_questions - n_in_error, outcome="answered")
@@ -159,85 +189,10 @@ class Voter:
         answered = [[None if row is None else row.answered for row in member] for member in sent]
         return settle_block(config, questions, *answered)
 
-    def finish(self, config: Config, run: str, blocks: Sequence[Any]) -> None:
+    def vote_by_agreement(self, config: Config, blocks: Sequence[Any]) -> list[pa.Table]:
+        """See ``vote_by_agreement``; ``blocks`` are the refs of a run's tables."""
+        return vote_by_agreement(config, Parts(blocks, ray.get))
+
+    def write(self, config: Config, run: str, blocks: Sequence[Any], votes: Sequence[pa.Table] | None) -> None:
         """Write a run's files from the refs of its blocks' tables in order, one block at a time; see ``write_run``."""
-        write_run(config, RunDirectory(run), Parts(blocks, ray.get))
-
-
-async def prepare_one(index: IndexOperations, context: RunContext, question: Question, member: int) -> Prepared:
-    """Prepare one question for a member, or for all that share its evidence."""
-    if not question.text.strip():
-        return Prepared(question, None, "the question is empty")
-    owner = SHARED if context.config.ensemble.scope == "answer" else member
-    again = (question.question_id, owner) in context.again
-    tools = EngineTools(index, context, question.question_id, member, again)
-    evidence, error = None, None
-    try:
-        evidence = await context.config.declaration.prepare(question, tools, context.config.settings)
-    except (DataError, ConfigError):
-        # The ledger, the index or the system is broken, not one question: the run must stop.
-        raise
-    except RayError:
-        # An actor that the run needs is lost, not one question: the run must stop.
-        raise
-    except Exception as failure:
-        error = _failure_text(context.config.declaration.name, failure)
-    return Prepared(question, evidence, error, tuple(tools.calls), tools.n_no_reply)
-
-
-async def answer_block(
-    context: RunContext,
-    member: int,
-    index: IndexOperations,
-    prepared: Sequence[Prepared | None],
-    settled: Sequence[bool] | None,
-    shared: Shared,
-) -> list[Answered | None]:
-    """Answer a block as one member, all its questions at once.
-
-    Members with the same evidence share what ``Tools.once`` makes in ``shared``.
-
-    Returns:
-        Rows in the questions' order, None for those that are settled.
-    """
-    declaration, settings = context.config.declaration, context.config.settings
-
-    async def answer_one(row: Prepared) -> Answered:
-        if row.error is not None:
-            return Answered(Answer(Prediction(error=row.error)))
-        question_id = row.question.question_id
-        tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again, shared=shared)
-        try:
-            answer = await declaration.answer(row.evidence, tools, settings)
-        except (DataError, ConfigError, RayError):
-            raise
-        except Exception as failure:
-            answer = Answer(Prediction(error=_failure_text(declaration.name, failure)))
-        return Answered(answer, tuple(tools.calls), tools.n_no_reply)
-
-    return await each(prepared, settled, answer_one)
-
-
-def _failure_text(system: str, failure: Exception) -> str:
-    """Say why a step of a system failed; where in its code, unless it was on purpose."""
-    if isinstance(failure, KohakuRayError):
-        return str(failure)
-    *_, raised = traceback.extract_tb(failure.__traceback__)
-    where = f"{Path(raised.filename).name}, line {raised.lineno}"
-    return clean_text(f"system {system} failed with {type(failure).__name__} in {where}: {failure}")
-
-
-async def each(
-    rows: Sequence[In | None], settled: Sequence[bool] | None, work: Callable[[In], Awaitable[Out]]
-) -> list[Out | None]:
-    """Process all rows at once; None for those that are settled or empty."""
-    skipped = settled or [False] * len(rows)
-
-    async def one(row: In | None, is_settled: bool) -> Out | None:
-        return None if row is None or is_settled else await work(row)
-
-    return await asyncio.gather(*map(one, rows, skipped))
-
-
-def _with_trace(row: Answered, trace: tuple[TraceRow, ...]) -> Answered:
-    return replace(row, answer=replace(row.answer, trace=trace))
+        write_run(config, RunDirectory(run), Parts(blocks, ray.get, votes))

@@ -6,21 +6,20 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from kohaku_ray.answering.executor import n_replicas, start_block, waves_of
+from kohaku_ray.answering.local_index import Depths
+from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
-from kohaku_ray.engine.actors.index_access import Depths
 from kohaku_ray.engine.actors.members import Member, Retriever, Voter
-from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
-from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.gpu import without_gpu_support
 from kohaku_ray.records import Question
@@ -118,46 +117,58 @@ class RunWork:
     def __init__(self, pool: ActorPool, context: RunContext) -> None:
         self.config = context.config
         self._pool = pool
-        self._plain_context = context
-        self._context = ray.put(context)
-        self._config = ray.put(context.config)
+        self._context = context
+        self._context_ref = ray.put(context)
+        self._config_ref = ray.put(context.config)
 
     def submit(self, number: int, block: Sequence[Question]) -> tuple[Any, Any]:
         """Submit a block; returns the refs of its result and of its tables."""
-        retrievers, members = self._pool.retrievers, self._pool.members
-        retriever = retrievers[number % len(retrievers)]
-        voter = self._pool.voters[number % len(self._pool.voters)]
-        process = members[number % len(members)]
-        prepared: list[Any] = []
-        answered: list[Any] = []
-        settled = None
-        for wave in waves_of(self.config):
-            if answered:
-                settled = voter.settle.remote(self._config, block, *answered)
-            for member in wave:
-                if not prepared or self.config.ensemble.scope == "question":
-                    prepared.append(retriever.prepare.remote(self._context, block, member, settled))
-                task = process.answer.options(name=f"member {member} · block {number}")
-                answered.append(task.remote((self._context, prepared[-1]), member, retriever, settled))
-        result, tables = voter.vote.options(num_returns=2).remote(self._config, len(prepared), *prepared, *answered)
+        result, tables = start_block(
+            self.config, RayExecutor(self._pool, self._context_ref, self._config_ref, number, block)
+        )
         return result, tables
 
     def stop_asking(self, reason: str) -> None:
         """Let every call of the blocks still to be submitted fail with this reason."""
-        self._context = ray.put(replace(self._plain_context, ledger=RefusingLedger(reason)))
+        self._context_ref = ray.put(replace(self._context, ledger=RefusingLedger(reason)))
 
     def finish(self, run: str, tables: list[Any]) -> None:
-        """Write the outputs from all blocks' tables."""
-        ray_get(self._pool.voters[0].finish.remote(self._config, run, tables))
+        """Vote again where members weigh by agreement, and write the outputs from all blocks' tables."""
+        writer, votes = self._pool.voters[0], None
+        if self.config.ensemble.vote.weights == "agreement":
+            votes = writer.vote_by_agreement.remote(self._config_ref, tables)
+        ray_get(writer.write.remote(self._config_ref, run, tables, votes))
 
 
-def waves_of(config: Config) -> list[range]:
-    """Split the members into waves; one wave if early_stop is never."""
-    ensemble = config.ensemble
-    if ensemble.stops == "never":
-        return [range(ensemble.members)]
-    ends = list(accumulate(ensemble.waves or default_waves(ensemble.members)))
-    return [range(start, end) for start, end in pairwise([0, *ends])]
+class RayExecutor:
+    """Runs the steps of one block on the actors of a pool; the block's number decides which ones."""
+
+    def __init__(
+        self, pool: ActorPool, context_ref: Any, config_ref: Any, number: int, questions: Sequence[Question]
+    ) -> None:
+        self._context_ref, self._config_ref, self._questions = context_ref, config_ref, questions
+        self._retriever = pool.retrievers[number % len(pool.retrievers)]
+        self._process = pool.members[number % len(pool.members)]
+        self._voter = pool.voters[number % len(pool.voters)]
+        self._number = number
+
+    def prepare(self, member: int, settled: Any | None) -> Any:
+        """See ``Executor``."""
+        return self._retriever.prepare.remote(self._context_ref, self._questions, member, settled)
+
+    def answer(self, member: int, prepared: Any, settled: Any | None) -> Any:
+        """See ``Executor``."""
+        task = self._process.answer.options(name=f"member {member} · block {self._number}")
+        return task.remote((self._context_ref, prepared), member, self._retriever, settled)
+
+    def settle(self, answered: Sequence[Any]) -> Any:
+        """See ``Executor``."""
+        return self._voter.settle.remote(self._config_ref, self._questions, *answered)
+
+    def vote(self, prepared: Sequence[Any], answered: Sequence[Any]) -> Any:
+        """See ``Executor``; two refs, of the counts and of the tables."""
+        vote = self._voter.vote.options(num_returns=2)
+        return vote.remote(self._config_ref, len(prepared), *prepared, *answered)
 
 
 def choose_gpus(config: Config, n: int, *room: Sequence[FreeNode]) -> GpuChoice:
@@ -224,16 +235,6 @@ def member_processes(config: Config, n_cpus: float) -> int:
     return wanted if config.cluster.autoscaling else min(wanted, max(int(n_cpus), 1))
 
 
-def block_size(config: Config, n_questions: int) -> int:
-    """Return the questions per block: few enough to keep every replica busy to the end, enough to batch.
-
-    One with a budget, which may be passed by the calls in flight.
-    """
-    if config.budget.is_set:
-        return config.cluster.block_size or 1
-    return config.cluster.block_size or min(max(n_questions // (4 * n_replicas(config)), 1), 32)
-
-
 def blocks_in_flight(config: Config, size: int) -> int:
     """Return how many blocks are in flight at once.
 
@@ -253,8 +254,3 @@ def blocks_in_flight(config: Config, size: int) -> int:
     fills = FILLS + any(roles[name].stage == "prepare" for name in config.uses.roles)
     n_questions = max(4 * n_replicas(config), fills * capacity // n_calls)
     return max(-(-n_questions // size), 2)
-
-
-def n_replicas(config: Config) -> int:
-    """Return the most replicas of any deployment that answers."""
-    return max(deployment.most_replicas for deployment in config.answering_deployments.values())

@@ -12,22 +12,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
+from kohaku_ray.answering.executor import block_size
+from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import (
     SAY_EVERY_S,
     ActorPool,
     RunWork,
-    block_size,
     blocks_in_flight,
     n_ledger_shards,
 )
-from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger
-from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.spending import Spending
+from kohaku_ray.engine.metrics import count_call
 from kohaku_ray.engine.serving.applications import check_there, replicas_up
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
@@ -43,6 +44,7 @@ from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import check_places, questions_of, read_metadata
 from kohaku_ray.run.summary import AnswerSummary, pluralize, sources_said
+from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import join_path
@@ -190,7 +192,7 @@ def context_of(
 ) -> RunContext:
     """Build the context that actors get of a run."""
     models = tuple(models_of(config, applications, member) for member in range(config.ensemble.members))
-    return RunContext(config, ledger, models, prompts, dict(applications), again)
+    return RunContext(config, ledger, models, prompts, dict(applications), again, observe=count_call, fatal=(RayError,))
 
 
 def answer_all(

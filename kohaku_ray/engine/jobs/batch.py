@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kohaku_ray.answering.tools import LedgerClient
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.ledger.client import Asking
-from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.engine.serving.applications import QUEUED
 from kohaku_ray.engine.session import Session
@@ -26,6 +26,7 @@ from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.models import dollars
 from kohaku_ray.run.sources import check_kept
 from kohaku_ray.run.summary import pluralize, sources_said
+from kohaku_ray.run.segments import LedgerReply, SegmentStore
 from kohaku_ray.settings import resolve_paths
 
 AHEAD = 4
@@ -105,7 +106,7 @@ async def ask_all(
     config: Config,
     models: BatchModels,
     source: str,
-    ledger: Asking,
+    ledger: LedgerClient,
     applications: Mapping[str, str],
     files: BatchOutput,
     summary: BatchSummary,
@@ -122,7 +123,7 @@ async def ask_all(
     most, n_lost = AHEAD * sum(places[key] for key in applications), 0
     counted_keys: set[str] = set()
 
-    async def asked(line: Line) -> Asked | LineError | DataError:
+    async def asked(line: Line) -> LedgerReply | LineError | DataError:
         nonlocal n_lost
         assert line.request is not None
         async with slots[line.deployment]:
@@ -149,7 +150,7 @@ async def ask_all(
             )
         return found
 
-    def used_by(line: Line, found: Asked) -> dict[str, Any]:
+    def used_by(line: Line, found: LedgerReply) -> dict[str, Any]:
         reply = found.entry.reply
         cost = dollars(reply, models.deployments[line.deployment].price)
         return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "dollars": cost}
@@ -159,7 +160,7 @@ async def ask_all(
         outcome = line.error if task is None else await task
         if isinstance(outcome, DataError):
             raise outcome
-        if isinstance(outcome, Asked) and outcome.source == "made":
+        if isinstance(outcome, LedgerReply) and outcome.source == "made":
             summary.spent.update(used_by(line, outcome))
         _conclude(line, outcome, files, summary)
         progress.show(summary.n_calls.total() + summary.n_errors.total(), config.budget.shown(summary.paid))
@@ -178,8 +179,8 @@ async def ask_all(
             await first()
 
 
-def _conclude(line: Line, outcome: Asked | LineError | None, files: BatchOutput, summary: BatchSummary) -> None:
-    if isinstance(outcome, Asked):
+def _conclude(line: Line, outcome: LedgerReply | LineError | None, files: BatchOutput, summary: BatchSummary) -> None:
+    if isinstance(outcome, LedgerReply):
         summary.n_calls[outcome.source] += 1
         files.write(line, (outcome.key, outcome.entry.reply))
     else:  # a line that has neither was another one when the file was checked

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import ray
 
+from kohaku_ray.answering.replay import requests_of
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import PriceConfig, VllmConfig
 from kohaku_ray.config.sections import DocumentsConfig, QuestionsConfig
 from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.errors import ray_get
-from kohaku_ray.engine.jobs.again import requests_of
 from kohaku_ray.engine.jobs.answer import kept_warm, run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import open_ledger

@@ -27,16 +27,15 @@ from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import adapted
 from kohaku_ray.config.load import expand, merge, parse_file
 from kohaku_ray.config.plain import leaves, unset_variables, value_at
-from kohaku_ray.engine.jobs.again import (
+from kohaku_ray.answering.replay import (
     Models,
-    Recorded,
-    Replies,
+    RecordedEncoders,
+    RecordedReplies,
     config_of,
     make_again,
     models_by_member,
     open_recorded,
 )
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.ensemble.settings import EnsembleConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
@@ -60,6 +59,7 @@ from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.indexes import open_index
 from kohaku_ray.run.outcomes import plain
 from kohaku_ray.run.scoring import ScoredRun, score_run
+from kohaku_ray.run.segments import Entry, SegmentStore
 from kohaku_ray.run.sources import read_source, resolve
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SPENT
@@ -131,7 +131,7 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
         ConfigError: A run ranks with a cross-encoder, or its configuration cannot be used, for want of a variable too.
         DataError: A run is not finished or damaged, its ledger lacks replies, or it is not the same when made again.
     """
-    recorded, entries = Recorded(), dict[str, Entry]()
+    recorded, entries = RecordedEncoders(), dict[str, Entry]()
     files: dict[str, Any] = {}
     bundled: dict[str, BundledRun] = {}
     indexes: dict[str, IndexIdentity] = {}
@@ -157,7 +157,7 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
             refused=tuple(sorted(replies.refused)),
             scores=_records(scored),
         )
-    files[RECORDED] = recorded.written()
+    files[RECORDED] = recorded.as_parquet()
     with tempfile.TemporaryDirectory() as home:
         segment = SegmentStore(home).write(sorted(entries.items()))
         data = Directory(home).read(segment).to_pybytes()
@@ -227,12 +227,12 @@ def _config_of(run: str) -> Config:
 
 
 def _checked(
-    run: str, config: Config, index: Index, key: str, recorded: Recorded
-) -> tuple[Replies, Models, ScoredRun | None]:
+    run: str, config: Config, index: Index, key: str, recorded: RecordedEncoders
+) -> tuple[RecordedReplies, Models, ScoredRun | None]:
     """Make a run again from its ledger, and check that it is the same."""
     directory = RunDirectory(run)
     keys = set(directory.read_table("usage", ["key"])["key"].to_pylist())
-    replies = Replies(SegmentStore(config.ledger.path).load(keys.__contains__).entries, learns=True)
+    replies = RecordedReplies(SegmentStore(config.ledger.path).load(keys.__contains__).entries, learns=True)
     if missing := keys - replies.entries.keys():
         raise DataError(f"the ledger {config.ledger.path} lacks {len(missing)} of {len(keys)} replies of {run}")
     models = models_by_member(config)
@@ -296,14 +296,14 @@ def replay_bundle(path: str, index: str | None = None, home: str | None = None, 
             )
         try:
             replies = SegmentStore(f"{home}/ledger").load(lambda _: True)
-            recorded = Recorded.read(f"{home}/{RECORDED}")
+            recorded = RecordedEncoders.read(f"{home}/{RECORDED}")
         except (OSError, pa.ArrowException, LookupError) as error:
             raise ConfigError(f"{path}: its ledger cannot be read ({error}): make it again") from None
         if replies.damaged:
             raise ConfigError(f"{path}: {replies.damaged[0]} is not what its name says: make the bundle again")
         runs, configs = [], dict[str, Config]()
         for name, run in manifest.runs.items():
-            closed = Replies(replies.entries, {*run.refused})
+            closed = RecordedReplies(replies.entries, {*run.refused})
             again, configs[name] = _replayed(path, home, manifest, name, closed, recorded, index)
             runs.append(again)
         if manifest.sweep is None:
@@ -337,7 +337,13 @@ def _sweep_of(path: str, values: dict[str, Any]) -> SweepFacts:
 
 
 def _replayed(
-    path: str, home: str, manifest: Manifest, name: str, replies: Replies, recorded: Recorded, given: str | None
+    path: str,
+    home: str,
+    manifest: Manifest,
+    name: str,
+    replies: RecordedReplies,
+    recorded: RecordedEncoders,
+    given: str | None,
 ) -> tuple[ReplayedRun, Config]:
     run, there, where = manifest.runs[name], f"{home}/runs/{name}", f"config.yaml of {name} in {path}"
     values, own = parse_file(Path(there, "config.yaml")), f"{home}/indexes/{run.index}"

@@ -15,7 +15,6 @@ from kohaku_ray.engine.actors.image_encoding import check_reads_images
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources, index_all
-from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
@@ -26,6 +25,7 @@ from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.indexes import index_settings, preferred_note, sources_of
 from kohaku_ray.run.sources import check_images, check_places, describe_passed_over, find_sources, read_metadata
 from kohaku_ray.settings import resolve_paths
+from kohaku_ray.run.segments import SegmentStore
 
 
 def run_index(config: Config) -> IndexSummary:

@@ -18,15 +18,14 @@ from dataclasses import dataclass, field
 
 import ray
 
+from kohaku_ray.answering.local_index import united_depths
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.index_access import united_depths
 from kohaku_ray.engine.actors.pool import ActorPool, choose_gpus, member_processes, n_ledger_shards, n_voters
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import Ledger
-from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.spending import Spending
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
@@ -40,6 +39,7 @@ from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
+from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.sources import check_places, questions_of
 from kohaku_ray.run.summary import AnswerSummary, pluralize
 from kohaku_ray.sweep.collect import collect

@@ -8,18 +8,18 @@ import uuid
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import ray
 
 from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
 from kohaku_ray.engine.errors import Refused, ray_get
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Paid, Wanted, shard_name
+from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, LedgerShard, Paid, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, request_key, shard_of
 from kohaku_ray.run.lease import repeated
+from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
 
 To = TypeVar("To", bound=Hashable)
 Item = TypeVar("Item")
@@ -30,38 +30,27 @@ MOST_NAMED = 5
 
 
 class Ledger:
-    """The client: one object per process, cheap to pickle; copies belong to the same run."""
+    """The client (a ``LedgerClient``): one object per process, cheap to pickle; copies belong to the same run."""
 
     def __init__(self, shards: Sequence[Any], run: str | None = None) -> None:
         """Connect to shards, by their numbers, for a run of this name (default: a new one)."""
         self._shards = list(shards)
         self._run = run or uuid.uuid4().hex
         self._lookups: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
-        self._calls: dict[tuple[int, str], list[tuple[Wanted, asyncio.Future[Asked | Refused]]]] = {}
+        self._calls: dict[tuple[int, str], list[tuple[Wanted, asyncio.Future[LedgerReply | Refused]]]] = {}
 
     def __reduce__(self) -> tuple[type[Ledger], tuple[list[Any], str]]:
         """Pickle the handles and the run's name alone: futures belong to one process."""
         return Ledger, (self._shards, self._run)
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
-        """Return the recorded reply to a request, or make the call.
-
-        Args:
-            request: What to ask; its key decides the shard.
-            application: Serve application that answers.
-            again: Ignore a recorded reply, once per run and key: the call is made again and its reply replaces the
-                recorded one for all runs. If the new call fails, the old reply stays.
-
-        Raises:
-            ModelError: The backend refused or failed for good.
-            DataError: The ledger cannot be written.
-        """
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
+        """See ``LedgerClient``; the request's key decides the shard."""
         key = request_key(request)
         shard = shard_of(key, len(self._shards))
         if not again:
             recorded: Entry | None = await self._together(self._lookups, shard, key, self._shards[shard].lookup)
             if recorded is not None:
-                return Asked(recorded, "ledger", key)
+                return LedgerReply(recorded, "ledger", key)
         wanted = Wanted(key, request, application, self._run if again else None, self._run)
         # Members of a question, whose prompt is one, ask in one message. They are also voted on together.
         asked = await self._together(self._calls, (shard, key[:PROMPT_CHARS]), wanted, self._shards[shard].ask)
@@ -145,21 +134,13 @@ async def _send(waiting: list[tuple[Item, asyncio.Future[Found]]], method: Any) 
             future.set_result(result)
 
 
-class Asking(Protocol):
-    """Whatever answers requests: the ledger, one that refuses, or recorded replies alone."""
-
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
-        """See ``Ledger.ask``."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RefusingLedger:
     """Refuses every call, for a reason."""
 
     reason: str
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
         """Raise; nothing is recorded, so that the next start asks."""
         raise ModelError(self.reason)
 

@@ -13,24 +13,22 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import ray
 
 from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
-from kohaku_ray.engine.ledger.segments import MOST_SMALL, Entry, Recorded, SegmentStore, segment_table
 from kohaku_ray.engine.serving.handles import Handles, Outcome, ask_together
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import RENEWAL_S
+from kohaku_ray.run.segments import MOST_SMALL, Entry, LedgerReply, ReplyIndex, SegmentStore, segment_table
 
 IDLE_EXIT_S = 300.0
 """Seconds without a request after which a shard releases its path and exits."""
-
-Source = Literal["ledger", "joined", "made"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +61,9 @@ class Paid:
         return Paid(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A reply.
-
-    Attributes:
-        source: ``ledger`` (recorded before), ``joined`` (in flight: asked by another run or member) or ``made``.
-    """
-
-    entry: Entry
-    source: Source
-    key: str
-
-
-async def _replied(call: asyncio.Future[Asked | Refused], is_joined: bool) -> Asked | Refused:
+async def _replied(call: asyncio.Future[LedgerReply | Refused], is_joined: bool) -> LedgerReply | Refused:
     asked = await asyncio.shield(call)
-    return replace(asked, source="joined") if is_joined and isinstance(asked, Asked) else asked
+    return replace(asked, source="joined") if is_joined and isinstance(asked, LedgerReply) else asked
 
 
 def shard_name(path: str, shard: int, n_shards: int) -> str:
@@ -95,8 +80,8 @@ class LedgerShard:
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._name = shard_name(path, shard, n_shards)
         self._owner = str(ray.get_runtime_context().get_actor_id())
-        self._entries = Recorded(self._store.table_of)
-        self._in_flight: dict[str, asyncio.Future[Asked | Refused]] = {}
+        self._entries = ReplyIndex(self._store.table_of)
+        self._in_flight: dict[str, asyncio.Future[LedgerReply | Refused]] = {}
         self._making: set[asyncio.Task[None]] = set()
         self._groups: dict[str, tuple[dict[str, ChatRequest], str, str]] = {}  # per call in flight: see ``_make``
         self._handles = Handles()
@@ -158,7 +143,7 @@ class LedgerShard:
             return list(map(self._entries.get, keys))
         return await asyncio.to_thread(lambda: list(map(self._entries.get, keys)))
 
-    async def ask(self, wanted: Sequence[Wanted]) -> list[Asked | Refused]:
+    async def ask(self, wanted: Sequence[Wanted]) -> list[LedgerReply | Refused]:
         """Return replies in their order: recorded, from a call in flight, or from a new call.
 
         New calls leave together: they have one prompt, and so one replica.
@@ -179,11 +164,11 @@ class LedgerShard:
 
     def _find(
         self, wanted: Wanted, new: dict[str, dict[str, ChatRequest]]
-    ) -> Asked | Refused | tuple[asyncio.Future[Asked | Refused], bool]:
+    ) -> LedgerReply | Refused | tuple[asyncio.Future[LedgerReply | Refused], bool]:
         """Find a recorded reply, or the call and whether it was in flight; else add it to the new ones."""
         key, again_for = wanted.key, wanted.again_for
         if key in self._entries and (again_for is None or (again_for, key) in self._renewed):
-            return Asked(self._entries[key], "ledger", key)
+            return LedgerReply(self._entries[key], "ledger", key)
         is_joined = key in self._in_flight
         if not is_joined:
             if (reason := self._stopped.get(wanted.run)) is not None:
@@ -274,13 +259,15 @@ class LedgerShard:
     def _conclude(self, key: str, outcome: Reply | Refused, call_s: float) -> None:
         left, application, run = self._groups.pop(key)
         asked = self._recorded(key, left.pop(key), outcome, call_s)
-        if isinstance(asked, Asked):
+        if isinstance(asked, LedgerReply):
             paid = self._paid.setdefault(run, {})
             paid[application] = paid.get(application, Paid()) + asked.entry.reply
         del self._renewing[key]
         self._in_flight.pop(key).set_result(asked)
 
-    def _recorded(self, key: str, request: ChatRequest, outcome: Reply | Refused, call_s: float) -> Asked | Refused:
+    def _recorded(
+        self, key: str, request: ChatRequest, outcome: Reply | Refused, call_s: float
+    ) -> LedgerReply | Refused:
         """Record a reply, if it can be."""
         if isinstance(outcome, Refused):
             return outcome
@@ -294,7 +281,7 @@ class LedgerShard:
             # Now and not by who waits: an ask that comes before they wake must not make the call again.
             self._renewed |= {(run, key) for run in self._renewing[key]}
             self._n_made, self._n_tokens = self._n_made + 1, self._n_tokens + outcome.completion_tokens
-            return Asked(entry, "made", key)
+            return LedgerReply(entry, "made", key)
         except ModelError as error:
             return Refused.of(error)
         except Exception as error:  # whatever a backend calls a reply, somebody waits for it

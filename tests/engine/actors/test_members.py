@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from kohaku_ray.answering.block import PreparedQuestion, prepare_question
+from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.members import Member, Voter, prepare_one
-from kohaku_ray.engine.actors.tools import RunContext
+from kohaku_ray.engine.actors.members import Member, Voter
 from kohaku_ray.engine.ledger.client import Ledger
-from kohaku_ray.engine.ledger.segments import Entry
-from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question, Reply, TraceRow
-from kohaku_ray.run.block import Prepared
 from kohaku_ray.run.models import models_of
+from kohaku_ray.run.segments import Entry, LedgerReply
 from tests.own_system import sharing
 from tests.own_system.lookup import Found
 
@@ -37,8 +36,8 @@ class Shard:
         self.messages: list[tuple[str, int]] = []
         self.lookup, self.ask = Method(self, "lookup", lambda _: None), Method(self, "ask", self.make)
 
-    def make(self, wanted) -> Asked:
-        return Asked(Entry(Reply(REPLY), "m", 0.0), "made", wanted.key)
+    def make(self, wanted) -> LedgerReply:
+        return LedgerReply(Entry(Reply(REPLY), "m", 0.0), "made", wanted.key)
 
 
 class Method:
@@ -87,7 +86,7 @@ class Process:
         for question in range(N_QUESTIONS):
             trace = (TraceRow("lookup", 0, "four", "doc:sec0:p0", "doc", "paragraph", {"bm25": 1.0}),)
             asked = Question(f"q{number}.{question}", f"How many {number}.{question}?")
-            rows.append(Prepared(asked, Found(asked, trace), None))
+            rows.append(PreparedQuestion(asked, Found(asked, trace), None))
         return Ref(rows, self.n_fetched, f"block {number}")
 
     def answer(self, block: Ref, member: int, settled=None):
@@ -173,7 +172,7 @@ def test_an_exception_in_one_member_is_that_members_error():
 @pytest.mark.parametrize("scope", ["answer", "question"])
 def test_an_exception_while_a_question_is_prepared_is_that_questions_error(scope):
     context = Process(f"ensemble.scope={scope}").context.value
-    broken = asyncio.run(prepare_one(None, context, Question("q", "How many?"), 1))  # it has no index to look into
+    broken = asyncio.run(prepare_question(context, None, Question("q", "How many?"), 1))  # it has no index to look into
     assert broken.evidence is None
     assert broken.error.startswith("system sharing failed with AttributeError in tools.py, line ")
 

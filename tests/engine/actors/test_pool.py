@@ -6,15 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from kohaku_ray.answering.executor import block_size, waves_of
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.pool import (
-    block_size,
-    blocks_in_flight,
-    member_processes,
-    n_ledger_shards,
-    n_voters,
-    waves_of,
-)
+from kohaku_ray.engine.actors.pool import blocks_in_flight, member_processes, n_ledger_shards, n_voters
 from kohaku_ray.engine.jobs import sweep
 from kohaku_ray.run.demand import n_retrievers
 from kohaku_ray.run.free_gpus import GpuChoice

@@ -13,12 +13,11 @@ from kit.batches import a_line, rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.batch import AHEAD, BatchSummary, ask_all
-from kohaku_ray.engine.ledger.segments import Entry
-from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.errors import DataError, ModelError, TransientModelError
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run.batch_file import BatchModels, errors_path, writing
+from kohaku_ray.run.segments import Entry, LedgerReply
 
 PLACES = 5  # max_ongoing 4 and a quarter of it
 
@@ -39,7 +38,7 @@ class FakeLedger:
         self.now -= 1
         if error := self.fail(text):
             raise error
-        return Asked(Entry(Reply(f"re: {text}", 2, 0, 3), request.model, 0.0), "made", request_key(request))
+        return LedgerReply(Entry(Reply(f"re: {text}", 2, 0, 3), request.model, 0.0), "made", request_key(request))
 
 
 def run(tmp_path: Path, texts: list[str], ledger: FakeLedger, *overrides: str) -> BatchSummary:
@@ -116,7 +115,7 @@ def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(tmp_path):
 
         def __init__(self) -> None:
             super().__init__()
-            self.replies: dict[str, Asked] = {}
+            self.replies: dict[str, LedgerReply] = {}
 
         async def ask(self, request, application, again=False):
             key = request_key(request)

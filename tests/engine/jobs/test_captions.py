@@ -15,12 +15,12 @@ from kit.vision_server import VisionServer, charts, label_of, read_label
 from PIL import Image
 
 from kohaku_ray import sample
-from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.index.images import Images
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.store import Index
+from kohaku_ray.run.segments import SegmentStore
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

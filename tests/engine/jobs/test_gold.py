@@ -12,8 +12,8 @@ from kit.answers import COMPARED, fake, rows_of
 from kit.fake_openai import FakeOpenAI
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.systems.questions import QuestionColumns
 

@@ -12,7 +12,7 @@ from kit import tiny_clip
 from PIL import Image as Pillow
 
 from kohaku_ray import sample
-from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.images import Images
@@ -68,7 +68,7 @@ def test_images_with_an_encoder_of_their_own_are_a_view_of_their_own(cluster, co
     scores = {
         int(row): score
         for part in parts
-        for hits in asyncio.run(part.on_shard("search", [query], (("image",), 8, None)))
+        for hits in asyncio.run(part.run_alone("search", [query], (("image",), 8, None)))
         for row, score in zip(hits.rows, hits.scores, strict=True)
     }
     assert scores.keys() == set(rows.values())

@@ -19,9 +19,9 @@ import pytest
 from kit.answers import flags
 from kit.ray_processes import our_processes
 
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.jobs.index_stream import _window_texts

@@ -21,7 +21,7 @@ from kit.fake_openai import Action, FakeOpenAI, completion, default_text
 from kit.ray_processes import our_processes
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.run.segments import SegmentStore
 
 pytestmark = pytest.mark.ray
 

@@ -24,9 +24,9 @@ from kohaku_ray.cli import main
 from kohaku_ray.engine.jobs import sweep as sweeping
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
-from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.run.identity import finished_before
+from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import estimate

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from kit.answers import rows_of
 
+from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
+from kohaku_ray.answering.executor import waves_of
+from kohaku_ray.answering.votes import settle_block, vote_block
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.pool import waves_of
 from kohaku_ray.records import Prediction, Question
-from kohaku_ray.run.block import Answered, Prepared, settle_block, vote_block
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.systems.base import Answer
 
@@ -18,13 +19,13 @@ N = 6
 """Questions of a run that stops early."""
 
 
-def answered(*values: str | None) -> list[Answered]:
+def answered(*values: str | None) -> list[MemberAnswer]:
     """One member's answers to a block; None is a blank."""
     predictions = [
         Prediction(answer_value=value or "", is_blank=value is None, ref_ids=() if value is None else ("doc",))
         for value in values
     ]
-    return [Answered(Answer(prediction)) for prediction in predictions]
+    return [MemberAnswer(Answer(prediction)) for prediction in predictions]
 
 
 def test_waves_split_the_members():
@@ -46,7 +47,7 @@ def test_a_block_is_settled_question_by_question():
 
 def test_a_settled_question_is_voted_over_those_who_answered():
     config = load_config(None, ["ensemble.members=5", "ensemble.early_stop=row"])
-    prepared = [Prepared(Question("q", "?"), None, "no evidence")]
+    prepared = [PreparedQuestion(Question("q", "?"), None, "no evidence")]
     result, tables = vote_block(config, 1, prepared, answered("7"), answered("7"), answered("7"), [None], [None])
     assert (result.n_answers, result.n_questions) == (3, 1)
     [vote] = tables["votes"].to_pylist()

@@ -8,11 +8,10 @@ import pytest
 
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger.client import Ledger
-from kohaku_ray.engine.ledger.segments import Entry
-from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.models.request import ChatRequest, request_key, shard_of
 from kohaku_ray.records import Reply
+from kohaku_ray.run.segments import Entry, LedgerReply
 
 
 class Method:
@@ -36,8 +35,8 @@ class Shard:
         )
 
 
-def made(key: str) -> Asked:
-    return Asked(Entry(Reply(key), "m", 0.0), "made", key)
+def made(key: str) -> LedgerReply:
+    return LedgerReply(Entry(Reply(key), "m", 0.0), "made", key)
 
 
 def request(prompt: str, seed: int) -> ChatRequest:

@@ -19,13 +19,13 @@ from kohaku_ray.config.deployments import OpenAIConfig
 from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.ledger import client
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.serving.applications import application_name, serving
 from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.engine.serving.vllm import QUESTION_ROUTER
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key, shard_of
 from kohaku_ray.records import Reply
+from kohaku_ray.run.segments import Entry, SegmentStore
 
 pytestmark = pytest.mark.ray
 
@@ -186,7 +186,7 @@ def test_a_path_another_cluster_owns_is_refused(cluster, tmp_path):
         [
             sys.executable,
             "-c",
-            "import sys,time; from kohaku_ray.engine.ledger.segments import SegmentStore;"
+            "import sys,time; from kohaku_ray.run.segments import SegmentStore;"
             "SegmentStore(sys.argv[1]).lease.acquire('other'); print('held', flush=True); time.sleep(60)",
             str(tmp_path),
         ],

@@ -13,11 +13,11 @@ import pytest
 
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger import shard as shards
-from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Paid, Wanted
+from kohaku_ray.engine.ledger.shard import LedgerShard, Paid, Wanted
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
+from kohaku_ray.run.segments import LedgerReply, SegmentStore
 
 GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
 
@@ -89,8 +89,8 @@ def test_a_reply_no_segment_can_hold_is_refused_and_holds_nobody_up(make, tmp_pa
         return answers
 
     good, refused, other = asyncio.run(run())
-    assert isinstance(good, Asked)
-    assert isinstance(other, Asked)
+    assert isinstance(good, LedgerReply)
+    assert isinstance(other, LedgerReply)
     assert isinstance(refused, Refused)
     with pytest.raises(ModelError, match=r"model m: a reply cannot be recorded \(\w+: .*\): its server must send"):
         refused.raise_()

@@ -15,8 +15,8 @@ from kit import tiny_cross_encoder
 from kit.ray_processes import our_processes
 from ray import serve
 
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.config.deployments import CrossEncoderConfig
-from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.serving.applications import PairReplica, serving
 from kohaku_ray.engine.serving.handles import PAIRS_PER_CALL, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError

@@ -7,7 +7,7 @@ from index.small_index import IDENTITY, FakeEncoder, build_whole
 from systems.inprocess import InProcessTools, vector
 from systems.narrative.stories import GARDEN, INDEX, PRISON, count, judged, offline, prepared, stories
 
-from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import IndexSettings

@@ -1,4 +1,4 @@
-"""A run made again in this process, without Ray: from recorded replies alone, a call without one is never made."""
+"""Make a run again in this process from recorded replies: a call without one is never made."""
 
 from __future__ import annotations
 
@@ -13,27 +13,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kohaku_ray.answering.executor import InProcessExecutor, block_size, start_block
+from kohaku_ray.answering.local_index import IndexOperations, LocalIndex
+from kohaku_ray.answering.tools import LedgerClient, RunContext
+from kohaku_ray.answering.votes import vote_by_agreement
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.yaml_text import read_yaml
-from kohaku_ray.engine.actors.index_access import IndexOperations, LocalIndex
-from kohaku_ray.engine.actors.members import answer_block, each, prepare_one
-from kohaku_ray.engine.actors.pool import block_size, waves_of
-from kohaku_ray.engine.actors.tools import RunContext, Shared
-from kohaku_ray.engine.ledger.client import Asking
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.identity import Counter, prompt_counter, token_counter
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Question, digest
-from kohaku_ray.run.block import settle_block, vote_block
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.files import SentPrompt, question_rows
 from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index
 from kohaku_ray.run.models import Model, models_of
 from kohaku_ray.run.outputs import write_run
+from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import Parts, Tables
@@ -44,7 +41,7 @@ Models = tuple[dict[str, Model], ...]
 
 
 @dataclass(slots=True)
-class Replies:
+class RecordedReplies:
     """A ledger that makes no call."""
 
     entries: Mapping[str, Entry]  # recorded replies
@@ -52,7 +49,7 @@ class Replies:
     learns: bool = False  # whether a call without a reply is taken for such a one, and noted; otherwise it fails
     requests: dict[str, ChatRequest] | None = None  # where requests are kept, by key
 
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
         """Return the recorded reply.
 
         Raises:
@@ -63,7 +60,7 @@ class Replies:
         if self.requests is not None:
             self.requests[key] = request
         if key in self.entries:
-            return Asked(self.entries[key], "ledger", key)
+            return LedgerReply(self.entries[key], "ledger", key)
         if self.learns:
             self.refused.add(key)
         if key in self.refused:
@@ -72,19 +69,19 @@ class Replies:
 
 
 @dataclass(slots=True)
-class Recorded:
-    """What encoders and tokenizers said, by the digest of what they were asked."""
+class RecordedEncoders:
+    """What encoders and tokenizers returned, by the digest of what they were asked."""
 
     known: dict[str, F32] = field(default_factory=dict)  # vectors, and counts as vectors of one number
     is_closed: bool = False  # whether nothing else is asked; otherwise what is new is asked and kept
 
     @classmethod
-    def read(cls, file: str) -> Recorded:
-        """Read what ``written`` gave; nothing else is asked."""
+    def read(cls, file: str) -> RecordedEncoders:
+        """Read what ``as_parquet`` wrote; nothing else is asked."""
         rows = pq.read_table(file).to_pylist()
         return cls({row["key"]: np.array(row["values"], np.float32) for row in rows}, is_closed=True)
 
-    def written(self) -> pa.Buffer:
+    def as_parquet(self) -> pa.Buffer:
         """Write it as a Parquet file."""
         schema, sink = pa.schema([("key", pa.string()), ("values", pa.list_(pa.float32()))]), pa.BufferOutputStream()
         columns = {"key": sorted(self.known), "values": [self.known[key] for key in sorted(self.known)]}
@@ -92,22 +89,31 @@ class Recorded:
         return sink.getvalue()
 
     def ask(self, of: str, texts: Sequence[str], compute: Callable[[list[str]], Any]) -> list[F32]:
-        """Return what was said of texts; a ModelError if nothing else is asked. ``of`` names who said it and what."""
+        """Return what is recorded of texts, or compute it.
+
+        Args:
+            of: Name of the encoder or tokenizer, and of what it returns.
+            texts: One result is returned for each.
+            compute: Makes the results of texts that are not recorded.
+
+        Raises:
+            ModelError: A text is not recorded, and nothing else is asked.
+        """
         keys = [digest([of, text]) for text in texts]
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}
         if new and self.is_closed:
             raise ModelError(f"nothing recorded: {of} {next(iter(new.values()))[:80]!r}")
         if new:
-            for key, found in zip(new, compute(list(new.values())), strict=True):
-                self.known[key] = np.atleast_1d(np.asarray(found, np.float32))
+            for key, result in zip(new, compute(list(new.values())), strict=True):
+                self.known[key] = np.atleast_1d(np.asarray(result, np.float32))
         return [self.known[key] for key in keys]
 
     def token_counter(self, model: str, revision: str | None) -> Counter:
         """See ``index.identity.token_counter``."""
 
         def count(texts: Sequence[str]) -> I64:
-            found = self.ask(f"tokens by {model} of", texts, lambda new: token_counter(model, revision)(new))
-            return np.array([int(one[0]) for one in found], np.int64)
+            counts = self.ask(f"tokens by {model} of", texts, lambda new: token_counter(model, revision)(new))
+            return np.array([int(n_tokens[0]) for n_tokens in counts], np.int64)
 
         return count
 
@@ -121,13 +127,14 @@ class Recorded:
         return count
 
 
-class _Encoder:
+class RecordedEncoder:
     """An encoder whose vectors are recorded; it is loaded when it is needed."""
 
-    def __init__(self, recorded: Recorded, of: str, load: Callable[[], Any]) -> None:
+    def __init__(self, recorded: RecordedEncoders, of: str, load: Callable[[], Any]) -> None:
         self._recorded, self._of, self._load = recorded, of, functools.cache(load)
 
     def encode_queries(self, texts: Sequence[str]) -> list[F32]:
+        """Return what is recorded, or encode and record it."""
         return self._recorded.ask(self._of, texts, lambda new: self._load().encode_queries(new))
 
 
@@ -148,7 +155,7 @@ def config_of(run: str) -> Config:
     return config
 
 
-def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "") -> LocalIndex:
+def open_recorded(config: Config, index: Index, recorded: RecordedEncoders, key: str = "") -> LocalIndex:
     """Open an index in this process, whose encoders are loaded when something is asked that is not recorded.
 
     ``key`` names the index in what is recorded.
@@ -156,8 +163,8 @@ def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "
 
     @functools.cache
     def shard(number: int) -> LocalIndex:
-        texts = _Encoder(recorded, f"vector of query of {key}", lambda: make_query_encoder(config))
-        images = _Encoder(recorded, f"vector of image query of {key}", lambda: make_image_query_encoder(config))
+        texts = RecordedEncoder(recorded, f"vector of query of {key}", lambda: make_query_encoder(config))
+        images = RecordedEncoder(recorded, f"vector of image query of {key}", lambda: make_image_query_encoder(config))
         return LocalIndex(
             index.shards[number],
             texts,  # type: ignore[arg-type]  # all that is asked of it
@@ -171,7 +178,7 @@ def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "
 
 
 def make_again(
-    config: Config, models: Models, replies: Asking, recorded: Recorded, index: IndexOperations
+    config: Config, models: Models, replies: LedgerClient, recorded: RecordedEncoders, index: IndexOperations
 ) -> AnswerSummary:
     """Make a run in this process, and write its directory but for ``config.yaml`` and ``run.json``; returns its counts.
 
@@ -185,15 +192,18 @@ def make_again(
     size = block_size(config, len(questions))
     blocks = [questions[start : start + size] for start in range(0, len(questions), size)]
 
-    async def all_blocks() -> list[tuple[AnswerSummary, Tables]]:
-        return [await answer_again(context, index, block) for block in blocks]
+    async def answer_blocks() -> list[tuple[AnswerSummary, Tables]]:
+        return [await start_block(config, InProcessExecutor(context, index, block)) for block in blocks]
 
     os.makedirs(config.run, exist_ok=True)
     summary, tables = AnswerSummary(config.run), list[Tables]()
-    for counts, table in asyncio.run(all_blocks()):
-        summary.add(counts)
-        tables.append(table)
-    write_run(config, RunDirectory(config.run), Parts(tables, lambda table: table))
+    for block_summary, block_tables in asyncio.run(answer_blocks()):
+        summary.add(block_summary)
+        tables.append(block_tables)
+    votes = None
+    if config.ensemble.vote.weights == "agreement":
+        votes = vote_by_agreement(config, Parts(tables, lambda table: table))
+    write_run(config, RunDirectory(config.run), Parts(tables, lambda table: table, votes))
     return summary
 
 
@@ -203,34 +213,19 @@ def models_by_member(config: Config) -> Models:
     return tuple(models_of(config, names, member) for member in range(config.ensemble.members))
 
 
-async def answer_again(
-    context: RunContext, index: IndexOperations, questions: Sequence[Question]
-) -> tuple[AnswerSummary, Tables]:
-    """Answer a block as the actor pool does."""
-    config = context.config
-    prepared: list[Any] = []
-    answered: list[Any] = []
-    for wave in waves_of(config):
-        settled = settle_block(config, questions, *answered) if answered else None
-        answering = []
-        for member in wave:
-            if not prepared or config.ensemble.scope == "question":
-                prepare = functools.partial(prepare_one, index, context, member=member)
-                prepared.append(await each(questions, settled, prepare))
-                shared: Shared = {}
-            answering.append(answer_block(context, member, index, prepared[-1], settled, shared))
-        answered += await asyncio.gather(*answering)
-    return vote_block(config, len(prepared), *prepared, *answered)
-
-
 def requests_of(config: Config, questions: Sequence[Question], keys: Set[str]) -> dict[str, ChatRequest]:
     """Make the calls of a run's questions again from the recorded replies of these keys; returns them by key."""
     requests: dict[str, ChatRequest] = {}
     entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
     # Learns: a call that has no reply any more may be asked for less.
-    replies = Replies(entries, learns=True, requests=requests)
+    replies = RecordedReplies(entries, learns=True, requests=requests)
     context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
-    asyncio.run(answer_again(context, open_recorded(config, open_index(config), Recorded()), questions))
+    index = open_recorded(config, open_index(config), RecordedEncoders())
+
+    async def answer() -> None:
+        await start_block(config, InProcessExecutor(context, index, questions))
+
+    asyncio.run(answer())
     return requests
 
 
@@ -245,16 +240,16 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
     """
     usage = question_rows(run, question_id)["usage"]
     config = config_of(run)
-    question = next((one for one in questions_of(config) if one.question_id == question_id), None)
-    if question is None:
+    questions = [question for question in questions_of(config) if question.question_id == question_id]
+    if not questions:
         raise DataError(f"{config.questions.path} has no question {question_id} any more: its prompt is not known")
-    requests = requests_of(config, [question], {row["key"] for row in usage})
-    found: dict[tuple[str, int, object], SentPrompt] = {}
+    requests = requests_of(config, questions, {row["key"] for row in usage})
+    prompts: dict[tuple[str, int, object], SentPrompt] = {}
     for row in usage:
-        sent = requests.get(row["key"])
-        messages = None if sent is None else tuple((role, text) for role, text in sent.messages if text)
-        place = (row["role"], row["attempt"], messages)
-        members = (*(found[place].members if place in found else ()), row["member"])
-        n_images = 0 if sent is None else len(sent.images)
-        found[place] = SentPrompt(row["role"], row["attempt"], members, messages, n_images)
-    return list(found.values())
+        request = requests.get(row["key"])
+        messages = None if request is None else tuple((role, text) for role, text in request.messages if text)
+        key = (row["role"], row["attempt"], messages)
+        members = (*(prompts[key].members if key in prompts else ()), row["member"])
+        n_images = 0 if request is None else len(request.images)
+        prompts[key] = SentPrompt(row["role"], row["attempt"], members, messages, n_images)
+    return list(prompts.values())

@@ -1,7 +1,7 @@
-"""How the methods of an index run: on its shards, from a cache, in batches.
+"""Decorators of an index's methods: divided among shards, cached, batched over concurrent calls.
 
-Such a method takes items, and its other arguments by position after them, and gives one result per item in their order.
-Calls whose other arguments are equal share batches and results: these arguments are hashable.
+Such a method takes items, and its other arguments by position after them, and returns one result per item in their
+order. Calls whose other arguments are equal share batches and results: these arguments are hashable.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kohaku_ray.index.layout import ShardLayout
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Made = TypeVar("Made")
+State = TypeVar("State")
 Params = TypeVarTuple("Params")
 Method = Callable[[Any, Sequence[Item], *Params], Coroutine[Any, Any, list[Result]]]
 
-MADE_KEPT = 128
+STATES_KEPT = 128
 """Most batchers and caches that an object keeps: other arguments, such as documents to search within, may be many."""
 
-Shares = Mapping[int, tuple[list[Any], list[int]]]
-"""By shard: the items that it is asked for, and the place of each among the items of the call."""
+ShardItems = Mapping[int, tuple[list[Any], list[int]]]
+"""By shard: the items that it is asked for, and the position of each among the items of the call."""
 
 
-class Calls:
+class BatchingObject:
     """An object whose methods are ``batched`` and ``cached``.
 
     Attributes:
@@ -40,22 +40,22 @@ class Calls:
     def __init__(self, *, keeps: bool) -> None:
         self.keeps = keeps
         self.counted: Counter[tuple[str, str]] = Counter()
-        self._made: OrderedDict[Hashable, Any] = OrderedDict()
+        self._states: OrderedDict[Hashable, Any] = OrderedDict()
         self._threads: dict[str, ThreadPoolExecutor] = {}
 
-    def thread(self, method: str) -> ThreadPoolExecutor:
+    def thread_of(self, method: str) -> ThreadPoolExecutor:
         """Return the thread in which the batches of a method run, one after the other."""
         return self._threads.setdefault(method, ThreadPoolExecutor(1))
 
-    def made(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return what was made under this key; what was not used for the longest time goes."""
-        if key not in self._made:
-            self._made[key] = make()
-            if len(self._made) > MADE_KEPT:
-                self._made.popitem(last=False)  # calls in flight keep their own reference
-        self._made.move_to_end(key)
-        found: Made = self._made[key]
-        return found
+    def state_of(self, key: Hashable, make: Callable[[], State]) -> State:
+        """Return the batcher or cache of this key, made if there is none; the least recently used is dropped."""
+        if key not in self._states:
+            self._states[key] = make()
+            if len(self._states) > STATES_KEPT:
+                self._states.popitem(last=False)  # calls in flight keep their own reference
+        self._states.move_to_end(key)
+        state: State = self._states[key]
+        return state
 
 
 def batched(
@@ -65,14 +65,12 @@ def batched(
 
     def decorate(run: Callable[[Any, list[Item], *Params], Sequence[Result]]) -> Method[Item, *Params, Result]:
         @functools.wraps(run)
-        async def call(self: Calls, items: Sequence[Item], *params: *Params) -> list[Result]:
-            def of(batch: list[Item]) -> Sequence[Result]:
-                return run(self, batch, *params)
+        async def call(self: BatchingObject, items: Sequence[Item], *params: *Params) -> list[Result]:
+            def run_in_thread(batch: list[Item]) -> Awaitable[Sequence[Result]]:
+                thread = self.thread_of(run.__name__)
+                return asyncio.get_running_loop().run_in_executor(thread, lambda: run(self, batch, *params))
 
-            def in_thread(batch: list[Item]) -> Awaitable[Sequence[Result]]:
-                return asyncio.get_running_loop().run_in_executor(self.thread(run.__name__), of, batch)
-
-            return await self.made((batched, run, params), lambda: Batcher(in_thread, max_items))(items)
+            return await self.state_of((batched, run, params), lambda: Batcher(run_in_thread, max_items))(items)
 
         return call
 
@@ -93,50 +91,50 @@ def cached(
 
     def decorate(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
         @functools.wraps(method)
-        async def call(self: Calls, items: Sequence[Item], *params: *Params) -> list[Result]:
+        async def call(self: BatchingObject, items: Sequence[Item], *params: *Params) -> list[Result]:
             if not (always or self.keeps):
                 return await method(self, items, *params)
 
-            async def compute(some: Sequence[Item]) -> list[Result]:
-                found = await method(self, some, *params)
+            async def compute(new_items: Sequence[Item]) -> list[Result]:
+                results = await method(self, new_items, *params)
                 if counted:
-                    self.counted[counted, "computed"] += len(some)
-                return found
+                    self.counted[counted, "computed"] += len(new_items)
+                return results
 
             if counted:
                 self.counted[counted, "asked"] += len(items)
-            names = items if key is None else [key(item) for item in items]
-            return await self.made((cached, method, params), lambda: Cache(compute, n_kept))(items, names)
+            keys = items if key is None else [key(item) for item in items]
+            return await self.state_of((cached, method, params), lambda: Cache(compute, n_kept))(items, keys)
 
         return call
 
     return decorate
 
 
-def spread(
-    divide: Callable[[ShardLayout, Sequence[Any]], Shares], join: Callable[..., Any]
+def on_shards(
+    split: Callable[[ShardLayout, Sequence[Any]], ShardItems], merge: Callable[..., Any]
 ) -> Callable[[Method[Item, *Params, Result]], Method[Item, *Params, Result]]:
-    """Run a method on every shard that has what is asked for; ``on_shard`` of the result runs it on its own alone.
+    """Run a method on every shard that holds a part of the result; its attribute ``alone`` runs it on its own shard.
 
     What questions ask in the same turn of the event loop goes to a shard in one message.
 
     Its object has a ``layout``, the ``number`` of its own shard, and ``ask(number, method, items, params)`` for others.
-    ``divide(layout, items)`` says what each shard is asked; ``join(found, *other arguments)`` makes one result of what
-    the shards found for one item.
+    ``split(layout, items)`` says what each shard is asked; ``merge(results, *other arguments)`` makes one result of
+    those of the shards for one item.
     """
 
     def decorate(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
-        async def fan_out(self: Any, items: list[Item], *params: *Params) -> list[Result]:
-            shares = divide(self.layout, items)
-            asked: list[Awaitable[list[Any]]] = [
-                method(self, some, *params) if shard == self.number else self.ask(shard, method.__name__, some, params)
-                for shard, (some, _) in shares.items()
+        async def ask_shards(self: Any, items: list[Item], *params: *Params) -> list[Result]:
+            shares = split(self.layout, items)
+            calls: list[Awaitable[list[Any]]] = [
+                method(self, part, *params) if shard == self.number else self.ask(shard, method.__name__, part, params)
+                for shard, (part, _) in shares.items()
             ]
-            found: list[list[Any]] = [[] for _ in items]
-            for (_, places), results in zip(shares.values(), await asyncio.gather(*asked), strict=True):
-                for at, result in zip(places, results, strict=True):
-                    found[at].append(result)
-            return [join(parts, *params) for parts in found]
+            results_of: list[list[Any]] = [[] for _ in items]
+            for (_, positions), results in zip(shares.values(), await asyncio.gather(*calls), strict=True):
+                for position, result in zip(positions, results, strict=True):
+                    results_of[position].append(result)
+            return [merge(results, *params) for results in results_of]
 
         @functools.wraps(method)
         async def call(self: Any, items: Sequence[Item], *params: *Params) -> list[Result]:
@@ -144,12 +142,12 @@ def spread(
                 return await method(self, items, *params)
 
             def make() -> Batcher[Item, Result]:
-                return Batcher(lambda batch: fan_out(self, batch, *params), at_once=True)
+                return Batcher(lambda batch: ask_shards(self, batch, *params), at_once=True)
 
-            found: list[Result] = await self.made((spread, method, params), make)(items)
-            return found
+            batcher: Batcher[Item, Result] = self.state_of((on_shards, method, params), make)
+            return await batcher(items)
 
-        call.on_shard = method  # type: ignore[attr-defined]
+        call.alone = method  # type: ignore[attr-defined]
         return call
 
     return decorate
@@ -214,9 +212,9 @@ class Batcher(Generic[Item, Result]):
                 future.set_exception(error)
             return True
         for part, future in batch:
-            own = list(islice(results, len(part)))
+            part_results = list(islice(results, len(part)))
             if not future.done():
-                future.set_result(own)
+                future.set_result(part_results)
         return True
 
 
@@ -232,23 +230,23 @@ class Cache(Generic[Item, Result]):
     async def __call__(self, items: Sequence[Item], keys: Sequence[Hashable]) -> list[Result]:
         """Look items up by their keys; those not yet known are computed together."""
         new: dict[Hashable, Item] = {}
-        found: list[asyncio.Future[Result]] = []
+        futures: list[asyncio.Future[Result]] = []
         for item, key in zip(items, keys, strict=True):
             if key not in self._known:
                 new[key] = item
                 self._known[key] = asyncio.get_running_loop().create_future()
             self._known.move_to_end(key)
-            found.append(self._known[key])
+            futures.append(self._known[key])
         if new:
             # A task of its own: a cancelled caller does not cancel what other callers wait for.
             task = asyncio.create_task(self._fill(new, {key: self._known[key] for key in new}))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        return [await asyncio.shield(one) for one in found]
+        return [await asyncio.shield(future) for future in futures]
 
     async def _fill(self, new: Mapping[Hashable, Item], coming: Mapping[Hashable, asyncio.Future[Result]]) -> None:
         try:
-            found = list(zip(coming.values(), await self._compute(list(new.values())), strict=True))
+            results = list(zip(coming.values(), await self._compute(list(new.values())), strict=True))
         except (Exception, asyncio.CancelledError) as error:
             # A failure is not cached: the next call tries again.
             for key, future in coming.items():
@@ -257,7 +255,7 @@ class Cache(Generic[Item, Result]):
                 future.set_exception(error)
                 future.exception()  # marks it as retrieved, though nobody may wait for it
             return
-        for future, result in found:
+        for future, result in results:
             future.set_result(result)
         while len(self._known) > self._n_kept:
             self._known.popitem(last=False)

@@ -1,4 +1,4 @@
-"""``EngineTools`` over an index in this process: views by name, errors, what the members of a question share."""
+"""``MemberTools`` over an index in this process: views by name, errors, what the members of a question share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.run.models import models_of
@@ -30,13 +30,13 @@ class Noting:
         return call
 
 
-def tools_of(settings=None, **more) -> tuple[EngineTools, Noting]:
+def tools_of(settings=None, **more) -> tuple[MemberTools, Noting]:
     config = Config.model_validate({"settings": {"queries": 1, "top_k_final": None} | (settings or {}), **more})
     models = (models_of(config, dict.fromkeys(config.deployments, "application"), 0),)
     applications = {name: f"{name}-application" for name in config.deployments}
     index = Noting()
     context = RunContext(config, None, models, config.declaration.prompts(), applications)
-    return EngineTools(index, context, "q1", 0), index
+    return MemberTools(index, context, "q1", 0), index
 
 
 def test_a_view_is_searched_by_its_kinds():
@@ -107,7 +107,7 @@ def members():
         models[1] = {role: replace(model, temperature=0.123) for role, model in models[1].items()}
         models[2] = {role: replace(model, **changed) for role, model in models[2].items()}
         context, shared = SimpleNamespace(models=models), {}
-        return [EngineTools(None, context, "q", member, shared=shared) for member in range(3)]
+        return [MemberTools(None, context, "q", member, shared=shared) for member in range(3)]
 
     return make
 

@@ -9,9 +9,9 @@ import pytest
 from kit.lease_race import takers
 
 from kohaku_ray import storage
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.errors import StorageError
 from kohaku_ray.records import Reply
+from kohaku_ray.run.segments import Entry, SegmentStore
 from kohaku_ray.storage import publish
 
 ENTRY = Entry(Reply("an answer", 10, 0, 2, "stop"), "model", 0.5)

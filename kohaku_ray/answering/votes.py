@@ -1,16 +1,16 @@
-"""The last step of a block of questions: members' answers become votes, and everything becomes table rows."""
+"""Votes: which questions are settled, a block's votes and table rows, and the second vote by members' agreement."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
 from kohaku_ray.config import Config
 from kohaku_ray.ensemble.decide import settle_all
 from kohaku_ray.ensemble.pool import agreement_weights
@@ -20,34 +20,10 @@ from kohaku_ray.records import BLANK, Prediction, Question, TraceRow
 from kohaku_ray.run.models import Call, seed_of
 from kohaku_ray.run.summary import AnswerSummary, group_errors
 from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables, grouped
-from kohaku_ray.systems.base import Answer, System, Traced
 from kohaku_ray.values.normalise import group_values
 
 Row = TypeVar("Row")
 Rows = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One question's evidence, the system's own record, or the error in its place; and the calls of ``prepare``.
-
-    ``n_no_reply`` model calls got no reply: the next start makes them again.
-    """
-
-    question: Question
-    evidence: Traced | None
-    error: str | None
-    calls: tuple[Call, ...] = ()
-    n_no_reply: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One member's answer to one question, if the system failed a blank one with the error; else as ``Prepared``."""
-
-    answer: Answer
-    calls: tuple[Call, ...] = ()
-    n_no_reply: int = 0
 
 
 def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
@@ -58,25 +34,26 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         n_prepared: Number of parts that are evidence: one shared, or one per member.
         *parts: First the prepared blocks, then the members' answers in member order.
     """
-    prepared: Sequence[Sequence[Prepared | None]] = parts[:n_prepared]
-    answered: Sequence[Sequence[Answered | None]] = parts[n_prepared:]
+    prepared: Sequence[Sequence[PreparedQuestion | None]] = parts[:n_prepared]
+    answered: Sequence[Sequence[MemberAnswer | None]] = parts[n_prepared:]
     shared = config.ensemble.scope == "answer"
     rows: dict[str, Rows] = {name: [] for name in SCHEMAS}
     asked: list[tuple[Question, Rows]] = []
     n_unanswered, step_errors, calls_made = 0, list[str | None](), list[Call]()
-    for place, row in enumerate(prepared[0]):
+    for number, row in enumerate(prepared[0]):
         assert row is not None  # the first member prepares every question
-        answers = _those_there(member[place] for member in answered)
-        sources = _those_there(block[place] for block in prepared)
-        given = _answer_rows(config, row.question, answers)
-        rows["answers"] += given
-        asked.append((row.question, given))
+        answers = _drop_settled(member[number] for member in answered)
+        sources = _drop_settled(block[number] for block in prepared)
+        answer_rows = _answer_rows(config, row.question, answers)
+        rows["answers"] += answer_rows
+        asked.append((row.question, answer_rows))
         rows["trace"] += _trace_rows(row.question, sources, answers, shared)
         rows["usage"] += _usage_rows(row.question, sources, answers, shared)
         step_errors += _step_errors(sources, answers)
-        n_unanswered += sum(one.n_no_reply for one in sources) + sum(one.n_no_reply for one in answers)
-        calls_made += [call for source in sources for call in source.calls]
-        calls_made += [call for answer in answers for call in answer.calls]
+        steps: tuple[PreparedQuestion | MemberAnswer, ...] = (*sources, *answers)
+        for step in steps:
+            n_unanswered += step.n_no_reply
+            calls_made += step.calls
     rows["votes"] = _vote_rows(config, asked)
     calls = [row["source"] for row in rows["usage"]]
     result = AnswerSummary(
@@ -96,36 +73,35 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
 
 
-def settle_block(config: Config, questions: Sequence[Question], *answered: Sequence[Answered | None]) -> list[bool]:
+def settle_block(config: Config, questions: Sequence[Question], *answered: Sequence[MemberAnswer | None]) -> list[bool]:
     """Return which questions of a block no remaining member could change (see ``settled``).
 
     The answers so far are in member order; None where a question was settled before.
     """
-    rule, ensemble, ballot = config.ensemble.vote, config.ensemble, config.declaration.ballot
-    there = [_those_there(member[place] for member in answered) for place in range(len(questions))]
-    table = [
-        [ballot({**_values(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in rows]
-        for rows in there
+    ensemble, ballot = config.ensemble, config.declaration.ballot
+    answers_of = [_drop_settled(member[number] for member in answered) for number in range(len(questions))]
+    ballots = [
+        [ballot({**_values(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in answers]
+        for answers in answers_of
     ]
-    found = settle_all(table, ensemble.members, rule, ensemble.stops, [one.answer_unit for one in questions])
-    return [len(rows) < len(answered) or is_settled for rows, is_settled in zip(there, found, strict=True)]
+    units = [question.answer_unit for question in questions]
+    settled = settle_all(ballots, ensemble.members, ensemble.vote, ensemble.stops, units)
+    return [len(rows) < len(answered) or is_settled for rows, is_settled in zip(answers_of, settled, strict=True)]
 
 
-def vote_again(config: Config, parts: Parts) -> None:
-    """Replace the votes by votes of members weighted by agreement, once all questions are answered."""
+def vote_by_agreement(config: Config, parts: Parts) -> list[pa.Table]:
+    """Vote again, with members weighted by their agreement over all questions: the votes of each block."""
     n_members = config.ensemble.members
     groups = [
-        group_values(["" if row["is_blank"] else row["answer_value"] for row in members], question.answer_unit)
+        group_values(["" if row["is_blank"] else row["answer_value"] for row in answers], question.answer_unit)
         for tables in parts
-        for question, members in _by_question(tables, n_members)
+        for question, answers in _by_question(tables, n_members)
     ]
     weights = agreement_weights(np.array(groups, np.int64).reshape(len(groups), n_members))
-    parts.replace_votes(
-        pa.Table.from_pylist(
-            _vote_rows(config, list(_by_question(tables, n_members)), weights), schema=SCHEMAS["votes"]
-        )
+    return [
+        pa.Table.from_pylist(_vote_rows(config, list(_by_question(tables, n_members)), weights), SCHEMAS["votes"])
         for tables in parts
-    )
+    ]
 
 
 def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Rows]]:
@@ -134,15 +110,6 @@ def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Row
         yield Question(row["question_id"], row["question"], row["asked_unit"]), list(islice(answers, n_members))
 
 
-def best_quotes(trace: pa.Table, system: System, n_chars: int = 400) -> dict[tuple[str, str], str]:
-    """Return the first text per question and document, from the step that supports citations."""
-    import polars as pl
-
-    steps = pl.DataFrame(trace.select(["question_id", "doc_id", "text", "step"])).filter(pl.col("doc_id").is_not_null())
-    if system.quote_step:
-        steps = steps.filter(step=system.quote_step)
-    first = steps.unique(["question_id", "doc_id"], keep="first", maintain_order=True)
-    return {(question, doc): " ".join(text.split())[:n_chars] for question, doc, text, _ in first.iter_rows()}
 
 
 def _spent(usage: Rows) -> dict[str, float]:
@@ -150,7 +117,7 @@ def _spent(usage: Rows) -> dict[str, float]:
     return {name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)}
 
 
-def _step_errors(sources: Sequence[Prepared], answers: Sequence[Answered]) -> list[str | None]:
+def _step_errors(sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer]) -> list[str | None]:
     """The errors of steps, such as a plan that cannot be read; an answer's own error is not among them."""
     errors = [source.error for source in sources]
     errors += [row.error for source in sources if source.evidence is not None for row in source.evidence.trace]
@@ -161,14 +128,12 @@ def _step_errors(sources: Sequence[Prepared], answers: Sequence[Answered]) -> li
 
 def _vote_rows(config: Config, asked: Sequence[tuple[Question, Rows]], weights: F64 | None = None) -> Rows:
     rule = config.ensemble.vote
-    if weights is None:
-        # All members have equal weights until all questions are answered: see vote_again.
+    if weights is None:  # all members count alike until all questions are answered: see vote_by_agreement
         rule = rule.model_copy(update={"weights": "uniform"})
-    table = [
-        [config.declaration.ballot({**row, "measures": dict(row["measures"])}) for row in rows] for _, rows in asked
-    ]
-    verdicts = vote_all(table, rule, [question.answer_unit for question, _ in asked], weights)
-    return [_vote_row(*one, verdict) for one, verdict in zip(asked, verdicts, strict=True)]
+    ballot = config.declaration.ballot
+    ballots = [[ballot({**row, "measures": dict(row["measures"])}) for row in rows] for _, rows in asked]
+    verdicts = vote_all(ballots, rule, [question.answer_unit for question, _ in asked], weights)
+    return [_vote_row(question, rows, verdict) for (question, rows), verdict in zip(asked, verdicts, strict=True)]
 
 
 def _vote_row(question: Question, answers: Rows, verdict: Verdict) -> dict[str, Any]:
@@ -192,11 +157,11 @@ def _vote_row(question: Question, answers: Rows, verdict: Verdict) -> dict[str, 
     }
 
 
-def _those_there(rows: Iterable[Row | None]) -> list[Row]:
+def _drop_settled(rows: Iterable[Row | None]) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
-def _answer_rows(config: Config, question: Question, answers: Sequence[Answered]) -> Rows:
+def _answer_rows(config: Config, question: Question, answers: Sequence[MemberAnswer]) -> Rows:
     lead = config.declaration.lead
     return [
         {
@@ -213,12 +178,14 @@ def _answer_rows(config: Config, question: Question, answers: Sequence[Answered]
     ]
 
 
-def _flags_of(answered: Answered) -> tuple[str, ...]:
+def _flags_of(answered: MemberAnswer) -> tuple[str, ...]:
     shortened = ("shortened",) if any(call.is_shortened for call in answered.calls) else ()
     return (*answered.answer.prediction.flags, *shortened)
 
 
-def _trace_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:
+def _trace_rows(
+    question: Question, sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer], shared: bool
+) -> Rows:
     """Return the rows of every step; steps shared by all members appear once."""
     rows: Rows = []
     for member, source in enumerate(sources):
@@ -254,7 +221,9 @@ def _numbers(values: Mapping[str, float]) -> list[tuple[str, float]]:
     return [(name, float(value)) for name, value in values.items()]
 
 
-def _usage_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:
+def _usage_rows(
+    question: Question, sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer], shared: bool
+) -> Rows:
     calls = [(SHARED if shared else member, call) for member, row in enumerate(sources) for call in row.calls]
     calls += [(member, call) for member, answered in enumerate(answers) for call in answered.calls]
     return [{"question_id": question.question_id, "member": member, **_values(call)} for member, call in calls]

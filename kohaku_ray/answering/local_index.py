@@ -1,19 +1,19 @@
-"""What can be asked of an index, in the process that holds it (``LocalIndex``) or from another one (``RemoteIndex``).
+"""The operations of an index (``IndexOperations``), and the index in this process that performs them (``LocalIndex``).
 
-A new operation is a line of ``IndexOperations``, a method of ``LocalIndex`` and a line of ``RemoteIndex``: the method's
-decorators say how it is batched over concurrent questions, cached, and divided among shards.
+The decorators of a method say how it is divided among shards, cached, and batched over concurrent questions. In another
+process the engine's ``RemoteIndex`` asks for the same operations: a new one is a line of each class.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Protocol
 
 import numpy as np
 
+from kohaku_ray.answering.batching import BatchingObject, ShardItems, batched, cached, on_shards
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.calls import Calls, Method, Shares, batched, cached, spread
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, F64, I64, Hits
 from kohaku_ray.index.encoder import SentenceEncoder
@@ -44,10 +44,6 @@ Search = Callable[["LocalIndex", Sequence[Any], Kinds, int, Within], Coroutine[A
 
 Score = Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
 """Scores (query, text) pairs by the cross-encoder of an application."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Params = TypeVarTuple("Params")
 
 
 class IndexOperations(Protocol):
@@ -91,44 +87,44 @@ class IndexOperations(Protocol):
 class ShardOperations(Protocol):
     """The operations of one shard alone, which the holders of other shards ask for."""
 
-    def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
+    def run_alone(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
         """Run an operation on this shard alone."""
         ...
 
 
-def _to_all(layout: ShardLayout, items: Sequence[Any]) -> Shares:
+def _ask_all(layout: ShardLayout, items: Sequence[Any]) -> ShardItems:
     return {shard: (list(items), list(range(len(items)))) for shard in layout.shards}
 
 
-def _to_owner(layout: ShardLayout, rows: Sequence[int]) -> Shares:
-    """Divide node rows."""
+def _ask_owner(layout: ShardLayout, rows: Sequence[int]) -> ShardItems:
+    """Split node rows by the shard that holds each."""
     owner = layout.shard_of(np.asarray(rows, np.int64))
-    places = {int(shard): np.flatnonzero(owner == shard).tolist() for shard in np.unique(owner)}
-    return {shard: ([rows[at] for at in own], own) for shard, own in places.items()}
+    positions_of = {int(shard): np.flatnonzero(owner == shard).tolist() for shard in np.unique(owner)}
+    return {shard: ([rows[position] for position in positions], positions) for shard, positions in positions_of.items()}
 
 
-def _to_owners(layout: ShardLayout, items: Sequence[tuple[int, ...]]) -> Shares:
-    """Divide items that are tuples of node rows; one without rows goes to the first shard."""
+def _ask_owners(layout: ShardLayout, items: Sequence[tuple[int, ...]]) -> ShardItems:
+    """Split items that are tuples of node rows; one without rows goes to the first shard."""
     shares: dict[int, tuple[list[Any], list[int]]] = {}
-    for at, rows in enumerate(items):
+    for position, rows in enumerate(items):
         owner = layout.shard_of(np.asarray(rows, np.int64))
         for shard in np.unique(owner).tolist() or [0]:
-            asked, places = shares.setdefault(shard, ([], []))
-            asked.append(tuple(row for row, one in zip(rows, owner, strict=True) if one == shard))
-            places.append(at)
+            parts, positions = shares.setdefault(shard, ([], []))
+            parts.append(tuple(row for row, row_owner in zip(rows, owner, strict=True) if row_owner == shard))
+            positions.append(position)
     return shares
 
 
-def _best(found: list[Hits], _: Kinds, top_k: int, __: Within) -> Hits:
-    return merge_hits(found, top_k)
+def _merge_hits(parts: list[Hits], _: Kinds, top_k: int, __: Within) -> Hits:
+    return merge_hits(parts, top_k)
 
 
-def _only(found: list[Any], *_: Any) -> Any:
-    return found[0]
+def _take_only(parts: list[Any], *_: Any) -> Any:
+    return parts[0]
 
 
-def _joined(found: list[NodeTable], *_: Any) -> NodeTable:
-    return join_nodes(found)
+def _merge_nodes(parts: list[NodeTable], *_: Any) -> NodeTable:
+    return join_nodes(parts)
 
 
 def _deepest(depth: str) -> Callable[[Search], Search]:
@@ -139,18 +135,18 @@ def _deepest(depth: str) -> Callable[[Search], Search]:
         async def search(
             self: LocalIndex, queries: Sequence[Any], kinds: Kinds, top_k: int, within: Within
         ) -> list[Hits]:
-            most = top_k
+            deepest = top_k
             if self.depths is not None and (depth == "lexical" or within is not None or self.is_exact(kinds)):
-                most = max(top_k, getattr(self.depths.get(kinds, Depth()), depth))
-            found = await method(self, queries, kinds, most, within)
-            return found if most == top_k else [hits.prefix(top_k) for hits in found]
+                deepest = max(top_k, getattr(self.depths.get(kinds, Depth()), depth))
+            results = await method(self, queries, kinds, deepest, within)
+            return results if deepest == top_k else [hits.prefix(top_k) for hits in results]
 
         return search
 
     return decorate
 
 
-class LocalIndex(Calls):
+class LocalIndex(BatchingObject):
     """An index, or one of its shards, open in this process."""
 
     def __init__(
@@ -218,16 +214,15 @@ class LocalIndex(Calls):
             raise ConfigError("queries of images are encoded but index.image_encoder is null: name one")
         return list(encoder.encode_queries(texts))
 
-    @spread(_to_all, _best)
+    @on_shards(_ask_all, _merge_hits)
     @_deepest("dense")
     @cached(20_000, counted="queries searched", key=lambda vector: vector.tobytes())
     @batched()
     def search(self, vectors: list[F32], kinds: Kinds, top_k: int, within: Within) -> list[Hits]:
         """Find each vector's nearest nodes."""
-        found = self._vectors_of(kinds).search(np.stack(vectors), top_k, self._ranges(within))
-        return self._of_whole(found)
+        return self._of_whole(self._vectors_of(kinds).search(np.stack(vectors), top_k, self._ranges(within)))
 
-    @spread(_to_all, _best)
+    @on_shards(_ask_all, _merge_hits)
     @_deepest("lexical")
     @cached(20_000, counted="queries by BM25")
     @batched()
@@ -235,13 +230,13 @@ class LocalIndex(Calls):
         """Find each query's best nodes by BM25."""
         return self._of_whole(self.shard.terms(kinds).search(queries, top_k, self._ranges(within)))
 
-    @spread(_to_owner, _only)
+    @on_shards(_ask_owner, _take_only)
     @batched()
     def term_weights(self, rows: list[int], kinds: Kinds) -> list[tuple[I64, F64]]:
         """Fetch nodes' terms and their BM25 weights."""
         return self.shard.terms(kinds).weights_of(self._to_shard(rows))
 
-    @spread(_to_owner, _only)
+    @on_shards(_ask_owner, _take_only)
     @batched()
     def vectors(self, rows: list[int]) -> list[F32]:
         """Fetch nodes' own vectors; zeros for a node without one."""
@@ -253,7 +248,7 @@ class LocalIndex(Calls):
         assert self._score is not None, "whoever ranks pairs opens the index with a score"
         return list(await self._score(application, list(pairs)))
 
-    @spread(_to_owners, _joined)
+    @on_shards(_ask_owners, _merge_nodes)
     @cached(2_000)
     async def nodes(
         self, asked: Sequence[tuple[int, ...]], section_tokens: int, tokenizers: tuple[Tokenizer, ...]
@@ -278,21 +273,21 @@ class LocalIndex(Calls):
         """Whether a shorter search of a dense view is the beginning of a longer one."""
         return self.shard.vectors(kinds).exact
 
-    async def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> list[Any]:
-        """Run a method on this shard alone."""
-        found: list[Any] = await getattr(type(self), method).on_shard(self, items, *params)
-        return found
+    async def run_alone(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> list[Any]:
+        """See ``ShardOperations``."""
+        results: list[Any] = await getattr(type(self), method).alone(self, items, *params)
+        return results
 
     def ask(self, number: int, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
         """Run a method on another shard alone."""
         assert self._peer is not None, "an index of several shards has peers"
-        return self._peer(number).on_shard(method, items, params)
+        return self._peer(number).run_alone(method, items, params)
 
     def _ranges(self, within: Within) -> Ranges | None:
         return None if within is None else self.shard.index.ranges(within, self.number)
 
-    def _of_whole(self, found: Sequence[Hits]) -> list[Hits]:
-        return [Hits(self.layout.to_whole(self.number, hits.rows), hits.scores) for hits in found]
+    def _of_whole(self, of_shard: Sequence[Hits]) -> list[Hits]:
+        return [Hits(self.layout.to_whole(self.number, hits.rows), hits.scores) for hits in of_shard]
 
     def _to_shard(self, rows: Sequence[int]) -> I64:
         return self.layout.to_shard(np.asarray(rows, np.int64))
@@ -331,43 +326,12 @@ class LocalIndex(Calls):
         return np.where(sentence, known[nodes.source_row], nodes.tokens)
 
 
-def _in_actor(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
-    """Run an operation of ``LocalIndex`` in the actor of a ``RemoteIndex``."""
-
-    @functools.wraps(method)
-    async def call(self: RemoteIndex, items: Sequence[Item], *params: *Params) -> list[Result]:
-        found: list[Result] = await self._retriever.run.remote(method.__name__, list(items), params)
-        return found
-
-    return call
-
-
-class RemoteIndex:
-    """An index that a retriever actor holds."""
-
-    def __init__(self, retriever: Any) -> None:
-        self._retriever = retriever
-
-    embed = _in_actor(LocalIndex.embed)
-    search = _in_actor(LocalIndex.search)
-    lexical = _in_actor(LocalIndex.lexical)
-    term_weights = _in_actor(LocalIndex.term_weights)
-    vectors = _in_actor(LocalIndex.vectors)
-    rank_pairs = _in_actor(LocalIndex.rank_pairs)
-    nodes = _in_actor(LocalIndex.nodes)
-
-    def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
-        """See ``ShardOperations``."""
-        found: Awaitable[list[Any]] = self._retriever.run.remote(method, list(items), params, alone=True)
-        return found
-
-
 def united_depths(many: Sequence[Config]) -> Depths:
     """Return the greatest search depth per view over these runs."""
-    found: dict[Kinds, Depth] = {}
+    depths: dict[Kinds, Depth] = {}
     for config in many:
         for name, depth in config.uses.views.items():
             kinds = config.declaration.views[name].kinds
-            there = found.get(kinds, Depth())
-            found[kinds] = Depth(max(there.dense, depth.dense), max(there.lexical, depth.lexical))
-    return found
+            known = depths.get(kinds, Depth())
+            depths[kinds] = Depth(max(known.dense, depth.dense), max(known.lexical, depth.lexical))
+    return depths

@@ -1,4 +1,4 @@
-"""The engine's ``Tools``: the index in this process or in an actor, models through the ledger."""
+"""What a system receives as its ``Tools``: the index in this process or another, models through the ledger."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from kohaku_ray.answering.local_index import IndexOperations, Tokenizer
 from kohaku_ray.config import Config
-from kohaku_ray.engine import metrics
-from kohaku_ray.engine.actors.index_access import IndexOperations, Tokenizer
-from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.identity import prompt_counter
@@ -21,10 +19,11 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.terms import similarities
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.prompts import Prompt, Prompts
-from kohaku_ray.models.request import PromptImage
+from kohaku_ray.models.request import ChatRequest, PromptImage
 from kohaku_ray.records import Reply
 from kohaku_ray.run.models import Call, Model, chat_request, dollars, seed_of
 from kohaku_ray.storage import join_path
+from kohaku_ray.run.segments import LedgerReply
 from kohaku_ray.systems.tools import Limits, Made
 
 PROMPTS_KEPT = 10_000
@@ -36,31 +35,64 @@ Shared = dict[Hashable, asyncio.Future[Any]]
 """What members with the same evidence share, by question and by what it is; made once."""
 
 
+class LedgerClient(Protocol):
+    """Answers requests: the ledger, one that refuses, or recorded replies alone."""
+
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> LedgerReply:
+        """Return the recorded reply to a request, or call the model.
+
+        Args:
+            request: What to ask; its key names the reply.
+            application: Serve application that answers.
+            again: Ignore a recorded reply, once per run and key: the call is made again and its reply replaces the
+                recorded one for all runs. If the new call fails, the old reply stays.
+
+        Raises:
+            ModelError: The backend refused or failed for good.
+            DataError: The ledger cannot be written.
+        """
+        ...
+
+
+def observe_nothing(call: Call | FailedCall) -> None:
+    """Take notice of no call: nobody collects metrics."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What actors need to know about a run; sent once, by reference.
+    """What the steps of a run need to know about it; sent to each process once.
 
-    ``again`` has the (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
-    ``prompt_counter`` makes a function that counts a prompt's tokens, for a tokenizer's name and revision.
+    Attributes:
+        ledger: Calls the models.
+        models: Per member, by role.
+        applications: Of Serve, by deployment.
+        again: The (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
+        prompt_counter: Makes a function that counts a prompt's tokens, for a tokenizer's name and revision.
+        observe: Is told of every call, for metrics.
+        fatal: Errors of the executor, such as a lost process: they stop the run and are no question's own.
     """
 
     config: Config
-    ledger: Asking  # calls the models
-    models: tuple[Mapping[str, Model], ...]  # per member, by role
+    ledger: LedgerClient
+    models: tuple[Mapping[str, Model], ...]
     prompts: Prompts
-    applications: Mapping[str, str] = field(default_factory=dict)  # of Serve, by deployment
+    applications: Mapping[str, str] = field(default_factory=dict)
     again: frozenset[tuple[str, int]] = frozenset()
     prompt_counter: Callable[[str, str | None], Callable[[str, str], int]] = prompt_counter
+    observe: Callable[[Call | FailedCall], None] = observe_nothing
+    fatal: tuple[type[Exception], ...] = ()
 
     @property
     def tokenizers(self) -> tuple[Tokenizer, ...]:
         """Tokenizers of all models that answer: a text counts as the largest count over them."""
-        there = self.config.answering_deployments.values()
-        return tuple(dict.fromkeys((each.tokenizer, each.revision) for each in there if each.tokenizer is not None))
+        models = self.config.answering_deployments.values()
+        return tuple(
+            dict.fromkeys((model.tokenizer, model.revision) for model in models if model.tokenizer is not None)
+        )
 
 
 @dataclass(slots=True)
-class EngineTools:
+class MemberTools:
     """``Tools`` of one question and one member: binds the seeds and records the calls."""
 
     index: IndexOperations
@@ -81,7 +113,8 @@ class EngineTools:
         """See ``Tools``."""
         models = self.context.models[self.member].items()
         counts = tuple(
-            (role, one.identity, one.max_tokens, one.window_tokens, one.tokenizer, one.revision) for role, one in models
+            (role, model.identity, model.max_tokens, model.window_tokens, model.tokenizer, model.revision)
+            for role, model in models
         )
         shared_key = self.question_id, counts, key
         if shared_key not in self.shared:
@@ -114,8 +147,7 @@ class EngineTools:
             raise
         except ModelError as error:
             self.n_no_reply += 1
-            labels = {"deployment": model.deployment, "role": role, "error": type(error).__name__}
-            metrics.add("kohaku_ray_call_errors_total", 1, **labels)
+            self.context.observe(FailedCall(model.deployment, role, type(error).__name__))
             raise
         reply = asked.entry.reply
         self.calls.append(
@@ -139,7 +171,7 @@ class EngineTools:
                 least_tokens=request.least_tokens,
             )
         )
-        metrics.count_call(self.calls[-1])
+        self.context.observe(self.calls[-1])
         return reply
 
     async def prompt_tokens(self, prompt: Prompt, role: str = "answer") -> int | None:
@@ -194,8 +226,8 @@ class EngineTools:
 
     async def nodes(self, rows: Sequence[int], section_tokens: int = 0) -> NodeTable:
         """See ``Tools``."""
-        found = await self.index.nodes([tuple(map(int, rows))], section_tokens, self.context.tokenizers)
-        return found[0]
+        [nodes] = await self.index.nodes([tuple(map(int, rows))], section_tokens, self.context.tokenizers)
+        return nodes
 
     def _model(self, role: str) -> Model:
         models = self.context.models[self.member]

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from kit.damage import damaged
 
-from kohaku_ray.engine.ledger import segments
-from kohaku_ray.engine.ledger.segments import Entry, Loaded, SegmentStore, ledger_damage
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Reply
+from kohaku_ray.run import segments
+from kohaku_ray.run.segments import Entry, Loaded, SegmentStore, ledger_damage
 from kohaku_ray.storage import checksum
 
 

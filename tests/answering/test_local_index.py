@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from index.small_index import FakeEncoder, index_documents, make_documents
 
+from kohaku_ray.answering.local_index import IndexOperations, LocalIndex, united_depths
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.index_access import IndexOperations, LocalIndex, RemoteIndex, united_depths
+from kohaku_ray.engine.actors.members import RemoteIndex
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index, Shard
@@ -145,7 +146,7 @@ def operations(kind: type) -> set[str]:
 
 def test_every_operation_is_tested():
     assert set(ASKED) == operations(IndexOperations)
-    assert set(ASKED) == operations(RemoteIndex) - {"on_shard"}
+    assert set(ASKED) == operations(RemoteIndex) - {"run_alone"}
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from kohaku_ray.engine.actors.calls import MADE_KEPT, Batcher, Cache, Calls, batched, cached, spread
+from kohaku_ray.answering.batching import STATES_KEPT, Batcher, BatchingObject, Cache, batched, cached, on_shards
 
 
 class Batches(list):
@@ -72,13 +72,13 @@ def test_while_a_batch_runs_the_next_one_gathers_unless_batches_run_at_once(at_o
 
 
 def test_questions_of_one_turn_reach_a_shard_in_one_message_and_each_gets_its_own():
-    class Held(Calls):
+    class Held(BatchingObject):
         """Shard 0 of two: an item's result says which shards were asked."""
 
         layout, number = SimpleNamespace(shards=(0, 1)), 0
         messages: ClassVar[list] = []
 
-        @spread(
+        @on_shards(
             lambda layout, items: {shard: (list(items), [*range(len(items))]) for shard in (0, 1)},
             lambda found, *_: found,
         )
@@ -156,7 +156,7 @@ def test_who_waits_is_not_cancelled_with_who_asked_first():
     assert asyncio.run(ask()) == [[1]]
 
 
-class Doubles(Calls):
+class Doubles(BatchingObject):
     """Doubles numbers, and notes the batches."""
 
     def __init__(self, *, keeps: bool) -> None:
@@ -186,9 +186,9 @@ def test_other_arguments_may_be_many():
     doubles = Doubles(keeps=True)
 
     async def ask():
-        for more in (*range(MADE_KEPT + 1), 0):
+        for more in (*range(STATES_KEPT + 1), 0):
             assert await doubles.twice([1], more) == [2 + more]
 
     asyncio.run(ask())
-    assert [more for _, more in doubles.seen] == [*range(MADE_KEPT + 1), 0]
-    assert len(doubles._made) <= MADE_KEPT
+    assert [more for _, more in doubles.seen] == [*range(STATES_KEPT + 1), 0]
+    assert len(doubles._made) <= STATES_KEPT

@@ -1,4 +1,4 @@
-"""The ledger on disk: immutable Arrow segments, whose names hold the digests of their bytes, and their shard."""
+"""The ledger on disk: replies of models in immutable Arrow segments, whose names hold the digests of their bytes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
+from typing import Literal
 
 import pyarrow as pa
 
@@ -71,6 +72,19 @@ class Entry:
     generation: int = 0
 
 
+ReplySource = Literal["ledger", "joined", "made"]
+"""Where a reply comes from: recorded before; in flight, asked by another run or member; or a call of this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerReply:
+    """What the ledger gives for a request: the entry, where it comes from, and its key."""
+
+    entry: Entry
+    source: ReplySource
+    key: str
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """The contents of a segment directory.
@@ -84,7 +98,7 @@ class Loaded:
     damaged: tuple[str, ...]
 
 
-class Recorded(Mapping[str, Entry]):
+class ReplyIndex(Mapping[str, Entry]):
     """Replies by key, as ``Loaded.entries``: the keys in memory, the replies in their segments.
 
     Attributes:
@@ -206,14 +220,14 @@ class SegmentStore:
         finally:
             self.table_of.cache_clear()  # no file stays mapped
 
-    def index(self, mine: Callable[[str], bool]) -> Recorded:
+    def index(self, mine: Callable[[str], bool]) -> ReplyIndex:
         """Read the keys of every segment but those of sibling shards, oldest first; keep those that are ``mine``.
 
         Raises:
             StorageError: A segment cannot be read: its replies are not to be asked again.
         """
         while True:
-            recorded, damaged = Recorded(self.table_of), []
+            recorded, damaged = ReplyIndex(self.table_of), []
             for name, table in self._tables(name for name in self._names() if not self._is_siblings(name)):
                 if table is None:
                     damaged.append(name)
@@ -237,7 +251,7 @@ class SegmentStore:
         return self._write_table(segment_table(entries), f"{time.time_ns():020d}", self._shard)
 
     def merge(self, names: Sequence[str]) -> tuple[dict[str, int], str, list[str]]:
-        """Write a segment that holds the rows of others, which stay (arguments of ``Recorded.merged``).
+        """Write a segment that holds the rows of others, which stay (arguments of ``ReplyIndex.merged``).
 
         It is as old as the oldest: a reply that came first still does, also among segments that are not merged. A crash
         before the parts go (``drop``) leaves repeats, which reading ignores.
