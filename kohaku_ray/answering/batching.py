@@ -66,9 +66,11 @@ def batched(
     def decorate(run: Callable[[Any, list[Item], *Params], Sequence[Result]]) -> Method[Item, *Params, Result]:
         @functools.wraps(run)
         async def call(self: BatchingObject, items: Sequence[Item], *params: *Params) -> list[Result]:
+            def compute(batch: list[Item]) -> Sequence[Result]:
+                return run(self, batch, *params)
+
             def run_in_thread(batch: list[Item]) -> Awaitable[Sequence[Result]]:
-                thread = self.thread_of(run.__name__)
-                return asyncio.get_running_loop().run_in_executor(thread, lambda: run(self, batch, *params))
+                return asyncio.get_running_loop().run_in_executor(self.thread_of(run.__name__), compute, batch)
 
             return await self.state_of((batched, run, params), lambda: Batcher(run_in_thread, max_items))(items)
 

@@ -104,7 +104,7 @@ def ran(monkeypatch) -> Counter:
 
         return call
 
-    monkeypatch.setattr(LocalIndex, "thread", lambda _, name: Counting(name))
+    monkeypatch.setattr(LocalIndex, "thread_of", lambda _, name: Counting(name))
     monkeypatch.setattr(NodeTable, "neighbourhood", counted("nodes", NodeTable.neighbourhood, lambda *_: 1))
     monkeypatch.setattr(Pairs, "__call__", counted("rank_pairs", Pairs.__call__, lambda _, pairs: len(pairs)))
     return n_items
