@@ -41,8 +41,8 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Question
 from kohaku_ray.run.indexes import chunks_of, index_settings, make_encoder
 from kohaku_ray.run.models import models_of
-from kohaku_ray.run.sources import document_format, resolve
 from kohaku_ray.run.segments import Entry, LedgerReply
+from kohaku_ray.run.sources import document_format, resolve
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.stages import STAGES, HybridEvidence
 from kohaku_ray.systems.questions import read_questions

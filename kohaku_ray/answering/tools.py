@@ -21,9 +21,9 @@ from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.models.request import ChatRequest, PromptImage
 from kohaku_ray.records import Reply
-from kohaku_ray.run.models import Call, Model, chat_request, dollars, seed_of
-from kohaku_ray.storage import join_path
+from kohaku_ray.run.models import Call, FailedCall, Model, chat_request, dollars, seed_of
 from kohaku_ray.run.segments import LedgerReply
+from kohaku_ray.storage import join_path
 from kohaku_ray.systems.tools import Limits, Made
 
 PROMPTS_KEPT = 10_000

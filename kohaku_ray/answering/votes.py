@@ -110,8 +110,6 @@ def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Row
         yield Question(row["question_id"], row["question"], row["asked_unit"]), list(islice(answers, n_members))
 
 
-
-
 def _spent(usage: Rows) -> dict[str, float]:
     made = [row for row in usage if row["source"] == "made"]
     return {name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)}

@@ -18,9 +18,8 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.documents import parse_collection
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import index_settings, make_query_encoder, open_index, views_of
-from kohaku_ray.settings import resolve_paths
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
-from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.settings import resolve_paths
 
 Chat = Callable[[ChatRequest], Awaitable[Reply]]
 

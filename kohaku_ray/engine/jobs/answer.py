@@ -42,9 +42,9 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
+from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.sources import check_places, questions_of, read_metadata
 from kohaku_ray.run.summary import AnswerSummary, pluralize, sources_said
-from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import join_path

@@ -14,8 +14,6 @@ from kohaku_ray.answering.tools import LedgerClient
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.cluster import print_progress
-from kohaku_ray.engine.ledger.client import Asking
-from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.engine.serving.applications import QUEUED
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError, TransientModelError
@@ -24,9 +22,9 @@ from kohaku_ray.run.batch_file import BatchModels, BatchOutput, Line, LineError,
 from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.models import dollars
+from kohaku_ray.run.segments import LedgerReply, SegmentStore
 from kohaku_ray.run.sources import check_kept
 from kohaku_ray.run.summary import pluralize, sources_said
-from kohaku_ray.run.segments import LedgerReply, SegmentStore
 from kohaku_ray.settings import resolve_paths
 
 AHEAD = 4

@@ -23,10 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, ValidationError
 
-from kohaku_ray.config import Config, build_config
-from kohaku_ray.config.deployments import adapted
-from kohaku_ray.config.load import expand, merge, parse_file
-from kohaku_ray.config.plain import leaves, unset_variables, value_at
 from kohaku_ray.answering.replay import (
     Models,
     RecordedEncoders,
@@ -36,6 +32,10 @@ from kohaku_ray.answering.replay import (
     models_by_member,
     open_recorded,
 )
+from kohaku_ray.config import Config, build_config
+from kohaku_ray.config.deployments import adapted
+from kohaku_ray.config.load import expand, merge, parse_file
+from kohaku_ray.config.plain import leaves, unset_variables, value_at
 from kohaku_ray.ensemble.settings import EnsembleConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval

@@ -23,9 +23,9 @@ from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.indexes import index_settings, preferred_note, sources_of
+from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.sources import check_images, check_places, describe_passed_over, find_sources, read_metadata
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.run.segments import SegmentStore
 
 
 def run_index(config: Config) -> IndexSummary:

@@ -17,7 +17,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml, load_config
 from kohaku_ray.engine.jobs import answer as answer_job
 from kohaku_ray.engine.jobs.answer import run_answer as run_answer_alone
-from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
+from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
