@@ -32,13 +32,13 @@ from typing import Any
 import psutil
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.sections import EncoderConfig
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import locate_model, token_counter
 from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.settings import resolve_paths

@@ -17,10 +17,13 @@ from typing import Any
 import yaml
 
 from kohaku_ray.config import deployments, schema, sections
-from kohaku_ray.config.sections import ChunksConfig
+from kohaku_ray.documents.settings import DocumentsConfig
 from kohaku_ray.ensemble import settings as ensemble
+from kohaku_ray.index import settings as index
 from kohaku_ray.settings import Settings
 from kohaku_ray.sweep import load as sweep_schema
+from kohaku_ray.systems.base import RoleConfig
+from kohaku_ray.systems.questions import QuestionsConfig
 from kohaku_ray.systems.registry import find_system, system_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,17 +121,17 @@ def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
     """Yield every section's title, its place in a file and its class, in the order of the page."""
     yield "Top level", "", schema.Config
     for title, section in {
-        "documents": sections.DocumentsConfig,
-        "questions": sections.QuestionsConfig,
-        "index": sections.IndexConfig,
-        "index.encoder": sections.EncoderConfig,
-        "index.bm25": sections.Bm25Config,
-        "index.chunks": ChunksConfig,
+        "documents": DocumentsConfig,
+        "questions": QuestionsConfig,
+        "index": index.IndexConfig,
+        "index.encoder": index.EncoderConfig,
+        "index.bm25": index.Bm25Config,
+        "index.chunks": index.Chunks,
     }.items():
         yield title, f"{title}.", section
     for name in system_names():
         yield f"{name}", f"{name}.", find_system(name).settings
-    yield "roles.NAME", "roles.answer.", sections.RoleConfig
+    yield "roles.NAME", "roles.answer.", RoleConfig
     yield "ensemble", "ensemble.", ensemble.EnsembleConfig
     yield "ensemble.vote", "ensemble.vote.", ensemble.VoteRule
     for kind, section in KINDS.items():

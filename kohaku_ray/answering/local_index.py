@@ -16,8 +16,9 @@ from kohaku_ray.answering.batching import BatchingObject, ShardItems, batched, c
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, F64, I64, Hits
+from kohaku_ray.index.chunks import TokenCounter
 from kohaku_ray.index.encoder import SentenceEncoder
-from kohaku_ray.index.identity import Counter, token_counter
+from kohaku_ray.index.identity import token_counter
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
 from kohaku_ray.index.store import Shard
@@ -162,7 +163,7 @@ class LocalIndex(BatchingObject):
         nprobe: int = 16,
         image_encoder: SentenceEncoder | None = None,
         peer: Callable[[int], ShardOperations] | None = None,
-        count: Callable[[str, str | None], Counter] = token_counter,
+        count: Callable[[str, str | None], TokenCounter] = token_counter,
     ) -> None:
         """Answer from an open shard.
 

@@ -21,7 +21,8 @@ from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.yaml_text import read_yaml
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.index.arrays import F32, I64
-from kohaku_ray.index.identity import Counter, prompt_counter, token_counter
+from kohaku_ray.index.chunks import TokenCounter
+from kohaku_ray.index.identity import prompt_counter, token_counter
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Question, digest
@@ -108,7 +109,7 @@ class RecordedEncoders:
                 self.known[key] = np.atleast_1d(np.asarray(result, np.float32))
         return [self.known[key] for key in keys]
 
-    def token_counter(self, model: str, revision: str | None) -> Counter:
+    def token_counter(self, model: str, revision: str | None) -> TokenCounter:
         """See ``index.identity.token_counter``."""
 
         def count(texts: Sequence[str]) -> I64:

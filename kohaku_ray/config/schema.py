@@ -20,18 +20,17 @@ from kohaku_ray.config.plain import Environment, shown
 from kohaku_ray.config.sections import (
     BudgetConfig,
     ClusterConfig,
-    DocumentsConfig,
-    IndexConfig,
     LedgerConfig,
-    QuestionsConfig,
-    RoleConfig,
     TrackingConfig,
 )
+from kohaku_ray.documents.settings import DocumentsConfig
 from kohaku_ray.ensemble.settings import EnsembleConfig
 from kohaku_ray.errors import did_you_mean
+from kohaku_ray.index.settings import IndexConfig
 from kohaku_ray.models.captions import EXAMPLES, TEMPLATE
 from kohaku_ray.settings import FilePath, PositiveInt, Settings
-from kohaku_ray.systems.base import Role, System, Uses
+from kohaku_ray.systems.base import Role, RoleConfig, System, Uses
+from kohaku_ray.systems.questions import QuestionsConfig
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
 
 CAPTION = "caption"

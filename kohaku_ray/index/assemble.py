@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,7 @@ from kohaku_ray.index.images import ImagePlan, ImageVectors, image_rows, put_int
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.index.propagate import propagate
-
-Weights = Literal["chars", "tokens", "uniform"]
-ParagraphVectors = Literal["averaged", "full", "both"]
+from kohaku_ray.index.settings import ChildWeights, ParagraphVectors
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def collect(
 def lay_out(
     nodes: NodeTable,
     encoded: Encoded,
-    weights: Weights,
+    weights: ChildWeights,
     paragraph_vectors: ParagraphVectors,
     plan: ImagePlan,
     images: ImageVectors | None = None,
@@ -166,7 +164,7 @@ def _has_own_vector(nodes: NodeTable) -> Mask:
     return mask
 
 
-def _child_weights(nodes: NodeTable, weights: Weights) -> F64 | I64:
+def _child_weights(nodes: NodeTable, weights: ChildWeights) -> F64 | I64:
     """Weigh each node in its parent, at least 1: a text of no tokens must not leave its parent without a vector."""
     if weights == "uniform":
         return np.ones(len(nodes))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,13 @@ import pyarrow as pa
 import kohaku_ray
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64, Keys, key_column, matrix_column
-from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out
-from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.assemble import Layout, collect, lay_out
 from kohaku_ray.index.identity import passage_part
 from kohaku_ray.index.images import ImagePlan, placed
 from kohaku_ray.index.known import IMAGE_VECTORS, KnownVectors, known_image_vectors, known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA, ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable
+from kohaku_ray.index.settings import IndexConfig, Language
 from kohaku_ray.index.store import (
     FORMAT,
     REINDEX,
@@ -48,20 +48,22 @@ REJECT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """All settings that decide an index's content, besides the documents; the configuration's ``index`` explains them.
+    """All that decides an index's content besides the documents.
 
-    ``encoder`` is ``encoder_identity``; None of ``chunks`` and ``images``: documents are not cut, images not extracted.
+    Attributes:
+        encoder: Its identity (``encoder_identity``).
+        index: The section of the configuration, with the system's language and chunks where it leaves them open.
+        images: What decides the images (``run.indexes.image_settings``); None: they are not extracted.
     """
 
     encoder: Mapping[str, Any]
-    weights: Weights = "chars"
-    paragraph_vectors: ParagraphVectors = "averaged"
-    factory: str = "Flat"
-    k1: float = 1.5
-    b: float = 0.75
-    language: Literal["en", "fr"] = "en"
-    chunks: Chunks | None = None
+    index: IndexConfig = field(default_factory=IndexConfig)
     images: Mapping[str, Any] | None = None
+
+    @property
+    def language(self) -> Language:
+        """Language of the terms."""
+        return self.index.bm25.language or "en"
 
     @property
     def image_plan(self) -> ImagePlan:
@@ -69,16 +71,16 @@ class IndexSettings:
         return ImagePlan.of(self.encoder, self.images)
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return them as ``Index.open`` compares them, keys named as in the configuration."""
-        chunks = {} if self.chunks is None else {"chunks": self.chunks.as_mapping()}
+        """Return what ``Index.open`` compares, keys named as in the configuration."""
+        index = self.index
         return {
-            **chunks,
+            **({} if index.chunks is None else {"chunks": index.chunks.as_mapping()}),
             **({} if self.images is None else {"images": dict(self.images)}),
             "encoder": dict(self.encoder),
-            "weights": self.weights,
-            "paragraph_vectors": self.paragraph_vectors,
-            "factory": self.factory,
-            "bm25": {"k1": float(self.k1), "b": float(self.b), "language": self.language},
+            "weights": index.weights,
+            "paragraph_vectors": index.paragraph_vectors,
+            "factory": index.factory,
+            "bm25": {"k1": float(index.bm25.k1), "b": float(index.bm25.b), "language": self.language},
         }
 
 
@@ -88,10 +90,10 @@ def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) ->
         old = Index.open(path, settings.as_mapping()).views
     except DataError:
         old = ()
-    return united(views, (view for view in old if settings.chunks is not None or "chunk" not in view.kinds))
+    return united(views, (view for view in old if settings.index.chunks is not None or "chunk" not in view.kinds))
 
 
-Shard = Mapping[str, Any]
+ShardEntry = Mapping[str, Any]
 """A shard as the manifest has it: number, content (digest of what it was built from), build, counts, dim and files."""
 
 
@@ -101,7 +103,7 @@ def content_of(documents: Mapping[str, str], settings: IndexSettings, views: Ite
     return digest([sorted(documents.items()), *made], 32, "")
 
 
-def unchanged_shard(path: str, number: int, content: str) -> Shard | None:
+def unchanged_shard(path: str, number: int, content: str) -> ShardEntry | None:
     """Find a shard of the index that is there, if it was built from the same; None: it must be built."""
     directory = Directory(path)
     try:
@@ -161,7 +163,7 @@ def build_shard(
     image_vectors: tuple[Keys, F32] | None = None,
     known: KnownVectors | None = None,
     train_on_gpu: bool = False,
-) -> Shard:
+) -> ShardEntry:
     """Propagate the vectors of a shard's documents and write its files; no reader sees them before ``publish_shards``.
 
     Args:
@@ -185,14 +187,14 @@ def build_shard(
     tree, views, plan = NodeTable(nodes), united(views), settings.image_plan
     encoded = collect(
         tree,
-        settings.paragraph_vectors,
+        settings.index.paragraph_vectors,
         settings.encoder,
         (keys, vectors),
         known_vectors(path, settings.encoder, number) if known is None else known,
         captions=plan.encodes_captions,
     )
     images = placed(tree, plan, image_vectors, known_image_vectors(path))
-    layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors, plan, images)
+    layout = lay_out(tree, encoded, settings.index.weights, settings.index.paragraph_vectors, plan, images)
     files = BuildFiles(Directory(path, REINDEX))
     files.parquet("nodes", tree.table)
     files.parquet("documents", documents)
@@ -203,10 +205,10 @@ def build_shard(
     n_searched = []
     for view in (view for view in views if view.dense):
         if plan.own_space and images is not None and view.key == IMAGE:
-            own = VectorIndex.build(images.vectors, images.rows, settings.factory, train_on_gpu=train_on_gpu)
+            own = VectorIndex.build(images.vectors, images.rows, settings.index.factory, train_on_gpu=train_on_gpu)
             files.faiss(f"faiss-{view.key}", own)
         else:
-            n_searched.append(_write_view(files, tree, layout, view, settings.factory, train_on_gpu))
+            n_searched.append(_write_view(files, tree, layout, view, settings.index.factory, train_on_gpu))
     if images is not None:
         files.arrow(IMAGE_VECTORS, "vectors", images.table())
     for name, table in (build_terms(tree, settings, views) if terms is None else terms).items():
@@ -231,7 +233,7 @@ def build_shard(
 
 def publish_shards(
     path: str,
-    shards: Sequence[Shard],
+    shards: Sequence[ShardEntry],
     kept: Sequence[int] = (),
     *,
     rejects: pa.Table,
@@ -283,7 +285,7 @@ def publish_shards(
     return counts
 
 
-def _layout(directory: Directory, shards: Sequence[Shard]) -> pa.Table:
+def _layout(directory: Directory, shards: Sequence[ShardEntry]) -> pa.Table:
     sizes = [read_table(directory, shard["files"]["sizes"]) for shard in shards]
     owner = [np.full(len(table), place, np.int32) for place, table in enumerate(sizes)]
     joined = pa.concat_tables(sizes)
@@ -291,7 +293,7 @@ def _layout(directory: Directory, shards: Sequence[Shard]) -> pa.Table:
     return pa.table(columns, names=LAYOUT_SCHEMA.names).cast(LAYOUT_SCHEMA).sort_by("doc_id")
 
 
-def _counted(directory: Directory, shard: Shard, view: str) -> tuple[TermCounts, I64]:
+def _counted(directory: Directory, shard: ShardEntry, view: str) -> tuple[TermCounts, I64]:
     """Read the terms of a shard, without its postings, and its paragraphs' rows."""
     terms, rows = (read_table(directory, shard["files"][f"{role}-{view}"]) for role in ("terms", "rows"))
     return TermCounts.of(terms, rows), rows["row"].to_numpy()
@@ -348,7 +350,7 @@ def _manifest(
     settings: IndexSettings,
     views: Iterable[View],
     counts: Mapping[str, int],
-    shards: Sequence[Shard],
+    shards: Sequence[ShardEntry],
 ) -> dict[str, Any]:
     import faiss
 

@@ -4,55 +4,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from kohaku_ray.documents.model import Paragraph, Sentence
-from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64
+from kohaku_ray.settings import PositiveInt, Settings
 
 PARAGRAPH_BREAK = "\n\n"
 """Separator of a section's title and its paragraphs when they are read as one text."""
 
-Counter = Callable[[Sequence[str]], I64]
+TokenCounter = Callable[[Sequence[str]], I64]
 """Counts the tokens of each text: shape ``(n,)``; ``token_counter`` makes one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """How documents are cut into chunks; the configuration's ``index.chunks`` explains the settings.
-
-    ``overlap`` applies to characters only, ``min_size`` to tokens only.
-    """
+class Chunks(Settings):
+    """How documents are cut into chunks, windows that are searched beside paragraphs and sentences."""
 
     unit: Literal["chars", "tokens"] = "chars"
-    size: int = 500
-    overlap: int = 50
-    min_size: int = 200
+    """Windows of characters, or of the tokens of whole paragraphs (the encoder's)."""
+    size: PositiveInt = 500
+    """Characters per window, or most tokens in one."""
+    overlap: Annotated[int, Field(ge=0)] = 50
+    """Characters that two neighbours share; windows of tokens have no overlap."""
+    min_size: PositiveInt = 200
+    """Fewest tokens wanted in a window; windows of characters have no least size."""
     over: Literal["document", "section"] = "document"
+    """Whose paragraphs are rejoined and cut: each document's, or each section's."""
 
-    def __post_init__(self) -> None:
-        """Check the sizes."""
-        if self.unit == "chars" and not 0 <= self.overlap < self.size:
-            raise ConfigError(
-                f"chunks.overlap is {self.overlap} but chunks.size {self.size} characters: "
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Chunks:
+        if self.unit == "chars" and self.overlap >= self.size:
+            raise ValueError(
+                f"index.chunks.overlap is {self.overlap} but chunks.size {self.size} characters: "
                 "set overlap to 0 or more, and below size"
             )
-        if self.unit == "tokens" and not 0 < self.min_size <= self.size:
-            raise ConfigError(
-                f"chunks.min_size is {self.min_size} but chunks.size {self.size} tokens: "
+        if self.unit == "tokens" and self.min_size > self.size:
+            raise ValueError(
+                f"index.chunks.min_size is {self.min_size} but chunks.size {self.size} tokens: "
                 "set min_size to 1 or more, and at most size"
             )
+        return self
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the settings that decide the chunks, keys named as in the configuration."""
         bound = {"overlap": self.overlap} if self.unit == "chars" else {"min_size": self.min_size}
         return {"unit": self.unit, "size": self.size, "over": self.over, **bound}
 
-    def cut(self, paragraphs: Sequence[Paragraph], count: Counter | None) -> tuple[str, list[Span]]:
+    def cut(self, paragraphs: Sequence[Paragraph], count: TokenCounter | None) -> tuple[str, list[Span]]:
         """Rejoin paragraphs that have a text, and cut them; windows of characters need no ``count``.
 
         Returns:
@@ -92,7 +94,7 @@ def join_paragraphs(paragraphs: Sequence[Paragraph]) -> tuple[str, list[tuple[Se
 def token_windows(
     text: str,
     paragraphs: Sequence[Sequence[Sentence]],
-    count: Counter,
+    count: TokenCounter,
     min_tokens: int = 200,
     max_tokens: int = 600,
 ) -> list[Span]:
@@ -121,7 +123,7 @@ def token_windows(
     return [(units[first][0], units[behind - 1][1]) for first, behind in pairwise([0, *ends])]
 
 
-def _word_runs(text: str, sentence: Sentence, count: Counter, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+def _word_runs(text: str, sentence: Sentence, count: TokenCounter, max_tokens: int) -> Iterator[tuple[int, int, int]]:
     """Cut an over-long sentence at spaces into runs of about half of ``max_tokens``: start, end, tokens."""
     words = [match.span() for match in re.finditer(r"\S+", text[sentence.start : sentence.end])]
     sizes = count([text[sentence.start + start : sentence.start + end] for start, end in words])

@@ -17,7 +17,8 @@ from PIL import Image as Pillow
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.torch_model import Device, Precision, Tokens, TorchModel, input_ids, load_model
+from kohaku_ray.index.settings import Device, Precision
+from kohaku_ray.index.torch_model import Tokens, TorchModel, input_ids, load_model
 
 QUERY_TOKENS, GPU_QUERY_TOKENS = 96, 512
 """Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.

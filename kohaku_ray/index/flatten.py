@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.errors import TreeError
-from kohaku_ray.index.chunks import PARAGRAPH_BREAK, Chunks, Counter
+from kohaku_ray.index.chunks import PARAGRAPH_BREAK, Chunks, TokenCounter
 
 NODE_SCHEMA = pa.schema(
     [
@@ -47,7 +47,7 @@ DOCUMENT_SCHEMA = pa.schema(
 """One row per document; ``metadata`` is JSON of all metadata of its source."""
 
 
-def flatten(document: Document, chunks: Chunks | None = None, count: Counter | None = None) -> pa.Table:
+def flatten(document: Document, chunks: Chunks | None = None, count: TokenCounter | None = None) -> pa.Table:
     """Lay a document out as node rows in preorder; chunks are the last children of their parent.
 
     ``count`` counts the tokens per text, where the chunks are measured in tokens.
@@ -123,7 +123,7 @@ def _paragraph(document: Document, section_id: str, ordinal: int, paragraph: Par
 
 
 def _chunks(
-    document: Document, parent_id: str, paragraphs: Sequence[Paragraph], chunks: Chunks, count: Counter | None
+    document: Document, parent_id: str, paragraphs: Sequence[Paragraph], chunks: Chunks, count: TokenCounter | None
 ) -> list[dict[str, Any]]:
     """Cut the paragraphs that have a text; one without sentences counts as one."""
     said = [

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.arrays import I64, KEY_BYTES, Keys
+from kohaku_ray.index.arrays import KEY_BYTES, Keys
+from kohaku_ray.index.chunks import TokenCounter
 from kohaku_ray.index.gguf import converted, is_gguf
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.records import canonical_json
 from kohaku_ray.settings import PACKAGE
 
@@ -74,31 +76,21 @@ def model_directory(model: str, revision: str | None) -> Path:
         ) from error
 
 
-def encoder_identity(
-    model: str,
-    *,
-    revision: str | None = None,
-    query_prompt: str | None = None,
-    passage_prompt: str | None = None,
-    query_task: str | None = None,
-    passage_task: str | None = None,
-    dim: int | None = None,
-    precision: str = "float32",
-) -> dict[str, object]:
-    """Return everything that decides an encoder's vectors, without loading it; arguments as of ``SentenceEncoder``.
+def encoder_identity(encoder: EncoderConfig) -> dict[str, object]:
+    """Return everything that decides an encoder's vectors, without loading it.
 
     Prompts by name and the model's own dimension need not be looked up: they are in the hashed files.
     """
     return {
-        "model": model,
-        "revision": revision,
-        "sha256": files_digest(model_directory(model, revision)),
-        "precision": precision,
-        "dim": dim,
-        "query_prompt": query_prompt,
-        "query_task": query_task,
-        "passage_prompt": passage_prompt,
-        "passage_task": passage_task,
+        "model": encoder.model,
+        "revision": encoder.revision,
+        "sha256": files_digest(model_directory(encoder.model, encoder.revision)),
+        "precision": encoder.precision,
+        "dim": encoder.dim,
+        "query_prompt": encoder.query_prompt,
+        "query_task": encoder.query_task,
+        "passage_prompt": encoder.passage_prompt,
+        "passage_task": encoder.passage_task,
     }
 
 
@@ -142,11 +134,8 @@ def passage_part(identity: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in identity.items() if key not in _NOT_OF_PASSAGES}
 
 
-Counter = Callable[[Sequence[str]], I64]
-
-
 @functools.lru_cache(maxsize=4)
-def token_counter(model: str, revision: str | None = None) -> Counter:
+def token_counter(model: str, revision: str | None = None) -> TokenCounter:
     """Make a function that counts each text's tokens, without special ones, for a model as of ``locate_model``."""
     fast = model_directory(model, revision) / "tokenizer.json"
     if fast.is_file():

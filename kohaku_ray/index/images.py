@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +20,9 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
+from kohaku_ray.index.settings import Captions, ImageVectorKind
 from kohaku_ray.index.store import REINDEX, read_manifest, read_table
 from kohaku_ray.storage import Directory, join_path, make_directory, publish
-
-Captions = Literal["printed", "model", "none"]
-"""Text of an image paragraph: the printed caption, that and a model's description, or none."""
-
-Kind = Literal["none", "caption", "image", "both"]
-"""Vector of an image paragraph: none, its caption's, its image's, or the mean of both."""
 
 _FILE = re.compile(r"images/([0-9a-f]{32})\.png")
 
@@ -144,7 +139,7 @@ class ImagePlan:
         own_space: Whether that encoder is not the texts': then the view of images holds its vectors, not the tree's.
     """
 
-    in_tree: Kind
+    in_tree: ImageVectorKind
     identity: Mapping[str, Any] | None
     own_space: bool
 

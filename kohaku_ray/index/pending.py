@@ -19,11 +19,12 @@ import pyarrow as pa
 
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, KEY_BYTES, Keys, column_keys, column_matrix, matrix_column, no_keys
-from kohaku_ray.index.assemble import ParagraphVectors, texts_to_encode
+from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
 from kohaku_ray.index.identity import passage_part, vector_keys
 from kohaku_ray.index.images import IMAGE_SCHEMA
 from kohaku_ray.index.known import KnownVectors, known_vectors
+from kohaku_ray.index.settings import ParagraphVectors
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.storage import Directory
 
@@ -33,12 +34,12 @@ SHORT_TOKENS = 96
 """Most tokens of a text that fits every encoder's window. Longer texts may have been encoded in windows, which are cut
 before they are averaged."""
 
-Kind = Literal["documents", "nodes", "images", "texts"]
+PartKind = Literal["documents", "nodes", "images", "texts"]
 
 NEW_TEXT_SCHEMA = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64())])
 """Texts of a document that have no vector yet, special tokens counted."""
 
-_SCHEMAS: Mapping[Kind, pa.Schema] = {
+_SCHEMAS: Mapping[PartKind, pa.Schema] = {
     "documents": DOCUMENT_SCHEMA,
     "nodes": NODE_SCHEMA,
     "images": IMAGE_SCHEMA,
@@ -224,11 +225,11 @@ class ParsedParts(_Segments):
                     found.append({**row, "at": (part, batch, spans)})
         return found
 
-    def table(self, rows: Sequence[Mapping[str, Any]], kind: Kind) -> pa.Table:
+    def table(self, rows: Sequence[Mapping[str, Any]], kind: PartKind) -> pa.Table:
         """Join the tables of one kind of some documents, in the order of the rows; local files are mapped."""
         return pa.concat_tables([_SCHEMAS[kind].empty_table(), *self.tables(rows, kind)])
 
-    def tables(self, rows: Sequence[Mapping[str, Any]], kind: Kind) -> list[pa.Table]:
+    def tables(self, rows: Sequence[Mapping[str, Any]], kind: PartKind) -> list[pa.Table]:
         """Read the tables of some documents, one each; no batch of a shard that none of them belongs to is read."""
         places: dict[tuple[str, int], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
@@ -241,7 +242,7 @@ class ParsedParts(_Segments):
                 found[number] = whole.slice(first, last - first)
         return [found[number] for number in range(len(rows))]
 
-    def _batch(self, part: str, kind: Kind, number: int) -> pa.Table:
+    def _batch(self, part: str, kind: PartKind, number: int) -> pa.Table:
         [table] = self._directory.arrow_batches(self._name(part, kind), lambda _: [number])
         return table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, I32
 from kohaku_ray.index.identity import locate_model
+from kohaku_ray.index.settings import Device, Precision
 
-Precision = Literal["float32", "float16", "bfloat16"]
-Device = Literal["auto", "cpu", "cuda"]
 Tokens = Mapping[str, I32]
 """What a tokenizer gives for one text, special tokens included: ``input_ids``, for some models ``token_type_ids``."""
 

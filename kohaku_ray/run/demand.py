@@ -17,8 +17,9 @@ from kohaku_ray.config.deployments import (
     TransformersConfig,
     VllmConfig,
 )
-from kohaku_ray.config.sections import ClusterConfig, EncoderConfig
+from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small
 

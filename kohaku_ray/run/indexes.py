@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.load import encoder_preset, missing_encoder
-from kohaku_ray.config.sections import EncoderConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index import gpu
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.store import SOURCES_SCHEMA, Index
 from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.run.captions import caption_settings
@@ -73,8 +73,7 @@ def preferred_note(config: Config) -> str:
 
 def encoder_settings(config: Config, encoder: EncoderConfig | None = None) -> dict[str, Any]:
     """Return the identity of an encoder without loading it. Default: that of texts."""
-    encoder = encoder or config.index.encoder
-    return encoder_identity(**encoder.model_dump(exclude={"device", "batch_tokens", "trust_remote_code"}))
+    return encoder_identity(encoder or config.index.encoder)
 
 
 def index_settings(config: Config) -> IndexSettings:
@@ -84,17 +83,9 @@ def index_settings(config: Config) -> IndexSettings:
         ConfigError: There is no such encoder, or the system searches chunks or images that the index does not have.
     """
     index = config.index
-    return IndexSettings(
-        encoder=encoder_settings(config),
-        weights=index.weights,
-        paragraph_vectors=index.paragraph_vectors,
-        factory=index.factory,
-        k1=index.bm25.k1,
-        b=index.bm25.b,
-        language=index.bm25.language or config.declaration.language,
-        chunks=chunks_of(config),
-        images=image_settings(config),
-    )
+    bm25 = index.bm25.model_copy(update={"language": index.bm25.language or config.declaration.language})
+    resolved = index.model_copy(update={"bm25": bm25, "chunks": chunks_of(config)})
+    return IndexSettings(encoder_settings(config), resolved, image_settings(config))
 
 
 def image_settings(config: Config) -> dict[str, Any] | None:
@@ -128,7 +119,7 @@ def chunks_of(config: Config) -> Chunks | None:
         ConfigError: The system searches chunks, and neither says how to cut them.
     """
     system = config.declaration
-    chunks = system.chunks if config.index.chunks is None else config.index.chunks.plain()
+    chunks = system.chunks if config.index.chunks is None else config.index.chunks
     searching = [name for name, view in system.views.items() if "chunk" in view.kinds]
     if searching and chunks is None:
         raise ConfigError(

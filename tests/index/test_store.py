@@ -12,6 +12,7 @@ from small_index import files_of
 
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.settings import Bm25Config, IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.storage import Directory
 
@@ -108,9 +109,18 @@ def test_other_settings_are_a_mismatch_that_names_both_values(tmp_path, build, d
     Index.open(str(tmp_path), {"weights": "chars"})
     cases = [
         (IndexSettings({**identity, "model": "other"}), "encoder.model 'fake' but the configuration says 'other'"),
-        (IndexSettings(identity, weights="uniform"), "weights 'chars' but the configuration says 'uniform'"),
-        (IndexSettings(identity, k1=0.9), r"bm25\.k1 1\.5 but the configuration says 0\.9"),
-        (IndexSettings(identity, language="fr"), r"bm25\.language 'en' but the configuration says 'fr'"),
+        (
+            IndexSettings(identity, IndexConfig(weights="uniform")),
+            "weights 'chars' but the configuration says 'uniform'",
+        ),
+        (
+            IndexSettings(identity, IndexConfig(bm25=Bm25Config(k1=0.9))),
+            r"bm25\.k1 1\.5 but the configuration says 0\.9",
+        ),
+        (
+            IndexSettings(identity, IndexConfig(bm25=Bm25Config(language="fr"))),
+            r"bm25\.language 'en' but the configuration says 'fr'",
+        ),
     ]
     for settings, message in cases:
         with pytest.raises(IndexMismatchError, match=f"{message}.*: re-index with `kohaku-ray index`, or change"):

@@ -3,6 +3,7 @@ from small_index import files_of
 
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.build import IndexSettings, views_with_old
+from kohaku_ray.index.settings import Bm25Config, IndexConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.views import View, check_views, united
 
@@ -80,11 +81,12 @@ def test_a_view_is_added_without_encoding_anything(tmp_path, build, documents, f
 
 def test_views_of_other_settings_are_not_kept(tmp_path, build, documents, fake_encoder):
     settings = IndexSettings(fake_encoder().identity)
+    other = IndexSettings(settings.encoder, IndexConfig(bm25=Bm25Config(k1=0.9)))
     assert views_with_old(str(tmp_path / "none"), settings, [SECTIONS]) == (SECTIONS,)
     build(tmp_path, documents("a"))
     assert views_with_old(str(tmp_path), settings, [SECTIONS]) == united([NODES, PARAGRAPHS, SECTIONS])
-    assert views_with_old(str(tmp_path), IndexSettings(settings.encoder, k1=0.9), [SECTIONS]) == (SECTIONS,)
+    assert views_with_old(str(tmp_path), other, [SECTIONS]) == (SECTIONS,)
     build(tmp_path, documents("a"), views=[SECTIONS], k1=0.9)
     assert views(tmp_path) == (SECTIONS,)
     (tmp_path / files_of(tmp_path)["nodes"]["name"]).unlink()
-    assert views_with_old(str(tmp_path), IndexSettings(settings.encoder, k1=0.9), [NODES]) == united([NODES])
+    assert views_with_old(str(tmp_path), other, [NODES]) == united([NODES])

@@ -25,8 +25,8 @@ def system(monkeypatch):
 
 
 def test_the_configuration_comes_before_the_system(system):
-    system(chunks=Chunks("tokens", size=600, over="section"))
-    assert chunks_of(load_config("demo")) == Chunks("tokens", size=600, over="section")
+    system(chunks=Chunks(unit="tokens", size=600, over="section"))
+    assert chunks_of(load_config("demo")) == Chunks(unit="tokens", size=600, over="section")
     config = load_config("demo", ["index.chunks={size: 300}"])
     assert chunks_of(config) == Chunks(size=300)
     chunks = {"unit": "chars", "size": 300, "overlap": 50, "over": "document"}
@@ -42,7 +42,7 @@ def test_a_system_that_searches_chunks_needs_some(system):
         index_settings(load_config("demo"))
     assert chunks_of(load_config("demo", ["index.chunks={}"])) == Chunks()
     system(views=views, chunks=Chunks())
-    assert index_settings(load_config("demo")).chunks == Chunks()
+    assert index_settings(load_config("demo")).index.chunks == Chunks()
 
 
 def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_before_documents_are_parsed(tmp_path):

@@ -28,7 +28,7 @@ from kohaku_ray.index.arrays import I64, KEY_BYTES, column_keys
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import (
     REJECT_SCHEMA,
-    Shard,
+    ShardEntry,
     build_shard,
     build_terms,
     content_of,
@@ -259,7 +259,7 @@ def _as_stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-Part = tuple[Shard, bool]
+Part = tuple[ShardEntry, bool]
 """A shard, and whether it was there before."""
 
 
@@ -285,7 +285,7 @@ def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any
     nodes = parsed.table(own, "nodes")
     tree = NodeTable(nodes)
     terms = build_terms(tree, settings, views)
-    _, texts = texts_to_encode(tree, settings.paragraph_vectors, captions=settings.image_plan.encodes_captions)
+    _, texts = texts_to_encode(tree, settings.index.paragraph_vectors, captions=settings.image_plan.encodes_captions)
     wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
     known = known_vectors(path, settings.encoder, number)
     wanted = wanted[~known.has(wanted)]

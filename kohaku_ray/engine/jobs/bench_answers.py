@@ -18,7 +18,7 @@ import ray
 from kohaku_ray.answering.replay import requests_of
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import PriceConfig, VllmConfig
-from kohaku_ray.config.sections import DocumentsConfig, QuestionsConfig
+from kohaku_ray.documents.settings import DocumentsConfig
 from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.answer import kept_warm, run_answer
@@ -32,6 +32,7 @@ from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import describe_errors
 from kohaku_ray.storage import join_path
 from kohaku_ray.sweep.plan import is_there
+from kohaku_ray.systems.questions import QuestionsConfig
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
 WAVES = 10

@@ -15,6 +15,7 @@ from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.settings import IndexConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.label import CONTRADICT
@@ -58,8 +59,8 @@ def path(tmp_path_factory):
     chunks = Chunks(unit="tokens", size=40, min_size=10, over="section")
     documents = [parse_novel(f"{name}.txt", text.encode()) for name, text in (("The Garden", GARDEN), (BOOK, PRISON))]
     nodes = pa.concat_tables([flatten(document, chunks, count) for document in documents])
-    settings = IndexSettings(encoder=IDENTITY, chunks=chunks)
-    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)[1]))
+    settings = IndexSettings(IDENTITY, IndexConfig(chunks=chunks))
+    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index.paragraph_vectors)[1]))
     build_whole(
         path,
         nodes=nodes,

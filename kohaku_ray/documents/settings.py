@@ -1,0 +1,44 @@
+"""Settings of the documents: where they are, and how they are read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from kohaku_ray.documents.formats import find_format
+from kohaku_ray.documents.model import SentenceSplit
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.settings import FilePath, Settings
+
+
+class DocumentsConfig(Settings):
+    """The documents."""
+
+    paths: tuple[FilePath, ...] = ("sample:documents",)
+    """Files and directories (searched recursively), local, `s3://` or `gs://`; `sample:` names the package's sample
+    collection. A document per row: .jsonl, .parquet or `hf://datasets/OWNER/NAME?split=train`, each given by name."""
+    metadata: FilePath | None = None
+    """CSV, JSON lines or Parquet with id, title, url, year, type and citation per document."""
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Longest time to read, and again to parse, one file; a file that takes longer becomes a reject."""
+    follow_links: bool = False
+    """Whether links that lead out of a directory of `paths` are followed."""
+    format: str | None = None
+    """How files are read: by suffix (`auto`); all but PDF and Office files as plain text (`text`); .txt as novels in
+    chapters (`novel`); .csv as news, with one paragraph per row and many documents in a file (`news`); a format of your
+    own as `module:NAME`; None: as the system reads them."""
+    images: FilePath | None = None
+    """Directory of the image files that placeholders of KohakuRAG JSON name; used where `index.images` is true."""
+    sentence_split: SentenceSplit = "punkt"
+    """Sentence splitting of formats with a choice, such as `news`: Punkt with French abbreviations; at every full stop;
+    or windows of three Punkt sentences, each of which begins one sentence after the last."""
+
+    @field_validator("format")
+    @classmethod
+    def _there_is_such_a_format(cls, name: str | None) -> str | None:
+        try:
+            _ = name is None or find_format(name)
+        except ConfigError as error:
+            raise ValueError(error) from None
+        return name

