@@ -69,8 +69,10 @@ TEXTS = {
     "reasoning_end": "</think>",
     "revision": "main",
     "strata": r"(.+)_run\d+",
+    "project": "water",
     "title": "Depth and rerank",
     "tokenizer": "/models/big",
+    "uri": "sqlite:///runs/mlflow.db",
 }
 """Examples of texts that no preset sets."""
 VALUES: dict[str, Any] = {
@@ -141,6 +143,7 @@ def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
     yield "ledger", "ledger.", sections.LedgerConfig
     yield "cluster", "cluster.", sections.ClusterConfig
     yield "cluster.retriever", "cluster.retriever.", sections.RetrieverConfig
+    yield "tracking", "tracking.", sections.TrackingConfig
     yield "A sweep's file", "", sweep_schema.SweepConfig
     yield "A sweep's tables", "tables.", sweep_schema.TableConfig
     yield "A table's pool", "pool.", sweep_schema.PoolConfig

@@ -9,10 +9,10 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.pages.terminal import print_error, print_progress, print_result
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kohaku_ray.config import Config
 
 
+T = TypeVar("T")
 MANY_CELLS = 1000
 """Most cells of a sweep without a confirmation: a wrong axis costs days."""
 
@@ -138,7 +139,8 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         from kohaku_ray.pages.report import write_report
 
         print_result(f"page: {write_report(summary.run)}")
-    if (tracked := run.export(scored)) is not None:
+    tracked, untracked = _export_whole(lambda: run.export(scored))
+    if tracked is not None:
         print_result(f"tracked: {tracked}")
     told = {
         "run": summary.run,
@@ -159,10 +161,21 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         "outputs": outputs_of(run.config),
         "page": page,
         "tracked": tracked,
+        "why_untracked": untracked,
     }
     n_errors = summary.n_member_errors + summary.n_unanswered
     code = _rows_code(arguments, n_errors, is_finished=not summary.stopped)
+    code = ROWS_IN_ERROR if untracked else code
     return Outcome(headline(scored, why_not, summary), told, code)
+
+
+def _export_whole(export: Callable[[], T]) -> tuple[T | None, str]:
+    """Export what is whole whatever the tracker does: the result, or why there is none, which is printed."""
+    try:
+        return export(), ""
+    except DataError as error:
+        print_error(f"kohaku-ray: {error}")
+        return None, str(error)
 
 
 def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
@@ -249,16 +262,18 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     summary = run_sweep(plan)
     text, files, selection = finish_sweep(plan, summary)
     print_result(f"{text}\n\npage: {files[0]}")
-    tracked = track_sweep(plan, files, summary.figures())
+    tracked, untracked = _export_whole(lambda: track_sweep(plan, files, summary.figures()))
     if tracked:
         print_result(f"tracked: {len(tracked) - 1} runs and {tracked[-1]}")
     for run_id, reason in list(summary.failed.items())[:10]:
         print_error(f"kohaku-ray: run {run_id}: {reason}")
     told |= {name: getattr(summary, name) for name in ("n_made", "n_errors", "failed", "skipped")}
-    told |= {"page": files[0], "files": files, "tracked": tracked, "selection": selection, "seconds": summary.wall_s}
+    told |= {"tracked": tracked or (), "why_untracked": untracked}
+    told |= {"page": files[0], "files": files, "selection": selection, "seconds": summary.wall_s}
     line = f"{pluralize(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}"
     n_errors = summary.n_errors + len(summary.failed)
-    return Outcome(line, told, _rows_code(arguments, n_errors, is_finished=not summary.failed))
+    code = _rows_code(arguments, n_errors, is_finished=not summary.failed)
+    return Outcome(line, told, ROWS_IN_ERROR if untracked else code)
 
 
 def _confirmed(what: str) -> bool:

@@ -92,4 +92,7 @@ class TrackingConfig(Settings):
     project: Annotated[str, Field(min_length=1)] = "kohaku-ray"
     """MLflow's experiment, or the project of Weights & Biases."""
     uri: str | None = None
-    """MLflow's tracking URI or directory, or the server of Weights & Biases; None: what the environment says."""
+    """MLflow's tracking URI, or the server of Weights & Biases; None: what the environment says.
+
+    MLflow's default is `sqlite:///mlflow.db` in the working directory, a file that `mlflow ui` shows.
+    """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,13 +39,28 @@ class Exported:
 
 
 def check_tracking(config: Config) -> None:
-    """Check before anything starts that the configured tracker's package is there."""
+    """Check before anything starts that the configured tracker's packages are there."""
     name = config.tracking.to
-    if name is not None and importlib.util.find_spec(name) is None:
+    if name is None:
+        return
+    needed = (
+        (name, "sqlalchemy", "alembic") if name == "mlflow" and _is_database(_mlflow_uri(config.tracking)) else (name,)
+    )
+    missing = [package for package in needed if importlib.util.find_spec(package) is None]
+    if missing:
+        where = "" if missing[0] == name else f" (for its store, {_mlflow_uri(config.tracking)})"
         raise ConfigError(
-            f"tracking.to is {name} but the package {name} is missing: pip install 'kohaku-ray[{name}]', or set "
-            "tracking.to to null"
+            f"tracking.to is {name} but the package {missing[0]} is missing{where}: pip install 'kohaku-ray[{name}]', "
+            "or set tracking.to to null"
         )
+
+
+def _mlflow_uri(tracking: TrackingConfig) -> str:
+    return tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "") or "sqlite:///mlflow.db"
+
+
+def _is_database(uri: str) -> bool:
+    return uri.partition(":")[0].partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
 
 
 def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, sweep: str = "") -> str | None:
@@ -86,7 +102,7 @@ def export(config: Config, exported: Exported, place: str) -> str:
         raise DataError(
             f"the results are whole and in {place}, but {tracking.to} did not take them "
             f"({type(error).__name__}: {' '.join(config.hide(str(error)).split())[:300]}): check tracking.uri, then "
-            "repeat the command, which asks no recorded call again"
+            "repeat the command, which exports what is whole and asks nothing again"
         ) from error
 
 
@@ -114,9 +130,14 @@ def figures_of(summary: AnswerSummary, scored: ScoredRun | None) -> dict[str, fl
 
 
 def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
-    uri = settings.uri
-    if uri is not None and ("://" not in uri or uri.startswith("file:")) and not uri.startswith("databricks"):
+    uri = _mlflow_uri(settings)
+    if not _is_database(uri) and ("://" not in uri or uri.startswith("file:")) and not uri.startswith("databricks"):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it was asked for by name
+    # MLflow itself would ask a server that is not there for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    for name in ("mlflow", "alembic"):  # a new store's tables
+        logging.getLogger(name).setLevel(logging.WARNING)
     import mlflow
     from mlflow.entities import Metric, Param
 
@@ -133,7 +154,7 @@ def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
     for file in exported.files:
         client.log_artifact(run_id, file)
     client.set_terminated(run_id)
-    return f"mlflow experiment {settings.project}, run {run_id} ({uri or mlflow.get_tracking_uri()})"
+    return f"mlflow experiment {settings.project}, run {run_id} ({uri})"
 
 
 def _to_wandb(settings: TrackingConfig, exported: Exported) -> str:

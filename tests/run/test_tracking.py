@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import time
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +16,14 @@ from run_files import small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run import tracking
 from kohaku_ray.run.scoring import scores_of
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tracking import is_tracked, track
+from kohaku_ray.run.tracking import check_tracking, is_tracked, track
 from kohaku_ray.sweep.collect import track_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_of(tmp_path: Path, *settings: str) -> tuple[object, AnswerSummary]:
@@ -38,17 +44,54 @@ def test_a_missing_package_is_said_before_anything_starts(tracker, tmp_path, cap
     assert not (tmp_path / "new").exists()
 
 
-def test_mlflow_has_settings_figures_and_files(tmp_path, monkeypatch):
+def test_what_a_database_needs_is_said_before_anything_starts(tmp_path, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sqlalchemy" else find_spec("json"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    reason = r"package sqlalchemy is missing \(for its store, sqlite:///mlflow.db\): pip install 'kohaku-ray\[mlflow\]'"
+    with pytest.raises(ConfigError, match=reason):
+        check_tracking(load_config(None, ["tracking.to=mlflow"]))
+    for uri in ("http://127.0.0.1:5000", "runs/store", "file:///tmp/store"):
+        check_tracking(load_config(None, ["tracking.to=mlflow", f"tracking.uri={uri}"]))
+
+
+def test_the_extra_brings_what_its_own_default_store_needs():
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["mlflow"]
+    assert {re.split("[<>=]", one)[0] for one in extra} == {"alembic", "mlflow-skinny", "sqlalchemy"}
+
+
+def test_a_server_that_is_not_there_is_one_line_in_seconds(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    config, summary = run_of(tmp_path, "tracking.to=mlflow", "tracking.uri=http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(
+        DataError, match=r"^the results are whole and in .*, but mlflow did not take them .*\S$"
+    ) as caught:
+        track(config, summary, None)
+    assert time.monotonic() - began < 30
+    assert "\n" not in str(caught.value)
+    assert "check tracking.uri, then repeat the command" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a database", "the default"])
+def test_mlflow_has_settings_figures_and_files(kind, tmp_path, monkeypatch, capfd):
     mlflow = pytest.importorskip("mlflow")
+    if kind != "a directory":
+        pytest.importorskip("sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("KEY_OF_MINE", "hunter2secret")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
-    store = str(tmp_path / "store")
+    database = f"sqlite:///{tmp_path}/{'my' if kind == 'a database' else 'mlflow'}.db"
+    store = str(tmp_path / "store") if kind == "a directory" else database
+    given = "null" if kind == "the default" else store
     gateway = "deployments.gateway={kind: openai, base_url: 'http://127.0.0.1:1/v1', model: m}"
-    config, summary = run_of(tmp_path, "tracking.to=mlflow", "tracking.project=water", f"tracking.uri={store}", gateway)
+    config, summary = run_of(tmp_path, "tracking.to=mlflow", "tracking.project=water", f"tracking.uri={given}", gateway)
     Path(summary.run, "answers.jsonl").write_text("{}\n")
     where = [track(config, summary, scores_of(config, summary)[0]) for _ in range(2)]
     assert where[0].startswith("mlflow experiment water, run ")
     assert where[0] != where[1]
+    assert capfd.readouterr() == ("", "")
     client = mlflow.MlflowClient(tracking_uri=store)
     [experiment] = [one for one in client.search_experiments() if one.name == "water"]
     found = client.search_runs([experiment.experiment_id])

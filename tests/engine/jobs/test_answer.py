@@ -126,6 +126,23 @@ def test_a_finished_run_is_not_repeated_unless_something_it_depends_on_has_chang
     assert "finished before, with the same inputs: nothing to do" in capsys.readouterr().out
 
 
+def test_a_finished_run_is_exported_without_being_made_again(sample_run, tmp_path, capsys):
+    pytest.importorskip("mlflow")
+    config, summary = sample_run
+    (tmp_path / "run.yaml").write_text(as_yaml(config))
+    try:
+        for uri, code in (("http://127.0.0.1:9", 3), (f"{tmp_path}/store", 0), (f"{tmp_path}/store", 0)):
+            tracking = ["--set", "tracking.to=mlflow", "--set", f"tracking.uri={uri}"]
+            assert main(["answer", str(tmp_path / "run.yaml"), *tracking]) == code
+            said = capsys.readouterr()
+            assert "finished before, with the same inputs: nothing to do" in said.out
+            assert ("mlflow did not take them" in said.err) == bool(code)
+            assert "Traceback" not in said.err
+    finally:
+        Path(summary.run, "tracked.json").unlink(missing_ok=True)
+    assert finished_before(config) == summary
+
+
 def test_the_run_of_another_configuration_is_replaced_only_if_asked(sample_run, tmp_path, capsys):
     config, summary = sample_run
     before = Path(summary.run, "submission.csv").read_bytes()
