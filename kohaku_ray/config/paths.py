@@ -36,16 +36,18 @@ def move_to_shared(values: Mapping[str, Any], run: str, ledger: str) -> dict[str
     if not isinstance(shared, str) or not shared:
         return dict(values)
 
-    def moved(path: Any) -> Any:
-        is_relative = isinstance(path, str) and path and not path.startswith(("/", "~")) and not is_uri(path)
-        return join_path(shared, os.path.normpath(path)) if is_relative else path
-
-    moves = {**values, "run": moved(values.get("run", run))}
+    moves = {**values, "run": join_shared(shared, values.get("run", run))}
     for name, default in (("index", ""), ("ledger", ledger)):
         section = values.get(name, {})
         if isinstance(section, Mapping):
-            moves[name] = {**section, "path": moved(section.get("path", default))}
+            moves[name] = {**section, "path": join_shared(shared, section.get("path", default))}
     return moves
+
+
+def join_shared(shared: str, path: Any) -> Any:
+    """Put a relative path into the directory ``shared``; leave every other value as it is."""
+    is_relative = isinstance(path, str) and path and not path.startswith(("/", "~")) and not is_uri(path)
+    return join_path(shared, os.path.normpath(path)) if is_relative else path
 
 
 def directory_of(file: Path) -> str:

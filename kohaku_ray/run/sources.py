@@ -74,8 +74,8 @@ def check_kept(places: Mapping[str, str]) -> None:
     if lost:
         raise ConfigError(
             f"{', '.join(lost)}: inside the copy of the working directory that Ray deletes after the job. Give a "
-            "directory that all nodes share: --set shared=/path puts relative ones of run, index.path and ledger.path "
-            "into it"
+            "directory that all nodes share: --set shared=/path puts relative ones of run, index.path and ledger.path, "
+            "and of a sweep's output, runs and indexes, into it"
         )
 
 

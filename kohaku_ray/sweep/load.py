@@ -27,11 +27,11 @@ from kohaku_ray.config.load import (
     read_values,
     validated,
 )
-from kohaku_ray.config.paths import PRESETS, directory_of
+from kohaku_ray.config.paths import PRESETS, directory_of, join_shared
 from kohaku_ray.config.plain import as_written, expand, label_of, leaves, misread, shown
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
-from kohaku_ray.settings import FilePath, PositiveInt, Settings
+from kohaku_ray.settings import FilePath, PositiveInt, Settings, join_to_file
 from kohaku_ray.sweep.compare import SCORE
 from kohaku_ray.systems.registry import system_names
 
@@ -123,7 +123,8 @@ def load_sweep(
         ConfigError: The file cannot be read, an axis names no key, or a value does not fit.
     """
     file = _find(path)
-    sweep = _validated(_whole(file) | ({"output": output} if output else {}), str(file))
+    given = _whole(file) | ({"output": output} if output else {})
+    sweep = _validated(given, str(file))
     if "seed" in sweep.set or any(text.partition("=")[0].strip() == "seed" for text in overrides):
         raise ConfigError(f"{file}: seed is set, but every cell is run with each of the sweep's seeds: set those")
 
@@ -143,6 +144,10 @@ def load_sweep(
             put(values, key, value, where=str(file))
         return values
 
+    if shared := join_to_file(compose(sweep.prefer).get("shared")):
+        moves = ("output", "runs", "indexes")
+        given |= {name: join_shared(shared, given.get(name, getattr(sweep, name))) for name in moves}
+        sweep = _validated(given, str(file))
     named = dict.fromkeys(name for table in sweep.tables for name in table.presets())
     presets = {name: read_values([name], beside=str(file)) for name in named}
     written = {name: as_written(values) for name, values in presets.items()}

@@ -54,6 +54,27 @@ def test_a_grid_is_every_combination_zip_goes_step_by_step_and_list_as_it_stands
     assert (grid.name, grid.title) == ("mine", "")
 
 
+def test_what_a_sweep_writes_follows_shared(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    axes = {"kohaku.top_k": [4, 8]}
+    shared = ["shared=/mnt/all"]
+    loaded = load_sweep(write(axes=axes, base="demo"), overrides=shared)
+    sweep = loaded.sweep
+    assert (sweep.output, sweep.runs, sweep.indexes) == (
+        "/mnt/all/runs/sweeps/mine",
+        "/mnt/all/runs/sweeps/runs",
+        "/mnt/all/runs/sweeps/indexes",
+    )
+    assert loaded.published is not None
+    assert loaded.published.sweep == sweep
+    own = load_sweep(write(axes=axes, base="demo", runs="/elsewhere", indexes="s3://b/i"), (), shared, "pages").sweep
+    assert (own.output, own.runs, own.indexes) == ("/mnt/all/pages", "/elsewhere", "s3://b/i")
+    (tmp_path / "mine.conf.yaml").write_text("base: demo\nshared: all\n")
+    based = load_sweep("top_k_final", [str(tmp_path / "mine.conf.yaml")]).sweep
+    assert based.output == f"{tmp_path}/all/runs/sweeps/top_k_final"
+    assert load_sweep("top_k_final").sweep.runs == "runs/sweeps/runs"
+
+
 def test_an_axis_may_set_several_keys_under_a_label_of_its_own(write):
     axes = {
         "depth": {"shallow": {"kohaku.top_k": 4, "kohaku.queries": 1}, "deep": {"kohaku.top_k": 16}},

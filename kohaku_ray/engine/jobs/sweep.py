@@ -40,7 +40,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.segments import SegmentStore
-from kohaku_ray.run.sources import check_places, questions_of
+from kohaku_ray.run.sources import check_kept, check_places, questions_of
 from kohaku_ray.run.summary import AnswerSummary, pluralize
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
@@ -109,6 +109,7 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
     if waiting:
         first, n_waiting = next(iter(waiting.values())), len(waiting)
         check_places(first)
+        check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
         with Session(first.cluster) as session:
             waiting = _affordable(session, plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
