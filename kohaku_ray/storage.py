@@ -1,4 +1,8 @@
-"""Files on local disks and object stores: opened, read, written in one step, refused with the way out."""
+"""Files on local disks and object stores: opened, read, written in one step, refused with the way out.
+
+A `Directory` reads and writes the many files of an index, a ledger or a run, with tables and checksums. ``read_file``,
+``publish``, ``is_file`` and ``is_directory`` take one path that a user gave.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, StorageError
 
@@ -259,6 +263,16 @@ class Directory:
             raise self.damaged(name, "its checksum is not the one it was written with")
         return data
 
+    def checksum(self, name: str) -> str | None:
+        """Return the ``checksum`` of a file, read in pieces; None when there is no such file."""
+        digest = hashlib.blake2b(digest_size=16)
+        if self.size(name) is None:
+            return None
+        with self._asking("cannot read", name), self._filesystem.open_input_file(self.full(name)) as file:
+            while block := file.read(2**20):
+                digest.update(block)
+        return digest.hexdigest()
+
     def write(self, name: str, data: Any) -> str:
         """Write bytes, or anything with a buffer; returns the file's checksum.
 
@@ -460,10 +474,9 @@ def _upload(path: str, write: Callable[[str], object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(f"{folder}/file")
         data = Path(folder, "file").read_bytes()
-    with asking(path, "cannot write"):
-        filesystem, inner = open_filesystem(path)
-        with filesystem.open_output_stream(inner) as stream:
-            stream.write(data)
+    uri, mark, options = path.partition("?")
+    folder, _, name = uri.rpartition("/")
+    Directory(f"{folder}{mark}{options}").replace(unquote(name), data)
 
 
 def read_file(path: str) -> bytes:
@@ -474,18 +487,6 @@ def read_file(path: str) -> bytes:
         filesystem, inner = open_filesystem(path)
         with filesystem.open_input_file(inner) as stream:
             return bytes(stream.read())
-
-
-def checksum_of(path: str) -> str:
-    """Return the ``checksum`` of a file, read in pieces; errors as of ``read_file``."""
-    begin = functools.partial(hashlib.blake2b, digest_size=16)
-    with asking(path, "cannot read"):
-        if not is_uri(path):
-            with open(path, "rb") as file:
-                return hashlib.file_digest(file, begin).hexdigest()
-        filesystem, inner = open_filesystem(path)
-        with filesystem.open_input_file(inner) as stream:
-            return hashlib.file_digest(stream, begin).hexdigest()
 
 
 def is_file(path: str) -> bool:
@@ -503,16 +504,6 @@ def name_a_file(directory: str) -> DataError:
     there = sorted(name for name in os.listdir(directory) if os.path.isfile(os.path.join(directory, name)))
     such = f", such as {os.path.join(directory, there[0])}" if there else ""
     return DataError(f"{directory} is a directory and no file: name a file{such}.")
-
-
-def remove(path: str) -> None:
-    """Delete a file; a missing one is not an error."""
-    if not is_uri(path):
-        Path(path).unlink(missing_ok=True)
-    elif is_file(path):
-        with asking(path, "cannot delete"):
-            filesystem, inner = open_filesystem(path)
-            filesystem.delete_file(inner)
 
 
 def _kind(path: str) -> str:

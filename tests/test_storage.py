@@ -9,7 +9,7 @@ import pytest
 
 from kohaku_ray import storage
 from kohaku_ray.errors import ConfigError, StorageError
-from kohaku_ray.storage import Directory, is_directory, is_file, join_path, publish, read_file, remove
+from kohaku_ray.storage import Directory, checksum, is_directory, is_file, join_path, publish, read_file
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,12 @@ def test_files_are_written_read_looked_at_and_removed(s3):
     assert read_file(file) == b"two"
     assert (is_file(file), is_directory(file)) == (True, False)
     assert (is_file(s3.uri("files/deep")), is_directory(s3.uri("files/deep"))) == (False, True)
-    remove(file)
-    remove(file)
+    directory = Directory(s3.uri("files/deep"))
+    assert directory.checksum("a b.txt") == checksum(b"two")
+    directory.remove("a b.txt")
+    directory.remove("a b.txt")
     assert not is_file(file)
+    assert directory.checksum("a b.txt") is None
     with pytest.raises(FileNotFoundError):
         read_file(file)
 
@@ -128,7 +131,7 @@ def test_many_are_handled_several_at_once_and_come_back_in_order(tmp_path):
 def test_wrong_credentials_name_the_bucket_and_the_cure(s3):
     s3.demand_credentials(True)
     try:
-        for action in (read_file, is_file, remove, lambda file: publish(file, b"1")):
+        for action in (read_file, is_file, lambda file: publish(file, b"1")):
             with pytest.raises(
                 StorageError, match=r"s3://kohaku/x: bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"
             ):

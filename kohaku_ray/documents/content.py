@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.storage import is_uri
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_PRINT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
@@ -104,7 +105,7 @@ ID_DIGEST_CHARS = 8  # hexadecimal digits at the end of an id that is not writte
 
 def file_name(name: str) -> str:
     """The last part of a path or URI; a URI is decoded and loses its query."""
-    if "://" in name:
+    if is_uri(name):
         name = unquote(name.split("?")[0])
     return name.rstrip("/").rpartition("/")[2]
 

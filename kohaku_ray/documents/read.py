@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.storage import asking, name_a_file, open_filesystem, refusal
+from kohaku_ray.storage import asking, is_uri, name_a_file, open_filesystem, refusal
 
 
 def read_bytes(path: str) -> bytes:
@@ -44,7 +44,7 @@ def read_bytes(path: str) -> bytes:
 
 def filesystem_of(path: str) -> tuple[Any, str]:
     """The pyarrow filesystem of a URI and the path in it; None and the path for local files."""
-    if "://" not in path:
+    if not is_uri(path):
         return None, os.path.expanduser(path)
     import pyarrow as pa
     from pyarrow import fs

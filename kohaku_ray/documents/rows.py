@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Any
-from urllib.parse import unquote
 
 from kohaku_ray.documents.content import (
     decode_text,
     default_doc_id,
+    file_name,
     flat_metadata,
     unique_keys,
     valid_doc_id,
@@ -36,9 +36,7 @@ ROW_SUFFIXES = ("csv", *JSON_LINES, "parquet")  # suffixes of files of rows
 
 def suffix_of(name: str) -> str:
     """Suffix of a path or URI in lower case, without its dot; ``jsonl`` for a whole data set on the hub."""
-    if "://" in name:
-        name = unquote(name.split("?")[0])
-    last = name.rpartition("/")[2]
+    last = file_name(name)
     suffix = last.rpartition(".")[2].lower() if "." in last else ""
     return "jsonl" if name.startswith(HUB) and suffix not in ROW_SUFFIXES else suffix
 

@@ -17,7 +17,7 @@ from kohaku_ray.index.images import image_rows
 from kohaku_ray.index.nodes import KINDS, PARAGRAPH
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.plots import INK, drawing, legend_name, new_figure
-from kohaku_ray.storage import publish
+from kohaku_ray.storage import is_uri, publish
 
 MAX_NODES = 20_000
 """Most nodes drawn; a larger index is sampled."""
@@ -64,7 +64,7 @@ def write_index_map(index_path: str, output: str | None = None, max_nodes: int =
     Raises:
         DataError: There is no index, it has no vectors, or the file cannot be written.
     """
-    if output is None and "://" in index_path:
+    if output is None and is_uri(index_path):
         raise DataError(f"the index is at {index_path}, no local directory: say where the map goes (output)")
     target = output if output is not None else os.path.join(index_path, "map.svg")
     suffix = os.path.splitext(target)[1].lower()

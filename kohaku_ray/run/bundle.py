@@ -34,7 +34,7 @@ from kohaku_ray.run.models import Model
 from kohaku_ray.run.sources import read_source
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, grouped
 from kohaku_ray.settings import Settings
-from kohaku_ray.storage import checksum, checksum_of, publish_with, read_file
+from kohaku_ray.storage import Directory, checksum, publish_with, read_file
 
 FORMAT = 1
 """Version of the layout."""
@@ -155,7 +155,7 @@ def unpack(path: str, directory: str) -> Manifest:
                 to = archive.extract(name, directory)  # leaves out what leads out of the directory
                 if os.path.relpath(to, directory) != name:
                     raise ConfigError(f"{path}: the name {name[:200]!r} leads out of the bundle: nothing was unpacked")
-                if os.path.getsize(to) != listed.size or checksum_of(to) != listed.checksum:
+                if os.path.getsize(to) != listed.size or Directory(directory).checksum(name) != listed.checksum:
                     raise ConfigError(
                         f"{path}: {name[:200]} is not what was bundled, its checksum is another: {_AGAIN}"
                     )

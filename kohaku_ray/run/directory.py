@@ -27,7 +27,6 @@ from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Parts, write_parquet
 from kohaku_ray.storage import (
     Directory,
     checksum,
-    checksum_of,
     is_directory,
     is_file,
     is_uri,
@@ -36,7 +35,6 @@ from kohaku_ray.storage import (
     publish,
     publish_with,
     read_file,
-    remove,
 )
 
 if TYPE_CHECKING:  # pages read runs without a configuration
@@ -49,6 +47,10 @@ class RunDirectory:
     def __init__(self, path: str) -> None:
         self.path = path if is_uri(path) else os.path.abspath(path)
 
+    @functools.cached_property
+    def _directory(self) -> Directory:
+        return Directory(self.path)
+
     def file(self, name: str) -> str:
         """Path of one of its files."""
         return join_path(self.path, name)
@@ -57,9 +59,9 @@ class RunDirectory:
         """Make the directory; check that it takes files, and that no live job writes it. Nothing in it is touched."""
         if not is_uri(self.path):
             make_directory(self.path)
-        probe = self.file(f"{uuid.uuid4().hex[:8]}.tmp")
-        publish(probe, b"probe", _WAY_OUT)
-        remove(probe)
+        probe = f"{uuid.uuid4().hex[:8]}.tmp"
+        publish(self.file(probe), b"probe", _WAY_OUT)
+        self._directory.remove(probe)
         self._lease().check_free()
 
     @contextmanager
@@ -69,7 +71,7 @@ class RunDirectory:
             yield
 
     def _lease(self) -> LeaseFile:
-        return LeaseFile(Directory(self.path), "run", "wait for it to end, or set run to another directory")
+        return LeaseFile(self._directory, "run", "wait for it to end, or set run to another directory")
 
     def paid(self, identity: str | None = None) -> dict[str, float]:
         """Return what the starts so far of the run of this identity (default: any) paid, but for those killed."""
@@ -90,8 +92,8 @@ class RunDirectory:
         if self._read("config.yaml") not in (None, text):
             # Another configuration's outputs must not be taken for this run's.
             tables = (f"{table}.parquet" for table in SCHEMAS)
-            for name in (*tables, *ANSWER_FILES, "report.html", *config.declaration.outputs, *self._own_outputs()):
-                remove(self.file(name))
+            outputs = (*config.declaration.outputs, *self._own_outputs())
+            self._directory.remove(*tables, *ANSWER_FILES, "report.html", *outputs)
         self.write_text("config.yaml", text)
         earlier = {"identity": identity, "paid": paid} if paid else {}
         self.write_text("run.json", json.dumps({"status": "running", **earlier, **facts_of(config)}, indent=2))
@@ -108,7 +110,7 @@ class RunDirectory:
             **facts_of(config),
             "identity": identity,
             "versions": {"kohaku_ray": __version__, "ray": version("ray"), "python": platform.python_version()},
-            "checksums": {name: checksum_of(file) for name in names if is_file(file := self.file(name))},
+            "checksums": {name: digest for name in names if (digest := self._directory.checksum(name))},
         }
         self.write_text("run.json", json.dumps({**facts, "checksum": facts_checksum(facts)}, indent=2))
 
@@ -124,10 +126,8 @@ class RunDirectory:
             return [self._damaged("run.json")]
         if not is_whole(facts):
             return [self._damaged("run.json")]
-        found = ((name, self.file(name), expected) for name, expected in facts["checksums"].items())
-        wrong = [
-            self._damaged(name) for name, file, expected in found if not is_file(file) or checksum_of(file) != expected
-        ]
+        listed = facts["checksums"].items()
+        wrong = [self._damaged(name) for name, expected in listed if self._directory.checksum(name) != expected]
         page = self.file("report.html")
         if is_file(page) and not is_sealed(read_file(page)):
             wrong.append(DataError(f"{page} is not what was written: repeat `kohaku-ray report {self.path}`"))

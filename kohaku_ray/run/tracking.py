@@ -16,7 +16,7 @@ from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run.scoring import ScoredRun
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.storage import is_file, join_path, publish, read_file
+from kohaku_ray.storage import is_file, is_uri, join_path, publish, read_file
 
 ARTIFACTS = ("report.html", "submission.csv", "answers.jsonl", "config.yaml")
 """Files of a run that are exported, where they are there."""
@@ -131,7 +131,7 @@ def figures_of(summary: AnswerSummary, scored: ScoredRun | None) -> dict[str, fl
 
 def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
     uri = _mlflow_uri(settings)
-    if not _is_database(uri) and ("://" not in uri or uri.startswith("file:")) and not uri.startswith("databricks"):
+    if not _is_database(uri) and (not is_uri(uri) or uri.startswith("file:")) and not uri.startswith("databricks"):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it was asked for by name
     # MLflow itself would ask a server that is not there for minutes.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")

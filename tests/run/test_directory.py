@@ -20,7 +20,7 @@ from kohaku_ray.pages.score_text import describe_scores as render
 from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, seal_page, truth_of
 from kohaku_ray.run.scoring import score_run, scores_of
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.storage import checksum_of
+from kohaku_ray.storage import checksum
 
 
 def contents(path):
@@ -268,7 +268,7 @@ def test_no_damage_to_a_finished_run_is_silent(finished, seeds):
 
 def same(run, whole):
     """Whether the run reads as before: damage to a space of run.json, or to a page, which is no part of the result."""
-    listed = {name: checksum_of(str(run / name)) for name in whole["checksums"]}
+    listed = {name: checksum((run / name).read_bytes()) for name in whole["checksums"]}
     try:
         return json.loads((run / "run.json").read_text()) == whole and listed == whole["checksums"]
     except ValueError:

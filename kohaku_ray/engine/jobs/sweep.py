@@ -42,6 +42,7 @@ from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.sources import check_kept, check_places, questions_of
 from kohaku_ray.run.summary import AnswerSummary, pluralize
+from kohaku_ray.storage import is_uri
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
 from kohaku_ray.sweep.plan import SweepPlan, is_there
@@ -179,7 +180,7 @@ def _alone(path: str) -> Iterator[None]:
 
     The later build would remove the files of the earlier one, which runs read by then.
     """
-    if "://" in path:
+    if is_uri(path):
         yield
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -20,6 +20,7 @@ from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, request_key, shard_of
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
+from kohaku_ray.storage import is_uri
 
 To = TypeVar("To", bound=Hashable)
 Item = TypeVar("Item")
@@ -153,7 +154,7 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1) -> Ledger:
         DataError: Another cluster owns the path, or it cannot be written.
     """
     # Actors may run in another directory: the path must mean the same there.
-    path = config.path if "://" in config.path else os.path.abspath(config.path)
+    path = config.path if is_uri(config.path) else os.path.abspath(config.path)
     SegmentStore(path)
     first = _shard_actor(path, 0, config.shards or n_shards, config)
     [state] = _opened([first])
