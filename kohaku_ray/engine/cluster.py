@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine.local_ray import missed_when_dead, on_loopback, own_token, private_directory
+from kohaku_ray.engine.worker_groups import read_worker_groups
 from kohaku_ray.errors import ConfigError, KohakuRayError
 from kohaku_ray.pages.terminal import print_progress as print_progress
 from kohaku_ray.pages.terminal import sigterm_interrupts
@@ -142,7 +143,10 @@ def idle_cpus() -> float:
 def check_cluster(demand: Demand, cluster: ClusterConfig) -> None:
     """Raise a ConfigError that names both numbers if the connected cluster is smaller than a job's demand."""
     demand = replace(demand, cpus=demand.cpus + _MOST_IDLE * idle_cpus())
-    check_demand(demand, ray.cluster_resources(), nodes=node_resources(), autoscaling=cluster.autoscaling)
+    groups = read_worker_groups() if cluster.autoscaling else None
+    check_demand(
+        demand, ray.cluster_resources(), nodes=node_resources(), autoscaling=cluster.autoscaling, groups=groups
+    )
 
 
 def node_resources() -> list[dict[str, float]]:

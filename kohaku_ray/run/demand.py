@@ -225,16 +225,29 @@ def check_demand(
     *,
     nodes: Sequence[Mapping[str, float]] | None = None,
     autoscaling: bool = False,
+    groups: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Compare what a job needs with a cluster, of one node unless ``nodes`` has the resources of each.
 
-    Nothing is compared where nodes may come (``autoscaling``).
+    Where nodes may come (``autoscaling``), only with a node of each of the ``groups``; None: they are not known, and
+    nothing is compared.
 
     Raises:
         ConfigError: The cluster or every node of it is too small; the message names both numbers.
     """
-    if autoscaling:
+    if autoscaling and groups is None:
         return
+    if groups is not None:
+        nodes = [*(nodes or []), *groups.values()]
+        for kind in demand.custom:
+            if not any(node.get(kind) for node in nodes):
+                accelerator = " (deployments.*.accelerator)" if kind.startswith("accelerator_type:") else ""
+                raise ConfigError(
+                    f"{demand.reason} need {kind}{accelerator} but no node and no worker group ({', '.join(groups)}) "
+                    f"declares it, so that none would ever come: add {kind}: 1 to the resources of the group that has "
+                    "it (KubeRay: rayStartParams.resources), or do not ask for it"
+                )
+        resources = {kind: math.inf for node in nodes for kind, amount in node.items() if amount}
     needed = {"CPU": demand.cpus, "GPU": demand.gpus, **demand.custom}
     if short := shortage(demand.reason, needed, resources):
         declared = ", or declare more CPUs than there are cores by cluster.num_cpus" if "CPUs" in short else ""
