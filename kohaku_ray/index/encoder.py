@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from PIL import Image as Pillow
 
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.index.arrays import F32, I64
+from kohaku_ray.index.arrays import F32, I32, I64
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import Device, Precision
-from kohaku_ray.index.torch_model import Tokens, TorchModel, input_ids, load_model
+from kohaku_ray.index.torch_model import PROBES, Tokens, TorchModel, input_ids, load_model
 
 QUERY_TOKENS, GPU_QUERY_TOKENS = 96, 512
 """Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.
@@ -88,15 +89,30 @@ class SentenceEncoder:
         self._pool = _one_thread_each() if on_cpu else None
         self._maker = ThreadPoolExecutor(1, "batches")  # makes batches where there is no pool
 
-    def encode_passages(self, texts: Sequence[str]) -> F32:
+    def tokenises_as(self, tokenise: Callable[[Sequence[str]], pa.ListArray]) -> bool:
+        """Whether a function gives passages the ids that this encoder does (see ``passage_tokenizer``)."""
+        expected = self._tokens(PROBES, self._passage)
+        same = self._model.tokens_of([np.array(row, np.int32) for row in tokenise(PROBES).to_pylist()])
+        return all(
+            own.keys() == other.keys() and all(np.array_equal(own[key], other[key]) for key in own)
+            for own, other in zip(expected, same, strict=True)
+        )
+
+    def encode_passages(self, texts: Sequence[str], ids: Sequence[I32] | None = None) -> F32:
         """Encode indexed texts: each distinct one once, long ones in windows averaged by length.
 
-        At least 8,000 at a time keep the batches full.
+        At least 8,000 at a time keep the batches full. Several threads may call: one makes batches while a GPU computes
+        another's.
+
+        Args:
+            texts: The texts, without the prompt.
+            ids: Their tokens with prompt and special tokens, as a function gives them of which ``tokenises_as`` is
+                true. Default: they are tokenised here.
 
         Returns:
             Shape ``(n, d)``, unit rows, in the order given.
         """
-        return self._encode(texts, self._passage, self._forward_by_length)
+        return self._encode(texts, self._passage, self._forward_by_length, ids)
 
     def encode_queries(self, texts: Sequence[str]) -> F32:
         """Encode queries, as ``encode_passages``: a query's vector is the same to the bit in every batch."""
@@ -136,15 +152,21 @@ class SentenceEncoder:
         """Number of tokens of each text with its prompt and special tokens."""
         return _counts(self._tokens(texts, role))
 
-    def _encode(self, texts: Sequence[str], role: _Role, forward: Callable[..., F32]) -> F32:
+    def _encode(
+        self, texts: Sequence[str], role: _Role, forward: Callable[..., F32], ids: Sequence[I32] | None = None
+    ) -> F32:
         place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
+        if ids is not None and len(place) == len(texts):
+            return self._encode_windows(list(texts), role, forward, self._model.tokens_of(ids))
         return self._encode_windows(list(place), role, forward)[[place[text] for text in texts]]
 
-    def _encode_windows(self, texts: list[str], role: _Role, forward: Callable[..., F32]) -> F32:
+    def _encode_windows(
+        self, texts: list[str], role: _Role, forward: Callable[..., F32], tokens: list[Tokens] | None = None
+    ) -> F32:
         """Encode texts of any length: those longer than the window in pieces, averaged by length."""
         if not texts:
             return np.empty((0, self.dim), dtype=np.float32)
-        tokens = self._tokens(texts, role)
+        tokens = self._tokens(texts, role) if tokens is None else tokens
         lengths = _counts(tokens)
         pieces = list(texts)
         parts: dict[int, list[int]] = {}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import KEY_BYTES, Keys
@@ -21,6 +24,9 @@ from kohaku_ray.settings import PACKAGE
 
 _NOT_OF_PASSAGES = ("model", "query_prompt", "query_task")
 """Parts of an encoder's identity that do not change a passage's vector; the model's files are hashed, not its name."""
+
+TEXTS_AT_ONCE = 4096
+"""Texts that a tokenizer takes in one call: what it returns takes many times the memory of the ids."""
 
 _MODEL_SUFFIXES = {".safetensors", ".bin", ".pt", ".json", ".txt", ".model", ".py"}
 
@@ -150,6 +156,40 @@ def token_counter(model: str, revision: str | None = None) -> TokenCounter:
         return lambda texts: np.array([len(found.ids) for found in encode(list(texts))], np.int64)
     slow = functools.partial(_tokenizer(model, revision), add_special_tokens=False, truncation=False)
     return lambda texts: np.array([len(slow(text)["input_ids"]) for text in texts], np.int64)
+
+
+@functools.lru_cache(maxsize=4)
+def passage_tokenizer(
+    model: str, revision: str | None = None, prompt: str | None = None
+) -> Callable[[Sequence[str]], pa.ListArray] | None:
+    """Make a function that gives each passage's token ids, with prompt and special tokens, however long it is.
+
+    It needs no torch, and is an encoder's own tokenizer as far as its file says all; ``SentenceEncoder.tokenises_as``
+    tells. ``prompt`` is one's name or text, as of ``SentenceEncoder``. None: the model has no such file.
+    """
+    directory = model_directory(model, revision)
+    if not (directory / "tokenizer.json").is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    own = directory / "config_sentence_transformers.json"
+    settings = json.loads(own.read_text(encoding="utf-8")) if own.is_file() else {}
+    name = settings.get("default_prompt_name") if prompt is None else prompt
+    before = (settings.get("prompts") or {}).get(name, prompt) or ""
+
+    def tokenise(texts: Sequence[str]) -> pa.ListArray:
+        ids, ends = [np.empty(0, np.int32)], [0]
+        for first in range(0, len(texts), TEXTS_AT_ONCE):
+            found = tokenizer.encode_batch_fast([before + text for text in texts[first : first + TEXTS_AT_ONCE]])
+            rows = [one.ids for one in found]
+            ids.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
+            ends += (ends[-1] + np.cumsum([len(row) for row in rows])).tolist()
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(np.concatenate(ids)))
+
+    return tokenise
 
 
 @functools.lru_cache(maxsize=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ class TorchModel:
         self.loaded = loaded
         # A module with code of its own may keep its tokenizer in a processor, as Jina v4's does.
         self._tokenizer = getattr(loaded[0], "tokenizer", None) or loaded.processor.tokenizer
+        self._tokenising = threading.Lock()  # a tokenizer is not thread-safe
         # ... and not say what it takes.
         self._guesses = not hasattr(loaded[0], "modalities") and hasattr(loaded[0], "processor")
         self.reads_images = self._guesses or bool(loaded.supports("image"))
@@ -85,11 +87,19 @@ class TorchModel:
     def tokens(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise each text with special tokens, however long it is."""
         settings = {"truncation": False, "padding": False, "return_attention_mask": False, "verbose": False}
-        found = self._tokenizer(list(texts), **settings)
+        with self._tokenising:
+            found = self._tokenizer(list(texts), **settings)
         return [
             {key: np.array(value, np.int32) for key, value in zip(found, row, strict=True)}
             for row in zip(*found.values(), strict=True)
         ]
+
+    def tokens_of(self, ids: Sequence[I32]) -> list[Tokens]:
+        """Make of ids what ``tokens`` gives, where it gives no types but zero."""
+        if "token_type_ids" not in self._tokenizer.model_input_names:
+            return [{"input_ids": row} for row in ids]
+        types = np.zeros(max(map(len, ids), default=0), np.int32)
+        return [{"input_ids": row, "token_type_ids": types[: len(row)]} for row in ids]
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Count each text's tokens with special ones, however long it is."""
@@ -143,7 +153,8 @@ class TorchModel:
         ``prompt`` is put before each; each row has ``pad_to`` tokens, or with 0 those of the longest.
         """
         inputs = list(map(_as_text, texts)) if self._guesses else texts
-        features: dict[str, Any] = self.loaded.preprocess(inputs, prompt=prompt, **task)
+        with self._tokenising:
+            features: dict[str, Any] = self.loaded.preprocess(inputs, prompt=prompt, **task)
         return self._ready(features, pad_to)
 
     def _ready(self, features: dict[str, Any], pad_to: int) -> dict[str, Any]:

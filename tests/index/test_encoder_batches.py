@@ -13,6 +13,7 @@ from kit import jina_stand_ins
 
 from kohaku_ray import sample
 from kohaku_ray.index.encoder import BATCHES_AHEAD, SentenceEncoder
+from kohaku_ray.index.identity import passage_tokenizer
 from tests.index.test_encoder import MODEL
 
 SIDES = ("passage", "query")
@@ -210,3 +211,50 @@ def test_a_real_gpu_gives_the_vectors_of_the_cpu(texts):
     assert len(features) > 10
     assert all(one["input_ids"].is_pinned() for one in features)
     assert encoder.encode_passages(texts).tobytes() == first.tobytes()
+
+
+def rows_of(found) -> list[np.ndarray]:
+    return [np.array(row, np.int32) for row in found.to_pylist()]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("prompt", [None, "Represent this: ", "named"])
+@pytest.mark.parametrize("kind", ["left", "no types", "small window"])
+def test_tokens_from_elsewhere_make_the_same_batches_and_no_text_is_tokenised_again(
+    models, texts, kind, prompt, tmp_path
+):
+    model = models[kind]
+    if prompt == "named":
+        settings = {"prompts": {"named": "A prompt by name: "}, "default_prompt_name": "named"}
+        model, prompt = changed(model, tmp_path / "m", "config_sentence_transformers.json", **settings), None
+    encoder = SentenceEncoder(model, device="cpu", passage_prompt=prompt)
+    tokenise = passage_tokenizer(model, None, prompt)
+    assert encoder.tokenises_as(tokenise)
+    expected = encoder.encode_passages(texts)
+    ids = rows_of(tokenise(texts))
+    short = [at for at, row in enumerate(ids) if len(row) <= encoder._model.window]
+    assert len(short) < len(texts), "some are cut"
+    assert encoder.encode_passages(texts, ids).tobytes() == expected.tobytes()
+    few = encoder.encode_passages([texts[at] for at in short])
+    encoder._model._tokenizer = Silent(encoder._model._tokenizer)
+    assert encoder.encode_passages([texts[at] for at in short], [ids[at] for at in short]).tobytes() == few.tobytes()
+
+
+class Silent:
+    """A tokenizer that tells of itself and tokenises nothing."""
+
+    def __init__(self, own) -> None:
+        self._own = own
+
+    def __getattr__(self, name: str):
+        return getattr(self._own, name)
+
+    def __call__(self, *given, **named):
+        raise AssertionError("a text was tokenised")
+
+
+def test_tokens_that_are_not_the_encoders_own_are_not_taken(models, tiny_encoder):
+    encoder = SentenceEncoder(tiny_encoder, device="cpu", passage_prompt="Represent this: ")
+    assert not encoder.tokenises_as(passage_tokenizer(tiny_encoder, None, "Represent that: "))
+    assert not encoder.tokenises_as(passage_tokenizer(MODEL, None, "Represent this: "))
+    assert passage_tokenizer(str(Path(sample.path("documents")))) is None

@@ -55,8 +55,9 @@ def check_reads_images(config: Config) -> None:
 class EncodeImages:
     """Encodes blocks of images and writes their vectors to the index directory (an actor of Ray Data)."""
 
-    def __init__(self, config: Config) -> None:
-        self._encoder = make_encoder(config, config.index.image_encoder)
+    def __init__(self, config: Config, gpu: bool) -> None:
+        # Ray does not hide the GPUs of its machine from an actor that asked for none.
+        self._encoder = make_encoder(config, config.index.image_encoder, **({} if gpu else {"device": "cpu"}))
         self._directory = Directory(config.index.path)
         self._pending = PendingVectors(config.index.path)
         identity = index_settings(config).image_plan.identity

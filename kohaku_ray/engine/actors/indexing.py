@@ -10,13 +10,17 @@ import hashlib
 import json
 import os
 import socket
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import packed
@@ -24,7 +28,7 @@ from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Document
 from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.arrays import I64, KEY_BYTES, column_keys
+from kohaku_ray.index.arrays import I32, I64, KEY_BYTES, column_keys
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import (
     REJECT_SCHEMA,
@@ -37,7 +41,7 @@ from kohaku_ray.index.build import (
     views_with_old,
 )
 from kohaku_ray.index.flatten import document_table, flatten
-from kohaku_ray.index.identity import token_counter, vector_keys
+from kohaku_ray.index.identity import passage_tokenizer, token_counter, vector_keys
 from kohaku_ray.index.images import image_table, write_image
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.layout import shard_number
@@ -65,10 +69,12 @@ SPECIAL_TOKENS = 2
 """Special tokens that the encoder adds to each text."""
 WINDOW_TEXTS = 65_536
 """Texts that are sorted by length together; encoding waits for no more than a window of them."""
-TEXT_SCHEMA = pa.schema(
+NEW_TEXT = pa.schema(
     [("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("text", pa.large_string()), ("shard", pa.int64())]
 )
-"""A text to encode: its vector's key, its tokens with the special ones, and the shard that needs its vector."""
+TEXT_SCHEMA = NEW_TEXT.append(pa.field("ids", pa.list_(pa.int32())))
+"""A text to encode: its vector's key, the number of its tokens with the special ones, the shard that needs its vector,
+and the ids that the encoder computes with, none where only the encoder itself can tell them."""
 
 
 def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | None = None) -> pa.Table:
@@ -100,7 +106,7 @@ def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | No
             rows.append(row)
     first = batch["at"][0].as_py() if len(batch) else 0
     ParsedParts(config.index.path, job).write(part_name(first, len(batch)), rows)
-    return new_texts(rows)
+    return new_texts(rows, config)
 
 
 def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
@@ -123,13 +129,23 @@ def image_tables(document: Document, config: Config) -> dict[str, Any]:
     return {"images": found, "left_out": left_out, "tree": tree}
 
 
-def new_texts(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Join the new texts of parsed documents."""
-    return pa.concat_tables([TEXT_SCHEMA.empty_table(), *(row["texts"] for row in rows if "texts" in row)])
+def new_texts(rows: Sequence[Mapping[str, Any]], config: Config) -> pa.Table:
+    """Join the new texts of parsed documents, and tokenise them here, on a CPU: ``TEXT_SCHEMA``."""
+    texts = pa.concat_tables([NEW_TEXT.empty_table(), *(row["texts"] for row in rows if "texts" in row)])
+    tokenise = _tokenizer_of(config)
+    ids = (
+        pa.nulls(len(texts), TEXT_SCHEMA.field("ids").type) if tokenise is None else tokenise(texts["text"].to_pylist())
+    )
+    return texts.append_column(TEXT_SCHEMA.field("ids"), ids)
+
+
+def _tokenizer_of(config: Config) -> Callable[[Sequence[str]], pa.ListArray] | None:
+    encoder = config.index.encoder
+    return passage_tokenizer(encoder.model, encoder.revision, encoder.passage_prompt)
 
 
 def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
-    """List the texts of a document to encode, those without a vector: ``TEXT_SCHEMA``."""
+    """List the texts of a document to encode, those without a vector: ``NEW_TEXT``."""
     tree = NodeTable(nodes)
     captions = config.index.image_vectors in ("caption", "both")
     at, texts = texts_to_encode(tree, config.index.paragraph_vectors, captions=captions)
@@ -137,7 +153,7 @@ def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
     new = without_vectors(texts, *_held(config.model_dump_json(), job))
     shard = shard_number(nodes["doc_id"][0].as_py(), config.index.shards)
     columns = [list(new.values()), [n_tokens[text] + SPECIAL_TOKENS for text in new], list(new), [shard] * len(new)]
-    return pa.table(dict(zip(TEXT_SCHEMA.names, columns, strict=True)), schema=TEXT_SCHEMA)
+    return pa.table(columns, schema=NEW_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +193,11 @@ def sorted_window(texts: pa.Table, n_encoders: int, gpu: bool = False) -> pa.Tab
         The distinct texts, longest first, in blocks of about equal cost: a row per block, each column a list, and
         ``shard`` a list of lists.
     """
-    same = [("n_tokens", "first"), ("text", "first"), ("shard", "distinct")]
-    texts = texts.group_by("key", use_threads=False).aggregate(same).rename_columns(TEXT_SCHEMA.names)
+    numbered = texts.append_column("row", pa.array(np.arange(len(texts))))
+    same = numbered.group_by("key", use_threads=False).aggregate([("row", "min"), ("shard", "distinct")])
+    texts = texts.take(same["row_min"]).set_column(3, "shard", same["shard_distinct"])
     # Ties sort by key: the same texts make the same batches, so their vectors are identical to the bit.
-    texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")]).combine_chunks()
+    texts = texts.take(pc.sort_indices(texts, [("n_tokens", "descending"), ("key", "ascending")])).combine_chunks()
     bounds = pa.array(_bounds(texts["n_tokens"].to_numpy(), n_encoders, gpu), pa.int64())
     columns = [
         pa.LargeListArray.from_arrays(bounds, pa.concat_arrays([pa.array([], field.type), *texts[field.name].chunks]))
@@ -210,19 +227,37 @@ def _bounds(n_tokens: I64, n_encoders: int, gpu: bool = False) -> list[int]:
 
 
 class Encode:
-    """Encodes blocks of texts and writes their vectors to the index directory (an actor of Ray Data)."""
+    """Encodes blocks of texts and writes their vectors to the index directory (an actor of Ray Data).
 
-    def __init__(self, config: Config) -> None:
-        self._encoder = make_encoder(config)
+    Two threads call it: while a GPU computes one block, the next is made ready and the last one written. On a CPU one
+    of them computes at a time.
+    """
+
+    def __init__(self, config: Config, gpu: bool) -> None:
+        # Ray does not hide the GPUs of its machine from an actor that asked for none.
+        self._encoder = make_encoder(config, None, **({} if gpu else {"device": "cpu"}))
         self._pending = PendingVectors(config.index.path)
         self._identity = encoder_settings(config)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
+        tokenise = _tokenizer_of(config)
+        self._takes_ids = tokenise is not None and self._encoder.tokenises_as(tokenise)
+        self._turn: AbstractContextManager[Any] = nullcontext() if gpu else threading.Lock()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Encode one block, a row of ``sorted_window``; returns its counts and the encoder's name."""
-        keys, n_tokens, texts, shards = (batch[name][0].as_py() for name in TEXT_SCHEMA.names)
-        self._pending.write(self._identity, keys, self._encoder.encode_passages(texts), shards)
+        keys, n_tokens, texts, shards = (batch[name][0].as_py() for name in NEW_TEXT.names)
+        ids = _rows_of(batch["ids"][0].values) if self._takes_ids else None
+        with self._turn:
+            vectors = self._encoder.encode_passages(texts, ids)
+        self._pending.write(self._identity, keys, vectors, shards)
         return pa.table({"n_texts": [len(texts)], "n_tokens": [sum(n_tokens)], "encoder": [self._name]})
+
+
+def _rows_of(lists: pa.ListArray) -> list[I32]:
+    """Return the rows of a column of lists, without copying them."""
+    values = lists.flatten().to_numpy()
+    bounds = lists.offsets.to_numpy()
+    return [values[first:last] for first, last in pairwise((bounds - bounds[0]).tolist())]
 
 
 @functools.lru_cache(maxsize=1)

@@ -104,7 +104,7 @@ def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Ta
             else:
                 own = {"documents": document, "nodes": nodes, "images": images}
                 row |= {**own, "texts": texts_of(nodes, config, job)}
-        texts.append(new_texts(rows))
+        texts.append(new_texts(rows, config))
         parsed.write(part, rows)
     return pa.concat_tables([TEXT_SCHEMA.empty_table(), *texts])
 

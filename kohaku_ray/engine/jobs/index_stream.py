@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +46,16 @@ from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.documents import default_ids, describe_left_out, sort_out
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
+from kohaku_ray.run.lease import repeated
 
 FILES_PER_BLOCK = 256
 """Most files that one task parses."""
 LOOK_EVERY_S = 0.5
 """Time between two looks at what is parsed."""
+SAY_EVERY_S = 15.0
+"""Time between two lines of a job whose encoders have not begun: they may have no node yet."""
+ENCODER_THREADS = 2
+"""Blocks that an encoder has in hand: one is computed while the next is read or the last one written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,19 +181,27 @@ class _Parsed:
         self._sources = sources
         self._own: list[Any] = []  # refs of the rows of each shard's documents
         self._reducing: Any = None
-        self._looked = -LOOK_EVERY_S
+        self._looks = True
+        self._alone = threading.RLock()  # a thread looks while another waits for vectors
 
     def look(self) -> None:
         """See how far parsing is; at its end, count the work and start the reducer."""
-        if self.work is None and time.perf_counter() - self._looked >= LOOK_EVERY_S:
-            self.n_files, self._looked = n_files_of(self.parts.names()), time.perf_counter()
+        with self._alone:
+            if not self._looks:
+                return
+            self.n_files = n_files_of(self.parts.names())
             if self.n_files >= len(self.files):
-                self.finish()
+                self._looks = False
+                with suppress(Exception):  # whatever is wrong is raised when the stream has ended
+                    self.finish()
 
     def finish(self) -> Work:
         """Count the work and start the reducer: all is parsed."""
-        if self.work is not None:
+        with self._alone:
+            self.work = self.work or self._surveyed()
             return self.work
+
+    def _surveyed(self) -> Work:
         shards = self.config.index.shards
         surveying = ray.remote(survey).options(num_cpus=idle_cpus(), num_returns=1 + shards)
         counted, *self._own = surveying.remote(self.config, self.job)
@@ -200,7 +214,7 @@ class _Parsed:
             raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         if shards == 1 and not _builds_on_free_gpu(self.config):
             self._reducing = _reducing(self.config, self.job, self._own[0])
-        self.work, self.ended = work, time.perf_counter()
+        self._looks, self.ended = False, time.perf_counter()
         return work
 
     def reduce(self) -> Mapping[str, Any]:
@@ -318,15 +332,18 @@ def _window_texts(encoders: Encoders) -> int:
 
 def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bool) -> tuple[int, ...]:
     """Encode a dataset of blocks; returns the number of texts per encoder."""
-    batches = _by_actors(Encode, blocks, config, encoders, gpu)
+    batches = _by_actors(Encode, blocks, config, encoders, gpu, ENCODER_THREADS)
     by_encoder, n_tokens, began = Counter[str](), 0, time.perf_counter()
-    with ExitStack() as shown:
+
+    def waiting() -> str:
+        return "" if by_encoder else f"; {parsed.n_files} of {len(parsed.files)} files are parsed"
+
+    with ExitStack() as shown, repeated(parsed.look, LOOK_EVERY_S, "look"), _say_waits(config, encoders, gpu, waiting):
         parsing, encoding = shown.enter_context(Progress("parse", len(parsed.files), "files")), None
         for batch in batches:
             for row in batch.to_pylist():
                 by_encoder[row["encoder"]] += row["n_texts"]
                 n_tokens += row["n_tokens"]
-            parsed.look()
             if parsed.work is None:
                 parsing.show(parsed.n_files, f"{by_encoder.total()} texts encoded")
                 continue
@@ -339,11 +356,33 @@ def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bo
     return tuple(sorted(by_encoder.values()))
 
 
-def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool) -> Iterable[pa.Table]:
-    """Run a stage on a dataset of blocks, one row each, in a pool of actors."""
-    pool = ray.data.ActorPoolStrategy(size=n)
+@contextmanager
+def _say_waits(config: Config, n: int, gpu: bool, waiting: Callable[[], str]) -> Iterator[None]:
+    """Say from time to time that encoders have not begun, as long as ``waiting`` gives what else there is to say."""
+    asked = encoder_resources(config, gpu)
+    needs = {"GPU": asked.get("num_gpus", 0), "CPU": asked["num_cpus"], **(asked["resources"] or {})}
+
+    def say_waits() -> None:
+        if more := waiting():
+            free = ray.available_resources()
+            each = " and ".join(f"{amount:g} {kind}s" for kind, amount in needs.items() if amount)
+            there = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind, amount in needs.items() if amount)
+            say(f"encode  waiting for {n} encoder(s) of {each} each: the cluster has {there} free{more}")
+
+    with repeated(say_waits, SAY_EVERY_S, "encoders"):
+        yield
+
+
+def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool, threads: int = 1) -> Iterable[pa.Table]:
+    """Run a stage on a dataset of blocks, one row each, in a pool of actors of so many threads."""
+    pool = ray.data.ActorPoolStrategy(
+        size=n,
+        max_concurrent_calls_per_actor=threads,
+        max_tasks_in_flight_per_actor=threads + 1,
+        enable_true_multi_threading=threads > 1,
+    )
     own = {"batch_size": 1, "batch_format": "pyarrow", **encoder_resources(config, gpu)}
-    done = blocks.map_batches(stage, fn_constructor_args=(config,), compute=pool, **own)
+    done = blocks.map_batches(stage, fn_constructor_args=(config, gpu), compute=pool, **own)
     batches: Iterable[pa.Table] = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     return batches
 
@@ -367,7 +406,14 @@ def _encode_images(config: Config, job: str, encoders: Encoders) -> int:
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
     batches = _by_actors(EncodeImages, dataset, config, min(encoders.n, len(rows)), encoders.gpu)
     n_done = 0
-    with Progress("encode", len(new), "images") as progress:
+
+    def waiting() -> str:
+        return "" if n_done else f"; {len(new)} images are to be encoded"
+
+    with (
+        Progress("encode", len(new), "images") as progress,
+        _say_waits(config, encoders.n, encoders.gpu, waiting),
+    ):
         for batch in batches:
             n_done += sum(batch["n_images"].to_pylist())
             progress.show(n_done)

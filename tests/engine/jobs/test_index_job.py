@@ -188,7 +188,7 @@ def test_an_encoder_on_a_gpu_gets_windows_of_four_blocks_of_262144_tokens_in_blo
     assert n_texts * 32 == n_encoders * 4 * 262_144
     numbers = np.arange(n_texts)
     keys = [number.to_bytes(KEY_BYTES, "big") for number in numbers.tolist()]
-    columns = [keys, np.full(n_texts, n_tokens), numbers.astype(str), numbers % 2]
+    columns = [keys, np.full(n_texts, n_tokens), numbers.astype(str), numbers % 2, [[number] for number in numbers]]
     texts = pa.table(columns, schema=TEXT_SCHEMA)
     blocks = sorted_window(texts, n_encoders, gpu=True)
     sizes = pc.list_value_length(blocks["text"]).to_pylist()
@@ -196,6 +196,7 @@ def test_an_encoder_on_a_gpu_gets_windows_of_four_blocks_of_262144_tokens_in_blo
     assert min(sizes[:-1], default=rows) * n_tokens >= min(131_072 - n_tokens, n_texts * n_tokens)
     assert sizes[0] == min(rows, n_texts)
     assert [int(text) for block in blocks["text"].to_pylist() for text in block] == numbers.tolist()
+    assert [ids for block in blocks["ids"].to_pylist() for ids in block] == [[number] for number in numbers.tolist()]
 
 
 def test_a_window_of_encoders_on_cpus_is_the_same_for_any_number_of_them():

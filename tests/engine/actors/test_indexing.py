@@ -1,0 +1,104 @@
+"""An encoder's actor: two blocks in hand, so that a GPU waits neither for the next texts nor for the last vectors."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, Encode, new_texts, sorted_window
+from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.run.indexes import encoder_settings, make_encoder
+
+SOON_S = 30.0
+
+
+@pytest.fixture
+def config(tiny_encoder, tmp_path):
+    return load_config("demo", [f"index.encoder.model={tiny_encoder}", f"index.path={tmp_path}/index"])
+
+
+def blocks(config, *groups: list[str]) -> list[pa.Table]:
+    """A block of each group of texts, as the stage before makes it."""
+    made = []
+    for texts in groups:
+        keys = [key.tobytes() for key in vector_keys(encoder_settings(config), texts)]
+        table = pa.table([keys, [9] * len(texts), texts, [0] * len(texts)], names=TEXT_SCHEMA.names[:4])
+        table = table.cast(pa.schema(list(TEXT_SCHEMA)[:4]))
+        made.append(sorted_window(new_texts([{"texts": table}], config), 1).slice(0, 1))
+    return made
+
+
+def test_vectors_from_tokens_of_a_cpu_stage_are_the_encoders(config):
+    encode, texts = Encode(config, gpu=False), ["One hall.", "Two halls draw 4 MW.", "One hall."]
+    assert encode._takes_ids
+    [block] = blocks(config, texts)
+    assert block["ids"].to_pylist()[0]
+    assert block["text"].to_pylist()[0] == ["Two halls draw 4 MW.", "One hall."]
+    encode(block)
+    keys = vector_keys(encoder_settings(config), texts[:2])
+    _, vectors = PendingVectors(config.index.path).load(encoder_settings(config), keys, 0)
+    expected = make_encoder(config).encode_passages(texts[:2])
+    np.testing.assert_allclose(np.sort(vectors, 0), np.sort(expected, 0), atol=1e-6)
+
+
+def in_threads(*calls) -> list[threading.Thread]:
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_a_gpu_computes_the_next_block_while_the_last_is_written(config):
+    encode, writing, computed = Encode(config, gpu=True), threading.Event(), threading.Event()
+    write, embed = encode._pending.write, encode._encoder._model.embed
+    first, second = blocks(config, ["First block."], ["Second block."])
+
+    def slow_write(*given, **named):
+        if not writing.is_set():
+            writing.set()
+            assert computed.wait(SOON_S), "the second block waits for the first one's file"
+        return write(*given, **named)
+
+    def noted(*given, **named):
+        if writing.is_set():
+            computed.set()
+        return embed(*given, **named)
+
+    encode._pending.write, encode._encoder._model.embed = slow_write, noted
+    threads = in_threads(lambda: encode(first))
+    assert writing.wait(SOON_S)
+    threads += in_threads(lambda: encode(second))
+    for thread in threads:
+        thread.join(2 * SOON_S)
+    assert computed.is_set()
+    assert len(PendingVectors(config.index.path).keys(encoder_settings(config))) == 2
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_cpu_computes_one_block_at_a_time_and_a_gpu_has_the_next_ones_batches_queued(config, gpu):
+    encode = Encode(config, gpu=gpu)
+    together, embed, n_inside, most = threading.Barrier(2), encode._encoder._model.embed, 0, 0
+    lock = threading.Lock()
+
+    def noted(*given, **named):
+        nonlocal n_inside, most
+        with lock:
+            n_inside += 1
+            most = max(most, n_inside)
+        if gpu:
+            together.wait(SOON_S)
+        found = embed(*given, **named)
+        with lock:
+            n_inside -= 1
+        return found
+
+    encode._encoder._model.embed = noted
+    calls = [lambda block=block: encode(block) for block in blocks(config, ["First block."], ["Second block."])]
+    for thread in in_threads(*calls):
+        thread.join(2 * SOON_S)
+    assert most == (2 if gpu else 1)
