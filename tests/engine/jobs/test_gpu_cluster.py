@@ -64,3 +64,58 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, ti
     one, other = (Index.open(f"{tmp_path}/{kind}").shards[0] for kind in ("gpu", "cpu"))
     for role in ("nodes", "documents"):
         assert one.files[role]["checksum"] == other.files[role]["checksum"]
+
+
+LATE = """
+import json, sys, threading, time
+import ray
+from ray.cluster_utils import Cluster
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs import index_stream
+from kohaku_ray.engine.jobs.index import run_index
+
+folder, encoder = sys.argv[1:]
+index_stream.SAY_EVERY_S = 2.0
+store = 100 * 2**20
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": store})
+ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False)
+given = threading.Event()
+lines = []
+say = index_stream.say
+
+def seen(line):
+    lines.append((line, given.is_set()))
+    say(line)
+    if line.startswith("encode  waiting") and any(one.startswith("parse  ") for one, _ in lines) and not given.is_set():
+        given.set()  # from a thread of its own: this one looks after the job
+        threading.Thread(target=lambda: cluster.add_node(num_cpus=1, resources={"encoder_node": 1},
+                                                         object_store_memory=store)).start()
+
+index_stream.say = seen
+own = [f"documents.paths=[{folder}/in]", "documents.metadata=null", f"index.encoder.model={encoder}",
+       f"index.path={folder}/late", "index.encoders=1", "index.encoder.device=cpu", "cluster.autoscaling=true",
+       "index.resources={encoder_node: 0.001}"]
+summary = run_index(load_config("demo", own))
+print(json.dumps({"lines": lines, "parse_s": summary.parse_s, "encode_s": summary.encode_s,
+                  "counts": summary.counts}))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_a_job_whose_encoders_have_no_node_yet_says_so_and_counts_what_is_parsed_meanwhile(tmp_path, tiny_encoder):
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"Hall {number} draws {number} MW. It is cooled by air.")
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, str(tmp_path), tiny_encoder], capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    waiting = [line for line, _ in found["lines"] if line.startswith("encode  waiting")]
+    assert waiting[0].startswith("encode  waiting for 1 encoder(s) of 1 CPUs and 0.001 encoder_nodes each: the cluster")
+    assert "0 encoder_nodes free; 4 of 4 files are parsed" in waiting[-1]
+    parsed = next(was_given for line, was_given in found["lines"] if line.startswith("parse  "))
+    assert not parsed, "what is parsed is counted, and BM25 begun, before an encoder has a node"
+    assert found["parse_s"] < found["encode_s"], "waiting for encoders is no parsing"
+    assert found["counts"]["n_documents"] == 4
