@@ -81,7 +81,7 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_s
 ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False)
 given = threading.Event()
 lines = []
-say = index_stream.say
+say = index_stream.print_progress
 
 def seen(line):
     lines.append((line, given.is_set()))
@@ -91,7 +91,7 @@ def seen(line):
         threading.Thread(target=lambda: cluster.add_node(num_cpus=1, resources={"encoder_node": 1},
                                                          object_store_memory=store)).start()
 
-index_stream.say = seen
+index_stream.print_progress = seen
 own = [f"documents.paths=[{folder}/in]", "documents.metadata=null", f"index.encoder.model={encoder}",
        f"index.path={folder}/late", "index.encoders=1", "index.encoder.device=cpu", "cluster.autoscaling=true",
        "index.resources={encoder_node: 0.001}"]
