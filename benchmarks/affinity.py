@@ -22,7 +22,7 @@ from statistics import mean
 from kohaku_ray import sample
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.bench import Grid, run_bench
-from kohaku_ray.engine.serving.placement import BOUND, Placement
+from kohaku_ray.models.placement import BOUND, Placement
 
 N_QUESTIONS = 10_000
 IN_FLIGHT = 16

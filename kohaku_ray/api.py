@@ -40,8 +40,8 @@ from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import join_path
 
 if TYPE_CHECKING:
+    from kohaku_ray.answering.bundle import Bundled, Replay
     from kohaku_ray.engine.actors.pool import ActorPool
-    from kohaku_ray.engine.jobs.bundle import Bundled, Replay
     from kohaku_ray.engine.jobs.index_stream import IndexSummary
 
 ASKED = "asked"
@@ -230,13 +230,13 @@ def score(truth: str, files: Sequence[str], metrics: Sequence[str] = (DEFAULT_ME
 
 def bundle(run: str, path: str, *, with_index: bool = False) -> Bundled:
     """Pack a finished run, or a sweep's finished runs, into one zip that re-derives the tables; see ``make_bundle``."""
-    from kohaku_ray.engine.jobs.bundle import find_source, make_bundle
+    from kohaku_ray.answering.bundle import find_source, make_bundle
 
     return make_bundle(find_source(run), path, with_index=with_index)
 
 
 def replay(path: str, index: str | None = None, *, trust_code: bool = False) -> Replay:
     """Make a bundle's runs again from its replies and compare every table; see ``replay_bundle``."""
-    from kohaku_ray.engine.jobs.bundle import replay_bundle
+    from kohaku_ray.answering.bundle import replay_bundle
 
     return replay_bundle(path, index, trust_code=trust_code)

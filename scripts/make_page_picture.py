@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from kohaku_ray.answering.bundle import replay_bundle
 from kohaku_ray.cli import main as kohaku_ray
-from kohaku_ray.engine.jobs.bundle import replay_bundle
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "run_page.png"
 SIZE = "1180,860"

@@ -54,10 +54,10 @@ def public_types(module: ast.Module) -> Iterator[str]:
 
 
 def imports_ray(module: ast.Module) -> bool:
-    """Return whether a module imports ray, at its top or within a function."""
+    """Return whether a module imports ray, at its top or within a function, or works in a ``Session`` on it."""
     names = [alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
-    return any(name.partition(".")[0] == "ray" for name in names)
+    return any(name.partition(".")[0] == "ray" or name == "kohaku_ray.engine.session" for name in names)
 
 
 def main(listed: list[str]) -> None:

@@ -446,7 +446,7 @@ def show(arguments: argparse.Namespace) -> Outcome:
 
 def bundle(arguments: argparse.Namespace) -> Outcome:
     """Pack a finished run or sweep into one zip that re-derives its tables."""
-    from kohaku_ray.engine.jobs.bundle import find_source, make_bundle
+    from kohaku_ray.answering.bundle import find_source, make_bundle
     from kohaku_ray.run.summary import pluralize
 
     source = find_source(arguments.source, arguments.base, arguments.overrides)
@@ -459,7 +459,7 @@ def bundle(arguments: argparse.Namespace) -> Outcome:
 
 def replay(arguments: argparse.Namespace) -> Outcome:
     """Make a bundle's runs again from its replies, without model, key or network, and compare every table."""
-    from kohaku_ray.engine.jobs.bundle import replay_bundle
+    from kohaku_ray.answering.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
     from kohaku_ray.run.summary import pluralize
 

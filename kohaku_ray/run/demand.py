@@ -35,6 +35,10 @@ MOST_LOAD = 0.6
 PREPARE_MS = 15.5
 """CPU in milliseconds of a retriever per question, as `benchmarks/flow.py` measured it; most of it the encoder's."""
 
+QUEUED = 0.25
+"""Calls that wait inside a replica, as a share of those it answers at once: Serve offers a call that no replica took
+again after up to 0.5 s, in which a place would stay empty."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:

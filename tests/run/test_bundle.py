@@ -17,11 +17,11 @@ import pytest
 import yaml
 from kit.runs_here import index_here, run_here
 
+from kohaku_ray.answering import bundle as job
 from kohaku_ray.answering import replay
+from kohaku_ray.answering.bundle import Source, find_source, make_bundle, replay_bundle
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.jobs import bundle as job
-from kohaku_ray.engine.jobs.bundle import Source, find_source, make_bundle, replay_bundle
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts

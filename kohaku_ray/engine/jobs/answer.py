@@ -27,7 +27,6 @@ from kohaku_ray.engine.actors.pool import (
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger
-from kohaku_ray.engine.ledger.spending import Spending
 from kohaku_ray.engine.metrics import count_call
 from kohaku_ray.engine.serving.applications import check_there, replicas_up
 from kohaku_ray.engine.session import Session
@@ -44,6 +43,7 @@ from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.sources import check_places, questions_of, read_metadata
+from kohaku_ray.run.spending import Spending
 from kohaku_ray.run.summary import AnswerSummary, pluralize, sources_said
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths

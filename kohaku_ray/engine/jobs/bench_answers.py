@@ -268,7 +268,7 @@ def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str,
         job_file.write_text(json.dumps(job))
         with log_file.open("wb") as log:
             done = subprocess.run(  # noqa: S603
-                [sys.executable, "-m", "kohaku_ray.engine.serving.vllm_offline", str(job_file), str(result_file)],
+                [sys.executable, "-m", "kohaku_ray.models.vllm_offline", str(job_file), str(result_file)],
                 # As many threads as Ray gives a replica's actor, unless the deployment says otherwise.
                 env={**os.environ, "OMP_NUM_THREADS": "1", **env},
                 stdout=log,

@@ -12,7 +12,6 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import unpacked
-from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.ledger.client import Ledger
@@ -25,6 +24,7 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.captions import Caption, CaptionRequests, with_captions
 from kohaku_ray.run.documents import sort_out
+from kohaku_ray.run.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 
 ERRORS_SHOWN = 3
 """Most reasons named in the summary."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.image_encoding import check_reads_images
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources, index_all
@@ -22,6 +21,7 @@ from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.run.deployments import check_deployment
+from kohaku_ray.run.image_encoding import check_reads_images
 from kohaku_ray.run.indexes import index_settings, preferred_note, sources_of
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.sources import check_images, check_places, describe_passed_over, find_sources, read_metadata

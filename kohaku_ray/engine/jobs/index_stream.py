@@ -24,18 +24,6 @@ import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.image_encoding import EncodeImages, images_to_encode, n_image_blocks
-from kohaku_ray.engine.actors.indexing import (
-    WINDOW_TEXTS,
-    Encode,
-    Work,
-    parse,
-    shard_built,
-    shard_reduced,
-    shards_joined,
-    sorted_window,
-    survey,
-)
 from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
@@ -46,6 +34,18 @@ from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.documents import default_ids, describe_left_out, sort_out
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
+from kohaku_ray.run.image_encoding import EncodeImages, images_to_encode, n_image_blocks
+from kohaku_ray.run.indexing import (
+    WINDOW_TEXTS,
+    Encode,
+    Work,
+    parse,
+    shard_built,
+    shard_reduced,
+    shards_joined,
+    sorted_window,
+    survey,
+)
 from kohaku_ray.run.lease import repeated
 
 FILES_PER_BLOCK = 256

@@ -26,7 +26,6 @@ from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import Ledger
-from kohaku_ray.engine.ledger.spending import Spending
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.evaluation.selection import Selection
@@ -41,6 +40,7 @@ from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.sources import check_kept, check_places, questions_of
+from kohaku_ray.run.spending import Spending
 from kohaku_ray.run.summary import AnswerSummary, pluralize
 from kohaku_ray.storage import is_uri
 from kohaku_ray.sweep.collect import collect

@@ -15,11 +15,12 @@ import ray
 from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
 from kohaku_ray.engine.errors import Refused, ray_get
-from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, LedgerShard, Paid, Wanted, shard_name
+from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, LedgerShard, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, request_key, shard_of
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
+from kohaku_ray.run.spending import Paid
 from kohaku_ray.storage import is_uri
 
 To = TypeVar("To", bound=Hashable)

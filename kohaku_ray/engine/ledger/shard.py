@@ -12,7 +12,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -20,12 +20,13 @@ import ray
 from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.serving.handles import Handles, Outcome, ask_together
-from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
+from kohaku_ray.models.placement import counts_of
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import RENEWAL_S
 from kohaku_ray.run.segments import MOST_SMALL, Entry, LedgerReply, ReplyIndex, SegmentStore, segment_table
+from kohaku_ray.run.spending import Paid
 
 IDLE_EXIT_S = 300.0
 """Seconds without a request after which a shard releases its path and exits."""
@@ -45,20 +46,6 @@ class Wanted:
     application: str
     again_for: str | None = None
     run: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Paid:
-    """What the calls of a run to one application used."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    gpu_s: float = 0.0
-
-    def __add__(self, other: Paid | Reply) -> Paid:
-        """Add a reply, or another sum."""
-        return Paid(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 async def _replied(call: asyncio.Future[LedgerReply | Refused], is_joined: bool) -> LedgerReply | Refused:

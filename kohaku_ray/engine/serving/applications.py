@@ -32,14 +32,14 @@ from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
-from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.identity import model_directory
+from kohaku_ray.models.meter import Meter
 from kohaku_ray.models.openai import TokenBucket
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import deployment_demand, shortage
+from kohaku_ray.run.demand import QUEUED, deployment_demand, shortage
 from kohaku_ray.run.deployments import application_name, check_deployment, make_backend
 from kohaku_ray.run.lease import repeated
 
@@ -54,10 +54,6 @@ LOST_AFTER_S = 60.0
 
 SERVE_TRIES = 10
 """Tries, a second apart, to join a Serve that another job is starting."""
-
-QUEUED = 0.25
-"""Calls that wait inside a replica, as a share of those it answers at once: Serve offers a call that no replica took
-again after up to 0.5 s, in which a place would stay empty."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
-from kohaku_ray.engine.serving.placement import BOUND
+from kohaku_ray.models.placement import BOUND
 
 
 class QuestionRouter(ConsistentHashRouter):
@@ -20,7 +20,7 @@ class QuestionRouter(ConsistentHashRouter):
     def initialize_state(self, bound: float = BOUND, **kwargs: Any) -> None:
         """Read the deployment's ``request_router_kwargs``; ``bound`` is that of ``Placement``."""
         # Imported here: Serve ships this class by value, with module variables of its own.
-        from kohaku_ray.engine.serving.placement import placement_of
+        from kohaku_ray.models.placement import placement_of
 
         # The placement needs the whole ring's order.
         super().initialize_state(num_fallback_replicas=sys.maxsize - 1, **kwargs)

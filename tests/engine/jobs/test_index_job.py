@@ -22,7 +22,6 @@ from kit.ray_processes import our_processes
 from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.jobs.index_stream import _window_texts
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
@@ -32,6 +31,7 @@ from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files
 from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.indexes import make_encoder
+from kohaku_ray.run.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
 from kohaku_ray.sample import path as sample_path
 
 pytestmark = pytest.mark.ray

@@ -13,11 +13,12 @@ import pytest
 
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger import shard as shards
-from kohaku_ray.engine.ledger.shard import LedgerShard, Paid, Wanted
+from kohaku_ray.engine.ledger.shard import LedgerShard, Wanted
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run.segments import LedgerReply, SegmentStore
+from kohaku_ray.run.spending import Paid
 
 GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
 

@@ -9,11 +9,10 @@ import pytest
 from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import PriceConfig
 from kohaku_ray.config.sections import BudgetConfig
-from kohaku_ray.engine.ledger import spending as room
-from kohaku_ray.engine.ledger.shard import Paid
-from kohaku_ray.engine.ledger.spending import Spending
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.run import spending as room
 from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.spending import Paid, Spending
 
 PRICES = {"big": PriceConfig(prompt=10, cached=1, completion=100), "small": PriceConfig()}
 

@@ -5,17 +5,43 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
+from typing import Protocol
 
 from kohaku_ray.config.deployments import PriceConfig
 from kohaku_ray.config.sections import BudgetConfig
-from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.run.models import dollars
 
 LOOK_EVERY_S = 1.0
 """Seconds between two looks: what is asked in between, and the calls in flight then, may cost more than the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """What the calls of a run to one application used."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    gpu_s: float = 0.0
+
+    def __add__(self, other: Paid | Reply) -> Paid:
+        """Add a reply, or another sum."""
+        return Paid(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+
+class PaidLedger(Protocol):
+    """A ledger that counts what a run's calls used, and can make no more."""
+
+    def paid(self) -> Mapping[str, Paid]:
+        """Sum what the calls made for this run used, by application."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """Make no more calls for this run."""
+        ...
 
 
 class Spending:
@@ -26,7 +52,7 @@ class Spending:
     """
 
     def __init__(
-        self, budget: BudgetConfig, ledger: Ledger, prices: Mapping[str, PriceConfig], before: Mapping[str, float]
+        self, budget: BudgetConfig, ledger: PaidLedger, prices: Mapping[str, PriceConfig], before: Mapping[str, float]
     ) -> None:
         """Name the prices by application, and what was paid ``before``, by ``tokens`` and ``dollars``."""
         self._budget, self._ledger, self._prices, self._before = budget, ledger, prices, before

@@ -26,7 +26,6 @@ from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Document
-from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import I32, I64, KEY_BYTES, column_keys
 from kohaku_ray.index.assemble import texts_to_encode
@@ -48,6 +47,7 @@ from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, without_vectors
 from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
+from kohaku_ray.run.image_encoding import image_vectors
 from kohaku_ray.run.indexes import (
     chunks_of,
     encoder_settings,

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, Encode, new_texts, sorted_window
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.run.indexes import encoder_settings, make_encoder
+from kohaku_ray.run.indexing import TEXT_SCHEMA, Encode, new_texts, sorted_window
 
 SOON_S = 30.0
 

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from kohaku_ray.engine.serving.placement import Placement, counts_of, placement_of
+from kohaku_ray.models.placement import Placement, counts_of, placement_of
 
 
 def ring_order(question: str, replicas: list[int]) -> list[int]:

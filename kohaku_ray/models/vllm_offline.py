@@ -1,6 +1,6 @@
 """Plain vLLM, the limit a benchmark compares with: ``LLM.generate`` in a process without Ray.
 
-    python -m kohaku_ray.engine.serving.vllm_offline JOB RESULT
+    python -m kohaku_ray.models.vllm_offline JOB RESULT
 
 Both are JSON files; ``run_job`` describes them.
 """

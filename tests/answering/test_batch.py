@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from kit.batches import a_line, rows
 
+from kohaku_ray.answering.batch import AHEAD, BatchSummary, ask_lines
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.jobs.batch import AHEAD, BatchSummary, ask_all
 from kohaku_ray.errors import DataError, ModelError, TransientModelError
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Reply
@@ -50,7 +50,7 @@ def run(tmp_path: Path, texts: list[str], ledger: FakeLedger, *overrides: str) -
     summary = BatchSummary(out)
     with writing(out) as files:
         models = BatchModels(config)
-        asyncio.run(ask_all(config, models, str(tmp_path / "in.jsonl"), ledger, {"big": "app"}, files, summary))
+        asyncio.run(ask_lines(config, models, str(tmp_path / "in.jsonl"), ledger, {"big": "app"}, files, summary))
     return summary
 
 

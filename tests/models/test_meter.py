@@ -10,8 +10,8 @@ import pytest
 
 from kohaku_ray.config.deployments import ExtractiveConfig, TransformersConfig
 from kohaku_ray.engine.serving import applications
-from kohaku_ray.engine.serving.meter import Meter, watch_power
 from kohaku_ray.errors import ModelError
+from kohaku_ray.models.meter import Meter, watch_power
 from kohaku_ray.records import Reply
 
 

@@ -10,9 +10,9 @@ from kit import tiny_clip
 
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import read_image
-from kohaku_ray.engine.actors.image_encoding import EncodeImages, image_vectors, images_to_encode
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.images import write_image
+from kohaku_ray.run.image_encoding import EncodeImages, image_vectors, images_to_encode
 from kohaku_ray.run.indexes import index_settings
 from kohaku_ray.storage import Directory
 
