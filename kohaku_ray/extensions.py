@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Literal, TypeVar
 
 from kohaku_ray.errors import ConfigError, did_you_mean
@@ -50,7 +49,8 @@ BUILT_IN: Mapping[ExtensionKind, Mapping[str, str]] = {
 @functools.cache
 def installed(kind: ExtensionKind) -> Mapping[str, str]:
     """Find those of installed packages; packages installed later are seen by the next process."""
-    # Reads the metadata of every installed package: about 20 ms.
+    from importlib.metadata import entry_points  # reads the metadata of every installed package: about 20 ms
+
     return {entry.name: entry.value for entry in entry_points(group=f"kohaku_ray.{kind}")}
 
 

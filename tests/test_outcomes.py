@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from kohaku_ray.engine.jobs.bundle import Bundled
 from test_cli import loaded_after
 
-from kohaku_ray.cli import main
+from kohaku_ray.answering.batch import BatchSummary
+from kohaku_ray.cli import main, results
 from kohaku_ray.run.outcomes import plain
 from kohaku_ray.sample import path as sample_path
 
 GOLD = sample_path("questions.csv")
+
+
+ROWS = re.findall(
+    r"^\| ([a-z, ]+) \| .* \|$",
+    (Path(__file__).parents[1] / "docs" / "commands.md").read_text(encoding="utf-8").partition("| command | keys |")[2],
+    re.MULTILINE,
+)
+"""Commands whose keys docs/commands.md lists."""
 
 
 def keys_of(command: str) -> set[str]:
@@ -21,6 +32,17 @@ def keys_of(command: str) -> set[str]:
     page = Path(__file__).parents[1] / "docs" / "commands.md"
     [row] = re.findall(rf"^\| {command} \| (.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row)))
+
+
+@pytest.mark.parametrize("command", [row for row in ROWS if row != "report, map, completion"])
+def test_the_documented_keys_are_the_fields_of_the_result(command):
+    [result] = [
+        kind
+        for kind in (*vars(results).values(), BatchSummary, Bundled)
+        if getattr(kind, "__name__", "") in {f"{command.title()}Result", f"{command.title()}Summary", "Bundled"}
+        and (command == "bundle") == (kind is Bundled)
+    ]
+    assert {item.name for item in fields(result)} == keys_of(command)
 
 
 def test_values_become_json_with_secrets_hidden_and_without_nan():

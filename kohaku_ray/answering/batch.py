@@ -27,23 +27,23 @@ MOST_AHEAD_MIB = 64
 
 @dataclass(slots=True)
 class BatchSummary:
-    """The counts of a batch job."""
+    """The counts of a batch job: what ``batch --json`` prints."""
 
     output: str  # path of the replies
     errors: str | None = None  # path of the lines in error; None: there are none
     stopped: str = ""  # why lines were not asked: the budget was spent; empty: none was left out for it
     n_lines: int = 0  # of the input, without blank ones
     n_errors: Counter[str] = field(default_factory=Counter)  # lines in error, by their code
-    n_calls: Counter[str] = field(default_factory=Counter)  # replies by source: made, ledger, joined
-    spent: Counter[str] = field(default_factory=Counter)  # by the calls made: prompt_tokens, completion_tokens, dollars
+    calls: Counter[str] = field(default_factory=Counter)  # replies by source: made, ledger, joined
+    used: Counter[str] = field(default_factory=Counter)  # by the calls made: prompt_tokens, completion_tokens, dollars
     paid: Counter[str] = field(default_factory=Counter)  # tokens and dollars of the distinct replies, whoever made them
-    wall_s: float = 0.0
+    seconds: float = 0.0
 
     def text(self) -> str:
         """Format it for a terminal."""
         said = [
-            f"{self.n_calls.total():,} of {pluralize(self.n_lines, 'line')} answered: {self.output} "
-            f"({sources_said(self.n_calls)})"
+            f"{self.calls.total():,} of {pluralize(self.n_lines, 'line')} answered: {self.output} "
+            f"({sources_said(self.calls)})"
         ]
         if self.errors is not None:
             kinds = ", ".join(f"{code} {n:,}" for code, n in self.n_errors.most_common())
@@ -115,9 +115,9 @@ async def ask_lines(
         if isinstance(outcome, DataError):
             raise outcome
         if isinstance(outcome, LedgerReply) and outcome.source == "made":
-            summary.spent.update(count_used(line, outcome))
+            summary.used.update(count_used(line, outcome))
         write_outcome(line, outcome, files, summary)
-        progress.show(summary.n_calls.total() + summary.n_errors.total(), config.budget.shown(summary.paid))
+        progress.show(summary.calls.total() + summary.n_errors.total(), config.budget.shown(summary.paid))
 
     ahead: deque[tuple[Line, asyncio.Task[Any] | None]] = deque()
     n_bytes = 0
@@ -138,7 +138,7 @@ def write_outcome(
 ) -> None:
     """Write a reply or an error in its place, and count it."""
     if isinstance(outcome, LedgerReply):
-        summary.n_calls[outcome.source] += 1
+        summary.calls[outcome.source] += 1
         files.write(line, (outcome.key, outcome.entry.reply))
     else:  # a line that has neither was another one when the file was checked
         error = outcome or LineError("not_asked", "the file changed during the job: repeat the command", status=None)

@@ -78,6 +78,7 @@ _USED = ("prompt_tokens", "cached_tokens", "completion_tokens", "service_s")
 class Bundled:
     """What was bundled: names of the runs, replies, and bytes of the zip."""
 
+    bundle: str  # path of the zip
     runs: tuple[str, ...]
     n_replies: int
     n_bytes: int
@@ -167,7 +168,7 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
         sweep = source.sweep.model_dump(mode="json")
         files |= {f"sweep/{name}": text.encode() for name, text in _tables(source.sweep, configs).items()}
     size = write_bundle(path, Manifest(with_text=with_index, indexes=indexes, runs=bundled, sweep=sweep), files)
-    return Bundled(tuple(bundled), len(entries), size)
+    return Bundled(path, tuple(bundled), len(entries), size)
 
 
 def _inputs_of(run: str, config: Config, with_text: bool) -> tuple[dict[str, Any], dict[str, Any]]:

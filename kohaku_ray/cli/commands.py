@@ -10,8 +10,31 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from kohaku_ray.cli.results import (
+    AnswerResult,
+    AskResult,
+    BenchResult,
+    CompareResult,
+    CompletionResult,
+    DocumentsResult,
+    FileScore,
+    IndexResult,
+    InitResult,
+    MapResult,
+    PairResult,
+    ParsedDocument,
+    RejectedFile,
+    ReplayResult,
+    ReportResult,
+    ScoreResult,
+    ShowResult,
+    SweepResult,
+    ValidateResult,
+    VoteResult,
+    take_fields,
+)
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.pages.terminal import print_error, print_progress, print_result
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
@@ -19,6 +42,7 @@ from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outco
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
     from kohaku_ray.config import Config
+    from kohaku_ray.run.files import SentPrompt
 
 
 T = TypeVar("T")
@@ -48,7 +72,7 @@ def init(arguments: argparse.Namespace) -> Outcome:
             print_progress(f"kohaku-ray: not taken over as written: {name} ({reason})")
     print_result(next_steps(arguments.directory, written))
     line = os.path.join(arguments.directory, CONFIG)
-    return Outcome(line, {"directory": arguments.directory, "files": written})
+    return Outcome(line, InitResult(arguments.directory, written))
 
 
 def completion(arguments: argparse.Namespace) -> Outcome:
@@ -57,7 +81,7 @@ def completion(arguments: argparse.Namespace) -> Outcome:
 
     script = str(shellcode(["kohaku-ray"], shell=arguments.shell)).strip()
     print_result(script)
-    return Outcome(script, {"shell": arguments.shell, "script": script})
+    return Outcome(script, CompletionResult(arguments.shell, script))
 
 
 def _rows_code(arguments: argparse.Namespace, n_errors: int, *, is_finished: bool = True) -> int:
@@ -73,16 +97,10 @@ def index(arguments: argparse.Namespace) -> Outcome:
     print_result(summary.text())
     rejects = f", {summary.n_rejects} rejected" if summary.n_rejects else ""
     seconds = {name: getattr(summary, f"{name}_s") for name in ("parse", "encode", "reduce")}
-    told = {
-        "path": summary.path,
-        "n_files": summary.n_files,
-        "counts": summary.counts,
-        "n_rejects": summary.n_rejects,
-        "rejects": [{"file": file, "reason": reason} for file, reason in summary.rejects],
-        "seconds": {**seconds, "all": summary.wall_s},
-    }
+    rejected = [RejectedFile(*pair) for pair in summary.rejects]
+    result = take_fields(IndexResult, summary, rejects=rejected, seconds={**seconds, "all": summary.wall_s})
     code = _rows_code(arguments, summary.n_rejects + summary.n_caption_errors)
-    return Outcome(f"{summary.counts['n_documents']} documents{rejects}: {summary.path}", told, code)
+    return Outcome(f"{summary.counts['n_documents']} documents{rejects}: {summary.path}", result, code)
 
 
 def documents(arguments: argparse.Namespace) -> Outcome:
@@ -91,26 +109,25 @@ def documents(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.documents import parse_collection, write_trees
 
     config = _load(arguments)
-    found = parse_collection(config, print_progress)
+    collection = parse_collection(config, print_progress)
     if arguments.document is not None:
-        found = found.only(arguments.document)
-        print_result("\n\n".join(map(describe_tree, found.documents)))
+        collection = collection.only(arguments.document)
+        print_result("\n\n".join(map(describe_tree, collection.documents)))
     else:
-        print_result(describe_collection(found))
+        print_result(describe_collection(collection))
     if arguments.trees is not None:
-        print_result(f"{len(write_trees(found.documents, arguments.trees))} trees in {arguments.trees}")
-    told = {
-        "n_files": found.n_files,
-        "documents": [
-            {"doc_id": one.document.doc_id, "title": one.document.title, "file": one.file}
-            | {"counts": one.counts, "odd": one.odd, "dropped": one.document.dropped}
-            for one in found.documents
+        print_result(f"{len(write_trees(collection.documents, arguments.trees))} trees in {arguments.trees}")
+    result = DocumentsResult(
+        n_files=collection.n_files,
+        documents=[
+            take_fields(ParsedDocument, view.document, file=view.file, counts=view.counts, odd=view.odd)
+            for view in collection.documents
         ],
-        "rejects": [{"file": file, "reason": reason} for file, reason in found.rejects],
-        "trees": arguments.trees,
-    }
-    line = f"{len(found.documents)} documents of {found.n_files} files, {len(found.rejects)} rejected"
-    return Outcome(line, told, ROWS_IN_ERROR if found.rejects else OK)
+        rejects=[RejectedFile(*pair) for pair in collection.rejects],
+        trees=arguments.trees,
+    )
+    line = f"{len(collection.documents)} documents of {collection.n_files} files, {len(collection.rejects)} rejected"
+    return Outcome(line, result, ROWS_IN_ERROR if collection.rejects else OK)
 
 
 def answer(arguments: argparse.Namespace) -> Outcome:
@@ -124,7 +141,7 @@ def answer(arguments: argparse.Namespace) -> Outcome:
 
     run = Run(_load(arguments))
     check_tracking(run.config)
-    if found := not arguments.again and run.find() and not arguments.retry:
+    if finished_before := not arguments.again and run.find() and not arguments.retry:
         print_result("finished before, with the same inputs: nothing to do (--again repeats it)\n")
     else:
         print_progress("answer  starting")
@@ -135,38 +152,32 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     scored, why_not = scores_of(run.config, summary)
     print_result(describe_run(summary, facts_of(run.config), run.config.ensemble.members, scored, why_not))
     page = None if arguments.no_report else join_path(summary.run, "report.html")
-    if page is not None and not (found and is_file(page)):
+    if page is not None and not (finished_before and is_file(page)):
         from kohaku_ray.pages.report import write_report
 
         print_result(f"page: {write_report(summary.run)}")
     tracked, untracked = _export_whole(lambda: run.export(scored))
     if tracked is not None:
         print_result(f"tracked: {tracked}")
-    told = {
-        "run": summary.run,
-        "finished_before": found,
-        "n_questions": summary.n_questions,
-        "n_answers": summary.n_answers,
-        "n_errors": summary.n_member_errors,
-        "n_unanswered": summary.n_unanswered,
-        "stopped": summary.stopped,
-        "errors": summary.errors,
-        "adapted": summary.adapted,
-        "shortened": summary.shortened,
-        "calls": summary.n_calls,
-        "used": summary.spent,
-        "seconds": summary.wall_s,
-        "scores": scored.report.records if scored is not None else [],
-        "why_unscored": why_not,
-        "outputs": outputs_of(run.config),
-        "page": page,
-        "tracked": tracked,
-        "why_untracked": untracked,
-    }
+    result = take_fields(
+        AnswerResult,
+        summary,
+        finished_before=finished_before,
+        n_errors=summary.n_member_errors,
+        calls=summary.n_calls,
+        used=summary.spent,
+        seconds=summary.wall_s,
+        scores=scored.report.records if scored is not None else [],
+        why_unscored=why_not,
+        outputs=outputs_of(run.config),
+        page=page,
+        tracked=tracked,
+        why_untracked=untracked,
+    )
     n_errors = summary.n_member_errors + summary.n_unanswered
     code = _rows_code(arguments, n_errors, is_finished=not summary.stopped)
     code = ROWS_IN_ERROR if untracked else code
-    return Outcome(headline(scored, why_not, summary), told, code)
+    return Outcome(headline(scored, why_not, summary), result, code)
 
 
 def _export_whole(export: Callable[[], T]) -> tuple[T | None, str]:
@@ -204,8 +215,8 @@ def _asked(asked: Run, n_items: int) -> Outcome:
     line = json.loads(read_file(join_path(asked.path, "answers.jsonl")).splitlines()[0])
     value = "no answer" if line["answer_value"] is None else f"{line['answer_value']} {line['unit'] or ''}".rstrip()
     n_errors = asked.made.n_member_errors
-    told = {"run": asked.path, "answer": line, "n_errors": n_errors, "seconds": asked.made.wall_s}
-    return Outcome(f"{value}  [{', '.join(line['refs'])}]", told, ROWS_IN_ERROR if n_errors else OK)
+    result = AskResult(asked.path, line, n_errors, asked.made.wall_s)
+    return Outcome(f"{value}  [{', '.join(line['refs'])}]", result, ROWS_IN_ERROR if n_errors else OK)
 
 
 def _column(text: str) -> tuple[str, str]:
@@ -221,18 +232,8 @@ def batch(arguments: argparse.Namespace) -> Outcome:
 
     summary = run_batch(_load(arguments), arguments.input, arguments.output)
     print_result(summary.text())
-    told = {
-        "output": summary.output,
-        "errors": summary.errors,
-        "stopped": summary.stopped,
-        "n_lines": summary.n_lines,
-        "n_errors": summary.n_errors,
-        "calls": summary.n_calls,
-        "used": summary.spent,
-        "seconds": summary.wall_s,
-    }
     code = _rows_code(arguments, summary.n_errors.total(), is_finished=not summary.stopped)
-    return Outcome(summary.text().splitlines()[0], told, code)
+    return Outcome(summary.text().splitlines()[0], summary, code)
 
 
 def sweep(arguments: argparse.Namespace) -> Outcome:
@@ -250,13 +251,11 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(grid)):
         raise ConfigError(f"{arguments.sweep} has {grid} and nobody confirmed them: narrow its axes, or give --yes")
     plan = plan_sweep(loaded)
-    told: dict[str, Any] = {"plan": None, "n_cells": n_cells, "n_runs": len(plan.runs)}
-    told |= {"n_made": 0, "n_errors": 0, "failed": {}, "skipped": {}}
-    told |= {"page": None, "files": (), "tracked": (), "selection": {}, "seconds": 0.0}
     if arguments.dry_run:
-        told["plan"] = dry_run(plan)
-        print_result(told["plan"])
-        return Outcome(f"{pluralize(n_cells, 'cell')}, {pluralize(len(plan.runs), 'run')}", told)
+        described = dry_run(plan)
+        print_result(described)
+        result = SweepResult(n_cells, len(plan.runs), described)
+        return Outcome(f"{pluralize(n_cells, 'cell')}, {pluralize(len(plan.runs), 'run')}", result)
     for config in plan.runs.values():
         check_tracking(config)
     summary = run_sweep(plan)
@@ -267,13 +266,22 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
         print_result(f"tracked: {len(tracked) - 1} runs and {tracked[-1]}")
     for run_id, reason in list(summary.failed.items())[:10]:
         print_error(f"kohaku-ray: run {run_id}: {reason}")
-    told |= {name: getattr(summary, name) for name in ("n_made", "n_errors", "failed", "skipped")}
-    told |= {"tracked": tracked or (), "why_untracked": untracked}
-    told |= {"page": files[0], "files": files, "selection": selection, "seconds": summary.wall_s}
+    result = take_fields(
+        SweepResult,
+        summary,
+        n_cells=n_cells,
+        plan=None,
+        page=files[0],
+        files=files,
+        tracked=tracked or (),
+        why_untracked=untracked,
+        selection=selection,
+        seconds=summary.wall_s,
+    )
     line = f"{pluralize(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}"
     n_errors = summary.n_errors + len(summary.failed)
     code = _rows_code(arguments, n_errors, is_finished=not summary.failed)
-    return Outcome(line, told, ROWS_IN_ERROR if untracked else code)
+    return Outcome(line, result, ROWS_IN_ERROR if untracked else code)
 
 
 def _confirmed(what: str) -> bool:
@@ -295,19 +303,19 @@ def vote(arguments: argparse.Namespace) -> Outcome:
 
     rule = VoteRule(**{name: getattr(arguments, name) for name in VoteRule.model_fields})
     metadata = read_metadata(arguments.metadata) or None
-    result = run_vote([submission_of(run) for run in arguments.files], rule, metadata)
-    write_submission(arguments.output, result.rows)
+    voted = run_vote([submission_of(run) for run in arguments.files], rule, metadata)
+    write_submission(arguments.output, voted.rows)
     if arguments.jsonl:
-        voted = zip(result.rows, result.verdicts, strict=True)
-        publish(arguments.jsonl, as_lines(answer_line(row, counted_verdict(one)) for row, one in voted).encode())
-    n_blank = sum(verdict.is_blank for verdict in result.verdicts)
-    line = f"{len(result.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}"
+        verdicts = zip(voted.rows, voted.verdicts, strict=True)
+        lines = as_lines(answer_line(row, counted_verdict(verdict)) for row, verdict in verdicts)
+        publish(arguments.jsonl, lines.encode())
+    n_blank = sum(verdict.is_blank for verdict in voted.verdicts)
+    line = f"{len(voted.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}"
     print_result(line)
-    missing = {file: lacking for file, lacking in result.missing.items() if lacking}
+    missing = {file: lacking for file, lacking in voted.missing.items() if lacking}
     for file, lacking in missing.items():
         print_result(f"{file}: {len(lacking)} questions missing, counted as blank: {', '.join(lacking[:10])}")
-    told = {"output": arguments.output, "n_questions": len(result.rows), "n_members": len(arguments.files)}
-    return Outcome(line, {**told, "n_abstained": n_blank, "missing": missing})
+    return Outcome(line, VoteResult(arguments.output, len(voted.rows), len(arguments.files), n_blank, missing))
 
 
 def score(arguments: argparse.Namespace) -> Outcome:
@@ -325,21 +333,25 @@ def score(arguments: argparse.Namespace) -> Outcome:
     truth = resolve(arguments.truth or truth_of(arguments.files))
     files, metrics, note = [submission_of(run) for run in arguments.files], arguments.metric, ""
     if not metrics:
-        _, found, note = read_gold(truth, [find_metric("wattbot")])
-        metrics = [metric.name for metric in found]
+        _, gold_metrics, note = read_gold(truth, [find_metric("wattbot")])
+        metrics = [metric.name for metric in gold_metrics]
     report = run_score(truth, files, metrics, arguments.by, arguments.errors)
     print_result("\n\n".join(part for part in (note, describe_scores(report)) if part))
     if arguments.jsonl:  # one line per file and question
-        found = tuple(find_metric(name) for name in metrics)
-        gold = read_truth(truth, found)
-        scored = ((file, question_scores(gold, found, read_submission(file))) for file in files)
+        wanted = tuple(find_metric(name) for name in metrics)
+        gold = read_truth(truth, wanted)
+        scored = ((file, question_scores(gold, wanted, read_submission(file))) for file in files)
         rows = ({"file": file, "id": key, "score": score} for file, scores in scored for key, score in scores.items())
         publish(arguments.jsonl, as_lines(rows).encode())
     lines = [
-        "  ".join(str(part) for part in (one["file"], one["metric"], one.get("label"), f"{one['score']:.4f}") if part)
-        for one in report.records
+        "  ".join(
+            str(part)
+            for part in (record["file"], record["metric"], record.get("label"), f"{record['score']:.4f}")
+            if part
+        )
+        for record in report.records
     ]
-    return Outcome("\n".join(lines), {"truth": truth, "metrics": metrics, "records": report.records, "note": note})
+    return Outcome("\n".join(lines), ScoreResult(truth, metrics, report.records, note))
 
 
 def compare(arguments: argparse.Namespace) -> Outcome:
@@ -366,21 +378,18 @@ def compare(arguments: argparse.Namespace) -> Outcome:
     pair = compared.pair
     scored = list(zip(compared.files, compared.scores, strict=True))
     flips = "" if pair is None else f"; {pair.n_won} values won, {pair.n_lost} lost"
-    told: dict[str, Any] = {
-        "truth": compared.truth,
-        "metric": compared.metric,
-        "n_questions": len(compared.question_ids),
-        "scores": [{"file": file, "score": one.score, "parts": one.parts, "n": one.n} for file, one in scored],
-        "pair": None,
-        "split": compared.split and compared.split.record(),
-        "notes": compared.notes,
-        "page": page,
-    }
-    if pair is not None:
-        interval = {"difference": pair.interval.mean, "low": pair.interval.low, "high": pair.interval.high}
-        told["pair"] = {**interval, "p": pair.permutation.p, "n_lost": pair.n_lost, "n_won": pair.n_won}
-        told["pair"]["flips"] = pair.flips
-    return Outcome(f"{compared.metric}: {', '.join(f'{file} {one.score:.4f}' for file, one in scored)}{flips}", told)
+    result = CompareResult(
+        truth=compared.truth,
+        metric=compared.metric,
+        n_questions=len(compared.question_ids),
+        scores=[take_fields(FileScore, score, file=file) for file, score in scored],
+        pair=PairResult.of(pair) if pair is not None else None,
+        split=compared.split.record() if compared.split is not None else None,
+        notes=compared.notes,
+        page=page,
+    )
+    scores = ", ".join(f"{file} {score.score:.4f}" for file, score in scored)
+    return Outcome(f"{compared.metric}: {scores}{flips}", result)
 
 
 def validate(arguments: argparse.Namespace) -> Outcome:
@@ -394,29 +403,29 @@ def validate(arguments: argparse.Namespace) -> Outcome:
     config = _load(arguments)
     if arguments.settings:
         print_result(as_yaml(config))
-    found = validate(config, deep=arguments.deep)
+    findings = validate(config, deep=arguments.deep)
     if arguments.deep and is_finished(config.run) and is_directory(config.ledger.path):
         from kohaku_ray.run.segments import ledger_damage
 
         made = RunDirectory(config.run).read_table("usage", ["key"])["key"].unique().to_pylist()
-        found.problems += ledger_damage(config.ledger.path, made)
-    print_result(config.hide("\n".join(found.lines)))
-    problems, probes = [str(problem) for problem in found.problems], []
+        findings.problems += ledger_damage(config.ledger.path, made)
+    print_result(config.hide("\n".join(findings.lines)))
+    problems, probes = [str(problem) for problem in findings.problems], []
     if arguments.probe and not problems:
         from kohaku_ray.engine.jobs.probe import run_probe
 
         probes = run_probe(config)
-    for one in probes:
-        if one.is_usable:
-            print_result(config.hide(one.text))
-    unusable = [one.text for one in probes if not one.is_usable]
+    for probe in probes:
+        if probe.is_usable:
+            print_result(config.hide(probe.text))
+    unusable = [probe.text for probe in probes if not probe.is_usable]
     if not problems and not unusable:
         print_result("valid")
     for problem in (*problems, *unusable):
         print_error(f"kohaku-ray: {config.hide(problem)}")
     line = "not valid" if problems else "valid, not usable" if unusable else "valid"
-    told = {"valid": not problems, "findings": found.lines, "problems": problems, "probes": probes}
-    return Outcome(line, told, BAD_CONFIG if problems or unusable else OK)
+    result = ValidateResult(not problems, findings.lines, problems, probes)
+    return Outcome(line, result, BAD_CONFIG if problems or unusable else OK)
 
 
 def show(arguments: argparse.Namespace) -> Outcome:
@@ -425,23 +434,24 @@ def show(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.files import question_rows, voted_questions
     from kohaku_ray.run.summary import pluralize
 
-    told: dict[str, Any] = {"run": arguments.run, "vote": None}
-    told |= {name: [] for name in ("answers", "trace", "usage", "prompts", "questions")}
     if arguments.question_id is None:
         votes = voted_questions(arguments.run)
         print_result(describe_questions(votes))
-        told["questions"] = [{"question_id": vote["question_id"], "question": vote["question"]} for vote in votes]
-        return Outcome(f"{pluralize(len(votes), 'question')}: {arguments.run}", told)
+        questions = [{"question_id": vote["question_id"], "question": vote["question"]} for vote in votes]
+        line = f"{pluralize(len(votes), 'question')}: {arguments.run}"
+        return Outcome(line, ShowResult(arguments.run, questions=questions))
     rows = question_rows(arguments.run, arguments.question_id)
-    [told["vote"]] = rows.pop("votes")
+    prompts: list[SentPrompt] = []
     if arguments.prompt:
         from kohaku_ray.answering.replay import sent_prompts
 
-        told["prompts"] = sent_prompts(arguments.run, arguments.question_id)
-        print_result(describe_prompts(told["prompts"]))
+        prompts = sent_prompts(arguments.run, arguments.question_id)
+        print_result(describe_prompts(prompts))
     else:
-        print_result(describe_question({**rows, "votes": [told["vote"]]}, arguments.items or None))
-    return Outcome(describe_vote(told["vote"]), {**told, **rows})
+        print_result(describe_question(rows, arguments.items or None))
+    [vote] = rows["votes"]
+    tables = {name: rows[name] for name in ("answers", "trace", "usage")}
+    return Outcome(describe_vote(vote), ShowResult(arguments.run, vote, prompts=prompts, **tables))
 
 
 def bundle(arguments: argparse.Namespace) -> Outcome:
@@ -453,8 +463,7 @@ def bundle(arguments: argparse.Namespace) -> Outcome:
     made = make_bundle(source, arguments.output, with_index=arguments.with_index)
     line = f"{pluralize(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
     print_result(line)
-    told = {"bundle": arguments.output, "runs": made.runs, "n_replies": made.n_replies, "n_bytes": made.n_bytes}
-    return Outcome(line, told)
+    return Outcome(line, made)
 
 
 def replay(arguments: argparse.Namespace) -> Outcome:
@@ -463,19 +472,19 @@ def replay(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.pages.run_text import describe_replays
     from kohaku_ray.run.summary import pluralize
 
-    found = {
+    replays = {
         bundle: replay_bundle(bundle, arguments.index, trust_code=arguments.trust_code) for bundle in arguments.bundles
     }
-    runs = [{"bundle": bundle, **plain(run)} for bundle, one in found.items() for run in one.runs]
-    for one in found.values():
-        for text in (*(text for name, text in one.tables.items() if name.endswith(".md")), *one.differences):
+    runs = [{"bundle": bundle, **plain(run)} for bundle, replayed in replays.items() for run in replayed.runs]
+    for replayed in replays.values():
+        for text in (*(text for name, text in replayed.tables.items() if name.endswith(".md")), *replayed.differences):
             print_result(f"{text}\n")
     print_result(describe_replays(runs))
-    n_other = sum(not one.same for one in found.values())
-    line = f"{pluralize(len(found), 'bundle')}, {pluralize(len(runs), 'run')}: "
+    n_other = sum(not replayed.same for replayed in replays.values())
+    line = f"{pluralize(len(replays), 'bundle')}, {pluralize(len(runs), 'run')}: "
     line += f"{n_other} of the bundles differ" if n_other else "every table is the same"
-    tables = [line for one in found.values() for line in one.differences]
-    return Outcome(line, {"same": not n_other, "runs": runs, "tables": tables}, FAILED if n_other else OK)
+    tables = [line for replayed in replays.values() for line in replayed.differences]
+    return Outcome(line, ReplayResult(not n_other, runs, tables), FAILED if n_other else OK)
 
 
 def report(arguments: argparse.Namespace) -> Outcome:
@@ -485,7 +494,7 @@ def report(arguments: argparse.Namespace) -> Outcome:
 
     page = write_report(arguments.run, arguments.truth and resolve(arguments.truth), arguments.output)
     print_result(page)
-    return Outcome(page, {"page": page})
+    return Outcome(page, ReportResult(page))
 
 
 def index_map(arguments: argparse.Namespace) -> Outcome:
@@ -494,7 +503,7 @@ def index_map(arguments: argparse.Namespace) -> Outcome:
 
     plot = write_index_map(arguments.index, arguments.output)
     print_result(plot)
-    return Outcome(plot, {"plot": plot})
+    return Outcome(plot, MapResult(plot))
 
 
 def bench(arguments: argparse.Namespace) -> Outcome:
@@ -510,6 +519,6 @@ def bench(arguments: argparse.Namespace) -> Outcome:
         print_error(f"what was measured is in {arguments.output}")
         raise
     print_result(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
-    told = {"output": arguments.output, "files": FILES, "n_cells": len(bench.cells), "n_failed": bench.n_failed}
+    result = BenchResult(arguments.output, FILES, len(bench.cells), bench.n_failed)
     line = f"{len(bench.cells)} cells, {bench.n_failed} failed: {arguments.output}"
-    return Outcome(line, told, ROWS_IN_ERROR if bench.n_failed else OK)
+    return Outcome(line, result, ROWS_IN_ERROR if bench.n_failed else OK)

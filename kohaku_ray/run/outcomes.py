@@ -16,17 +16,17 @@ class Outcome:
 
     Attributes:
         line: The result in one line.
-        told: What ``--json`` prints after ``command`` and ``exit_code``; after an error, ``error`` stands in its place.
+        result: A dataclass, which ``--json`` prints after ``command`` and ``exit_code``; after an error, ``error``.
         code: Exit code.
     """
 
     line: str
-    told: Mapping[str, Any]
+    result: object
     code: int = OK
 
     def as_json(self, command: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
         """Return the object that ``--json`` prints, with secrets hidden."""
-        whole: dict[str, Any] = plain({"command": command, "exit_code": self.code, **self.told}, hide)
+        whole: dict[str, Any] = plain({"command": command, "exit_code": self.code, **plain(self.result)}, hide)
         return whole
 
 

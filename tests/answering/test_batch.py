@@ -62,9 +62,9 @@ def test_replies_are_in_the_inputs_order_and_calls_are_bounded(tmp_path):
     assert [row["custom_id"] for row in found] == [f"id{n}" for n in range(300)]
     assert [row["response"]["body"]["choices"][0]["message"]["content"] for row in found] == [f"re: {t}" for t in texts]
     assert ledger.most == PLACES
-    assert summary.n_calls == {"made": 300}
-    assert summary.spent["completion_tokens"] == 900
-    assert summary.spent["dollars"] == pytest.approx(900 * 1000 / 1e6)
+    assert summary.calls == {"made": 300}
+    assert summary.used["completion_tokens"] == 900
+    assert summary.used["dollars"] == pytest.approx(900 * 1000 / 1e6)
 
 
 def test_while_the_first_line_waits_few_others_are_read(tmp_path):
@@ -126,7 +126,7 @@ def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(tmp_path):
 
     texts, ledger = [f"t{n}" for n in range(60)], Known()
     summary = run(tmp_path, texts, ledger, "budget.tokens=100")  # five per reply
-    n_made = summary.n_calls["made"]
+    n_made = summary.calls["made"]
     assert 20 <= n_made <= 20 + PLACES - 1, "the calls in flight end"
     assert summary.n_errors == {"not_asked": 60 - n_made}
     assert summary.stopped.startswith("budget.tokens is 100 and ")

@@ -56,5 +56,5 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
                 applications = session.start_replicas(deployments)
                 asyncio.run(ask_lines(config, models, source, ledger, applications, files, summary))
     summary.errors = errors_path(output) if summary.n_errors else None
-    summary.wall_s = time.perf_counter() - began
+    summary.seconds = time.perf_counter() - began
     return summary
