@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from markupsafe import Markup, escape
 
@@ -40,15 +41,16 @@ def as_text(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Write head and rows as comma-separated values; None is empty."""
+    """Write head and rows as comma-separated values, for programs: no units, no separators, None is empty."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(visible(column.label) for column in table.columns)
-    for row in table.rows:
-        cells = zip(table.columns, row, strict=True)
-        writer.writerow(
-            str(value) if isinstance(value, int) else visible(column.write(value)) for column, value in cells
+    columns = [replace(column, unit="", missing="") for column in table.columns]
+    for row in [[column.label for column in columns], *table.rows]:
+        texts = (
+            str(value) if isinstance(value, int) else column.write(value)
+            for column, value in zip(columns, row, strict=True)
         )
+        writer.writerow(visible(text).replace("\r", "\n") for text in texts)  # csv does not quote a lone \r
     return buffer.getvalue()
 
 
@@ -76,7 +78,7 @@ def as_latex(table: Table) -> str:
         raised = value.raised.replace("†", r"\dagger")
         text = commands[value.mark] % escape_latex(value.text) + (f"$^{{{raised}}}$" if raised else "")
         text += f" {{[}}{value.footnote}{{]}}" if value.footnote else ""
-        return text + (f" ({value.aside})" if value.aside else "")
+        return text + (f" ({escape_latex(value.aside)})" if value.aside else "")
 
     head, *rows = (f"{' & '.join(line)} \\\\" for line in _lines(table, escape_latex, write))
     columns = "".join(column.align[0] for column in table.columns)
@@ -118,9 +120,9 @@ def _marked_html(value: MarkedText) -> str:
     text = f'<span class="state">{_html(value.text)}</span>'
     if value.link:
         mark = f' class="{value.mark}"' if value.mark else ""
-        text = f'<a{mark} href="{value.link}">{_html(value.text)}</a>'
+        text = f'<a{mark} href="{escape(value.link)}">{_html(value.text)}</a>'
     raised = f"<sup>{value.all_raised}</sup>" if value.all_raised else ""
-    return text + raised + (f'<br><span class="paper">{value.aside}</span>' if value.aside else "")
+    return text + raised + (f'<br><span class="paper">{_html(value.aside)}</span>' if value.aside else "")
 
 
 def escape_markdown(text: str) -> str:
