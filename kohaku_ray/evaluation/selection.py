@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, ranks
-from kohaku_ray.index.arrays import F64
+from kohaku_ray.index.arrays import F64, I64
 
 POWER = 0.8
 EFFECT = 0.02
@@ -37,7 +37,10 @@ class Selection:
         detectable: Smallest difference shown at 80 % power: median over all pairs of cells that differ.
         detectable_best: The same among the best fifth of the cells, at least five.
         n_needed: Questions needed for a difference of ``EFFECT``, for the pairs of ``detectable_best``.
-        rank_intervals: By cell, the ends of the 95 % interval of its rank; 1 is the best.
+        n_distinct: Cells that differ on any question: those that are equal on all count once in ranks.
+        ranks: By cell, its rank; 1 is the best, ties share the best rank of theirs.
+        n_tied: By cell, how many others have the same mean.
+        rank_intervals: By cell, the ends of the 95 % interval of its rank, over the same cells.
     """
 
     n_cells: int
@@ -51,11 +54,14 @@ class Selection:
     detectable: float | None
     detectable_best: float | None
     n_needed: int | None
+    n_distinct: int
+    ranks: Mapping[str, float]
+    n_tied: Mapping[str, int]
     rank_intervals: Mapping[str, tuple[float, float]]
 
     @property
     def first(self) -> float:
-        """The best rank that an interval reaches; above 1 where the best cells tie."""
+        """The best rank that an interval reaches."""
         return min(low for low, _ in self.rank_intervals.values())
 
     @property
@@ -80,6 +86,8 @@ def select(
     kept = np.argsort(-means, kind="stable")[: max(_BEST, len(x) // _BEST)]
     typical, among_best = _median(deviations), _median(deviations[np.ix_(kept, kept)])
     expected, low, high = corrected_score(x)
+    distinct, group = _distinct(x)
+    distinct_ranks = ranks(distinct.mean(axis=1), ties="min")
     return Selection(
         n_cells=len(x),
         n_questions=n,
@@ -92,6 +100,9 @@ def select(
         detectable=None if typical is None else detectable_difference(typical, n),
         detectable_best=None if among_best is None else detectable_difference(among_best, n),
         n_needed=None if among_best is None else questions_needed(among_best),
+        n_distinct=len(distinct),
+        ranks=dict(zip(names, distinct_ranks[group].tolist(), strict=True)),
+        n_tied={name: int((means == mean).sum()) - 1 for name, mean in zip(names, means, strict=True)},
         rank_intervals=dict(zip(names, map(tuple, rank_intervals(x).tolist()), strict=True)),
     )
 
@@ -137,12 +148,20 @@ def rank_intervals(scores: F64) -> F64:
     """Percentile intervals of ranks by a bootstrap over questions, paired: all cells have the same draws.
 
     Goldstein and Spiegelhalter (1996). Scores have the shape ``(n_cells, n_questions)``, the ends ``(n_cells, 2)``;
-    ties share their mean rank, 1 is the best.
+    1 is the best, ties share the best rank of theirs, and cells that are equal on every question count once.
     """
     n = scores.shape[1]
+    distinct, group = _distinct(scores)
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
     tails = [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
-    return np.asarray(np.quantile(ranks(counts @ scores.T / n), tails, axis=0, method="inverted_cdf").T)
+    drawn = ranks(counts @ distinct.T / n, ties="min")
+    return np.asarray(np.quantile(drawn, tails, axis=0, method="inverted_cdf").T[group])
+
+
+def _distinct(scores: F64) -> tuple[F64, I64]:
+    """Return the rows that differ, and the index among them of every row."""
+    distinct, group = np.unique(np.round(scores, 12), axis=0, return_inverse=True)
+    return distinct, group.reshape(-1)
 
 
 def corrected_score(scores: F64) -> tuple[float | None, float | None, float | None]:

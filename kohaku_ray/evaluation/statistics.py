@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -115,11 +116,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def ranks(scores: npt.ArrayLike) -> F64:
-    """Rank scores of shape ``(..., n_cells)``: the highest is 1, ties share their mean rank."""
+def ranks(scores: npt.ArrayLike, ties: Literal["average", "min"] = "average") -> F64:
+    """Rank scores of shape ``(..., n_cells)``: the highest is 1; ties share their mean rank, or the best (``min``)."""
     from scipy.stats import rankdata
 
-    return np.asarray(rankdata(-_settled(scores), axis=-1), dtype=np.float64)
+    return np.asarray(rankdata(-_settled(scores), method=ties, axis=-1), dtype=np.float64)
 
 
 def average_ranks(scores: npt.ArrayLike) -> F64:

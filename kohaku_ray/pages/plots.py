@@ -280,13 +280,19 @@ def heat_map(
     x_label: str,
     y_label: str,
     label: str,
+    least_span: float = 0.0,
 ) -> Markup:
-    """Draw a grid of numbers, shape ``(rows, columns)``, as colours, each with its text; NaN where there is none."""
+    """Draw a grid of numbers, shape ``(rows, columns)``, as colours, each with its text; NaN where there is none.
+
+    The colours span ``least_span`` at least: numbers that differ by less have nearly the same colour.
+    """
     import matplotlib as mpl
 
     names = [shorten(name, 30) for name in rows]
     width_in = max(1.6 + 0.062 * max(map(len, names)) + 0.6 * len(columns), WIDTH_IN)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    margin = max(least_span - (high - low), 0.0) / 2
+    low, high = low - margin, high + margin
     figure, axes = new_figure(width_in, 0.75 + 0.25 * max(len(rows), 3))
     colours = mpl.colormaps["cividis"]
     level = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)

@@ -73,16 +73,19 @@ class CostPoint:
     score: float  # mean over its seeds
 
 
-def table_charts(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison] | None = None) -> list[Chart]:
+def table_charts(
+    grid: TableGrid, comparisons: Mapping[GridPosition, Comparison] | None = None, smallest_visible: float | None = None
+) -> list[Chart]:
     """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis.
 
-    Heat maps mark the cells that ``comparisons`` do not tell apart from the best of their column.
+    Heat maps mark the cells that ``comparisons`` do not tell apart from the best of their column; their colours
+    span the smallest difference that the questions show (``Selection.detectable``) at least.
     """
     if not any(cell.is_scored for cell in grid.cells.values()):
         return []
     flat = grid if len(grid.columns) == 1 else grid.turned() if len(grid.rows) == 1 else None
     across = grid if len(grid.columns) > 1 else grid.turned()
-    drawn = [_heat(grid, comparisons or {})] if flat is None else []
+    drawn = [_heat(grid, comparisons or {}, smallest_visible or 0.0)] if flat is None else []
     if across.numbers is not None and len(across.columns) > 1:
         drawn.append(_lines(across, across.numbers))
     elif flat is not None:
@@ -90,7 +93,7 @@ def table_charts(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison]
     return drawn
 
 
-def _heat(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison]) -> Chart:
+def _heat(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison], smallest_visible: float) -> Chart:
     scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
     noisy = {place for place, one in comparisons.items() if is_noise(one)}
 
@@ -105,8 +108,13 @@ def _heat(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison]) -> Ch
         x_label=grid.column_axis,
         y_label=grid.row_axis,
         label=_said(grid),
+        least_span=smallest_visible,
     )
-    return Chart("Heat map", f"Mean score; the brighter, the better, as the scale says.{_noise(comparisons)}", svg)
+    span = ""
+    if max(scores.values()) - min(scores.values()) < smallest_visible:
+        span = f" The scale spans {smallest_visible:.2f}, the smallest difference that these questions show."
+    note = f"Mean score; the brighter, the better, as the scale says.{span}{_noise(comparisons)}"
+    return Chart("Heat map", note, svg)
 
 
 def is_noise(one: Comparison) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.selection import Selection
 from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
@@ -47,6 +48,7 @@ from kohaku_ray.pages.sweep_tables import (
 )
 from kohaku_ray.pages.tables import as_csv
 from kohaku_ray.pages.text import cut, visible, write_number
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import (
     Sweep,
@@ -146,7 +148,7 @@ def _table_block(stats: TableStats, number: int, metric: Metric, anchors: Mappin
         "footnotes": [*footnotes(stats), *stats.table.notes],
         "verdict": table_verdict(stats),
         "legend": legend(stats),
-        "charts": table_charts(grid, stats.comparisons),
+        "charts": table_charts(grid, stats.comparisons, stats.selection.detectable if stats.selection else None),
         "details": [table for column in grid.columns if (table := _statistics(stats, column, metric)).rows],
     }
 
@@ -174,7 +176,13 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
     head = [
         *("score", stats.table.repeats, "questions"),
         *(Column(metric.label(name), ".3f") for name in metric.parts),
-        *(Column("rank", "g"), "rank in the table, 95 %", "common", Column("difference", "+z.3f"), "95 % interval"),
+        *(
+            Column("rank in its column", "g"),
+            "rank in the table, 95 %",
+            "common",
+            Column("difference", "+z.3f"),
+            "95 % interval",
+        ),
         *("Welch p", "Holm", "permutation p", "Holm", Column("g", "+z.2f"), Column("d_z", "+z.2f")),
         Column("", align="left"),
     ]
@@ -184,14 +192,13 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
         if comparison is None:
             continue
         cell, interval = stats.grid.cells[row, column], comparison.interval
-        ranks = stats.selection.rank_intervals.get(comparison.cell_id) if stats.selection else None
         tests = comparison.welch, interval, comparison.permutation
         reasons = "; ".join(dict.fromkeys(test.reason for test in tests if test.reason))
         p_values = comparison.welch.p, comparison.welch_holm, comparison.permutation.p, comparison.permutation_holm
         figures: TableRow = (
             *(score_of(cell).write(), comparison.n_seeds, comparison.n_questions),
             *(float(part.mean()) for part in cell.parts.values()),
-            *(stats.ranks[row, column], f"{ranks[0]:g} … {ranks[1]:g}" if ranks else "", comparison.n_common),
+            *(stats.ranks[row, column], _table_rank(stats.selection, cell.cell_id), comparison.n_common),
             None if comparison.is_best else interval.mean,
             None if interval.low is None or interval.high is None else f"{interval.low:+z.3f} … {interval.high:+z.3f}",
             *(p if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}" for p in p_values),
@@ -201,6 +208,16 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
     axis = stats.grid.column_axis
     title = f"{axis} = {column}" if axis else column
     return Table.of([*(Column(name, align="left") for name in stats.grid.row_axes), *head], rows, title)
+
+
+def _table_rank(selection: Selection | None, cell_id: str) -> str:
+    """Write a cell's rank among all cells of the table with its interval, and how many others share it."""
+    if selection is None or cell_id not in selection.ranks:
+        return ""
+    low, high = selection.rank_intervals[cell_id]
+    n_tied = selection.n_tied[cell_id]
+    tied = f", tied with {pluralize(n_tied, 'other')}" if n_tied else ""
+    return f"{selection.ranks[cell_id]:g} ({low:g} … {high:g}){tied}"
 
 
 def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], float]) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ GridPosition = tuple[RowLabels, str]
 Mark = Literal["best", "second", ""]
 
 _DECIMAL = "z.6f"
-_FORMATS = dict.fromkeys(("rank", "rank_low", "rank_high"), "g")
+_FORMATS = dict.fromkeys(("rank", "rank_low", "rank_high", "column_rank"), "g")
 
 REASON_CHARS = 600
 """Longest reason shown; longer ones are cut, but whole in the CSV."""
@@ -285,9 +285,13 @@ def verdict(found: Selection | None, name: str = "") -> list[str]:
         why = "two are needed" if found.n_questions < 2 else f"all {cells} differ by the same on each"
         lines.append(f"{n}: no difference can be seen, {why}.")
     low, high = found.rank_intervals[found.best]
+    n_tied = found.n_tied[found.best]
+    tied = f" It is tied with {pluralize(n_tied, 'other')}." if n_tied else ""
+    equal = " Cells that are equal on every question count once." if found.n_distinct < found.n_cells else ""
     lines.append(
-        f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {found.n_cells:,}; the interval "
-        f"of {pluralize(found.n_first, 'cell')} reaches rank {found.first:g} (bootstrap over questions)."
+        f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {found.n_distinct:,}; the "
+        f"interval of {pluralize(found.n_first, 'cell')} reaches rank {found.first:g} (bootstrap over questions)."
+        f"{tied}{equal}"
     )
     if found.expected is None or found.low is None or found.high is None:
         lines.append(f"{n}: too few to correct the best score for its selection.")
@@ -383,7 +387,18 @@ def list_cell_runs(sweep: Sweep) -> list[CellRuns]:
 
 _STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")
 _STATISTICS = (
-    *("rank", "rank_low", "rank_high", "is_best", "n_common", "difference", "ci_low", "ci_high"),
+    *(
+        "rank",
+        "rank_low",
+        "rank_high",
+        "n_tied",
+        "column_rank",
+        "is_best",
+        "n_common",
+        "difference",
+        "ci_low",
+        "ci_high",
+    ),
     *("welch_p", "welch_p_holm", "stars", "permutation_p", "permutation_p_holm", "hedges_g", "d_z", "runs"),
 )
 
@@ -513,15 +528,15 @@ def _figures(stats: TableStats, position: GridPosition, cell: SweepCell) -> dict
     comparison = stats.comparisons.get(position)
     if comparison is None:
         return record
-    between = stats.selection.rank_intervals.get(cell.cell_id) if stats.selection else None
-    low, high = between or (None, None)
+    chosen = stats.selection
+    if chosen is not None and cell.cell_id in chosen.ranks:
+        record |= {"rank": chosen.ranks[cell.cell_id], "n_tied": chosen.n_tied[cell.cell_id]}
+        record["rank_low"], record["rank_high"] = chosen.rank_intervals[cell.cell_id]
     return record | {
-        "rank_low": low,
-        "rank_high": high,
         "is_thin": str(cell.is_thin).lower(),
         "mean": comparison.mean,
         "sd": comparison.sd,
-        "rank": stats.ranks[position],
+        "column_rank": stats.ranks[position],
         "is_best": str(comparison.is_best).lower(),
         "n_common": comparison.n_common,
         "difference": comparison.interval.mean,

@@ -80,8 +80,12 @@ def test_ties_share_their_ranks_and_the_first_is_the_best():
     row = np.arange(12) % 2 * 1.0
     found = select({"a": row, "b": row, "c": row * 0.0})
     assert (found.best, found.expected) == ("a", pytest.approx(0.5, abs=0.05))
-    assert found.rank_intervals["a"] == found.rank_intervals["b"] == (1.5, 1.5)
-    assert (found.first, found.n_first) == (1.5, 2)
+    assert found.rank_intervals["a"] == found.rank_intervals["b"] == (1.0, 1.0)
+    assert (found.first, found.n_first) == (1.0, 2)
+    assert (found.ranks, found.n_distinct) == ({"a": 1.0, "b": 1.0, "c": 2.0}, 2), "equal cells count once"
+    assert found.n_tied == {"a": 1, "b": 1, "c": 0}
+    other = select({"a": row, "b": row[::-1], "c": row * 0.0})
+    assert (other.ranks, other.n_distinct) == ({"a": 1.0, "b": 1.0, "c": 3.0}, 3), "equal means alone share a rank"
     same = select({"a": row, "b": row})
     assert (same.detectable, same.detectable_best, same.n_needed) == (None, None, None)
 

@@ -165,6 +165,18 @@ def test_heat_maps_write_their_numbers_and_grow_with_their_columns():
     assert int(re.fullmatch(r"max-width: (\d+)px; min-width: \d+px", ET.fromstring(wide).attrib["style"])[1]) > 440
 
 
+def test_a_heat_maps_colours_span_the_smallest_visible_difference():
+    def scale_of(low: float, high: float, least_span: float) -> list[str]:
+        values = np.array([[low, high]])
+        names = {"x_label": "", "y_label": "", "label": ""}
+        svg = heat_map(["a"], ["1", "2"], values, [["", ""]], least_span=least_span, **names)
+        return [text for text in texts(svg) if re.fullmatch(r"-?\d\.\d{3}", text)]
+
+    assert scale_of(0.70, 0.72, 0.0) == ["0.700", "0.710", "0.720"]
+    assert scale_of(0.70, 0.72, 0.12) == ["0.650", "0.710", "0.770"], "a difference that is noise has nearly one colour"
+    assert scale_of(0.30, 0.90, 0.12) == ["0.300", "0.600", "0.900"]
+
+
 def test_wide_ranges_are_logarithmic_and_legends_name_lines():
     svg = banded_lines([Band("a", [1, 10, 100], [0.1, 0.2, 0.3], [0, 0, 0])], x_label="n", y_label="s", label="")
     places = [float(x) for x in re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+"', svg)]

@@ -127,7 +127,7 @@ def test_all_statistics_are_folded_below_the_table(html, stats):
     parts = [f"{part.mean():.3f}" for part in one.grid.cells[(row,), "16"].parts.values()]
     wanted = [
         *(f"{made.mean:.3f} ± {made.sd:.3f}", "3", "24", *parts, f"{ranks:g}"),
-        "{:g} … {:g}".format(*one.selection.rank_intervals[made.cell_id]),
+        "{:g} ({:g} … {:g})".format(one.selection.ranks[made.cell_id], *one.selection.rank_intervals[made.cell_id]),
         *("24", f"{made.interval.mean:+.3f}"),
         *(f"{made.interval.low:+.3f} … {made.interval.high:+.3f}", f"{made.welch.p:.4f}", f"{made.welch_holm:.4f}"),
         *(f"{made.permutation.p:.4f}", f"{made.permutation_holm:.4f}", f"{made.welch.g:+.2f}", f"{made.d_z:+.2f}"),
@@ -196,6 +196,8 @@ def test_heat_maps_have_a_scale_and_mark_what_is_within_noise(stats, html):
         made = one.comparisons[place]
         assert made.interval.low <= 0 <= made.interval.high
     assert chart.svg.count(" ≈</text>") == len(noisy)
+    chart = table_charts(one.grid, one.comparisons, one.selection.detectable)[0]
+    assert f"The scale spans {one.selection.detectable:.2f}, the smallest difference" in chart.note
     assert chart.note in plain(html).replace("\u2019", "'")
 
 

@@ -91,7 +91,11 @@ def test_a_line_of_csv_has_all_that_is_known_of_a_cell(stats):
         assert float(line[name]) == pytest.approx(number, abs=1e-6), name
     assert line["stars"] == known.stars
     assert line["runs"].split() == list(cell.run_ids)
-    assert sorted(row["rank"] for row in records(one) if row["k"] == "16") == ["", "1", "2", "3"]
+    assert sorted(row["column_rank"] for row in records(one) if row["k"] == "16") == ["", "1", "2", "3"]
+    by_mean = sorted((row for row in records(one) if row["rank"]), key=lambda row: -float(row["mean"]))
+    assert [int(row["rank"]) for row in by_mean] == list(range(1, 10)), "of all cells of the table"
+    assert all(float(row["rank_low"]) <= float(row["rank"]) <= float(row["rank_high"]) for row in by_mean)
+    assert {row["n_tied"] for row in by_mean} == {"0"}
 
 
 def test_every_state_has_its_reason_in_every_format(stats, sweep):
