@@ -1,8 +1,8 @@
-"""Plain vLLM, the limit a benchmark compares with: ``LLM.generate`` in a process without Ray.
+"""Plain vLLM, the limit a benchmark compares with: its engine in a process without Ray, fed as replicas are.
 
-    python -m kohaku_ray.models.vllm_offline JOB RESULT
+    python -m kohaku_ray.models.vllm_offline JOB RESULTS
 
-Both are JSON files; ``run_job`` describes them.
+The job is a JSON file, and the results a JSON line each, written when its run has ended; ``run_job`` describes both.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from pathlib import Path
 from typing import Any
 
 
-def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Generate all replies of a job, one run after another in one engine, all calls of a run at once.
+def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Generate all replies of a job, one run after another in one engine.
 
     Args:
         job: ``model``; ``engine``, the deployment's engine kwargs; ``template``, those of its chat template;
-            ``warm_up``, messages for a call before each run that is not measured; and ``runs``, lists of calls, each
-            with its ``messages``, ``schema``, ``seed``, ``temperature``, ``top_p`` and ``max_tokens``: a request of its
-            own, as members ask. A reply without a schema has ``max_tokens``.
+            ``warm_up``, messages for a call before each run that is not measured; and ``runs``. A run has
+            ``in_flight``, the most questions whose calls are with the engine at once, and ``questions``, lists of
+            calls, each with its ``messages``, ``schema``, ``seed``, ``temperature``, ``top_p`` and ``max_tokens``: a
+            request of its own, as members ask. A reply without a schema has ``max_tokens``.
 
-    Returns:
+    Yields:
         Per run ``n_calls``, ``wall_s``, ``cpu_s`` (this process, without the engine's process), and the sums of
         ``prompt_tokens``, ``cached_tokens`` and ``completion_tokens``.
     """
     from vllm import LLM, SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     llm: Any = LLM(job["model"], **_known_to_plain(job["engine"]))
     tokenizer: Any = llm.get_tokenizer()
@@ -44,28 +45,43 @@ def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     def sampling(call: Mapping[str, Any]) -> SamplingParams:
         given = {name: call[name] for name in ("seed", "temperature", "top_p", "max_tokens")}
+        given["output_kind"] = RequestOutputKind.FINAL_ONLY
         if call["schema"] is None:
             return SamplingParams(ignore_eos=True, **given)
         return SamplingParams(structured_outputs=StructuredOutputsParams(json=call["schema"]), **given)
 
-    def generate(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        prompts, how = [prompt(call["messages"]) for call in calls], [sampling(call) for call in calls]
+    def generate(questions: Sequence[Sequence[Mapping[str, Any]]], in_flight: int) -> dict[str, Any]:
+        waiting = [[(prompt(call["messages"]), sampling(call)) for call in calls] for calls in questions]
+        waiting.reverse()
+        outputs: list[Any] = []
+        left: dict[str, int] = {}  # calls by the number of a question that is with the engine
         began, cpu = time.perf_counter(), time.process_time()
-        outputs = llm.generate(prompts, how, use_tqdm=False)
+        while waiting or left:
+            while waiting and len(left) < in_flight:
+                number, calls = str(len(waiting)), waiting.pop()
+                left[number] = len(calls)
+                for at, (ids, how) in enumerate(calls):
+                    llm.llm_engine.add_request(f"{number}-{at}", ids, how)
+            for output in llm.llm_engine.step():
+                if output.finished:
+                    outputs.append(output)
+                    number = output.request_id.partition("-")[0]
+                    left[number] -= 1
+                    if not left[number]:
+                        del left[number]
         return {
-            "n_calls": len(calls),
+            "n_calls": len(outputs),
             "wall_s": time.perf_counter() - began,
             "cpu_s": time.process_time() - cpu,
-            "prompt_tokens": sum(len(one["prompt_token_ids"]) for one in prompts),
+            "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
             "cached_tokens": sum(output.num_cached_tokens or 0 for output in outputs),
             "completion_tokens": sum(len(reply.token_ids) for output in outputs for reply in output.outputs),
         }
 
-    results = []
-    for calls in job["runs"]:
-        generate([{**calls[0], "messages": job["warm_up"]}])  # which loads what its grammar needs
-        results.append(generate(calls))
-    return results
+    for run in job["runs"]:
+        first = {**run["questions"][0][0], "messages": job["warm_up"]}
+        generate([[first]], 1)  # which loads what its grammar needs
+        yield generate(run["questions"], run["in_flight"])
 
 
 def _known_to_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,4 +110,6 @@ def _ended_with_parent() -> Iterator[None]:
 if __name__ == "__main__":
     job_file, result_file = map(Path, sys.argv[1:])
     with _ended_with_parent():
-        result_file.write_text(json.dumps(run_job(json.loads(job_file.read_text()))))
+        for found in run_job(json.loads(job_file.read_text())):
+            with result_file.open("a", encoding="utf-8") as results:
+                results.write(json.dumps(found) + "\n")

@@ -42,12 +42,12 @@ COLUMNS: Mapping[str, Column] = {
     "of_plain": Column(
         "of plain",
         ",.2f",
-        tooltip="calls per second and replica over plain vLLM's (LLM.generate, one replica's resources)",
+        tooltip="calls per second and replica over plain vLLM's (one replica's resources, as many questions in flight)",
     ),
     "cpu_ms": Column(
         "CPU ms/call",
         ",.1f",
-        tooltip="CPU time outside vLLM's engine process; plain: of the process calling generate",
+        tooltip="CPU time outside vLLM's engine process; plain: of the process that feeds the engine",
     ),
     "generated_per_s_gpu": Column("generated/s/GPU", ",.0f"),
     "prompt_per_s_gpu": Column("prompt/s/GPU", ",.0f"),
@@ -63,7 +63,8 @@ COLUMNS: Mapping[str, Column] = {
 
 RUN_NOTES = (
     "whole runs of the configured system: retrieval, members, ledger, vote and files; replies end by their grammar",
-    "plain: LLM.generate on one replica's resources: the first run's prompts, seeds, schemas and sampling, all at once",
+    "plain: vLLM's engine on one replica's resources: the first run's prompts, seeds, schemas and sampling, with "
+    "as many questions in flight",
 )
 
 Record = dict[str, Any]
@@ -320,7 +321,7 @@ def page(bench: Throughput) -> str:
 def charts(bench: Throughput) -> list[Chart]:
     """Draw the rates over the number of replicas, of the grid and of the answer runs, each with its limit."""
     rows = [row for row in records(bench) if row["status"] == "measured"]
-    limit = "Dashed: plain LLM.generate on one replica's resources, times the number of replicas."
+    limit = "Dashed: plain vLLM on one replica's resources, times the number of replicas."
     grid = _lines(rows, "serve", "m = {members}, {concurrency} in flight", "plain", "plain, n = {members}")
     runs = _lines(rows, "answers", "answer runs", "plain answers", "plain, the same calls", "calls_per_s")
     drawn = (("Generated tokens per second", grid), ("Calls per second of answer runs", runs))

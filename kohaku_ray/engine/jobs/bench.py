@@ -18,8 +18,10 @@ import ray
 from ray.exceptions import RayError
 
 from kohaku_ray import sample
+from kohaku_ray.answering.executor import block_size
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.engine.actors.pool import blocks_in_flight
 from kohaku_ray.engine.cluster import node_resources, print_progress
 from kohaku_ray.engine.errors import Refused, message_of
 from kohaku_ray.engine.jobs.bench_answers import (
@@ -181,9 +183,10 @@ class _Bench:
 
         Of each number of members it gets those of one replica in the first cell.
         """
+        cells = [cell for _, cell in self._grid.cells()]
         first = {cell.members: number for number, cell in reversed([*self._grid.cells()])}
         members, needed = sorted(first), deployment_demand(_of(self._deployment, 1))
-        answered, calls = (self._runs[0].measured if self._runs else None), list[dict[str, Any]]()
+        answered, calls = (self._runs[0].measured if self._runs else None), list[list[dict[str, Any]]]()
         try:
             calls = [] if self._first_run is None else calls_of(self._first_run)
         except KohakuRayError as error:
@@ -193,10 +196,16 @@ class _Bench:
             if why_not := self._shortage(1) or too_large({"plain vLLM": needed}, node_resources()):
                 raise ModelError(why_not)
             runs = [
-                [plain_call(one) for at in range(self._grid.questions) for one in self._requests(first[n], at, n)]
+                {
+                    "in_flight": cells[first[n] - 1].concurrency,
+                    "questions": [
+                        [plain_call(each) for each in self._requests(first[n], at, n)]
+                        for at in range(self._grid.questions)
+                    ],
+                }
                 for n in members
             ]
-            runs += [calls] if calls else []
+            runs += [{"in_flight": self._in_flight(), "questions": calls}] if calls else []
             print_progress(f"bench   plain vLLM, {', '.join(map(str, members))} members: starting")
             job = {
                 "model": self._deployment.model,
@@ -205,17 +214,24 @@ class _Bench:
                 "warm_up": plain_call(self._requests(0, 0, 1)[0])["messages"],
                 "runs": runs,
             }
-            results = run_apart(job, environment(self._deployment), needed)
-            for n, result in zip(members, results, strict=False):
-                self._check_length(result["completion_tokens"], result["n_calls"])
-                self._plain.append(Plain(n, Measurement(self._grid.questions, **result)))
-            if calls and answered is not None:
-                self._plain_run = Plain(max(members), Measurement(answered.n_questions, **results[-1]))
+            for number, result in enumerate(run_apart(job, environment(self._deployment), needed)):
+                if number < len(members):
+                    self._check_length(result["completion_tokens"], result["n_calls"])
+                    self._plain.append(Plain(members[number], Measurement(self._grid.questions, **result)))
+                elif answered is not None:
+                    self._plain_run = Plain(max(members), Measurement(answered.n_questions, **result))
+                self._write()
         except KohakuRayError as error:
-            self._plain = [Plain(n, reason=str(error)) for n in members]
-            if calls:
+            self._plain += [Plain(n, reason=str(error)) for n in members[len(self._plain) :]]
+            if calls and self._plain_run is None:
                 self._plain_run = Plain(max(members), reason=str(error))
         self._write()
+
+    def _in_flight(self) -> int:
+        """Questions that the first answer run had in flight."""
+        assert self._first_run is not None, "there is a run"
+        size = block_size(self._first_run, self._n_answered)
+        return size * blocks_in_flight(self._first_run, size)
 
     def measure(self, replicas: int) -> None:
         """Measure all cells of a number of replicas."""

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,8 @@ def numbered(texts: Sequence[str], number: int) -> str:
     return texts[first] if repeat == 0 else f"{number}. {texts[first]} {texts[(first + repeat) % len(texts)]}"
 
 
-def calls_of(config: Config) -> list[dict[str, Any]]:
-    """Read a run's calls back from its ledger, as plain vLLM takes them.
+def calls_of(config: Config) -> list[list[dict[str, Any]]]:
+    """Read a run's calls back from its ledger, as plain vLLM takes them, those of a question together.
 
     Raises:
         ModelError: A call cannot be read back, or has images.
@@ -159,7 +160,11 @@ def calls_of(config: Config) -> list[dict[str, Any]]:
         raise ModelError(f"{len(missing)} of {len(keys)} calls of the answer run could not be read back")
     if any(requests[key].images for key in keys):
         raise ModelError("calls with images are not given to plain vLLM")
-    return [plain_call(request) for key, request in requests.items() if key in keys]
+    by_question: dict[str, list[dict[str, Any]]] = {}
+    for key, request in requests.items():
+        if key in keys:
+            by_question.setdefault(request.session_id, []).append(plain_call(request))
+    return list(by_question.values())
 
 
 def plain_call(request: ChatRequest) -> dict[str, Any]:
@@ -168,6 +173,9 @@ def plain_call(request: ChatRequest) -> dict[str, Any]:
     messages = [{"role": role, "content": text} for role, text in request.messages]
     return {"messages": messages, **{name: getattr(request, name) for name in names}}
 
+
+RESULTS_EVERY_S = 0.5
+"""Seconds between looks at what plain vLLM has measured."""
 
 FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "L40S": 362e12}
 """Dense bf16 FLOP/s of a GPU by Ray's name for it, of the SXM form where there are several: NVIDIA's data sheets, where
@@ -246,38 +254,54 @@ def n_parameters(deployment: VllmConfig) -> int | None:
     return n
 
 
-def run_apart(job: Mapping[str, Any], env: Mapping[str, str], demand: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Run plain vLLM on a node with a replica's resources; raises a ModelError if it failed."""
+def run_apart(job: Mapping[str, Any], env: Mapping[str, str], demand: Mapping[str, float]) -> Iterator[dict[str, Any]]:
+    """Run plain vLLM on a node with a replica's resources, and yield each run's result when it has ended.
+
+    Raises:
+        ModelError: It failed.
+    """
     custom = {kind: amount for kind, amount in demand.items() if kind not in {"CPU", "GPU"}}
     task = ray.remote(_run_plain).options(
-        num_cpus=demand["CPU"], num_gpus=demand["GPU"], resources=custom, max_retries=0
+        num_cpus=demand["CPU"],
+        num_gpus=demand["GPU"],
+        resources=custom,
+        max_retries=0,
+        num_returns="streaming",
     )
-    ref = task.remote(job, env)
+    results = task.remote(job, env)
     try:
-        results: list[dict[str, Any]] = ray_get(ref)
+        for ref in results:
+            yield ray_get(ref)
     except BaseException:
-        ray.cancel(ref, force=True)
+        ray.cancel(results, force=True)
         raise
-    return results
 
 
-def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
+def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Run ``vllm_offline`` in a process of its own (a Ray task)."""
     with tempfile.TemporaryDirectory() as folder:
-        job_file, result_file, log_file = (Path(folder, name) for name in ("job.json", "result.json", "log"))
+        job_file, result_file, log_file = (Path(folder, name) for name in ("job.json", "results.jsonl", "log"))
         job_file.write_text(json.dumps(job))
-        with log_file.open("wb") as log:
-            done = subprocess.run(  # noqa: S603
+        result_file.touch()
+        with log_file.open("wb") as log, result_file.open(encoding="utf-8") as results:
+            process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "kohaku_ray.models.vllm_offline", str(job_file), str(result_file)],
                 # As many threads as Ray gives a replica's actor, unless the deployment says otherwise.
                 env={**os.environ, "OMP_NUM_THREADS": "1", **env},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                check=False,
             )
-        if done.returncode != 0:
+            line, has_ended = "", False
+            while not has_ended:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(RESULTS_EVERY_S)
+                has_ended = process.poll() is not None
+                while part := results.readline():
+                    line += part
+                    if line.endswith("\n"):
+                        yield json.loads(line)
+                        line = ""
+        if process.returncode != 0:
             said = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
-            raise ModelError(f"plain vLLM ended with code {done.returncode}: {' '.join(said[-2:])[-500:]}")
-        results: list[dict[str, Any]] = json.loads(result_file.read_text())
-    return results
+            raise ModelError(f"plain vLLM ended with code {process.returncode}: {' '.join(said[-2:])[-500:]}")
