@@ -1,4 +1,4 @@
-"""How plain vLLM is fed beside replicas: with as many questions in flight; it writes each run as soon as it has ended."""
+"""How plain vLLM is fed beside replicas: with as many questions in flight; each run is kept as soon as it has ended."""
 
 from __future__ import annotations
 
