@@ -25,7 +25,8 @@ from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.jobs.index_stream import _window_texts
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
-from kohaku_ray.index.identity import KEY_BYTES, Counter, token_counter
+from kohaku_ray.index.chunks import TokenCounter
+from kohaku_ray.index.identity import KEY_BYTES, token_counter
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files
@@ -49,7 +50,7 @@ def config_of(tiny_encoder):
     return make
 
 
-def counter_of(config: Config) -> Counter:
+def counter_of(config: Config) -> TokenCounter:
     return token_counter(config.index.encoder.model, config.index.encoder.revision)
 
 
