@@ -16,6 +16,7 @@ from kohaku_ray.evaluation.compare import (
     rank_bands,
     shift_of,
 )
+from kohaku_ray.evaluation.paired import Interval, Permutation
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
@@ -113,7 +114,23 @@ def pair_text(files: Sequence[str], pair: Pair) -> str:
         f"values: {pair.n_lost} right to wrong, {pair.n_won} wrong to right; "
         f"McNemar exact p = {write_p(pair.mcnemar_p)}",
     ]
+    if conflict := explain_conflict(interval, permutation):
+        lines.append(conflict)
     return "\n".join(lines)
+
+
+def explain_conflict(interval: Interval, permutation: Permutation) -> str:
+    """Say which figure to go by where the interval of a difference excludes 0 and the test finds no difference."""
+    if interval.low is None or interval.high is None or permutation.p is None:
+        return ""
+    if interval.low <= 0 <= interval.high or permutation.p <= 1 - CONFIDENCE + 1e-9:
+        return ""
+    n = permutation.n_nonzero
+    return (
+        f"the interval excludes 0, but p is {write_p(permutation.p)}: go by p. Only {pluralize(n, 'question')} "
+        "differ, and of few the bootstrap makes its interval too narrow"
+        + (f" (with {n} no p is below {0.5 ** (n - 1):g})" if 0.5 ** (n - 1) > 1 - CONFIDENCE else "")
+    )
 
 
 def flip_tables(pair: Pair) -> Iterator[str]:

@@ -15,6 +15,7 @@ from kohaku_ray.evaluation.selection import Selection
 from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
+from kohaku_ray.pages.score_text import explain_conflict
 from kohaku_ray.pages.sweep_charts import (
     ErrorClass,
     ErrorCounts,
@@ -193,7 +194,8 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
             continue
         cell, interval = stats.grid.cells[row, column], comparison.interval
         tests = comparison.welch, interval, comparison.permutation
-        reasons = "; ".join(dict.fromkeys(test.reason for test in tests if test.reason))
+        conflict = explain_conflict(interval, comparison.permutation)
+        reasons = "; ".join(filter(None, dict.fromkeys([*(test.reason for test in tests), conflict])))
         p_values = comparison.welch.p, comparison.welch_holm, comparison.permutation.p, comparison.permutation_holm
         figures: TableRow = (
             *(score_of(cell).write(), comparison.n_seeds, comparison.n_questions),

@@ -34,7 +34,7 @@ _SCALE = re.compile(r"\b(mille|million|milliard)s?\b", re.IGNORECASE)
 _SCALES = {"mille": 1e3, "million": 1e6, "milliard": 1e9}
 
 
-class Number(NamedTuple):
+class FrenchNumber(NamedTuple):
     """A number in a text: its value, as it is written (with "millions"), and one past its last character."""
 
     value: float
@@ -42,9 +42,9 @@ class Number(NamedTuple):
     end: int
 
 
-def read_numbers(text: str) -> list[Number]:
+def read_numbers(text: str) -> list[FrenchNumber]:
     """Read every number of French prose: a decimal comma; spaces, or dots before one, separate thousands."""
-    found = (Number(_value(match), match[0], match.end()) for match in _NUMBER.finditer(text))
+    found = (FrenchNumber(_value(match), match[0], match.end()) for match in _NUMBER.finditer(text))
     return [number for number in found if math.isfinite(number.value)]
 
 
@@ -103,7 +103,7 @@ _SLASH = re.compile(r"\s/\s|/")
 _LABEL = re.compile(r"^(?:id|ref_id)\s*[=:]\s*", re.IGNORECASE)
 
 
-class Cited(NamedTuple):
+class CheckedProse(NamedTuple):
     """Prose whose citations all stand in the context.
 
     Attributes:
@@ -117,7 +117,7 @@ class Cited(NamedTuple):
     cut: tuple[str, ...]
 
 
-def check_citations(prose: str, texts: Iterable[Text]) -> Cited:
+def check_citations(prose: str, texts: Iterable[Text]) -> CheckedProse:
     """Read the citations of a prose.
 
     A bracket is a citation when it holds a slash, or nothing but the id of a text; several may share a bracket,
@@ -141,7 +141,7 @@ def check_citations(prose: str, texts: Iterable[Text]) -> Cited:
             return bracket[0]
         return f"{bracket[1]}{' '.join(dict.fromkeys(marks))}" if marks else ""
 
-    return Cited(_BRACKET.sub(checked, prose).strip(), tuple(cited), tuple(cut))
+    return CheckedProse(_BRACKET.sub(checked, prose).strip(), tuple(cited), tuple(cut))
 
 
 def without_citations(prose: str) -> str:

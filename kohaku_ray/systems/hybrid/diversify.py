@@ -95,7 +95,13 @@ def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int =
     labels = np.zeros(len(points), np.int64)
     if not len(points):
         return labels
-    centres = _first_centres(points, n_clusters, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    chosen = [int(rng.integers(len(points)))]
+    nearest = np.square(points - points[chosen[0]]).sum(axis=1)  # exactly 0 for equal points: none is drawn twice
+    while len(chosen) < n_clusters and nearest.any():
+        chosen.append(int(rng.choice(len(points), p=nearest / nearest.sum())))
+        nearest = np.minimum(nearest, np.square(points - points[chosen[-1]]).sum(axis=1))
+    centres = points[chosen]
     for _ in range(max_rounds):
         before, labels = labels, _assign(points, centres)
         if np.array_equal(before, labels):
@@ -166,16 +172,6 @@ def sample_clusters(
     place = np.empty_like(order)
     place[by_cluster] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return order[place < counts[labels[order]]]
-
-
-def _first_centres(points: F64, n_clusters: int, rng: np.random.Generator) -> F64:
-    """Draw distinct points, each with a probability in proportion to its squared distance from those drawn before."""
-    chosen = [int(rng.integers(len(points)))]
-    nearest = np.square(points - points[chosen[0]]).sum(axis=1)  # exactly 0 for equal points: none is drawn twice
-    while len(chosen) < n_clusters and nearest.any():
-        chosen.append(int(rng.choice(len(points), p=nearest / nearest.sum())))
-        nearest = np.minimum(nearest, np.square(points - points[chosen[-1]]).sum(axis=1))
-    return points[chosen]
 
 
 def _assign(points: F64, centres: F64) -> I64:

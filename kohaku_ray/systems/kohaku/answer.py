@@ -65,7 +65,11 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
         trace=(*plans, *best.shown.trace),
         measures=_measures(best),
         reply=best.reply.text if best.reply else None,
-        other_replies=_others(tries, best),
+        other_replies=tuple(
+            one.as_row(number)
+            for number, one in enumerate(tries)
+            if one is not best and (one.reply is not None or one.prediction.error)
+        ),
     )
 
 
@@ -109,6 +113,12 @@ class Try:
         if read.error:
             return 3 if self.failed and self.reply is None else 0
         return 2 if read.flags else 1
+
+    def as_row(self, number: int) -> TraceRow:
+        """Return a row of the trace for a try that is not used: its reply, and what was wrong with it."""
+        read, text = self.prediction, self.reply.text if self.reply else ""
+        note = ", ".join((*read.flags, *(["blank"] if read.is_blank and not read.error else [])))
+        return TraceRow("reply", number, text, note=note, error=read.error, attempt=read.attempt)
 
 
 class AttemptDepth(NamedTuple):
@@ -320,18 +330,6 @@ class Attempt:
             ids = (image.node_id, image.doc_id, IMAGE)
             rows.append(TraceRow("image", place, image.caption, *ids, scores, note, attempt=attempt))
         return tuple(rows)
-
-
-def _others(tries: Sequence[Try], best: Try) -> tuple[TraceRow, ...]:
-    """Return the tries that were not used, each with its reply and what was wrong with it."""
-    rows = []
-    for place, one in enumerate(tries):
-        read = one.prediction
-        if one is not best and (one.reply is not None or read.error):
-            note = ", ".join((*read.flags, *(["blank"] if read.is_blank and not read.error else [])))
-            text = one.reply.text if one.reply else ""
-            rows.append(TraceRow("reply", place, text, note=note, error=read.error, attempt=read.attempt))
-    return tuple(rows)
 
 
 def _measures(asked: Try) -> dict[str, float]:

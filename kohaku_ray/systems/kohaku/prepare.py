@@ -92,7 +92,13 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
 async def plan_and_search(question: Question, tools: Tools, settings: KohakuSettings, attempt: int) -> Evidence:
     """Plan with the seed of an attempt, and search to its depth; without ``replan``, to that of the last retry."""
     times = (attempt if settings.replan else settings.max_retries) + 1
-    plan = await _plan(question, tools, settings, attempt)
+    plan = Plan((question.text,))
+    for ask in opening(question, tools.prompts, settings):
+        try:
+            reply = await tools.chat(ask.prompt, role=ask.role, schema=ask.schema, attempt=attempt)
+            plan = parse_plan(reply, question.text, settings.n_searched)
+        except ModelError as error:
+            plan = Plan((question.text,), error=f"{type(error).__name__}: {error}")
     queries = plan.queries
     vectors = await tools.embed(queries)
     searches = [tools.search("nodes", vectors, settings.top_k * times)]
@@ -121,14 +127,3 @@ async def plan_and_search(question: Question, tools: Tools, settings: KohakuSett
             ),
         ),
     )
-
-
-async def _plan(question: Question, tools: Tools, settings: KohakuSettings, attempt: int) -> Plan:
-    """Return the queries, the question always among them, and the reason if there is no plan."""
-    for ask in opening(question, tools.prompts, settings):
-        try:
-            reply = await tools.chat(ask.prompt, role=ask.role, schema=ask.schema, attempt=attempt)
-        except ModelError as error:
-            return Plan((question.text,), error=f"{type(error).__name__}: {error}")
-        return parse_plan(reply, question.text, settings.n_searched)
-    return Plan((question.text,))

@@ -22,13 +22,13 @@ from kohaku_ray.systems.narrative.dossier import (
     read_judgement,
 )
 from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT
-from kohaku_ray.systems.narrative.prepare import Claim, Story, StoryEvidence
-from kohaku_ray.systems.narrative.rules import Finding, Passage, StoryCheck
+from kohaku_ray.systems.narrative.prepare import Story, StoryClaim, StoryEvidence
+from kohaku_ray.systems.narrative.rules import BookPassage, Finding, StoryCheck
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools
 
 
-def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str, Any]:
+def _variables(evidence: StoryEvidence, passages: Sequence[BookPassage]) -> dict[str, Any]:
     """What both templates show. Numbers are rounded here: what the offline judge reads is what the prompt says."""
     shown = {part.node_id for part in passages}
     return {
@@ -56,9 +56,9 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
 
 
 def _examples() -> tuple[dict[str, Any], dict[str, Any]]:
-    passage = Passage("d:sec0:c0", "d", "I", 50.0, "t", 1)
+    passage = BookPassage("d:sec0:c0", "d", "I", 50.0, "t", 1)
     finding = Finding("died_twice", "c", "t", "I", "d:sec0:c0", "r")
-    story, claims = Story("c", "n", "b", "h"), (Claim("c", 0.5, "d:sec0:c0"),)
+    story, claims = Story("c", "n", "b", "h"), (StoryClaim("c", 0.5, "d:sec0:c0"),)
     check = StoryCheck(findings=(finding,))
     evidence = StoryEvidence(Question("q", "c"), story, "d", "b", True, claims, (passage,), check, (), ())
     cited = {"ref_id": "d:sec0:c0", "quote": "t", "analysis": "a"}
@@ -103,7 +103,12 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     if error is not None:
         failed = TraceRow("verify" if stages else "search", error=error)
         return Answer(Prediction(error=error), (*rows, failed), reply=unread)
-    final = _above(stages["verify"], settings.verify_bar) if "verify" in stages else stages["search"]
+    final = stages.get("verify", stages["search"])
+    if "verify" in stages and final.label == CONTRADICT and final.confidence < settings.verify_bar:
+        # Below the bar the story stands, at the probability that is left.
+        bar = f"(A contradiction at {final.confidence:.2f}, below the bar of {settings.verify_bar:g}.)"
+        rationale = f"{final.rationale} {bar}"
+        final = replace(final, label=CONSISTENT, confidence=1 - final.confidence, rationale=rationale)
     verb = "is consistent with" if final.label == CONSISTENT else "contradicts"
     prediction = Prediction(
         answer=f"The backstory {verb} {evidence.title}.",
@@ -142,9 +147,9 @@ async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSett
     return replace(surest, n_calls=len(found))
 
 
-def _windows(book: Sequence[Passage], n_tokens: float) -> list[Sequence[Passage]]:
+def _windows(book: Sequence[BookPassage], n_tokens: float) -> list[Sequence[BookPassage]]:
     """Cut the book where a window is full: by the book alone, so that all stories have the same windows."""
-    windows: list[list[Passage]] = []
+    windows: list[list[BookPassage]] = []
     room = 0.0
     for part in book:
         if not windows or part.n_tokens > room:
@@ -155,7 +160,7 @@ def _windows(book: Sequence[Passage], n_tokens: float) -> list[Sequence[Passage]
     return list(windows)
 
 
-async def _halved(window: Sequence[Passage], evidence: StoryEvidence, tools: Tools) -> list[Sequence[Passage]]:
+async def _halved(window: Sequence[BookPassage], evidence: StoryEvidence, tools: Tools) -> list[Sequence[BookPassage]]:
     """Halve a window until its prompt fits: no part of the book goes unread."""
     if len(window) == 1:
         return [window]
@@ -180,27 +185,19 @@ async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, set
     return await _judge("verify", evidence, passages, tools, accusation)
 
 
-def _above(verified: Judgement, bar: float) -> Judgement:
-    """Keep a contradiction that reaches the bar; below it the story stands, at the probability that is left."""
-    if verified.label == CONTRADICT and verified.confidence < bar:
-        reason = f"{verified.rationale} (A contradiction at {verified.confidence:.2f}, below the bar of {bar:g}.)"
-        return replace(verified, label=CONSISTENT, confidence=1 - verified.confidence, rationale=reason)
-    return verified
-
-
 async def _judge(
     role: str,
     evidence: StoryEvidence,
-    passages: Sequence[Passage],
+    passages: Sequence[BookPassage],
     tools: Tools,
     accusation: Mapping[str, Any] | None = None,
 ) -> Judgement:
     """Ask about the first passages, as many as fit; fewer, once, where the model still refuses the length."""
 
-    def render(passages: Sequence[Passage]) -> Prompt:
+    def render(passages: Sequence[BookPassage]) -> Prompt:
         return tools.prompts.render(role, {**_variables(evidence, passages), **(accusation or {})})
 
-    async def chat(passages: Sequence[Passage]) -> Reply:
+    async def chat(passages: Sequence[BookPassage]) -> Reply:
         schema = judgement_schema([part.node_id for part in passages])
         return await tools.chat(render(passages), role=role, schema=schema)
 

@@ -19,7 +19,7 @@ from kohaku_ray.systems.base import Rows, ballot_of
 from kohaku_ray.systems.narrative.label import CONSISTENT, LABELS, read_label
 from kohaku_ray.systems.narrative.names import unaccent
 from kohaku_ray.systems.narrative.prepare import StoryEvidence
-from kohaku_ray.systems.narrative.rules import Passage
+from kohaku_ray.systems.narrative.rules import BookPassage
 
 MOST_CITED = 8
 """Excerpts that a judgement may cite."""
@@ -37,7 +37,7 @@ _EDGES = " \t\n\"'“”‘’.…"
 
 
 @dataclass(frozen=True, slots=True)
-class Cited:
+class CitedExcerpt:
     """An excerpt that a judgement rests on, in a chunk of the book.
 
     Attributes:
@@ -71,7 +71,7 @@ class Judgement:
     label: str
     confidence: float
     rationale: str
-    cited: tuple[Cited, ...]
+    cited: tuple[CitedExcerpt, ...]
     n_foreign: int
     reply: str
     n_calls: int = 1
@@ -104,7 +104,7 @@ def _object(**properties: Any) -> dict[str, Any]:
     }
 
 
-def read_judgement(reply: Reply, passages: Sequence[Passage]) -> Judgement | str:
+def read_judgement(reply: Reply, passages: Sequence[BookPassage]) -> Judgement | str:
     """Read a judgement on the passages that the model was shown; the text says why where there is none."""
     found = find(reply.text, _judgement)
     if found is None:
@@ -138,10 +138,12 @@ def _judgement(value: Any) -> dict[str, Any] | None:
     return {**value, "label": label, "confidence": min(max(share, 0.0), 1.0) if share == share else 0.5}
 
 
-def _cited(part: Passage, item: Mapping[str, Any]) -> Cited:
+def _cited(part: BookPassage, item: Mapping[str, Any]) -> CitedExcerpt:
     quote = find_quote(value_text(item.get("quote")), part.text)
     claim, analysis = value_text(item.get("claim")), value_text(item.get("analysis"))
-    return Cited(part.node_id, part.chapter, part.progress_pct, quote or part.text, quote is not None, claim, analysis)
+    return CitedExcerpt(
+        part.node_id, part.chapter, part.progress_pct, quote or part.text, quote is not None, claim, analysis
+    )
 
 
 def find_quote(quote: str, text: str) -> str | None:

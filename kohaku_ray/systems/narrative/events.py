@@ -17,9 +17,9 @@ from kohaku_ray.systems.narrative.novel import CARDINAL, number_of
 from kohaku_ray.systems.narrative.places import find_place
 from kohaku_ray.systems.narrative.years import DATE_WORDS, YearMention, find_years, join_periods
 
-Kind = Literal["born", "died", "acted"]
+EventKind = Literal["born", "died", "acted"]
 Deed = Literal["", "arrested", "held", "freed", "married", "travelled", "stayed"]
-_KINDS: tuple[Kind, ...] = ("born", "died")
+_KINDS: tuple[EventKind, ...] = ("born", "died")
 _DEEDS: tuple[Deed, ...] = ("arrested", "held", "freed", "married", "travelled", "stayed")
 
 _QUOTED = re.compile(r"“[^”]*(?:”|\Z)|\"[^\"]*(?:\"|\Z)|«[^»]*(?:»|\Z)")
@@ -95,7 +95,7 @@ class Event(NamedTuple):
         until: Last year of a captivity (`deed` ``arrested`` or ``held``) that the text itself gives.
     """
 
-    kind: Kind
+    kind: EventKind
     year: int | None
     text: str
     deed: Deed = ""
@@ -280,7 +280,7 @@ class _Reader:
         start, end = sentence
         name = next((name for name in (*_KINDS, *_DEEDS) if verb.groupdict().get(name)), "acted")
         deed: Deed = name if name in _DEEDS else ""
-        kind: Kind = name if name in _KINDS else "acted"
+        kind: EventKind = name if name in _KINDS else "acted"
         is_behind = (
             year is not None and verb_end <= year.start < last and not _BREAK.search(self.plain, verb_end, year.start)
         )

@@ -95,42 +95,30 @@ def set_figures(truth: Submission, given: Submission) -> Figures | None:
     if sure:
         brier = sum((confidence - is_right) ** 2 for is_right, confidence in sure) / len(sure)
         numbers.append(Number("Brier score", brier, note=f"lower is better; {len(sure)} with a confidence"))
-    bins = _reliability(sure)
-    return Figures(n, tuple(numbers), (_confusion_table(confusion), *_bin_tables(bins)), _bin_plots(bins))
-
-
-def _confusion_table(confusion: Counter[tuple[str, str | None]]) -> Table:
+    tables, plots = _reliability(sure)
     columns = [*LABELS, *([None] if any(label is None for _, label in confusion) else [])]
     rows = [(true, *(confusion[true, label] for label in columns)) for true in LABELS]
-    return Table.of(["true label", *(f"read as {label or 'none'}" for label in columns)], rows, "Confusion")
+    table = Table.of(["true label", *(f"read as {label or 'none'}" for label in columns)], rows, "Confusion")
+    return Figures(n, tuple(numbers), (table, *tables), plots)
 
 
-Bins = Sequence[tuple[float, int, float, float]]
-"""Per tenth of confidence with any prediction: its lower end, their number, mean confidence and share of right ones."""
-
-
-def _reliability(sure: Sequence[tuple[bool, float]]) -> Bins:
+def _reliability(sure: Sequence[tuple[bool, float]]) -> tuple[tuple[Table, ...], tuple[Points, ...]]:
+    """Show by tenth of confidence how often predictions are right: a table and a plot, none without a confidence."""
+    if not sure:
+        return (), ()
     tenths: dict[int, list[tuple[bool, float]]] = {}
     for is_right, confidence in sure:
         tenths.setdefault(min(int(confidence * 10), 9), []).append((is_right, confidence))
-    return [
+    bins = [
         (tenth / 10, len(pairs), sum(c for _, c in pairs) / len(pairs), sum(r for r, _ in pairs) / len(pairs))
         for tenth, pairs in sorted(tenths.items())
     ]
-
-
-def _bin_tables(bins: Bins) -> tuple[Table, ...]:
-    rows = [(f"{low:.1f} to {low + 0.1:.1f}", *counted) for low, *counted in bins]
     shares = (Column(name, ".3f") for name in ("mean confidence", "share of right ones"))
     head = (Column("confidence", align="left"), "predictions", *shares)
-    return (Table.of(head, rows, "Reliability"),) if rows else ()
-
-
-def _bin_plots(bins: Bins) -> tuple[Points, ...]:
-    points = tuple((mean, right, n) for _, n, mean, right in bins)
+    table = Table.of(head, [(f"{low:.1f} to {low + 0.1:.1f}", *counted) for low, *counted in bins], "Reliability")
     note = "Predictions by tenth of their confidence; on the line, they are right as often as they are confident."
-    plot = Points("Reliability", note, "mean confidence", "share of right labels", points)
-    return (plot,) if points else ()
+    points = tuple((mean, right, n) for _, n, mean, right in bins)
+    return (table,), (Points("Reliability", note, "mean confidence", "share of right labels", points),)
 
 
 def _majority(labels: Mapping[str, str]) -> tuple[str, int]:

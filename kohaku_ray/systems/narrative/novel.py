@@ -144,7 +144,8 @@ def novel_sections(text: str, book: str) -> tuple[Section, ...]:
     front += extra
     if not headings:
         return _section(book, front, book, 1, 100.0)
-    leaf = _leaf(headings)
+    counts = Counter(heading.kind for heading in reversed(headings))
+    leaf = max(counts, key=lambda kind: counts[kind])
     n_chapters = sum(heading.kind == leaf for heading in headings)
     sections = _section(PREAMBLE, front, book, 0, 0.0) if any(map(_is_prose, front)) else ()
     above: list[_Heading] = []
@@ -203,8 +204,13 @@ def _read(text: str) -> tuple[list[str], list[_Heading]]:
         under = headings[-1].paragraphs if headings else front
         if body.strip() and not (not headings and _CREDIT.match(body.strip())):
             under.append(body)
-    for heading in headings:
-        _take_title(heading)
+    for heading in headings:  # a title on a line of its own under a bare "CHAPTER I" joins it
+        first, *rest = heading.paragraphs or [""]
+        line = first.strip()
+        is_alone = heading.bare and rest and "\n" not in first and 0 < len(line) <= MAX_TITLE_CHARS
+        if is_alone and (line.isupper() or _LONE_TITLE.fullmatch(line)):
+            heading.line += " " + line
+            del heading.paragraphs[0]
     return front, headings
 
 
@@ -252,17 +258,6 @@ def _continues(heading: _Heading, rest: Sequence[str]) -> bool:
     return text.isupper() or not _SENTENCE_END.search(text) or (text[0].islower() and shouted)
 
 
-def _take_title(heading: _Heading) -> None:
-    """Move a title on a line of its own under a bare ``CHAPTER I`` into the heading."""
-    first, *rest = heading.paragraphs or [""]
-    line = first.strip()
-    if not (heading.bare and rest and "\n" not in first and 0 < len(line) <= MAX_TITLE_CHARS):
-        return
-    if line.isupper() or _LONE_TITLE.fullmatch(line):
-        heading.line += " " + line
-        del heading.paragraphs[0]
-
-
 def _without_contents(headings: Sequence[_Heading]) -> tuple[list[_Heading], list[str]]:
     """Drop tables of contents: two or more headings of one kind without text, most of which occur again later.
 
@@ -298,12 +293,6 @@ def _contents_end(run: Sequence[_Heading]) -> int:
     if len(run) == 1 or next(heading for heading in run if heading.kind == last.kind).key != last.key:
         return len(run)
     return max((i for i, heading in enumerate(run[:-1], 1) if heading.kind == last.kind), default=0)
-
-
-def _leaf(headings: Sequence[_Heading]) -> str:
-    """The kind of division that is a chapter: the most frequent, on a tie the one that comes later."""
-    counts = Counter(heading.kind for heading in reversed(headings))
-    return max(counts, key=lambda kind: counts[kind])
 
 
 def _is_prose(paragraph: str) -> bool:

@@ -48,9 +48,15 @@ class OfflineJudge(Baseline):
         bar = f"{'at least' if is_near else 'below'} {self.abstain_below:g}"
         means = "" if is_near or is_far else " Silence is no contradiction."
         texts = {part["ref_id"]: part["text"] for part in variables["passages"]}
-        shown = [claim for claim in claims if claim["ref_id"] in texts][:_SHOWN]
+        excerpts = []
+        for claim in [claim for claim in claims if claim["ref_id"] in texts][:_SHOWN]:
+            text, wanted = texts[claim["ref_id"]], set(words_of(claim["text"]))
+            sentences = [text[span.start : span.end] for span in split_sentences(text)]
+            quote = max(sentences, key=lambda sentence: len(wanted & set(words_of(sentence))), default="")
+            means_near = f"The nearest excerpt, similarity {claim['similarity']}."
+            excerpts.append(_cited(claim["ref_id"], quote, claim["text"], means_near))
         return {
-            "excerpts": [_nearest(claim, texts[claim["ref_id"]]) for claim in shown],
+            "excerpts": excerpts,
             "rationale": f"{_SAYS}the rules found nothing, so similarity alone decides, which cannot tell support "
             f"from contradiction: the claim farthest from the book has an excerpt at {least:.2f}, {bar}.{means} "
             f"The rules read {variables['n_claims']} dated or placed claims of the story and {variables['n_facts']} of "
@@ -58,14 +64,6 @@ class OfflineJudge(Baseline):
             "label": CONTRADICT if is_far else CONSISTENT,
             "confidence": round(1 - max(least, 0.0) if is_far else max(least, 0.5), 4),
         }
-
-
-def _nearest(claim: Mapping[str, str], text: str) -> dict[str, str]:
-    """The sentence of a claim's nearest excerpt that shares most words with it."""
-    wanted = set(words_of(claim["text"]))
-    sentences = [text[span.start : span.end] for span in split_sentences(text)]
-    quote = max(sentences, key=lambda sentence: len(wanted & set(words_of(sentence))), default="")
-    return _cited(claim["ref_id"], quote, claim["text"], f"The nearest excerpt, similarity {claim['similarity']}.")
 
 
 def _cited(node_id: str, quote: str, claim: str, analysis: str) -> dict[str, str]:

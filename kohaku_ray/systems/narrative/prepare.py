@@ -24,7 +24,7 @@ from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
 from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
-from kohaku_ray.systems.narrative.rules import Fact, Passage, StoryCheck, check_story, read_facts
+from kohaku_ray.systems.narrative.rules import BookPassage, Fact, StoryCheck, check_story, read_facts
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.narrative.years import year_anchors
 from kohaku_ray.systems.questions import QuestionColumns
@@ -48,7 +48,7 @@ _CLAUSE_END = re.compile(
     r"which|who|until|because)\b)"
 )
 
-Source = Literal["story", "clause", "caption"]
+QuerySource = Literal["story", "clause", "caption"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ class Story:
         step = -(-len(clauses) // MOST_CLAUSES)
         return tuple(" ".join(clauses[at : at + step]) for at in range(0, len(clauses), step or 1))
 
-    def queries(self, with_character: bool) -> tuple[tuple[str, Source], ...]:
+    def queries(self, with_character: bool) -> tuple[tuple[str, QuerySource], ...]:
         """Everything that is searched: the clauses first, in order, then the whole story and the caption.
 
         The story brings its character if the book knows it: another name would only mislead the search.
         """
         name = f"{self.character.replace('/', ' ')} " if with_character else ""
-        clauses: list[tuple[str, Source]] = [(clause, "clause") for clause in self.clauses]
-        caption: list[tuple[str, Source]] = [(self.caption, "caption")] if self.caption else []
+        clauses: list[tuple[str, QuerySource]] = [(clause, "clause") for clause in self.clauses]
+        caption: list[tuple[str, QuerySource]] = [(self.caption, "caption")] if self.caption else []
         return (*clauses, (name + self.content, "story"), *caption)
 
 
@@ -98,7 +98,7 @@ _WHOLE = 2**40  # tokens: a section comes with all its paragraphs
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class StoryClaim:
     """A clause of the story, with the nearest chunk of the book and its cosine similarity."""
 
     text: str
@@ -123,14 +123,14 @@ class StoryEvidence:
     doc_id: str
     title: str
     knows_character: bool
-    claims: tuple[Claim, ...]
-    passages: tuple[Passage, ...]
+    claims: tuple[StoryClaim, ...]
+    passages: tuple[BookPassage, ...]
     check: StoryCheck
-    book: tuple[Passage, ...]
+    book: tuple[BookPassage, ...]
     trace: tuple[TraceRow, ...]
 
 
-class Place(NamedTuple):
+class ParagraphPlace(NamedTuple):
     """Where a paragraph stands: its chapter, and the year that relative times count from."""
 
     chapter: str
@@ -148,8 +148,8 @@ class Book:
     """
 
     names: BookNames
-    places: Mapping[str, tuple[list[int], list[Place]]]
-    pieces: tuple[Passage, ...]
+    places: Mapping[str, tuple[list[int], list[ParagraphPlace]]]
+    pieces: tuple[BookPassage, ...]
     _facts: dict[tuple[str, str | None], tuple[Fact, ...]] = field(default_factory=dict)
 
     def facts_of(self, character: str, pipeline: str | None) -> tuple[Fact, ...]:
@@ -158,7 +158,7 @@ class Book:
             self._facts[character, pipeline] = read_facts(character, self.pieces, self.names, pipeline)
         return self._facts[character, pipeline]
 
-    def place(self, parent_id: str, start: int) -> Place:
+    def place(self, parent_id: str, start: int) -> ParagraphPlace:
         """Find the paragraph that holds a character of a section's, or the whole book's, rejoined text."""
         starts, places = self.places[parent_id]
         return places[bisect_right(starts, start) - 1]
@@ -179,7 +179,8 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     """
     story = story_of(question)
     doc_id, title = await _find_book(question.question_id, story, tools)
-    nodes = await _chapters(doc_id, story, tools)
+    (hits,) = await tools.search("chapters", await tools.embed([story.book_name]), EVERY, [doc_id])
+    nodes = await tools.nodes(distinct_rows([hits]), _WHOLE)
     book = _read_book(doc_id, nodes)
     knows_character = book.names.person(story.character).n_mentions > 0 or _is_named(story, nodes)
     queries, k, within = story.queries(knows_character), settings.excerpts(story.content), [doc_id]
@@ -209,7 +210,10 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
             )
             for rank, ((text, source), hits) in enumerate(zip(queries, dense, strict=True))
         ),
-        *(_passage_row(rank, part) for rank, part in enumerate(passages)),
+        *(
+            TraceRow("evidence", rank, part.text, part.node_id, part.doc_id, "chunk", part.scores, part.chapter)
+            for rank, part in enumerate(passages)
+        ),
         *(
             TraceRow("findings", rank, one.reason, one.node_id, doc_id, "chunk", note=one.rule)
             for rank, one in enumerate(check.findings)
@@ -237,11 +241,6 @@ async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str,
     return doc_id, known[doc_id]
 
 
-async def _chapters(doc_id: str, story: Story, tools: Tools) -> NodeTable:
-    (hits,) = await tools.search("chapters", await tools.embed([story.book_name]), EVERY, [doc_id])
-    return await tools.nodes(distinct_rows([hits]), _WHOLE)
-
-
 def _is_named(story: Story, nodes: NodeTable) -> bool:
     """Tell whether the book's text has the character's name as it is given: names alone may look like other words."""
     names = [re.escape(name.strip()) for name in story.character.split("/") if name.strip()]
@@ -265,12 +264,12 @@ def _read_book(doc_id: str, nodes: NodeTable) -> Book:
 def _book(doc_id: str, nodes: NodeTable) -> Book:
     paragraphs = np.flatnonzero(pc.equal(nodes.table["kind"], "paragraph").to_numpy()).tolist()
     texts = [(nodes.title_of(row), nodes.text_of(row)) for row in paragraphs]
-    places: dict[str, tuple[list[int], list[Place]]] = defaultdict(lambda: ([], []))
+    places: dict[str, tuple[list[int], list[ParagraphPlace]]] = defaultdict(lambda: ([], []))
     ends: dict[str, int] = defaultdict(int)
-    pieces: list[Passage] = []
+    pieces: list[BookPassage] = []
     for row, (chapter, text), anchor in zip(paragraphs, texts, year_anchors(texts), strict=True):
         progress = nodes.attributes_of(row).get("progress_pct")
-        place = Place(chapter, float(progress) if progress is not None else None, anchor)
+        place = ParagraphPlace(chapter, float(progress) if progress is not None else None, anchor)
         for parent_id in (doc_id, nodes.node_id(nodes.section_of(row))):
             starts, there = places[parent_id]
             starts.append(ends[parent_id])
@@ -280,13 +279,13 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
         if last and last.chapter == chapter and last.text.rfind("“") > last.text.rfind("”"):
             pieces[-1] = replace(last, text=f"{last.text}{PARAGRAPH_BREAK}{text}")
         else:
-            pieces.append(Passage("", doc_id, chapter, place.progress_pct, text, 0, anchor))
+            pieces.append(BookPassage("", doc_id, chapter, place.progress_pct, text, 0, anchor))
     return Book(read_names([text for _, text in texts]), dict(places), tuple(pieces))
 
 
 async def _located(
-    check: StoryCheck, passages: tuple[Passage, ...], doc_id: str, book: Book, tools: Tools, depth: int
-) -> tuple[tuple[Passage, ...], StoryCheck]:
+    check: StoryCheck, passages: tuple[BookPassage, ...], doc_id: str, book: Book, tools: Tools, depth: int
+) -> tuple[tuple[BookPassage, ...], StoryCheck]:
     """Name the chunk of each finding, which joins the passages: rules read the whole book, not what was retrieved."""
     excerpts = list(dict.fromkeys(one.excerpt for one in check.findings))
     if not excerpts:
@@ -302,7 +301,7 @@ async def _located(
     return tuple(shown.values()), replace(check, findings=located)
 
 
-def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -> tuple[Passage, ...]:
+def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -> tuple[BookPassage, ...]:
     """Read chunks; ``dense`` are the searches that tell their similarity."""
     similarities: dict[int, float] = {}
     for found in dense:
@@ -315,18 +314,12 @@ def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -
         text, ids = nodes.text_of(row), (nodes.node_id(row), nodes.doc_id(row))
         n_tokens = int(nodes.tokens[row]) or math.ceil(len(text) / CHARS_PER_TOKEN)
         similarity = similarities.get(source)
-        passages.append(Passage(*ids, chapter, progress_pct, text, n_tokens, anchor, float(score), similarity))
+        passages.append(BookPassage(*ids, chapter, progress_pct, text, n_tokens, anchor, float(score), similarity))
     return tuple(passages)
 
 
-def _claim(text: str, hits: Hits, nodes: NodeTable) -> Claim:
+def _claim(text: str, hits: Hits, nodes: NodeTable) -> StoryClaim:
     if not len(hits):
-        return Claim(text, 0.0, "")
+        return StoryClaim(text, 0.0, "")
     (row,) = nodes.local(hits.rows[:1])
-    return Claim(text, float(hits.scores[0]), nodes.node_id(int(row)))
-
-
-def _passage_row(rank: int, part: Passage) -> TraceRow:
-    scores = {"rrf": part.score, "similarity": part.similarity, "progress_pct": part.progress_pct}
-    known = {name: value for name, value in scores.items() if value is not None}
-    return TraceRow("evidence", rank, part.text, part.node_id, part.doc_id, "chunk", known, part.chapter)
+    return StoryClaim(text, float(hits.scores[0]), nodes.node_id(int(row)))

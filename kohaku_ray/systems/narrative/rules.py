@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kohaku_ray.systems.narrative.events import Event, Kind, find_events
+from kohaku_ray.systems.narrative.events import Event, EventKind, find_events
 from kohaku_ray.systems.narrative.names import BookNames, unaccent
 from kohaku_ray.systems.narrative.places import are_apart
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class BookPassage:
     """A chunk of the book.
 
     Attributes:
@@ -34,6 +34,12 @@ class Passage:
     score: float = 0.0
     similarity: float | None = None
 
+    @property
+    def scores(self) -> dict[str, float]:
+        """The numbers of its row in the trace."""
+        known = {"rrf": self.score, "similarity": self.similarity, "progress_pct": self.progress_pct}
+        return {name: value for name, value in known.items() if value is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -52,11 +58,11 @@ class StoryCheck:
     """What the rules read, and what they found: events of the story, events of the book with their passages."""
 
     claims: tuple[Event, ...] = ()
-    facts: tuple[tuple[Event, Passage], ...] = ()
+    facts: tuple[tuple[Event, BookPassage], ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
-def _twice(kind: Kind, claim: Event, fact: Event) -> str | None:
+def _twice(kind: EventKind, claim: Event, fact: Event) -> str | None:
     if not claim.kind == fact.kind == kind:
         return None
     if claim.year is not None and fact.year is not None and claim.year != fact.year:
@@ -66,7 +72,7 @@ def _twice(kind: Kind, claim: Event, fact: Event) -> str | None:
     return None
 
 
-def _act_after_death(claim: Event, fact: Event) -> str | None:
+def act_after_death(claim: Event, fact: Event) -> str | None:
     """Exclude deeds in a year after the death that the other side gives."""
     for death, deed, sides in ((claim, fact, ("story", "book")), (fact, claim, ("book", "story"))):
         if (death.kind, deed.kind) == ("died", "acted") and death.year and deed.year and deed.year > death.year:
@@ -74,7 +80,7 @@ def _act_after_death(claim: Event, fact: Event) -> str | None:
     return None
 
 
-def _travel_while_imprisoned(claim: Event, fact: Event) -> str | None:
+def travel_while_imprisoned(claim: Event, fact: Event) -> str | None:
     """Exclude journeys, weddings and arrests in a year between an arrest and a release that the other side gives."""
     for prison, deed, sides in ((claim, fact, ("story", "book")), (fact, claim, ("book", "story"))):
         is_excluded = prison.deed in ("arrested", "held") and deed.deed in ("travelled", "married", "arrested")
@@ -84,7 +90,7 @@ def _travel_while_imprisoned(claim: Event, fact: Event) -> str | None:
     return None
 
 
-def _two_places(claim: Event, fact: Event) -> str | None:
+def two_places(claim: Event, fact: Event) -> str | None:
     """Exclude stays, in prison too, at two places that are apart in one year."""
     if not {claim.deed, fact.deed} <= {"stayed", "held"} or not are_apart(claim.place, fact.place):
         return None
@@ -95,20 +101,20 @@ def _two_places(claim: Event, fact: Event) -> str | None:
 
 
 RULES: Mapping[str, Callable[[Event, Event], str | None]] = {
-    "act_after_death": _act_after_death,
+    "act_after_death": act_after_death,
     "born_twice": partial(_twice, "born"),
     "died_twice": partial(_twice, "died"),
-    "travel_while_imprisoned": _travel_while_imprisoned,
-    "two_places": _two_places,
+    "travel_while_imprisoned": travel_while_imprisoned,
+    "two_places": two_places,
 }
 """Every rule by name: why a story's event and the book's exclude each other; None where they do not."""
 
 
-Fact = tuple[Event, Passage]
+Fact = tuple[Event, BookPassage]
 
 
 def read_facts(
-    character: str, passages: Sequence[Passage], names: BookNames, pipeline: str | None = None
+    character: str, passages: Sequence[BookPassage], names: BookNames, pipeline: str | None = None
 ) -> tuple[Fact, ...]:
     """Read what passages of a book say of a character (disguises behind a slash), in their order.
 

@@ -74,13 +74,11 @@ def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
     if not _ANY_YEAR.search(text):
         return ()
     found = sorted(
-        [(match, _stated(match)) for match in (*_STATED.finditer(text), *_SPELLED.finditer(text))]
-        + [(match, None) for match in _RELATIVE.finditer(text)],
-        key=lambda pair: pair[0].start(),
+        (*_STATED.finditer(text), *_SPELLED.finditer(text), *_RELATIVE.finditer(text)), key=lambda match: match.start()
     )
     mentions: list[YearMention] = []
-    for match, stated in found:
-        year = _counted(match, anchor) if stated is None else stated
+    for match in found:
+        year = _year_of(match, anchor)
         if year is not None and FIRST_YEAR <= year <= LAST_YEAR:
             mentions.append(YearMention(match.start(), match.end(), year))
             anchor = year
@@ -116,17 +114,14 @@ def year_anchors(paragraphs: Iterable[tuple[str, str]]) -> list[int | None]:
     return anchors
 
 
-def _stated(match: re.Match[str]) -> int | None:
-    parts = match.groupdict()
-    if "century" not in parts:
-        return int(parts["year"])
-    rest = number_of(parts["rest"] or parts["tens"])
-    return None if rest is None or rest > 99 else _CENTURIES[parts["century"].lower()] + rest
-
-
-def _counted(match: re.Match[str], anchor: int | None) -> int | None:
-    """The year of a relative time."""
-    if anchor is None or match.re is not _RELATIVE:
+def _year_of(match: re.Match[str], anchor: int | None) -> int | None:
+    """The year that a text states, or that it counts from the last one; None: it is none."""
+    if match.re is _STATED:
+        return int(match["year"])
+    if match.re is _SPELLED:
+        rest = number_of(match["rest"] or match["tens"])
+        return None if rest is None or rest > 99 else _CENTURIES[match["century"].lower()] + rest
+    if anchor is None:
         return None
     if match["same"]:
         return anchor

@@ -17,7 +17,7 @@ from kohaku_ray.systems.narrative.events import Event, find_events
 from kohaku_ray.systems.narrative.names import BookNames, read_names
 from kohaku_ray.systems.narrative.novel import parse_novel
 from kohaku_ray.systems.narrative.places import are_apart
-from kohaku_ray.systems.narrative.rules import RULES, Finding, Passage, check_story, read_facts
+from kohaku_ray.systems.narrative.rules import RULES, BookPassage, Finding, check_story, read_facts
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.narrative.years import find_years, year_anchors
 
@@ -29,13 +29,13 @@ FARIA = NAMES.person("Faria")
 
 
 def find_contradictions(
-    story: str, character: str, passages: list[Passage], names: BookNames, *rules: Any
+    story: str, character: str, passages: list[BookPassage], names: BookNames, *rules: Any
 ) -> tuple[Finding, ...]:
     return check_story(story, character, read_facts(character, passages, names), names, *rules).findings
 
 
-def excerpt(node_id: str, chapter: str, text: str, anchor: int | None = None) -> Passage:
-    return Passage(node_id, "b", chapter, None, text, 1, anchor)
+def excerpt(node_id: str, chapter: str, text: str, anchor: int | None = None) -> BookPassage:
+    return BookPassage(node_id, "b", chapter, None, text, 1, anchor)
 
 
 @pytest.mark.parametrize("case", CASES["fixtures"], ids=lambda case: case["id"])
