@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kohaku_ray.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from kohaku_ray.api import Run, score, vote
     from kohaku_ray.config import load_config
 
 __all__ = ["Run", "load_config", "score", "vote"]
-__version__ = "0.1.0"
 
 _PLACES = dict.fromkeys(("Run", "score", "vote"), "kohaku_ray.api") | {"load_config": "kohaku_ray.config"}
 

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import Any, get_args
 
-from kohaku_ray import __version__
 from kohaku_ray.cli import commands as run
 from kohaku_ray.cli.commands import MANY_CELLS, SHELLS
+from kohaku_ray.version import __version__
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -7,10 +7,7 @@ file. One child parses many files, and ends when this process does.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -19,10 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from kohaku_ray.documents.figures import images_of, map_images, with_image
+from kohaku_ray.documents.figures import map_images, with_image
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import DataError
@@ -56,7 +52,7 @@ def in_time(call: Callable[[], T], timeout_s: float, late: DataError) -> T:
         if not over:
             raise _TimeUp
 
-    _load_sentences()
+    load_sentences()
     before = signal.signal(signal.SIGALRM, stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
@@ -118,7 +114,7 @@ def _ending(code: int) -> str:
 
 @dataclass(frozen=True)
 class _Child:
-    """A process that runs `serve`, and the id of the process that started it."""
+    """A process that runs `child.serve`, and the id of the process that started it."""
 
     process: subprocess.Popen[bytes]
     connection: Connection
@@ -136,7 +132,7 @@ def _running() -> _Child:
         ours, its = Pipe()
         with its:
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({its.fileno()})"],
+                [sys.executable, "-P", "-c", f"from {__package__}.child import serve; serve({its.fileno()})"],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a library prints is no answer of the program's
                 pass_fds=[its.fileno()],
@@ -146,69 +142,15 @@ def _running() -> _Child:
     return _child
 
 
-def serve(handle: int) -> None:
-    """Parse the files that arrive on a connection until it closes (the child's main loop).
-
-    When a parser ends its process, another is forked with all imports done, since imports take seconds.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    connection = Connection(handle)
-    _load()
-    gc.freeze()  # the collector looks at a file's objects only
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            worker = os.fork()
-            if not worker:
-                _serve_forked(connection)
-            code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
-            if not code:
-                return
-            connection.send(code)
-
-
-def _serve_forked(connection: Connection) -> NoReturn:
-    from kohaku_ray.documents.parse import parse_file
-
-    code = 1
-    try:
-        while True:
-            name, data, timeout_s, images = connection.recv()
-            n_pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = n_pages * resource.getpagesize() + int(MEMORY_GIB * 2**30)
-            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
-            signal.setitimer(signal.ITIMER_REAL, timeout_s)
-            reply: str | tuple[str, list[bytes]]
-            try:
-                document = parse_file(name, data, images=images)
-                reply = packed(document), [image.data for _, _, image in images_of(document)]
-            except DataError as error:
-                reply = str(error)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            connection.send(reply)
-    except (EOFError, OSError):
-        code = 0
-    finally:
-        os._exit(code)  # the usual exit waits for threads that a fork does not copy
-
-
-def _load() -> None:
-    """Import what parsers import on first use, so that it does not count against a file's time limit."""
-    import pymupdf  # noqa: F401
-    import selectolax.lexbor  # noqa: F401
-
-    _tree()
-    _load_sentences()
-
-
 @cache
-def _load_sentences() -> None:
+def load_sentences() -> None:
+    """Import what splits sentences, so that it does not count against a file's time limit."""
     split_sentences("One. Two.")
 
 
 @cache
-def _tree() -> TypeAdapter[Document]:
+def document_adapter() -> TypeAdapter[Document]:
+    """Return what reads and writes documents as JSON."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Document)
@@ -217,10 +159,10 @@ def _tree() -> TypeAdapter[Document]:
 def packed(document: Document) -> str:
     """Write a document as JSON, without the pixels of its images."""
     bare = map_images(document, lambda one: with_image(one, lambda image: replace(image, data=b"")))
-    return _tree().dump_json(bare).decode()
+    return document_adapter().dump_json(bare).decode()
 
 
 def unpacked(tree: str, pixels: Sequence[bytes] = ()) -> Document:
     """Read what ``packed`` wrote; ``pixels`` are the PNGs of its images in reading order, else they have no data."""
-    document, data = _tree().validate_json(tree), iter(pixels)
+    document, data = document_adapter().validate_json(tree), iter(pixels)
     return map_images(document, lambda one: with_image(one, lambda image: replace(image, data=next(data, b""))))

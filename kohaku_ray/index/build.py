@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import kohaku_ray
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64, Keys, key_column, matrix_column
 from kohaku_ray.index.assemble import Layout, collect, lay_out
@@ -39,6 +38,7 @@ from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
 from kohaku_ray.records import digest, plain
 from kohaku_ray.storage import Directory
+from kohaku_ray.version import __version__
 
 REJECT_SCHEMA = pa.schema(
     [pa.field("file", pa.string(), nullable=False), pa.field("reason", pa.string(), nullable=False)]
@@ -99,7 +99,7 @@ ShardEntry = Mapping[str, Any]
 
 def content_of(documents: Mapping[str, str], settings: IndexSettings, views: Iterable[View]) -> str:
     """Digest what a shard is built from: digests of its documents by id, the settings and the views."""
-    made = [fingerprint(settings.as_mapping()), as_plain(views), kohaku_ray.__version__]
+    made = [fingerprint(settings.as_mapping()), as_plain(views), __version__]
     return digest([sorted(documents.items()), *made], 32, "")
 
 
@@ -365,7 +365,7 @@ def _manifest(
         "dim": max(shard["dim"] for shard in shards),
         "counts": dict(counts),
         "versions": {
-            "kohaku_ray": kohaku_ray.__version__,
+            "kohaku_ray": __version__,
             "faiss": faiss.__version__,
             "numpy": np.__version__,
             "pyarrow": pa.__version__,

@@ -265,6 +265,8 @@ class OpenAIBackend:
         """
         self._require_fits(request)
         fields = await completion_body(request, self._model, self._schema_mode) | self._extra_body
+        # Retries of a server's temporary failures alone. The others: a lost replica (engine/serving/handles), a blank
+        # answer (the system's attempts), a lost actor (engine/actors/pool). docs/operations.md has their product.
         failure = TransientModelError("never tried")
         for tries in range(1, self._max_tries + 1):
             try:

@@ -22,7 +22,9 @@ from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply, UnstableError, canonical_json, digest, digest_text
 from kohaku_ray.run.deployments import model_identity
+from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.settings import PositiveInt
+from kohaku_ray.storage import Directory
 
 URL = "/v1/chat/completions"
 
@@ -338,20 +340,15 @@ def writing(output: str) -> Iterator[BatchOutput]:
     Raises:
         DataError: They cannot be written, or another job writes them.
     """
-    import fcntl
-
+    directory, name = os.path.split(os.path.abspath(output))
+    lease = LeaseFile(Directory(directory), "output", "wait for it to end, or name another output", name)
     paths = (output, errors_path(output))
     parts = [f"{path}{PART}" for path in paths]
     with ExitStack() as files:
         with _said(output):
-            os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
-            opened = [files.enter_context(open(part, "ab")) for part in parts]
-            try:
-                fcntl.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"another job writes {output}: wait for it to end, or name another output") from None
-            for file in opened:
-                file.truncate(0)
+            os.makedirs(directory, exist_ok=True)
+            files.enter_context(lease.held())
+            opened = [files.enter_context(open(part, "wb")) for part in parts]
         try:
             yield BatchOutput(*opened)
             with _said(output):

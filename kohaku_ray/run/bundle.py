@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, ValidationError
 
-from kohaku_ray import __version__
 from kohaku_ray.config import Config
 from kohaku_ray.documents.rows import read_rows
 from kohaku_ray.errors import ConfigError
@@ -35,6 +34,7 @@ from kohaku_ray.run.sources import read_source
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, grouped
 from kohaku_ray.settings import Settings
 from kohaku_ray.storage import Directory, checksum, publish_with, read_file
+from kohaku_ray.version import __version__
 
 FORMAT = 1
 """Version of the layout."""

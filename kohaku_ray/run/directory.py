@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kohaku_ray import __version__
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.run.lease import LeaseFile
@@ -36,6 +35,7 @@ from kohaku_ray.storage import (
     publish_with,
     read_file,
 )
+from kohaku_ray.version import __version__
 
 if TYPE_CHECKING:  # pages read runs without a configuration
     from kohaku_ray.config import Config

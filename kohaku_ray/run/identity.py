@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from kohaku_ray import __version__
 from kohaku_ray.config import Config, as_yaml
 from kohaku_ray.config.deployments import Deployment, OpenAIConfig
 from kohaku_ray.config.plain import leaves, shown
@@ -30,6 +29,7 @@ from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_file, join_path, read_file
 from kohaku_ray.systems.base import System
+from kohaku_ray.version import __version__
 
 Once = Callable[[Hashable, Callable[[], str]], str]
 """Computes a digest, or takes it from an earlier call with the same key."""

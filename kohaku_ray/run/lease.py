@@ -1,4 +1,7 @@
-"""The lease of a directory: one live process owns a ledger or a run while it is written."""
+"""The one lock of the house: a lease file, by which one live process owns what it writes, on any filesystem.
+
+A ledger, a run, an index that is built and the output of a batch have one.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,8 @@ STALE_LEASE_S = 20.0
 """Seconds without renewal after which another owner may take the lease."""
 RENEWAL_S = 5.0
 """Seconds between renewals of the lease."""
+HELD_PAUSE_S = 0.5
+"""Seconds between two tries to take a lease that another process holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +98,42 @@ def repeated(call: Callable[[], object], every_s: float, name: str) -> Iterator[
         thread.join()
 
 
-class LeaseFile:
-    """The lease in a directory, on any pyarrow filesystem."""
+class HeldError(DataError):
+    """Another live process holds a lease, or is about to take it."""
 
-    def __init__(self, directory: Directory, what: str, way_out: str) -> None:
-        """Take nothing yet; messages say ``what`` the directory is, and what one who does not get it can do."""
+
+class LeaseFile:
+    """The lease of a directory, or of one of its files, on any pyarrow filesystem."""
+
+    def __init__(self, directory: Directory, what: str, way_out: str, file: str = "") -> None:
+        """Take nothing yet.
+
+        Args:
+            directory: It holds the lease.
+            what: What is leased, for messages.
+            way_out: What one who does not get it can do, for messages.
+            file: The file of the directory that is leased. Default: the directory itself.
+        """
         self._directory, self._what, self._way_out = directory, what, way_out
+        self._leased = directory.full(file) if file else directory.path
+        self._lease, self._claim = (f"{file}.{LEASE}", f"{file}.{CLAIM}") if file else (LEASE, CLAIM)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Own the directory while the block runs.
+    def held(self, wait_s: float = 0.0) -> Iterator[None]:
+        """Own it while the block runs; ``wait_s`` is the longest wait for another owner to end.
 
         Raises:
-            DataError: Another live owner holds it, or is about to take it.
+            HeldError: Another live owner holds it, or is about to take it.
         """
-        owner = uuid.uuid4().hex
-        self.acquire(owner)
+        owner, until = uuid.uuid4().hex, time.monotonic() + wait_s
+        while True:
+            try:
+                self.acquire(owner)
+                break
+            except HeldError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(HELD_PAUSE_S)
 
         def renew() -> None:
             with suppress(KohakuRayError, OSError):  # tried again
@@ -122,29 +147,29 @@ class LeaseFile:
                 self.release(owner)
 
     def check_free(self) -> None:
-        """Raise a ``DataError`` if a live process holds the lease."""
+        """Raise a ``HeldError`` if a live process holds the lease."""
         self._held_by("")
 
     def acquire(self, owner: str) -> bool:
         """Take or renew the lease; returns whether ``owner`` did not hold it before.
 
         Raises:
-            DataError: Another live owner holds it, or is about to take it.
+            HeldError: Another live owner holds it, or is about to take it.
         """
         held = self._held_by(owner)
         if held is not None and time.time() - held.renewed < STALE_LEASE_S / 2:
-            self._write(LEASE, owner)
+            self._write(self._lease, owner)
             return False
         with self._alone(owner):
             held = self._held_by(owner)
-            self._write(LEASE, owner)
+            self._write(self._lease, owner)
         return held is None
 
     def release(self, owner: str) -> None:
         """Release the lease if ``owner`` holds it."""
-        held = self._read(LEASE)
+        held = self._read(self._lease)
         if held is not None and held.owner == owner:
-            self._directory.remove(LEASE)
+            self._directory.remove(self._lease)
 
     @contextmanager
     def _alone(self, owner: str) -> Iterator[None]:
@@ -156,7 +181,7 @@ class LeaseFile:
         """
         until, pause_s = time.monotonic() + CLAIM_WAIT_S, 0.1
         while True:
-            mine = f"{CLAIM}{uuid.uuid4().hex}.json"
+            mine = f"{self._claim}{uuid.uuid4().hex}.json"
             try:
                 self._write(mine, owner)
                 other = self._other_claim(mine)
@@ -174,7 +199,7 @@ class LeaseFile:
     def _other_claim(self, mine: str) -> Lease | None:
         """Find a live claim of another process; those of dead ones are deleted."""
         for name in self._directory.names():
-            if name.startswith(CLAIM) and name.endswith(".json") and name != mine:
+            if name.startswith(self._claim) and name.endswith(".json") and name != mine:
                 claim = self._read(name)
                 if claim is not None and claim.is_alive():
                     return claim
@@ -183,17 +208,17 @@ class LeaseFile:
         return None
 
     def _held_by(self, owner: str) -> Lease | None:
-        """Return the lease if ``owner`` holds it; None if nobody alive does; else raise a ``DataError``."""
-        held = self._read(LEASE)
+        """Return the lease if ``owner`` holds it; None if nobody alive does; else raise a ``HeldError``."""
+        held = self._read(self._lease)
         if held is None or held.owner == owner:
             return held
         if held.is_alive():
             raise self._refusal(held, "belongs to")
         return None
 
-    def _refusal(self, held: Lease, how: str) -> DataError:
-        return DataError(
-            f"{self._what} {self._directory.path} {how} process {held.pid} on {held.host}, seen "
+    def _refusal(self, held: Lease, how: str) -> HeldError:
+        return HeldError(
+            f"{self._what} {self._leased} {how} process {held.pid} on {held.host}, seen "
             f"{time.time() - held.renewed:.0f} s ago: {self._way_out}"
         )
 

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from kohaku_ray import __version__
 from kohaku_ray.config import Config
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.references import K, gold_refs, stage_recall
@@ -44,6 +43,7 @@ from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.paper import model_name, with_paper
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import ensembles, files_of, outlook, pool_of
+from kohaku_ray.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

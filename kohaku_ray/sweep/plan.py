@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kohaku_ray import __version__
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
@@ -25,6 +24,7 @@ from kohaku_ray.run.sources import find_sources, format_name, resolve
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, join_path
 from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
+from kohaku_ray.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def test_while_the_first_line_waits_few_others_are_read(tmp_path):
 
 
 def test_long_lines_are_few_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("kohaku_ray.engine.jobs.batch.MOST_AHEAD_MIB", 1)
+    monkeypatch.setattr("kohaku_ray.answering.batch.MOST_AHEAD_MIB", 1)
     ledger = FakeLedger()
     run(tmp_path, [f"{n}" + "x" * 2**19 for n in range(8)], ledger)
     assert len(ledger.asked) == 8

@@ -364,7 +364,7 @@ def test_gold_materials_stay_out_and_the_score_is_the_same(make, home, tmp_path)
 
 
 def test_own_templates_and_a_planner_per_member_are_replayed(make, home, tmp_path):
-    templates = Path(job.__file__).parents[2] / "systems" / "kohaku" / "templates"
+    templates = Path(job.__file__).parents[1] / "systems" / "kohaku" / "templates"
     shutil.copytree(templates, tmp_path / "mine")
     run = make(f"prompts={tmp_path}/mine", "ensemble.scope=question", "ensemble.members=3", "ensemble.early_stop=value")
     make_bundle(Source({"a": run, "b": f"{home}/run"}), f"{tmp_path}/two.zip")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from dataclasses import asdict, replace
 
@@ -103,3 +104,35 @@ def test_of_two_jobs_with_one_run_directory_one_is_refused(tmp_path):
         with pytest.raises(DataError, match=said), second.owned():
             pass
     second.check_writable()
+
+
+def test_a_job_can_wait_for_the_owner_to_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "HELD_PAUSE_S", 0.01)
+    order = []
+
+    def build_later():
+        with lease_of(tmp_path).held(wait_s=60):
+            order.append("second")
+
+    second = threading.Thread(target=build_later)
+    with lease_of(tmp_path).held():
+        second.start()
+        time.sleep(0.1)
+        order.append("first")
+    second.join(timeout=60)
+    assert order == ["first", "second"]
+    with lease_of(tmp_path).held():
+        began = time.monotonic()
+        with pytest.raises(DataError, match="belongs to process"), lease_of(tmp_path).held(wait_s=0.05):
+            pass
+        assert time.monotonic() - began >= 0.05
+
+
+def test_files_of_one_directory_are_leased_apart_from_it_and_from_each_other(tmp_path):
+    directory = Directory(str(tmp_path))
+    first, second = (LeaseFile(directory, "output", "wait", file) for file in ("a.jsonl", "b.jsonl"))
+    with lease_of(tmp_path).held(), first.held(), second.held():
+        with pytest.raises(DataError, match=rf"output {tmp_path}/a.jsonl belongs to process"):
+            LeaseFile(directory, "output", "wait", "a.jsonl").check_free()
+        LeaseFile(directory, "output", "wait", "c.jsonl").check_free()
+    assert not list(tmp_path.iterdir())

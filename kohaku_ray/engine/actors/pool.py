@@ -56,6 +56,9 @@ class ActorPool:
 
     def __init__(self, config: Config, n_workers: int, depths: Depths | None = None) -> None:
         """Start the actors: ``n_workers`` processes for members; ``depths`` is of all runs (see ``LocalIndex``)."""
+        # Retries of a lost actor's tasks alone; replies that the ledger has are not asked for again. The others: a
+        # server's failures (models/openai.chat), a lost replica (serving/handles), a blank answer (the system's
+        # attempts). docs/operations.md has their product.
         always: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
         n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
         n = n_retrievers(config, n_shards, ray.cluster_resources())

@@ -37,8 +37,8 @@ from kohaku_ray.engine.jobs.bench_answers import (
     versions,
     with_index,
 )
-from kohaku_ray.engine.serving.handles import ask_together
-from kohaku_ray.engine.serving.vllm import IGNORE_EOS, engine_kwargs, environment
+from kohaku_ray.engine.serving.handles import IGNORE_EOS, ask_together
+from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.index.identity import prompt_counter, token_counter

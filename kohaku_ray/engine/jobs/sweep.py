@@ -6,7 +6,7 @@ once. A finished run is never repeated, and a failed run stops no other.
 
 from __future__ import annotations
 
-import fcntl
+import math
 import os
 import threading
 import time
@@ -38,11 +38,12 @@ from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
+from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.sources import check_kept, check_places, questions_of
 from kohaku_ray.run.spending import Spending
 from kohaku_ray.run.summary import AnswerSummary, pluralize
-from kohaku_ray.storage import is_uri
+from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
 from kohaku_ray.sweep.plan import SweepPlan, is_there
@@ -162,7 +163,8 @@ def _build_indexes(plan: SweepPlan, waiting: Mapping[str, Config], summary: Swee
         config = plan.indexes[path]
         print_progress(f"sweep   index {summary.n_indexes + 1}/{len(missing)}")
         try:
-            with _alone(path):
+            # A later build would remove the files of an earlier one, which runs read by then.
+            with LeaseFile(Directory(path), "index", "wait for the job that builds it").held(wait_s=math.inf):
                 if is_there(path):  # another sweep has built it meanwhile
                     continue
                 _reuse(config, [other for other in plan.indexes.values() if is_there(other.index.path)])
@@ -172,21 +174,6 @@ def _build_indexes(plan: SweepPlan, waiting: Mapping[str, Config], summary: Swee
             if not is_there(path):  # another sweep, on another machine, may have built it meanwhile
                 reason = f"its index cannot be built: {message_of(error)}"
                 summary.failed |= {run: reason for run, one in waiting.items() if one.index.path == path}
-
-
-@contextmanager
-def _alone(path: str) -> Iterator[None]:
-    """Keep this machine's other sweeps from building the same index at once.
-
-    The later build would remove the files of the earlier one, which runs read by then.
-    """
-    if is_uri(path):
-        yield
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(f"{path}.lock", "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _reuse(config: Config, others: Sequence[Config]) -> None:

@@ -25,6 +25,8 @@ TELL_EVERY_S = 0.5
 REPLICA_TRIES = 5
 """Tries of a call whose replica died."""
 
+IGNORE_EOS = "KOHAKU_RAY_IGNORE_EOS"
+"""Set in the environment of a benchmark's vLLM replicas: a reply without a schema has ``max_tokens``."""
 
 Outcome = tuple[Reply | Refused, float]
 """A reply, or the error in its place, and the seconds until it was there."""
@@ -51,6 +53,8 @@ class Handles:
         from ray import serve
         from ray.serve.exceptions import RayServeException
 
+        # Retries of a lost replica alone. The others: a server's failures (models/openai.chat), a blank answer (the
+        # system's attempts), a lost actor (max_task_retries, actors/pool). docs/operations.md has their product.
         last: BaseException | None = None
         for attempt in range(REPLICA_TRIES):
             try:

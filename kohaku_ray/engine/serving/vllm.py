@@ -10,8 +10,6 @@ from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.adapters import least_max_loras, room_for_ranks
 
-IGNORE_EOS = "KOHAKU_RAY_IGNORE_EOS"
-"""Set in the environment of a benchmark's replicas: a reply without a schema has ``max_tokens``."""
 QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
     "dtype": "float32",

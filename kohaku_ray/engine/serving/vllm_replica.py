@@ -15,8 +15,7 @@ from ray.serve.llm.openai_api_models import ChatCompletionRequest
 from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.engine.errors import ReplicaLostError
 from kohaku_ray.engine.serving.cards import alone_on, gpus_held, read_joules, wait_for_room
-from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
-from kohaku_ray.engine.serving.vllm import IGNORE_EOS
+from kohaku_ray.engine.serving.handles import IGNORE_EOS, Together, listen_on_loopback
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.meter import Meter, watch_power
 from kohaku_ray.models.openai import completion_body, read_completion, refuses_length

@@ -52,6 +52,8 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     """
     tries: list[Try] = []
     plans: list[TraceRow] = []
+    # Retries of a blank answer alone. The others: a server's failures (models/openai.chat), a lost replica
+    # (engine/serving/handles), a lost actor (engine/actors/pool). docs/operations.md has their product.
     for attempt in range(settings.max_retries + 1):
         if attempt and settings.replan:
             evidence = await plan_and_search(evidence.question, tools, settings, attempt)

@@ -1,0 +1,71 @@
+"""The child process that parses files for ``bounded.parse_in_child``: what ends it ends no other process."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+from kohaku_ray.documents.bounded import MEMORY_GIB, document_adapter, load_sentences, packed
+from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.errors import DataError
+
+
+def serve(handle: int) -> None:
+    """Parse the files that arrive on a connection until it closes (the child's main loop).
+
+    When a parser ends its process, another is forked with all imports done, since imports take seconds.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    connection = Connection(handle)
+    _load()
+    gc.freeze()  # the collector looks at a file's objects only
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            worker = os.fork()
+            if not worker:
+                _serve_forked(connection)
+            code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+            if not code:
+                return
+            connection.send(code)
+
+
+def _serve_forked(connection: Connection) -> NoReturn:
+    code = 1
+    try:
+        while True:
+            name, data, timeout_s, images = connection.recv()
+            n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = n_pages * resource.getpagesize() + int(MEMORY_GIB * 2**30)
+            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+            signal.setitimer(signal.ITIMER_REAL, timeout_s)
+            reply: str | tuple[str, list[bytes]]
+            try:
+                document = parse_file(name, data, images=images)
+                reply = packed(document), [image.data for _, _, image in images_of(document)]
+            except DataError as error:
+                reply = str(error)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.send(reply)
+    except (EOFError, OSError):
+        code = 0
+    finally:
+        os._exit(code)  # the usual exit waits for threads that a fork does not copy
+
+
+def _load() -> None:
+    """Import what parsers import on first use, so that it does not count against a file's time limit."""
+    import pymupdf  # noqa: F401
+    import selectolax.lexbor  # noqa: F401
+
+    document_adapter()
+    load_sentences()
