@@ -37,12 +37,12 @@ from flow_simulation import Costs, Flow
 from replay_run import PROCESSES
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.actors.pool import ActorPool, member_processes
 from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.jobs import answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.demand import CALLS_PER_S
 from kohaku_ray.run.sources import resolve
 from kohaku_ray.settings import resolve_paths

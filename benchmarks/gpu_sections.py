@@ -230,11 +230,11 @@ def cross_encoder(sheet: Sheet, device: str, small: bool) -> None:
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
     from kohaku_ray.config import load_config
-    from kohaku_ray.config.deployments import CrossEncoderConfig
     from kohaku_ray.engine.cluster import connected
     from kohaku_ray.engine.serving.applications import serving
     from kohaku_ray.engine.serving.handles import rank_pairs
     from kohaku_ray.index.identity import locate_model
+    from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 
     with tempfile.TemporaryDirectory() as path:
         pieces = AutoTokenizer.from_pretrained(locate_model(MINILM))

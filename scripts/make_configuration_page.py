@@ -16,13 +16,19 @@ from typing import Any
 
 import yaml
 
-from kohaku_ray.config import deployments, schema, sections
+from kohaku_ray.config import schema, sections
 from kohaku_ray.documents.settings import DocumentsConfig
 from kohaku_ray.ensemble import settings as ensemble
 from kohaku_ray.index import settings as index
+from kohaku_ray.models.backend import PriceConfig
+from kohaku_ray.models.cross_encoder import CrossEncoderConfig
+from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.models.transformers import TransformersConfig
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.settings import Settings
 from kohaku_ray.sweep import load as sweep_schema
 from kohaku_ray.systems.base import RoleConfig
+from kohaku_ray.systems.offline import ExtractiveConfig
 from kohaku_ray.systems.questions import QuestionsConfig
 from kohaku_ray.systems.registry import find_system, system_names
 
@@ -41,11 +47,11 @@ Generated from the schema by `python scripts/make_configuration_page.py`; a test
 - `kohaku-ray validate CONFIG --settings` prints every setting of a configuration, defaults included.
 """
 KINDS = {
-    "extractive": deployments.ExtractiveConfig,
-    "openai": deployments.OpenAIConfig,
-    "vllm": deployments.VllmConfig,
-    "transformers": deployments.TransformersConfig,
-    "cross_encoder": deployments.CrossEncoderConfig,
+    "extractive": ExtractiveConfig,
+    "openai": OpenAIConfig,
+    "vllm": VllmConfig,
+    "transformers": TransformersConfig,
+    "cross_encoder": CrossEncoderConfig,
 }
 TEXTS = {
     "address": "auto",
@@ -138,7 +144,7 @@ def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
     yield "ensemble.vote", "ensemble.vote.", ensemble.VoteRule
     for kind, section in KINDS.items():
         yield f"deployments.NAME, kind {kind}", "deployments.big.", section
-    yield "deployments.NAME.price", "deployments.big.price.", deployments.PriceConfig
+    yield "deployments.NAME.price", "deployments.big.price.", PriceConfig
     yield "budget", "budget.", sections.BudgetConfig
     yield "ledger", "ledger.", sections.LedgerConfig
     yield "cluster", "cluster.", sections.ClusterConfig

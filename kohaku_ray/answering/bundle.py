@@ -33,7 +33,6 @@ from kohaku_ray.answering.replay import (
     open_recorded,
 )
 from kohaku_ray.config import Config, build_config
-from kohaku_ray.config.deployments import adapted
 from kohaku_ray.config.load import expand, merge, parse_file
 from kohaku_ray.config.plain import leaves, unset_variables, value_at
 from kohaku_ray.ensemble.settings import EnsembleConfig
@@ -41,6 +40,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
+from kohaku_ray.models.vllm import join_adapter
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown
 from kohaku_ray.records import digest
 from kohaku_ray.run.bundle import (
@@ -425,7 +425,9 @@ def _closed(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -
         for name, (tokenizer, revision) in counted.items()
     }
     there = values.get("deployments") or {}
-    with_adapters = [adapted(name, one) for name, own in there.items() for one in (own or {}).get("adapters") or {}]
+    with_adapters = [
+        join_adapter(name, one) for name, own in there.items() for one in (own or {}).get("adapters") or {}
+    ]
     given = {name: {"kind": "extractive"} for name in (*there, *with_adapters)}
     own: dict[str, Any] = {
         "run": f"{home}/again/{digest(run.questions)}",

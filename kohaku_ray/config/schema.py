@@ -8,13 +8,7 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
-from kohaku_ray.config.deployments import (
-    ChatDeployment,
-    Deployment,
-    VllmConfig,
-    adapted,
-    stand_in,
-)
+from kohaku_ray.config.deployments import ChatDeployment, Deployment
 from kohaku_ray.config.paths import move_to_shared, with_index_path
 from kohaku_ray.config.plain import Environment, shown
 from kohaku_ray.config.sections import (
@@ -28,8 +22,10 @@ from kohaku_ray.ensemble.settings import EnsembleConfig
 from kohaku_ray.errors import did_you_mean
 from kohaku_ray.index.settings import IndexConfig
 from kohaku_ray.models.captions import EXAMPLES, TEMPLATE
+from kohaku_ray.models.vllm import VllmConfig, join_adapter
 from kohaku_ray.settings import FilePath, PositiveInt, Settings
 from kohaku_ray.systems.base import Role, RoleConfig, System, Uses
+from kohaku_ray.systems.offline import with_default_system
 from kohaku_ray.systems.questions import QuestionsConfig
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
 
@@ -104,7 +100,7 @@ class Config(Settings):
             ranks = system.uses(settings).cross_encoder
             declared = {key: entry for key, entry in system.deployments.items() if key == ranks}
             entries = {"extractive": {}, **declared, **deployments}
-            values["deployments"] = {key: stand_in(key, entry, name) for key, entry in entries.items()}
+            values["deployments"] = {key: with_default_system(key, entry, name) for key, entry in entries.items()}
         return values
 
     @model_validator(mode="after")
@@ -195,12 +191,12 @@ class Config(Settings):
         for key, deployment in self.deployments.items():
             if isinstance(deployment, VllmConfig):
                 for adapter in deployment.adapters:
-                    found.setdefault(adapted(key, adapter), deployment.with_adapter(adapter))
+                    found.setdefault(join_adapter(key, adapter), deployment.with_adapter(adapter))
         return found
 
     def deployment_of(self, model: str) -> str:
         """Return the key of the deployment that answers for a name of ``models``."""
-        return model if model in self.deployments else model.rpartition(adapted("", ""))[0]
+        return model if model in self.deployments else model.rpartition(join_adapter("", ""))[0]
 
     @property
     def index_roles(self) -> tuple[str, ...]:

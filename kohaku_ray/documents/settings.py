@@ -6,7 +6,6 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from kohaku_ray.documents.formats import find_format
 from kohaku_ray.documents.model import SentenceSplit
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.settings import FilePath, Settings
@@ -37,6 +36,8 @@ class DocumentsConfig(Settings):
     @field_validator("format")
     @classmethod
     def _there_is_such_a_format(cls, name: str | None) -> str | None:
+        from kohaku_ray.documents.formats import find_format  # the parsers of all formats are slow to import
+
         try:
             _ = name is None or find_format(name)
         except ConfigError as error:

@@ -1,23 +1,398 @@
-"""One row of a batch: its own random numbers, grammar, length and end, whatever the other rows are."""
+"""Decoding for kind ``transformers``: requests that wait together are generated together, each as if it were alone.
+
+From the top down: `LocalBackend` takes requests, `Batch` runs the model on the rows that are decoded now and computes a
+common prefix once, `DecodingRow` is one request with its own random numbers, grammar, length and end.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
+import logging
 import random
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from jinja2.exceptions import TemplateError
+from torch.nn.functional import pad
+from transformers.cache_utils import Cache, DynamicLayer
 
-from kohaku_ray.errors import ModelError
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import Reply
+from kohaku_ray.values.read import clean_text
+
+if TYPE_CHECKING:
+    from kohaku_ray.models.transformers import TransformersConfig
+
+_LOG = logging.getLogger(__name__)
+
+BATCH_WAIT_S = 0.01
+"""Seconds to wait for further requests to share a batch."""
+
+
+class LocalBackend:
+    """A causal language model with its tokenizer.
+
+    Guaranteed: a row has its own random numbers, grammar, end and padding mask, so nothing but rounding passes from one
+    row of a batch to another. Equal prompts are read once, and of a prompt that begins as one of the last the rest.
+    Not guaranteed: a batch of another shape, or a prompt read in two parts, runs other kernels, whose sums differ in
+    the last places. Where two tokens are that close, which is rare in float32 and less so in 16 bits, the text differs
+    from there on. The ledger records the reply that was given.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, settings: TransformersConfig, window_tokens: int) -> None:
+        """Take over a causal language model of transformers, on its device, with its fast tokenizer."""
+        name, reasoning_end = settings.model, settings.reasoning_end
+        self._model, self._tokenizer, self._name = model.eval(), tokenizer, name
+        self._window_tokens = window_tokens
+        self._template_kwargs = settings.chat_template_kwargs
+        self._reasoning_end = tuple(_encode(tokenizer, reasoning_end)) if reasoning_end else ()
+        self._reasoning_tokens = settings.reasoning_tokens
+        self._end_ids = _end_ids(model, tokenizer)
+        self._grammar_tokenizer = grammar_tokenizer(tokenizer, sorted(self._end_ids))
+        if tokenizer.chat_template is None:
+            _LOG.warning("%s has no chat template: messages are joined by line breaks", name)
+        self._batch = Batch(model, window_tokens)
+        self._most = self._room = settings.batch_size
+        self._waiting: list[DecodingRow] = []
+        self._futures: dict[DecodingRow, asyncio.Future[Reply]] = {}
+        self._runner: asyncio.Task[None] | None = None
+        # One thread: torch's threads belong to the thread that calls them.
+        threads = torch.get_num_threads()
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+
+    async def chat(self, request: ChatRequest) -> Reply:
+        """Answer one request, in a batch with others that wait.
+
+        Raises:
+            ContextOverflowError: The prompt and the longest reply do not fit the window.
+            ModelError: The schema does not compile, or the model broke on this request.
+        """
+        row = self._row(request)
+        future = self._futures[row] = asyncio.get_running_loop().create_future()
+        self._waiting.append(row)
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run())
+        reply: Reply = await future
+        return reply
+
+    async def close(self) -> None:
+        """Wait until the requests in flight are answered."""
+        if self._runner is not None:
+            await self._runner
+
+    def _row(self, request: ChatRequest) -> DecodingRow:
+        prompt = self._prompt(request.messages)
+        if len(prompt) + request.max_tokens > self._window_tokens:
+            raise ContextOverflowError(
+                f"{self._name}: the prompt has {len(prompt)} tokens and the reply may have {request.max_tokens}, but "
+                f"window_tokens is {self._window_tokens}: lower the context budget or max_tokens"
+            )
+        return DecodingRow(
+            prompt,
+            request,
+            self._end_ids,
+            None if request.schema is None else matcher(self._grammar_tokenizer, request.schema),
+            self._reasoning_end,
+            self._reasoning_tokens,
+        )
+
+    def _prompt(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """Render the chat template; a template that refuses a system message gets it before the user's."""
+        if self._tokenizer.chat_template is None:
+            return list(self._tokenizer("\n".join(content for _, content in messages))["input_ids"])
+        try:
+            text = self._rendered(messages)
+        except TemplateError:
+            told = "\n\n".join(content for role, content in messages if role == "system")
+            rest = [message for message in messages if message[0] != "system"]
+            if not told or not rest:
+                raise
+            text = self._rendered([(rest[0][0], f"{told}\n\n{rest[0][1]}"), *rest[1:]])
+        return _encode(self._tokenizer, text)
+
+    def _rendered(self, messages: Sequence[tuple[str, str]]) -> str:
+        turns = [{"role": role, "content": content} for role, content in messages]
+        text: str = self._tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, **self._template_kwargs
+        )
+        return text
+
+    async def _run(self) -> None:
+        """Advance all rows token by token; as rows end, others that wait take their places."""
+        await asyncio.sleep(BATCH_WAIT_S)
+        active: list[DecodingRow] = []
+        while active or self._waiting:
+            n_free = max(0, self._room - len(active))
+            if n_free:  # equal prompts together, in order of arrival, and prompts that are kept first
+                order = {tuple(one.ids.tolist()): at for at, one in enumerate(self._batch.kept)}
+                self._waiting.sort(key=lambda row: order.setdefault(tuple(row.prompt), len(order)))
+            new, self._waiting = self._waiting[:n_free], self._waiting[n_free:]
+            active += new
+            try:
+                ended = await asyncio.get_running_loop().run_in_executor(self._thread, self._batch.advance, new)
+            except Exception as error:
+                self._retreat(active, error)
+                active = []
+                continue
+            for row in ended:
+                self._end(row, row.error or self._reply(row))
+            active = list(self._batch.rows)
+
+    def _retreat(self, rows: list[DecodingRow], error: Exception) -> None:
+        """Begin again with half of the rows while others wait: a broken request fails alone, a large one fits alone."""
+        n_kept = len(self._batch.kept)
+        self._batch.clear()
+        is_full = isinstance(error, torch.OutOfMemoryError)
+        if len(rows) == 1 and not (is_full and n_kept > 1):
+            if is_full:
+                error = ModelError(
+                    f"{self._name}: a prompt of {len(rows[0].prompt)} tokens does not fit the GPU's memory even alone: "
+                    "lower window_tokens, or load the model in 4 bits"
+                )
+            elif not isinstance(error, ModelError):
+                error = ModelError(f"{self._name}: {type(error).__name__}: {error}")
+            self._end(rows[0], error)
+            return
+        for row in rows:
+            row.reset()
+        self._waiting = rows + self._waiting
+        self._room = max(1, len(rows) // 2)
+
+    def _end(self, row: DecodingRow, result: Reply | Exception) -> None:
+        self._room = min(self._room + 1, self._most)
+        future = self._futures.pop(row)
+        if future.done():  # nobody waits any more
+            return
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    def _reply(self, row: DecodingRow) -> Reply:
+        begin = row.reply_at if row.reply_at is not None else len(row.generated)
+        return Reply(
+            text=clean_text(self._tokenizer.decode(row.generated[begin:], skip_special_tokens=True)),
+            prompt_tokens=len(row.prompt),
+            cached_tokens=row.n_cached,
+            completion_tokens=len(row.generated),
+            finish_reason=row.finish_reason or "length",
+        )
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end a reply: the model's own list, such as an end of turn, and the tokenizer's."""
+    own = model.generation_config.eos_token_id if model.generation_config is not None else None
+    listed = own if isinstance(own, list) else [own]
+    return frozenset(int(one) for one in (*listed, tokenizer.eos_token_id) if one is not None)
+
+
+ROOM_TOKENS = 128
+"""Tokens by which the buffers of keys and values grow."""
+
+ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+"""Types of layers whose whole state is keys and values, token by token: others, as Mamba's, cannot be shared."""
+
+KeyValues = list[tuple[torch.Tensor, ...]]
+"""Keys and values by layer, each of shape ``(n_rows, n_heads, n_tokens, n_dimensions)``."""
+
+
+class Growing(DynamicLayer):  # type: ignore[misc]  # the library has no types
+    """Keys and values in buffers with room at the end: a step writes one token, where the library copies them all."""
+
+    def __init__(self, keys: torch.Tensor | None = None, values: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self._buffers: list[Any] = [keys, values]  # as long as what they hold: others' are never written to
+        if keys is not None:
+            self.lazy_initialization(keys, values)
+            self.keys, self.values = keys, values
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Append the keys and values of new tokens; returns all."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        n = self.get_seq_length()
+        self._buffers = [
+            _appended(buffer, n, new) for buffer, new in zip(self._buffers, (key_states, value_states), strict=True)
+        ]
+        self.keys, self.values = (buffer[..., : n + key_states.shape[-2], :] for buffer in self._buffers)
+        return self.keys, self.values
+
+
+def _appended(buffer: torch.Tensor | None, n: int, new: torch.Tensor) -> torch.Tensor:
+    total = n + new.shape[-2]
+    if buffer is None or total > buffer.shape[-2]:
+        larger = new.new_empty(*new.shape[:2], total + (ROOM_TOKENS if n else 0), new.shape[-1])
+        if buffer is not None:
+            larger[..., :n, :] = buffer[..., :n, :]
+        buffer = larger
+    buffer[..., n:total, :] = new
+    return buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A prompt that the model has read.
+
+    Attributes:
+        ids: Its tokens.
+        state: Its keys and values.
+        logits: Of the token after it, shape ``(1, n_vocabulary)``.
+    """
+
+    ids: I64
+    state: KeyValues
+    logits: torch.Tensor
+
+
+class Batch:
+    """The rows that a model decodes now, and the prompts that it read last.
+
+    Attributes:
+        rows: Rows that have not ended.
+        kept: The prompts, the last one read or met again at the end.
+    """
+
+    def __init__(self, model: Any, kept_tokens: int) -> None:
+        """Start without rows.
+
+        Args:
+            model: A causal language model of transformers.
+            kept_tokens: Most tokens of the prompts that are kept for later rows; at least the last prompt is.
+
+        Raises:
+            ConfigError: The model has other state than keys and values.
+        """
+        self._model, self._kept_tokens = model, kept_tokens
+        self._takes = inspect.signature(model.forward).parameters.keys()
+        types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+        if not ATTENTION.issuperset(types) or getattr(model, "_is_stateful", False):
+            raise ConfigError(f"{type(model).__name__} is no model of attention alone: serve it by vLLM or llama.cpp")
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget rows and prompts, and free their memory."""
+        self.rows: list[DecodingRow] = []
+        self.kept: list[Computed] = []
+        self._cache: Any = None
+        self._logits: Any = None
+        self._padding: list[int] = []  # tokens before each row's prompt
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def advance(self, new: Sequence[DecodingRow]) -> list[DecodingRow]:
+        """Take new rows in and choose one token of every row; returns the rows that ended, which leave."""
+        with torch.inference_mode():
+            if self.rows:
+                self._step()
+            if new:
+                self._join(new, [self._computed(row) for row in new])
+            choose(self.rows, self._logits)
+            ended = [row for row in self.rows if row.has_ended]
+            if ended:
+                self._keep([place for place, row in enumerate(self.rows) if not row.has_ended])
+        return ended
+
+    def _step(self) -> None:
+        n_tokens = self._cache.get_seq_length()
+        padding = torch.tensor(self._padding)[:, None]
+        # Without padding no mask, which would cost the faster kernels.
+        mask = (torch.arange(n_tokens + 1) >= padding).long() if any(self._padding) else None
+        last = torch.tensor([[row.last] for row in self.rows])
+        self._logits = self._forward(last, self._cache, attention_mask=mask, position_ids=n_tokens - padding)
+
+    def _computed(self, row: DecodingRow) -> Computed:
+        """Return a row's prompt as the model reads it: one of those kept, or the rest of what begins as one of them."""
+        ids = np.array(row.prompt, np.int64)
+        equal = [_n_equal(one.ids, ids) for one in self.kept]
+        n_known, place = max(zip(equal, range(len(equal)), strict=True), default=(0, 0))
+        if n_known and n_known == len(ids) == len(self.kept[place].ids):
+            self.kept.append(self.kept.pop(place))
+            row.n_cached = n_known
+            return self.kept[-1]
+        n_known = row.n_cached = min(n_known, len(ids) - 1)  # the last token's logits are needed
+        known = [tuple(each[..., :n_known, :] for each in both) for both in self.kept[place].state] if n_known else []
+        cache = self._new_cache(known)
+        logits = self._forward(torch.from_numpy(ids[n_known:])[None], cache)
+        computed = Computed(ids, [(layer.keys, layer.values) for layer in cache.layers], logits)
+        self.kept.append(computed)
+        while len(self.kept) > 1 and sum(len(one.ids) for one in self.kept) > self._kept_tokens:
+            del self.kept[0]
+        return computed
+
+    def _new_cache(self, state: KeyValues) -> Any:
+        return Cache(layers=[Growing(*one) for one in state]) if state else Cache(layer_class_to_replicate=Growing)
+
+    def _forward(self, ids: torch.Tensor, cache: Any, **inputs: Any) -> torch.Tensor:
+        """Return the logits after the last token, shape ``(n_rows, n_vocabulary)``; the cache grows by the tokens."""
+        inputs = {**inputs, "logits_to_keep": 1}
+        device = self._model.device
+        known = {
+            name: value.to(device) if isinstance(value, torch.Tensor) else value
+            for name, value in inputs.items()
+            if name in self._takes
+        }
+        logits = self._model(input_ids=ids.to(device), past_key_values=cache, use_cache=True, **known).logits
+        last: torch.Tensor = logits[:, -1]
+        return last
+
+    def _join(self, new: Sequence[DecodingRow], computed: Sequence[Computed]) -> None:
+        """Put new rows below the others, padded on the left to one length."""
+        logits = [one.logits for one in computed]
+        states: list[KeyValues] = [one.state for one in computed]
+        lengths = [len(one.ids) for one in computed]
+        if self.rows:
+            states.insert(0, [(layer.keys, layer.values) for layer in self._cache.layers])
+            lengths.insert(0, self._cache.get_seq_length())
+            logits.insert(0, self._logits)
+        longest = max(lengths)
+        lacking = [longest - n for n in lengths]
+
+        def below(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+            return torch.cat([pad(one, (0, 0, n, 0)) if n else one for one, n in zip(tensors, lacking, strict=True)])
+
+        n_before = len(states) - len(new)
+        self._padding = [n + lacking[0] for n in self._padding] + lacking[n_before:]
+        self.rows = [*self.rows, *new]
+        by_layer = zip(*states, strict=True)
+        self._cache = self._new_cache([(below([k for k, _ in one]), below([v for _, v in one])) for one in by_layer])
+        self._logits = torch.cat(logits)
+
+    def _keep(self, places: Sequence[int]) -> None:
+        """Keep the rows at these places, without the padding that all of them have."""
+        self.rows = [self.rows[place] for place in places]
+        least = min((self._padding[place] for place in places), default=0)
+        self._padding = [self._padding[place] - least for place in places]
+        if not places:
+            self._cache = self._logits = None
+            return
+        at = torch.tensor(places)
+        kept = [(layer.keys, layer.values) for layer in self._cache.layers]
+        self._cache = self._new_cache([tuple(one[at.to(one.device), :, least:] for one in both) for both in kept])
+        self._logits = self._logits[at.to(self._logits.device)]
+
+
+def _n_equal(one: I64, other: I64) -> int:
+    """Count the tokens that two prompts have in common from their start."""
+    n = min(len(one), len(other))
+    differ = np.flatnonzero(one[:n] != other[:n])
+    return int(differ[0]) if len(differ) else n
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class DecodingRow:
     """One request while its reply is generated.
 
     Attributes:
@@ -115,7 +490,7 @@ class Row:
             self.finish_reason = "length"
 
 
-def choose(rows: Sequence[Row], logits: torch.Tensor) -> None:
+def choose(rows: Sequence[DecodingRow], logits: torch.Tensor) -> None:
     """Choose the next token of every row and record it; a row that cannot go on has its error.
 
     Args:

@@ -1,10 +1,11 @@
-"""Client of servers with OpenAI's chat completions API, with tries, pauses and limits."""
+"""Servers with OpenAI's chat completions API: the settings of a deployment, and its client with tries and limits."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import os
 import random
 import re
 import time
@@ -12,23 +13,100 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
-import httpx
+from pydantic import Field
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
+from kohaku_ray.models.backend import ModelConfig
 from kohaku_ray.models.dialect import Dialect
 from kohaku_ray.models.json_text import find, loads
 from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest, data_uris
 from kohaku_ray.records import Reply
-from kohaku_ray.settings import SECRET_CHARS, find_address_secrets, find_secrets
+from kohaku_ray.settings import SECRET_CHARS, ModelPath, PositiveInt, find_address_secrets, find_secrets
 from kohaku_ray.values.read import clean_text
+
+if TYPE_CHECKING:
+    import httpx
 
 MOST_TOKENS = 2**40
 """Largest token count accepted; a larger one is an error of the server."""
 
 SchemaMode = Literal["json_schema", "json_object", "none"]
+
+
+class OpenAIConfig(ModelConfig):
+    """Any OpenAI-compatible server."""
+
+    kind: Literal["openai"] = "openai"
+    base_url: str
+    """URL up to and including the version, such as http://127.0.0.1:8000/v1; a query (?api-version=…) stays at the end
+    of every request's address."""
+    model: str
+    """Model name the server knows."""
+    identity: str | None = None
+    """Appended to the model's name in the ledger's keys, for servers that give different weights the same name."""
+    api_key_env: str | None = "OPENAI_API_KEY"
+    """Environment variable that holds the API key; None: no key is sent."""
+    max_ongoing: PositiveInt = 64
+    """Requests in flight per replica."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Headers sent with every request, such as {api-key: "${AZURE_KEY}"} (with `api_key_env: null`)."""
+    requests_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Rate limit over all replicas; None: no limit."""
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """Limit over all replicas of prompt tokens, about four characters each, plus max_tokens; None: no limit."""
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Longest wait for one reply."""
+    max_reply_mib: Annotated[float, Field(gt=0)] = MAX_REPLY_MIB
+    """Largest body of a response, decompressed, in MiB."""
+    max_tries: PositiveInt = 6
+    """Tries per request before its row carries the error."""
+    backoff_s: Annotated[float, Field(gt=0)] = 0.5
+    """First pause between tries; it doubles, with jitter, up to a minute; Retry-After sets a longer one."""
+    window_tokens: PositiveInt = 131072
+    """Longest prompt plus answer, in tokens."""
+    schema_mode: SchemaMode = "json_schema"
+    """How the schema of the reply is sent."""
+    tokenizer: ModelPath | None = None
+    """Tokenizer name or path for counting prompts; None: the index's own counts."""
+    revision: str | None = None
+    """Revision of the tokenizer on the hub; None: the default branch."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Fields merged into every request."""
+
+    @property
+    def window(self) -> int:
+        """Longest prompt plus reply, in tokens."""
+        return self.window_tokens
+
+    @property
+    def model_identity(self) -> str:
+        """The model's name and what else changes its replies: not the server, it may move."""
+        try:
+            extra = json.dumps(self.extra_body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
+        for secret in find_secrets(self.extra_body):
+            extra = extra.replace(json.dumps(secret), '"[key]"')
+        name = f"openai:{self.model} schema_mode={self.schema_mode} extra_body={extra}"
+        return f"{name} identity={self.identity}" if self.identity else name
+
+    def check(self, here: bool) -> None:
+        """Check the address, the headers and the key; see ``BackendConfig.check``."""
+        self.make_backend(with_key=self.application is None)
+
+    def make_backend(self, limiter: Limiter | None = None, *, with_key: bool = True) -> OpenAIBackend:
+        """Build the client; see ``BackendConfig.make_backend``."""
+        key = os.environ.get(self.api_key_env) if with_key and self.api_key_env is not None else None
+        if with_key and self.api_key_env is not None and not key:
+            raise ConfigError(
+                f"api_key_env is {self.api_key_env} and the environment has no such variable: export it, or set "
+                "api_key_env to null for a server without keys"
+            )
+        return OpenAIBackend(self, key, limiter)
+
 
 _OVERFLOW_STATUS = frozenset({400, 413, 422})
 _OVERFLOW_WORDS = (
@@ -188,60 +266,26 @@ class _Response(NamedTuple):
 class OpenAIBackend:
     """Sends each request as one POST, and retries temporary failures."""
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        api_key: str | None = None,
-        *,
-        timeout_s: float = 120.0,
-        max_tries: int = 6,
-        backoff_s: float = 0.5,
-        schema_mode: SchemaMode = "json_schema",
-        extra_body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        window_tokens: int = 131072,
-        limiter: Limiter | None = None,
-        key_variable: str | None = None,
-        most_body_mib: float = MAX_REPLY_MIB,
-    ) -> None:
-        """Check the arguments; no connection is opened before the first request.
+    def __init__(self, settings: OpenAIConfig, api_key: str | None = None, limiter: Limiter | None = None) -> None:
+        """Check the settings; no connection is opened before the first request.
 
         Args:
-            base_url: URL up to and including the version, such as ``http://127.0.0.1:8000/v1``.
-            model: The model's name on the server.
+            settings: Server, model, and how it is asked.
             api_key: Sent as a bearer token, never shown.
-            timeout_s: Longest wait for one whole reply.
-            max_tries: Tries per request, including the first.
-            backoff_s: Bound of the first pause; it doubles up to a minute, and each pause is drawn below it.
-            schema_mode: How a schema of an object is sent; the API accepts no other root (a plan's).
-            extra_body: Fields merged into every request; a field set to None is left out.
-            headers: Sent with every request; they cannot be those of the connection and the body.
-            window_tokens: Longest prompt plus answer, in tokens.
             limiter: Shared rate limit; None: only Retry-After, for this backend's own requests.
-            key_variable: Environment variable of the key, for messages; None: no key is configured.
-            most_body_mib: Largest body of a response, decompressed, in MiB.
 
         Raises:
             ConfigError: The URL is not http(s), the key or a header does not fit HTTP, or extra_body is no JSON.
         """
-        self._base_url = _checked_url(base_url)
-        self._headers = _checked_headers(headers or {}, bool(api_key))
+        self._settings, self._model = settings, settings.model
+        self._base_url = _checked_url(settings.base_url)
+        self._headers = _checked_headers(settings.headers, bool(api_key))
         self._key = (api_key or "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
-            raise ConfigError(f"the API key in {key_variable} cannot stand in an HTTP header: correct it")
-        self._model, self._schema_mode, self._window_tokens = model, schema_mode, window_tokens
-        self._timeout_s, self._max_tries, self._backoff_s = timeout_s, max_tries, backoff_s
-        self._extra_body = dict(extra_body or {})
-        try:
-            extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
-        for secret in find_secrets(self._extra_body):
-            extra = extra.replace(json.dumps(secret), '"[key]"')
-        self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
-        secrets = find_secrets([{"key": self._key}, self._headers, self._extra_body])
-        secrets |= find_address_secrets(base_url)
+            raise ConfigError(f"the API key in {settings.api_key_env} cannot stand in an HTTP header: correct it")
+        self.identity = settings.model_identity
+        secrets = find_secrets([{"key": self._key}, self._headers, settings.extra_body])
+        secrets |= find_address_secrets(settings.base_url)
         # A header's token without its scheme, and what of an address is percent-encoded.
         secrets |= {word for secret in secrets for word in secret.split() if len(word) >= SECRET_CHARS}
         secrets |= {quote(secret, safe="") for secret in secrets}
@@ -249,8 +293,6 @@ class OpenAIBackend:
         patterns = [_spellings(secret) for secret in sorted(secrets, key=len, reverse=True)]
         self._secrets = re.compile("|".join(patterns)) if patterns else None
         self._limiter: Limiter = limiter or TokenBucket(None)
-        self._key_variable = key_variable
-        self._most_body_mib = most_body_mib
         self._client: httpx.AsyncClient | None = None
         self._there: list[str] | None = None
         self._dialect = Dialect()
@@ -264,21 +306,21 @@ class OpenAIBackend:
             ModelError: The server refuses the request.
         """
         self._require_fits(request)
-        fields = await completion_body(request, self._model, self._schema_mode) | self._extra_body
+        fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
         # Retries of a server's temporary failures alone. The others: a lost replica (engine/serving/handles), a blank
         # answer (the system's attempts), a lost actor (engine/actors/pool). docs/operations.md has their product.
         failure = TransientModelError("never tried")
-        for tries in range(1, self._max_tries + 1):
+        for tries in range(1, self._settings.max_tries + 1):
             try:
                 return await self._adapted(fields, request.n_chars // _CHARS_PER_TOKEN + request.max_tokens)
             except TransientModelError as error:
                 failure = error
             if failure.retry_after_s is not None:
                 await self._limiter.penalise(failure.retry_after_s)
-            if tries < self._max_tries:
+            if tries < self._settings.max_tries:
                 await asyncio.sleep(self._pause_s(tries, failure.retry_after_s))
         raise TransientModelError(
-            f"{self._model} at {self._shown_url}: gave up after {self._max_tries} tries, the last one: {failure}",
+            f"{self._model} at {self._shown_url}: gave up after {tries} tries, the last one: {failure}",
             failure.retry_after_s,
         )
 
@@ -301,7 +343,7 @@ class OpenAIBackend:
             ModelError: It refuses the key, or has no such list.
         """
         try:
-            response = await self._fetch("GET", "models", timeout_s or self._timeout_s)
+            response = await self._fetch("GET", "models", timeout_s or self._settings.timeout_s)
         except TransientModelError as error:
             raise TransientModelError(f"{self._shown_url}: {error}") from None
         where = f"{self._shown_url}/models: HTTP {response.status}"
@@ -328,21 +370,22 @@ class OpenAIBackend:
         return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
 
     def _require_fits(self, request: ChatRequest) -> None:
-        if request.least_tokens > self._window_tokens:
+        window = self._settings.window_tokens
+        if request.least_tokens > window:
             raise ContextOverflowError(
                 f"the prompt has {request.n_chars} characters, at least {request.least_tokens} tokens, but the window "
-                f"of {self._model} is {self._window_tokens} tokens: let the system's settings give less context, or "
+                f"of {self._model} is {window} tokens: let the system's settings give less context, or "
                 "raise deployments.*.window_tokens if the model takes more"
             )
 
     def _pause_s(self, tries: int, retry_after_s: float | None) -> float:
         """Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once."""
-        bound_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** min(tries - 1, 30))
+        bound_s = min(MAX_BACKOFF_S, self._settings.backoff_s * 2 ** min(tries - 1, 30))
         return (retry_after_s or 0.0) + random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
 
     async def _post(self, sent: Mapping[str, Any]) -> Reply:
         body = json.dumps(sent).encode("ascii")
-        response = await self._fetch("POST", "chat/completions", self._timeout_s, body)
+        response = await self._fetch("POST", "chat/completions", self._settings.timeout_s, body)
         if 200 <= response.status < 300:
             # A large body's objects take far longer to make than the loop's other calls may wait.
             small = len(response.body) <= _INLINE_BYTES
@@ -365,7 +408,9 @@ class OpenAIBackend:
             TransientModelError: There is no response within ``timeout_s``.
             ModelError: The body is larger than the bound.
         """
-        body, client = bytearray(), self._open_client()
+        import httpx
+
+        body, client, most_mib = bytearray(), self._open_client(), self._settings.max_reply_mib
         try:
             async with asyncio.timeout(timeout_s), client.stream(method, path, content=content) as response:
                 if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
@@ -374,9 +419,9 @@ class OpenAIBackend:
                     )
                 async for part in response.aiter_bytes():
                     body += part
-                    if len(body) > self._most_body_mib * 2**20:
+                    if len(body) > most_mib * 2**20:
                         raise ModelError(
-                            f"{self._model} at {self._shown_url}: the body has more than {self._most_body_mib:g} MiB: "
+                            f"{self._model} at {self._shown_url}: the body has more than {most_mib:g} MiB: "
                             "is this a chat completion? then raise deployments.*.max_reply_mib"
                         )
         except (TimeoutError, httpx.TimeoutException):
@@ -404,6 +449,8 @@ class OpenAIBackend:
     def _open_client(self) -> httpx.AsyncClient:
         """Open the client inside the event loop that will use it."""
         if self._client is None:
+            import httpx
+
             for name in ("httpx", "httpcore"):  # they log what the server says, which may be the key
                 logging.getLogger(name).setLevel(logging.WARNING)
             # One request per connection: a proxy may answer twice, a gateway's time-out page be followed by the late
@@ -432,15 +479,15 @@ class OpenAIBackend:
         if refuses_length(status, text):
             return ContextOverflowError(
                 f"{where} refuses the prompt's length: {said}: lower deployments.*.window_tokens, now "
-                f"{self._window_tokens}, to what the server takes"
+                f"{self._settings.window_tokens}, to what the server takes"
             )
         return ModelError(f"{where}: {said}: {self._way_out(status)}")
 
     def _way_out(self, status: int) -> str:
-        if status in (401, 403) and self._key_variable is None:
+        if status in (401, 403) and self._settings.api_key_env is None:
             return "set deployments.*.api_key_env to the key's variable"
         if status in (401, 403):
-            return f"check the key in {self._key_variable}"
+            return f"check the key in {self._settings.api_key_env}"
         if status == 404 or 300 <= status < 400:
             return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
         return "the server does not take this request: check deployments.*.schema_mode and extra_body"
@@ -466,6 +513,8 @@ def retry_after_s(header: str | None) -> float | None:
 
 
 def _checked_url(base_url: str) -> httpx.URL:
+    import httpx
+
     try:
         url = httpx.URL(base_url.rstrip("/"))
     except httpx.InvalidURL as error:

@@ -21,7 +21,6 @@ from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply, UnstableError, canonical_json, digest, digest_text
-from kohaku_ray.run.deployments import model_identity
 from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.settings import PositiveInt
 from kohaku_ray.storage import Directory
@@ -132,7 +131,7 @@ class BatchModels:
                 raise ValueError(f"response_format: deployments.{name}.schema_mode is {mode}, so that it would be lost")
             canonical_json(schema, "response_format.json_schema.schema")
         if name not in self._identities:
-            self._identities[name] = model_identity(deployment)
+            self._identities[name] = deployment.model_identity
         messages = tuple((message.role, message.content) for message in body.messages)
         return ChatRequest(
             model=self._identities[name],

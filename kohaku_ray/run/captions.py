@@ -18,7 +18,6 @@ from kohaku_ray.index.images import IMAGE_SCHEMA
 from kohaku_ray.models.captions import MAX_CHARS
 from kohaku_ray.models.prompts import Prompts, read_templates
 from kohaku_ray.models.request import ChatRequest, PromptImage, request_key, seed_for
-from kohaku_ray.run.deployments import model_identity
 from kohaku_ray.run.models import chat_request, model_of
 from kohaku_ray.storage import join_path
 
@@ -42,7 +41,7 @@ def caption_settings(config: Config) -> dict[str, Any]:
     """Collect what decides the descriptions, for the index's identity."""
     played = config.role(CAPTION)
     return {
-        "model": model_identity(config.models[played.model]),
+        "model": config.models[played.model].model_identity,
         "prompt": caption_prompts(config).digest,
         "temperature": played.temperature,
         "top_p": played.top_p,

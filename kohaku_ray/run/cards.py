@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import CrossEncoderConfig, Deployment, TransformersConfig, VllmConfig
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.index.gpu import temporary_bytes
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.store import Index
+from kohaku_ray.models.cross_encoder import CrossEncoderConfig
+from kohaku_ray.models.transformers import TransformersConfig
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.indexes import searched_views
 
 CARD_GIB = {

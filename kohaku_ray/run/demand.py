@@ -10,18 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import (
-    CrossEncoderConfig,
-    Deployment,
-    ExtractiveConfig,
-    TransformersConfig,
-    VllmConfig,
-)
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.store import Index
+from kohaku_ray.models.cross_encoder import CrossEncoderConfig
+from kohaku_ray.models.transformers import TransformersConfig
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small
+from kohaku_ray.systems.offline import ExtractiveConfig
 
 BYTES_PER_ENCODER = 1 << 16  # a CPU encodes them by MiniLM in 3 s; to start costs it 10 s
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import Deployment, VllmConfig
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.index.gpu import temporary_bytes
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.demand import local_cpus, local_gpus, resources_on_a_node
 
 SHARES = (1.0, 0.5, 0.25)

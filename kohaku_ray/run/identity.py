@@ -16,12 +16,12 @@ from typing import Any
 import yaml
 
 from kohaku_ray.config import Config, as_yaml
-from kohaku_ray.config.deployments import Deployment, OpenAIConfig
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.config.plain import leaves, shown
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.store import Index
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.records import digest, digest_text
-from kohaku_ray.run.deployments import model_identity, window_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.sources import read_source
 from kohaku_ray.run.summary import AnswerSummary
@@ -65,7 +65,7 @@ def what_decides(config: Config, index: str, once: Once = lambda _, compute: com
         "ensemble": config.ensemble.model_dump(mode="json", exclude={"models"}),
         "models": [model_parts(config.models[name]) for name in names],
         "members": members,
-        "cross_encoder": uses.cross_encoder and model_identity(config.deployments[uses.cross_encoder]),
+        "cross_encoder": uses.cross_encoder and config.deployments[uses.cross_encoder].model_identity,
         **({"nprobe": config.index.nprobe} if "IVF" in config.index.factory else {}),
     }
 
@@ -84,7 +84,7 @@ def model_parts(deployment: Deployment) -> list[Any]:
     """Return everything that decides a deployment's prompts and replies."""
     # The tokenizer decides what fits a prompt; a vLLM model's own belongs to its identity.
     counts = [deployment.tokenizer, deployment.revision] if isinstance(deployment, OpenAIConfig) else []
-    return [model_identity(deployment), window_of(deployment), *counts]  # type: ignore[arg-type]
+    return [deployment.model_identity, deployment.window, *counts]  # type: ignore[union-attr]
 
 
 def file_digest(path: str | None) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import ChatDeployment, PriceConfig
+from kohaku_ray.config.deployments import ChatDeployment
+from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import ChatRequest, seed_for
 from kohaku_ray.records import Reply
-from kohaku_ray.run.deployments import model_identity, window_of
 from kohaku_ray.run.segments import ReplySource
 
 
@@ -105,12 +105,12 @@ def model_of(config: Config, applications: Mapping[str, str], role: str, member:
     deployment: ChatDeployment = config.models[played.model]  # type: ignore[assignment]
     return Model(
         application=applications[config.deployment_of(played.model)],
-        identity=model_identity(deployment),
+        identity=deployment.model_identity,
         temperature=played.temperature,
         top_p=played.top_p,
         max_tokens=played.max_tokens,
         reasoning_tokens=deployment.reasoning_tokens,
-        window_tokens=window_of(deployment) - deployment.reasoning_tokens,
+        window_tokens=deployment.window - deployment.reasoning_tokens,
         reads_prose=deployment.kind != "extractive",
         deployment=played.model,
         tokenizer=deployment.tokenizer,

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Protocol
 
-from kohaku_ray.config.deployments import PriceConfig
 from kohaku_ray.config.sections import BudgetConfig
+from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.run.models import dollars

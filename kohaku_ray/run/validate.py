@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import jsonschema
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import ChatDeployment, ExtractiveConfig, OpenAIConfig, VllmConfig
+from kohaku_ray.config.deployments import ChatDeployment
 from kohaku_ray.documents.content import default_doc_id
 from kohaku_ray.documents.formats import TEXT, suffix
 from kohaku_ray.documents.rows import HUB, ROW_SUFFIXES, suffix_of
@@ -32,10 +32,10 @@ from kohaku_ray.evaluation.report import gold_oddities
 from kohaku_ray.evaluation.truth import read_gold, scored_rows
 from kohaku_ray.index import gpu
 from kohaku_ray.index.store import MANIFEST, Index
-from kohaku_ray.models.openai import OpenAIBackend
+from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.vllm import VllmConfig, describe_adapters
 from kohaku_ray.records import Reply
-from kohaku_ray.run.adapters import describe_adapters
 from kohaku_ray.run.cards import card_bytes, largest_shard_bytes
 from kohaku_ray.run.demand import (
     Demand,
@@ -44,7 +44,7 @@ from kohaku_ray.run.demand import (
     cluster_address,
     n_retrievers,
 )
-from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
+from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.documents import default_ids
 from kohaku_ray.run.free_gpus import (
@@ -71,6 +71,7 @@ from kohaku_ray.run.summary import pluralize
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_file, join_path
+from kohaku_ray.systems.offline import ExtractiveConfig
 from kohaku_ray.values.read import is_blank
 
 T = TypeVar("T")
@@ -310,7 +311,7 @@ async def probe_chat(name: str, deployment: ChatDeployment, ask: Ask) -> Probed:
     n_tokens, speed = plain.completion_tokens, "tokens not counted"
     if n_tokens:
         speed = f"{n_tokens / seconds:.1f} tokens/s alone ({n_tokens} in {seconds:.1f} s)"
-    window = f"window {window_of(deployment):,} tokens"
+    window = f"window {deployment.window:,} tokens"
     return Probed(f"{where}: {deployment.kind}, {window}, {_schema_support(shaped)}, {speed}")
 
 
@@ -323,7 +324,7 @@ def reach(name: str, deployment: OpenAIConfig) -> str:
     where = f"deployments.{name}"
 
     async def models() -> dict[str, int | None]:
-        backend: OpenAIBackend = make_backend(deployment)
+        backend: OpenAIBackend = deployment.make_backend()
         try:
             return await backend.models(timeout_s=REACH_S)
         finally:
@@ -358,7 +359,7 @@ async def probe_here(name: str, deployment: ChatDeployment) -> Probed:
         return Probed(f"deployments.{name}: extractive, no model: nothing to ask")
     if isinstance(deployment, OpenAIConfig):
         deployment = deployment.model_copy(update={"max_tries": 1})
-    backend = make_backend(deployment)
+    backend = deployment.make_backend()
 
     async def ask(request: ChatRequest) -> Reply:
         try:

@@ -16,7 +16,6 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Question, digest
-from kohaku_ray.run.deployments import window_of
 from kohaku_ray.run.identity import model_parts
 from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.run.sources import questions_of
@@ -150,7 +149,7 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
         models = [config.role(config.declaration.lead, member).model for member in range(config.ensemble.members)]
         for name in dict.fromkeys(models):
             n, shown = len(questions) * models.count(name), _what_is_shown(config, name, uses.retry_settings)
-            window = window_of(config.models[name])  # type: ignore[arg-type]
+            window = config.models[name].window  # type: ignore[union-attr]
             n_first, tokens = first.get(shown, (0, 0))
             first[shown] = (max(n_first, n), max(tokens, n * (uses.context_tokens or window)))
             retried = _what_is_shown(config, name, {*uses.retry_settings} - {*uses.further_settings})

@@ -8,10 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import Deployment, adapted
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.config.plain import label_of, leaves
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.models.vllm import join_adapter
 from kohaku_ray.records import digest
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.summary import pluralize
@@ -51,7 +52,7 @@ def with_paper(plan: SweepPlan, planned: PlannedTable, table: SweepTable) -> Swe
 def model_name(deployment: Deployment) -> str:
     """Name a deployment's model without the directory or the owner before it."""
     name = str(getattr(deployment, "model", deployment.kind)).rstrip("/").rsplit("/", 1)[-1]
-    return name if deployment.adapter is None else adapted(name, deployment.adapter)
+    return name if deployment.adapter is None else join_adapter(name, deployment.adapter)
 
 
 def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str, float]], list[str]]:

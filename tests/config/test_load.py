@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 
 from kohaku_ray.config import Config, keys_of, load_config
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.config.paths import preset_names
 from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.settings import Settings
 from kohaku_ray.sweep import load as sweep
 from kohaku_ray.systems.registry import find_system, system_names

@@ -9,7 +9,7 @@ from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.paths import preset_names
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.run.deployments import check_vision, model_identity
+from kohaku_ray.run.deployments import check_vision
 from kohaku_ray.run.directory import baseline_note, facts_of
 from kohaku_ray.run.indexes import preferred_note
 from kohaku_ray.run.models import chat_request, models_of
@@ -50,7 +50,7 @@ def test_a_model_preset_serves_every_role_of_every_system(preset, system):
     [(name, deployment)] = config.chat_deployments.items()
     assert (name, deployment.model) == (config.model, "some/model")
     assert build_config(yaml.safe_load(as_yaml(config)), "printed") == config
-    assert model_identity(deployment)
+    assert deployment.model_identity
     for role in config.uses.roles:
         longest = config.role(role).max_tokens + deployment.reasoning_tokens
         assert deployment.window_tokens is None or deployment.window_tokens >= 8000 + longest

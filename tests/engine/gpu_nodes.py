@@ -15,11 +15,11 @@ from ray import serve
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine.cluster import check_cluster
 from kohaku_ray.engine.serving import applications, vllm
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.demand import replicas_demand
 
 STORE = 100 * 2**20

@@ -13,12 +13,12 @@ import pytest
 from kit import tiny_gguf, tiny_llama
 
 import kohaku_ray.sample
-from kohaku_ray.config.deployments import TransformersConfig
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gguf
 from kohaku_ray.index.identity import locate_model, model_directory
 from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.run.deployments import check_deployment, make_backend, model_identity, window_of
+from kohaku_ray.models.transformers import TransformersConfig
+from kohaku_ray.run.deployments import check_deployment
 
 pytest.importorskip("gguf", reason="the package gguf is not installed")
 
@@ -43,7 +43,7 @@ def file(directory, tmp_path) -> Path:
 
 
 def text(model: str) -> str:
-    backend = make_backend(TransformersConfig(model=model, dtype="bfloat16"))
+    backend = TransformersConfig(model=model, dtype="bfloat16").make_backend()
     messages = (("system", "You answer."), ("user", "How much energy?"))
     return asyncio.run(backend.chat(ChatRequest("tiny", messages, 0.7, 1.0, 40, 3, None))).text
 
@@ -52,7 +52,7 @@ def test_a_file_gives_the_texts_of_the_model_it_was_written_from(directory, file
     caplog.set_level(logging.WARNING, "kohaku_ray.index.gguf")
     assert text(str(file)) == text(directory)
     assert [one.getMessage().split(",")[0] for one in caplog.records] == [f"{file} is converted once"]
-    assert window_of(TransformersConfig(model=str(file))) == WINDOW
+    assert TransformersConfig(model=str(file)).window == WINDOW
     [made] = (cache / "gguf").iterdir()
     assert made == model_directory(str(file), None)
 
@@ -61,10 +61,10 @@ def test_a_file_is_its_content_wherever_it_is(directory, file, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     copy = shutil.copy(file, tmp_path / "elsewhere" / "other.gguf")
     plain = tiny_gguf.write(directory, tmp_path / "plain.gguf", template=False)
-    first, second, third = (model_identity(TransformersConfig(model=str(one))) for one in (file, copy, plain))
+    first, second, third = (TransformersConfig(model=str(one)).model_identity for one in (file, copy, plain))
     assert first == second != third
     assert str(tmp_path) not in first
-    assert model_identity(TransformersConfig(model=str(tmp_path / "none.gguf"), identity="mine"))
+    assert TransformersConfig(model=str(tmp_path / "none.gguf"), identity="mine").model_identity
 
 
 def test_a_file_without_a_chat_template_gets_the_messages_joined_and_says_so(directory, tmp_path, caplog):

@@ -1,7 +1,7 @@
 """A chat-completions server on 127.0.0.1 that answers deterministically, or misbehaves by script.
 
     with FakeOpenAI(script) as server:
-        OpenAIBackend(server.base_url, "fake", ...)
+        client_of(server.base_url, "fake", ...)
         server.log[0].body, server.log[0].arrived_s, server.n_requests
     server.log[0].images                                  # each image that was sent, decoded and measured
 
@@ -23,6 +23,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
+
+
+def client_of(base_url: str, model: str, key: str | None = None, *, limiter: Any = None, **settings) -> OpenAIBackend:
+    """Make a client; its key is in no variable unless `api_key_env` names one."""
+    deployment = OpenAIConfig(base_url=base_url, model=model, **{"api_key_env": None, **settings})
+    return OpenAIBackend(deployment, key, limiter)
 
 
 @dataclass(frozen=True)

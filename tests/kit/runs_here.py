@@ -13,7 +13,6 @@ from kohaku_ray.answering.replay import RecordedEncoders, make_again, models_by_
 from kohaku_ray.config import Config
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
-from kohaku_ray.run.deployments import make_backend
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.documents import parse_collection
 from kohaku_ray.run.identity import identity_of
@@ -54,7 +53,7 @@ def run_here(config: Config, chat: Chat | None = None, at_once: int = 64) -> str
     config = resolve_paths(config)
     index, directory = open_index(config), RunDirectory(config.run)
     os.makedirs(config.run, exist_ok=True)
-    chats = {name: chat or make_backend(one).chat for name, one in config.used_deployments.items()}
+    chats = {name: chat or one.make_backend().chat for name, one in config.used_deployments.items()}
     ledger = _Calling(config.ledger.path, chats, at_once)
     began, recorded = time.perf_counter(), RecordedEncoders()
     directory.begin(config)

@@ -1,7 +1,7 @@
 """A stand-in for a vision model: it reads the label in each image that it is sent, and knows the chart of each label.
 
     with VisionServer() as server:
-        OpenAIBackend(server.base_url, "vision", ...)
+        client_of(server.base_url, "vision", ...)
         server.labels_seen                    # per request, the labels of its images
 
 Asked to describe an image, it gives the chart's values. Asked a question of `sample:figures`, it answers from the

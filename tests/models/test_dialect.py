@@ -6,11 +6,10 @@ import asyncio
 import json
 
 import pytest
-from kit.fake_openai import Action, FakeOpenAI, completion, error_body
+from kit.fake_openai import Action, FakeOpenAI, client_of, completion, error_body
 
 from kohaku_ray.errors import ModelError, TransientModelError
 from kohaku_ray.models.dialect import Dialect
-from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.models.schema import answer_schema, plan_schema
 
@@ -24,7 +23,7 @@ def asked(seed=1, schema=SCHEMA, **changes):
 
 def ask_in_turn(server, *requests, **options):
     async def run():
-        backend = OpenAIBackend(server.base_url, "fake", **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
+        backend = client_of(server.base_url, "fake", **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
         try:
             return [await backend.chat(request) for request in requests]
         finally:
@@ -107,7 +106,7 @@ def test_requests_that_were_under_way_when_it_was_learnt_are_sent_again():
     server_script = lambda index, body: Action(400, error_body(message), delay_s=0.1) if holds(body) else None  # noqa: E731
 
     async def run(server):
-        backend = OpenAIBackend(server.base_url, "fake")
+        backend = client_of(server.base_url, "fake")
         replies = await asyncio.gather(*(backend.chat(asked(seed)) for seed in range(20)))
         await backend.close()
         return replies

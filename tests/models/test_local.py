@@ -15,17 +15,16 @@ from kit import tiny_llama
 from kit.tiny_job import SAMPLE_TEXTS
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.deployments import TransformersConfig
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
-from kohaku_ray.models.decoding import grammar_tokenizer, matcher, sample
-from kohaku_ray.models.local import LocalBackend
+from kohaku_ray.models.decoding import LocalBackend, grammar_tokenizer, matcher, sample
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema
-from kohaku_ray.models.weights import load_model
-from kohaku_ray.run.deployments import check_deployment, model_identity, window_of
+from kohaku_ray.models.transformers import TransformersConfig, load_model
+from kohaku_ray.run.deployments import check_deployment
 
 WINDOW = 2048
 SCHEMA = answer_schema(["alpha2024", "beta2023"])
+FLOAT32 = TransformersConfig(model="tiny", dtype="float32")
 QUESTION = "How much energy does a data centre use? "
 
 
@@ -39,8 +38,9 @@ def make(path):
     """Make a backend that records the shape of every forward pass: rows, tokens."""
 
     def make(**settings) -> LocalBackend:
-        model, tokenizer = load_model(Path(path), n_gpus=0, n_cpus=1, dtype="float32")
-        backend = LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW, **settings)
+        deployment = TransformersConfig(model="tiny", dtype="float32", **settings)
+        model, tokenizer = load_model(Path(path), deployment)
+        backend = LocalBackend(model, tokenizer, deployment, WINDOW)
         forward, backend.shapes = model.forward, []
 
         @functools.wraps(forward)
@@ -84,7 +84,7 @@ def test_a_text_depends_on_its_own_request_and_not_on_its_company(make):
 
 def test_without_a_schema_greedy_text_is_the_librarys_own(make, path):
     backend = make()
-    model, tokenizer = load_model(Path(path), n_gpus=0, dtype="float32")
+    model, tokenizer = load_model(Path(path), FLOAT32)
     messages = [{"role": "user", "content": QUESTION}]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     expected = model.generate(**ids, do_sample=False, max_new_tokens=60, pad_token_id=tokenizer.eos_token_id)[0]
@@ -121,7 +121,7 @@ def test_a_prompt_is_computed_once_for_all_members_now_and_later(make):
 
 def test_a_reply_has_the_spaces_that_vllms_grammar_writes_and_no_other(path):
     xgrammar = pytest.importorskip("xgrammar")
-    _, tokenizer = load_model(Path(path), n_gpus=0, n_cpus=1, dtype="float32")
+    _, tokenizer = load_model(Path(path), FLOAT32)
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
     compiled = xgrammar.GrammarCompiler(info).compile_json_schema(json.dumps(SCHEMA), any_whitespace=False)
     ends = [tokenizer.eos_token_id]
@@ -155,10 +155,10 @@ def test_rows_come_and_go_while_others_are_decoded(make):
 
 
 def test_a_model_with_other_state_than_keys_and_values_is_refused(path):
-    model, tokenizer = load_model(Path(path), n_gpus=0, dtype="float32")
+    model, tokenizer = load_model(Path(path), FLOAT32)
     model._is_stateful = True
     with pytest.raises(ConfigError, match="LlamaForCausalLM is no model of attention alone: serve it by vLLM"):
-        LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW)
+        LocalBackend(model, tokenizer, FLOAT32, WINDOW)
 
 
 def test_a_request_that_is_refused_fails_alone_with_its_reason(make):
@@ -253,8 +253,8 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(path, monkeyp
 
 
 def test_the_window_is_the_models_own_unless_a_shorter_one_is_set(path, tmp_path):
-    assert window_of(TransformersConfig(model=path)) == WINDOW
-    assert window_of(TransformersConfig(model=path, window_tokens=512)) == 512
+    assert TransformersConfig(model=path).window == WINDOW
+    assert TransformersConfig(model=path, window_tokens=512).window == 512
     with pytest.raises(ConfigError, match=f"window_tokens is 9999 but the model takes {WINDOW} tokens"):
         check_deployment("t", TransformersConfig(model=path, window_tokens=9999), here=False)
     with pytest.raises(
@@ -269,7 +269,7 @@ def test_the_window_is_the_models_own_unless_a_shorter_one_is_set(path, tmp_path
 def test_identity_holds_what_changes_replies_and_nothing_else():
     plain = TransformersConfig(model="m")
     same = TransformersConfig(model="m", replicas=4, gpus=1, batch_size=1, window_tokens=100)
-    assert model_identity(plain) == model_identity(same)
+    assert plain.model_identity == same.model_identity
     others = [
         TransformersConfig(model="n"),
         TransformersConfig(model="m", revision="abc"),
@@ -278,7 +278,7 @@ def test_identity_holds_what_changes_replies_and_nothing_else():
         TransformersConfig(model="m", chat_template_kwargs={"enable_thinking": False}),
         TransformersConfig(model="m", reasoning_end="</think>", reasoning_tokens=100),
     ]
-    assert len({model_identity(one) for one in (plain, *others)}) == 7
+    assert len({one.model_identity for one in (plain, *others)}) == 7
 
 
 @pytest.mark.parametrize(

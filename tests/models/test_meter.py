@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from kohaku_ray.config.deployments import ExtractiveConfig, TransformersConfig
 from kohaku_ray.engine.serving import applications
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.meter import Meter, watch_power
+from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.records import Reply
+from kohaku_ray.systems.offline import ExtractiveConfig
 
 
 class Clock:
@@ -105,16 +106,18 @@ def test_counters_that_stop_leave_the_power_unknown_until_they_come_back(gone):
     assert 0 < told[6] <= 200.0
 
 
-def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight(monkeypatch):
+def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight():
     class Slow:
         async def chat(self, request) -> Reply:
             await asyncio.sleep(0.2)
             return Reply("x")
 
-    monkeypatch.setattr(applications, "make_backend", lambda *arguments: Slow())
+    class SlowConfig(TransformersConfig):
+        def make_backend(self, limiter=None, *, with_key=True) -> Slow:
+            return Slow()
 
     async def ask(**settings) -> list[Reply]:
-        replica = applications.ChatReplica(TransformersConfig(model="m", **settings))
+        replica = applications.ChatReplica(SlowConfig(model="m", **settings))
         return await asyncio.gather(replica.ask(None), replica.ask(None))
 
     shared = asyncio.run(ask(gpus=0.5))
@@ -122,7 +125,7 @@ def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight(monkeypatch
     assert [reply.gpu_s for reply in asyncio.run(ask())] == [0.0, 0.0]
 
 
-def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_service(monkeypatch):
+def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_service():
     class Slow:
         n_calls = most = 0
 
@@ -135,8 +138,11 @@ def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_serv
                 raise ModelError("refused")
             return Reply("x")
 
-    monkeypatch.setattr(applications, "make_backend", lambda *arguments: Slow())
-    deployment = ExtractiveConfig(max_ongoing=4)
+    class SlowConfig(ExtractiveConfig):
+        def make_backend(self, limiter=None, *, with_key=True) -> Slow:
+            return Slow()
+
+    deployment = SlowConfig(max_ongoing=4)
 
     async def ask() -> list[Reply | BaseException]:
         replica = applications.ChatReplica(deployment)

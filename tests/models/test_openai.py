@@ -14,10 +14,10 @@ from email.utils import format_datetime
 from types import SimpleNamespace
 
 import pytest
-from kit.fake_openai import Action, FakeOpenAI, completion, error_body
+from kit.fake_openai import Action, FakeOpenAI, client_of, completion, error_body
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
-from kohaku_ray.models.openai import OpenAIBackend, TokenBucket, retry_after_s
+from kohaku_ray.models.openai import TokenBucket, retry_after_s
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema, plan_schema
 from kohaku_ray.records import Reply
@@ -42,7 +42,7 @@ def ask(server, *requests, **options):
     """Send the requests at once; a failure comes back as its exception."""
 
     async def run():
-        backend = OpenAIBackend(server.base_url, "fake", KEY, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
+        backend = client_of(server.base_url, "fake", KEY, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
         try:
             return await asyncio.gather(*map(backend.chat, requests), return_exceptions=True)
         finally:
@@ -147,7 +147,7 @@ def test_giving_up_says_how_often_and_why(failure, reason):
 def test_retry_after_holds_back_every_request_of_the_limiter():
     async def run(server):
         limiter = TokenBucket(None)
-        one, other = (OpenAIBackend(server.base_url, "fake", backoff_s=0.001, limiter=limiter) for _ in range(2))
+        one, other = (client_of(server.base_url, "fake", backoff_s=0.001, limiter=limiter) for _ in range(2))
         first = asyncio.create_task(one.chat(request(0)))
         while server.n_requests == 0:
             await asyncio.sleep(0.01)
@@ -201,7 +201,7 @@ def test_a_prompt_far_beyond_the_window_is_not_sent():
 )
 def test_a_refusal_is_final_and_named_without_the_key(status, variable, way_out):
     with FakeOpenAI(lambda index, body: Action(status, error_body(f"Incorrect key {KEY} " + "y" * 900))) as server:
-        (error,) = ask(server, request(), key_variable=variable)
+        (error,) = ask(server, request(), api_key_env=variable)
     assert type(error) is ModelError
     assert server.n_requests == 1
     message = str(error)
@@ -232,7 +232,7 @@ def test_an_answer_that_was_only_thought_is_empty_not_an_error():
 
 def test_identity_follows_the_requests_not_the_server():
     def identity(url="http://a/v1", **options):
-        return OpenAIBackend(url, "m", KEY, **options).identity
+        return client_of(url, "m", KEY, **options).identity
 
     assert identity() == identity("http://b:8/v1", timeout_s=3, max_tries=1)
     assert len({identity(), identity(schema_mode="none"), identity(extra_body={"top_k": 3})}) == 3
@@ -250,9 +250,9 @@ def test_identity_follows_the_requests_not_the_server():
 )
 def test_bad_settings_are_refused_at_once(arguments, message):
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as caught:
-        OpenAIBackend(*arguments, key_variable="MY_KEY")
+        client_of(*arguments, api_key_env="MY_KEY")
     with pytest.raises(ConfigError, match="extra_body is no JSON"):
-        OpenAIBackend("http://h/v1", "m", extra_body={"since": datetime(2024, 1, 1, tzinfo=UTC)})
+        client_of("http://h/v1", "m", extra_body={"since": datetime(2024, 1, 1, tzinfo=UTC)})
     assert "sk-1" not in str(caught.value)
 
 
@@ -347,7 +347,7 @@ def test_a_bad_body_is_an_error_of_its_request_alone(bad, message):
 
 def test_large_replies_are_decompressed_each_on_a_connection_of_its_own():
     async def run(server):
-        backend = OpenAIBackend(server.base_url, "fake", most_body_mib=6)
+        backend = client_of(server.base_url, "fake", max_reply_mib=6)
         texts = [(await backend.chat(request(seed))).text for seed in range(3)]
         await backend.close()
         return texts
@@ -387,7 +387,7 @@ def test_the_key_is_in_no_reply_no_error_and_no_log(action, caplog):
 
 def test_a_key_that_is_a_word_is_left_in_replies():
     async def run(server):
-        backend = OpenAIBackend(server.base_url, "fake", "EMPTY")
+        backend = client_of(server.base_url, "fake", "EMPTY")
         reply = await backend.chat(request())
         await backend.close()
         return reply.text
@@ -421,7 +421,7 @@ def test_headers_and_a_query_go_with_every_request():
 
         async def run():
             url = server.base_url + "?api-version=2024-10-21&deployment=a%20b"
-            backend = OpenAIBackend(url, "fake", headers=headers)
+            backend = client_of(url, "fake", headers=headers)
             await backend.chat(request())
             await backend.chat(request(2))
             await backend.close()
@@ -444,7 +444,7 @@ def test_headers_and_a_query_go_with_every_request():
 )
 def test_headers_that_cannot_be_sent(headers, message):
     with pytest.raises(ConfigError, match=message):
-        OpenAIBackend("http://127.0.0.1:1/v1", "fake", KEY, headers=headers)
+        client_of("http://127.0.0.1:1/v1", "fake", KEY, headers=headers)
 
 
 GIVEN = {
@@ -465,7 +465,7 @@ def test_a_key_in_any_place_is_in_no_reply_error_or_identity(place):
     with FakeOpenAI(scripted(*actions)) as server:
 
         async def run():
-            backend = OpenAIBackend(server.base_url + query, "fake", **options)
+            backend = client_of(server.base_url + query, "fake", **options)
             reply = await backend.chat(request())
             with pytest.raises(ModelError) as caught:
                 await backend.chat(request())
@@ -525,7 +525,7 @@ def test_a_models_name_of_several_lines_is_one():
     with FakeOpenAI(models=["EVIL\n\nfake line\x1b[31m", "b"]) as server:
 
         async def run():
-            backend = OpenAIBackend(server.base_url, "b")
+            backend = client_of(server.base_url, "b")
             try:
                 return await backend.models()
             finally:
@@ -548,7 +548,7 @@ def test_what_a_server_says_of_a_secret_is_hidden(case):
     with FakeOpenAI(lambda *_: Action(403, error_body(f"no access with {echoed}"))) as server:
 
         async def run():
-            backend = OpenAIBackend(server.base_url + query, "fake", **options)
+            backend = client_of(server.base_url + query, "fake", **options)
             with pytest.raises(ModelError) as caught:
                 await backend.chat(request())
             await backend.close()

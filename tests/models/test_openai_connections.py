@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
+from kit.fake_openai import client_of
 
 from kohaku_ray.errors import TransientModelError
-from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.request import ChatRequest
 
 
@@ -52,7 +52,7 @@ def serving(answer):
 
 def replies(url: str, *questions: str, pause_s: float = 0.0, **options) -> list[str]:
     async def run():
-        backend = OpenAIBackend(url, "fake", **{"backoff_s": 0.001, "timeout_s": 5.0, "max_tries": 2, **options})
+        backend = client_of(url, "fake", **{"backoff_s": 0.001, "timeout_s": 5.0, "max_tries": 2, **options})
         try:
             texts = []
             for question in questions:

@@ -9,11 +9,11 @@ import pytest
 from kit import tiny_lora
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.serving.vllm import engine_kwargs
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.batch_file import BatchModels, read_lines
-from kohaku_ray.run.deployments import check_deployment, model_identity
+from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.identity import what_decides
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.validate import validate
@@ -55,9 +55,9 @@ def test_members_ask_one_deployment_with_and_without_an_adapter(base, style):
 
 def test_a_models_name_in_the_ledger_tells_its_adapter_and_the_base_keeps_its_own(base, style):
     config = mixed(base, style)
-    names = {name: model_identity(config.models[name]) for name in ("tiny", "tiny + style", "tiny + tone")}
+    names = {name: config.models[name].model_identity for name in ("tiny", "tiny + style", "tiny + tone")}
     bare = VllmConfig(model=base, cpus=1)
-    assert names["tiny"] == model_identity(bare) == f'vllm:{base} {{"engine":{{}},"revision":null,"template":{{}}}}'
+    assert names["tiny"] == bare.model_identity == f'vllm:{base} {{"engine":{{}},"revision":null,"template":{{}}}}'
     assert names["tiny + style"] != names["tiny"]
     assert names["tiny + tone"] == names["tiny + style"], "the adapter's files count, not what it is called"
     runs = [
@@ -74,7 +74,7 @@ def test_the_engine_has_room_for_every_adapter(base, style, tmp_path):
     assert [kwargs[name] for name in ("enable_lora", "max_loras", "max_lora_rank")] == [True, 2, 64]
     own = both.model_copy(update={"engine_kwargs": {"max_loras": 1, "max_lora_rank": 128}})
     assert [engine_kwargs(own)[name] for name in ("max_loras", "max_lora_rank")] == [1, 128]
-    assert model_identity(own) == model_identity(both)
+    assert own.model_identity == both.model_identity
     on_cpus = both.model_copy(update={"cpus": 1})
     assert engine_kwargs(on_cpus)["max_loras"] == 3, "one place stays empty"
     tight = on_cpus.model_copy(update={"engine_kwargs": {"max_loras": 2}})
@@ -178,4 +178,4 @@ def test_a_line_of_a_batch_file_may_name_an_adapter(base, style, tmp_path):
     plain, adapted = read_lines(str(source), BatchModels(config))
     assert (plain.deployment, adapted.deployment) == ("tiny", "tiny")
     assert (plain.request.adapter, adapted.request.adapter) == (None, "style")
-    assert adapted.request.model == model_identity(config.models["tiny + style"])
+    assert adapted.request.model == config.models["tiny + style"].model_identity

@@ -24,7 +24,6 @@ from kohaku_ray.index.store import fingerprint
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import digest
-from kohaku_ray.run.deployments import model_identity
 from kohaku_ray.run.identity import run_identity, what_decides
 from kohaku_ray.run.indexes import index_settings
 from kohaku_ray.run.models import chat_request, models_of, seed_of
@@ -134,7 +133,7 @@ def _identities(config):
     return {
         "run": _run(config),
         "index": fingerprint(index_settings(config).as_mapping()),
-        "models": {name: model_identity(one) for name, one in config.used_deployments.items()},
+        "models": {name: one.model_identity for name, one in config.used_deployments.items()},
         "keys": keys,
     }
 

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.deployments import PriceConfig
 from kohaku_ray.config.sections import BudgetConfig
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.run import spending as room
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.spending import Paid, Spending

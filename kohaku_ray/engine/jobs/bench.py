@@ -20,7 +20,6 @@ from ray.exceptions import RayError
 from kohaku_ray import sample
 from kohaku_ray.answering.executor import block_size
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.actors.pool import blocks_in_flight
 from kohaku_ray.engine.cluster import node_resources, print_progress
 from kohaku_ray.engine.errors import Refused, message_of
@@ -43,6 +42,7 @@ from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.index.identity import prompt_counter, token_counter
 from kohaku_ray.models.request import ChatRequest, seed_for
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import (
     AnswerRun,
     BenchCell,
@@ -53,7 +53,7 @@ from kohaku_ray.pages.throughput import (
 )
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import deployment_demand, replicas_demand, shortage, too_large
-from kohaku_ray.run.deployments import check_deployment, vllm_identity
+from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory
 
@@ -308,7 +308,7 @@ class _Bench:
     def _requests(self, cell: int, at: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
         """Build the requests of one question: one per member."""
         request = ChatRequest(
-            model=vllm_identity(self._deployment),
+            model=self._deployment.model_identity,
             messages=self._texts.messages(cell, at),
             temperature=self._played.temperature,
             top_p=self._played.top_p,

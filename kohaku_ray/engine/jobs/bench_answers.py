@@ -18,7 +18,6 @@ import ray
 
 from kohaku_ray.answering.replay import requests_of
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import PriceConfig, VllmConfig
 from kohaku_ray.documents.settings import DocumentsConfig
 from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.errors import ray_get
@@ -26,7 +25,9 @@ from kohaku_ray.engine.jobs.answer import kept_warm, run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import open_ledger
 from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import Gpus, Measurement
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.sources import questions_of

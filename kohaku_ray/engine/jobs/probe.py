@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Mapping
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.serving.handles import Handles, rank_pairs
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.models.cross_encoder import CrossEncoderConfig
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import cluster_address, replicas_demand
 from kohaku_ray.run.validate import Probed, probe_chat, probe_here

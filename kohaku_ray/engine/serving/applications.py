@@ -20,28 +20,23 @@ from ray.exceptions import RayError
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.deployments import (
-    CrossEncoderConfig,
-    Deployment,
-    ExtractiveConfig,
-    OpenAIConfig,
-    TransformersConfig,
-    VllmConfig,
-)
-from kohaku_ray.documents.lean_imports import without_sklearn
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
-from kohaku_ray.index.identity import model_directory
+from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.meter import Meter
-from kohaku_ray.models.openai import TokenBucket
+from kohaku_ray.models.openai import OpenAIConfig, TokenBucket
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.transformers import TransformersConfig
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import QUEUED, deployment_demand, shortage
-from kohaku_ray.run.deployments import application_name, check_deployment, make_backend
+from kohaku_ray.run.deployments import application_name, check_deployment
 from kohaku_ray.run.lease import repeated
+from kohaku_ray.systems.offline import ExtractiveConfig
 
 SAY_EVERY_S = 15.0
 """Interval between progress lines of a job that waits for replicas."""
@@ -82,7 +77,7 @@ class ChatReplica(Together):
 
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
         listen_on_loopback()
-        self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
+        self._backend = deployment.make_backend(SharedLimiter(limiter) if limiter is not None else None)
         self._meter = Meter(deployment.gpus if isinstance(deployment, TransformersConfig) else 0)
         self._places = asyncio.Semaphore(deployment.max_ongoing)
 
@@ -359,16 +354,7 @@ class PairReplica:
 
     def __init__(self, deployment: CrossEncoderConfig) -> None:
         listen_on_loopback()
-        with without_sklearn():
-            from sentence_transformers import CrossEncoder
-
-        self._model = CrossEncoder(
-            str(model_directory(deployment.model, deployment.revision)),
-            max_length=deployment.max_tokens,
-            device="cuda" if deployment.gpus else "cpu",
-            trust_remote_code=deployment.trust_remote_code,
-            model_kwargs={"dtype": deployment.precision or "auto"},
-        )
+        self._model = deployment.load()
         self._batch_pairs = deployment.batch_pairs
 
     @serve.batch(max_batch_size=64, batch_wait_timeout_s=BATCH_WAIT_S)

@@ -6,9 +6,8 @@ import logging
 import os
 from typing import Any
 
-from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.adapters import least_max_loras, room_for_ranks
+from kohaku_ray.models.vllm import VllmConfig, join_adapter, least_max_loras, room_for_ranks
 
 QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
@@ -73,7 +72,7 @@ def _loaded(name: str, deployment: VllmConfig) -> dict[str, Any]:
         return {}
     from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 
-    adapters = [LoRAModulePath(adapted(name, adapter), source) for adapter, source in deployment.adapters.items()]
+    adapters = [LoRAModulePath(join_adapter(name, adapter), source) for adapter, source in deployment.adapters.items()]
     return {"lora_modules": adapters}
 
 

@@ -12,7 +12,6 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import DPServer, LLMServer
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
-from kohaku_ray.config.deployments import VllmConfig, adapted
 from kohaku_ray.engine.errors import ReplicaLostError
 from kohaku_ray.engine.serving.cards import alone_on, gpus_held, read_joules, wait_for_room
 from kohaku_ray.engine.serving.handles import IGNORE_EOS, Together, listen_on_loopback
@@ -20,6 +19,7 @@ from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.meter import Meter, watch_power
 from kohaku_ray.models.openai import completion_body, read_completion, refuses_length
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.vllm import VllmConfig, join_adapter
 from kohaku_ray.records import Reply
 
 EXIT_DELAY_S = 0.2
@@ -72,7 +72,7 @@ class VllmReplica(Together, LLMServer):
         return dataclasses.replace(reply, replica=self._replica, **dataclasses.asdict(spent))
 
     async def _complete(self, request: ChatRequest) -> Any:
-        name = self._model_id if request.adapter is None else adapted(self._model_id, request.adapter)
+        name = self._model_id if request.adapter is None else join_adapter(self._model_id, request.adapter)
         body = await completion_body(request, name, "json_schema", any_root=True)
         if self._deployment.chat_template_kwargs:
             body["chat_template_kwargs"] = self._deployment.chat_template_kwargs

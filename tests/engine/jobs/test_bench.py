@@ -13,12 +13,12 @@ from kit import tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine import session
 from kohaku_ray.engine.jobs import bench as benching
 from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
 from kohaku_ray.errors import ConfigError, DataError, ModelError
 from kohaku_ray.index.identity import token_counter
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import records
 from kohaku_ray.records import Reply
 

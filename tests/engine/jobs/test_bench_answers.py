@@ -10,10 +10,10 @@ from kit import tiny_llama
 from kit.tiny_job import SAMPLE_TEXTS
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.jobs.bench import Grid
 from kohaku_ray.engine.jobs.bench_answers import gpus_of, n_parameters, numbered, run_on, with_index
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.sources import questions_of
 
 

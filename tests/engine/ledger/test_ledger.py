@@ -15,7 +15,6 @@ import ray
 from kit.fake_openai import Action, FakeOpenAI
 from ray import serve
 
-from kohaku_ray.config.deployments import OpenAIConfig
 from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.ledger import client
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
@@ -23,6 +22,7 @@ from kohaku_ray.engine.serving.applications import application_name, serving
 from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.engine.serving.vllm import QUESTION_ROUTER
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest, request_key, shard_of
 from kohaku_ray.records import Reply
 from kohaku_ray.run.segments import Entry, SegmentStore

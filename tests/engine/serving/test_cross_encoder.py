@@ -16,12 +16,11 @@ from kit.ray_processes import our_processes
 from ray import serve
 
 from kohaku_ray.answering.local_index import LocalIndex
-from kohaku_ray.config.deployments import CrossEncoderConfig
 from kohaku_ray.engine.serving.applications import PairReplica, serving
 from kohaku_ray.engine.serving.handles import PAIRS_PER_CALL, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.deployments import model_identity
+from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -86,8 +85,8 @@ def test_a_model_in_half_precision_scores_nearly_the_same(model, pairs, expected
     assert np.corrcoef(scores, expected[:40])[0, 1] > 0.95
     whole = CrossEncoderConfig(model=model, max_tokens=128)
     assert {str(weight.dtype) for weight in PairReplica(whole)._model.parameters()} == {"torch.float32"}
-    assert model_identity(whole) == f"cross_encoder:{model} [null,128]", "as runs have recorded it"
-    assert model_identity(deployment) == f'cross_encoder:{model} [null,128,"bfloat16"]'
+    assert whole.model_identity == f"cross_encoder:{model} [null,128]", "as runs have recorded it"
+    assert deployment.model_identity == f'cross_encoder:{model} [null,128,"bfloat16"]'
 
 
 def test_a_replica_goes_on_while_it_scores(model, pairs, expected):

@@ -12,13 +12,14 @@ import pytest
 from kit import tiny_llama
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.deployments import PriceConfig, VllmConfig
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs, environment, placement
 from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.models.backend import PriceConfig
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import answer_demand, check_demand, deployment_demand, replicas_demand
-from kohaku_ray.run.deployments import check_deployment, model_identity
+from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.models import dollars, models_of
 
 
@@ -133,7 +134,7 @@ def test_replicas_have_their_own_jobs_token_and_no_others(monkeypatch):
 def test_identity_holds_what_changes_replies_and_nothing_else():
     plain = VllmConfig(model="m")
     same = VllmConfig(model="m", replicas=8, tensor_parallel=4, engine_kwargs={"gpu_memory_utilization": 0.5})
-    assert model_identity(plain) == model_identity(same)
+    assert plain.model_identity == same.model_identity
     others = [
         VllmConfig(model="n"),
         VllmConfig(model="m", revision="abc"),
@@ -141,9 +142,9 @@ def test_identity_holds_what_changes_replies_and_nothing_else():
         VllmConfig(model="m", chat_template_kwargs={"enable_thinking": False}),
         VllmConfig(model="m", identity="my model"),
     ]
-    assert len({model_identity(deployment) for deployment in (plain, *others)}) == 6
+    assert len({deployment.model_identity for deployment in (plain, *others)}) == 6
     moved = [VllmConfig(model=path, identity="mine") for path in ("/a", "/b")]
-    assert model_identity(moved[0]) == model_identity(moved[1])
+    assert moved[0].model_identity == moved[1].model_identity
 
 
 def test_demand_counts_gpus_cpus_and_every_model_of_a_mixed_ensemble():
@@ -205,7 +206,7 @@ def test_engines_that_share_a_gpu_are_counted_by_their_shares():
     assert engine_kwargs(own)["gpu_memory_utilization"] == 0.2
     whole = VllmConfig(model="m")
     assert "gpu_memory_utilization" not in engine_kwargs(whole), "vLLM's own"
-    assert model_identity(shared) == model_identity(whole)
+    assert shared.model_identity == whole.model_identity
     check_demand(replicas_demand({"small": shared}), {"CPU": 3, "GPU": 1, "accelerator_type:H100": 1})
     four = replicas_demand({"small": shared.model_copy(update={"replicas": 4})})
     with pytest.raises(ConfigError, match=r"the cluster has 1 GPUs but 4 replica\(s\) of small need 1.2"):

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.serving import cards
 from kohaku_ray.engine.serving.cards import alone_on, read_cards, read_joules, wait_for_room
 from kohaku_ray.engine.serving.vllm import engine_kwargs
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.vllm import VllmConfig
 
 GIB = 1 << 30
 SETTING = "deployments.big.engine_kwargs.gpu_memory_utilization"

@@ -11,8 +11,8 @@ from kit import tiny_gguf, tiny_llama
 from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import TransformersConfig
 from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.run.demand import deployment_demand
 from kohaku_ray.run.directory import baseline_note
 

@@ -48,8 +48,8 @@ def deployment(tiny, adapters) -> dict:
 @pytest.fixture(scope="module")
 def application(cluster, deployment) -> Iterator[str]:
     """Name of the running application: it stays up between the jobs of this file."""
-    from kohaku_ray.config.deployments import VllmConfig
     from kohaku_ray.engine.serving.applications import serving
+    from kohaku_ray.models.vllm import VllmConfig
 
     with serving({"tiny": VllmConfig(**deployment)}) as names:
         yield names["tiny"]

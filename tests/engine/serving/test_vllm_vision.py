@@ -12,9 +12,9 @@ from kit import tiny_idefics
 from kit.tiny_job import SAMPLE_TEXTS
 from PIL import Image
 
-from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.request import ChatRequest, PromptImage
+from kohaku_ray.models.vllm import VllmConfig
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -1,0 +1,60 @@
+"""Cross-encoders of sentence-transformers: their settings, and how one is loaded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from kohaku_ray.documents.lean_imports import without_sklearn
+from kohaku_ray.index.identity import model_directory
+from kohaku_ray.models.backend import BackendConfig
+from kohaku_ray.records import canonical_json
+from kohaku_ray.settings import ModelPath, PositiveInt
+
+
+class CrossEncoderConfig(BackendConfig):
+    """A model of sentence-transformers that scores (query, text) pairs."""
+
+    kind: Literal["cross_encoder"] = "cross_encoder"
+    model: ModelPath
+    """Name or path of the model."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    max_ongoing: PositiveInt = 256
+    """Requests in flight per replica."""
+    max_tokens: PositiveInt = 512
+    """Longest pair, in tokens; longer texts are cut."""
+    batch_pairs: PositiveInt = 64
+    """Pairs per forward pass, sorted by length."""
+    precision: Literal["float32", "float16", "bfloat16"] | None = None
+    """Number format of the model's weights; None: as they are saved."""
+    gpus: Annotated[float, Field(ge=0)] = 0
+    """GPUs per replica, such as 0.25; 0: runs on a CPU."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
+
+    @property
+    def model_identity(self) -> str:
+        """The model's identity: its name and what changes its scores."""
+        # The precision only if set: the identities of runs stay as they are.
+        precision = [] if self.precision is None else [self.precision]
+        return f"cross_encoder:{self.model} {canonical_json([self.revision, self.max_tokens, *precision])}"
+
+    def check(self, here: bool) -> None:
+        """Check that the model is here; see ``BackendConfig.check``."""
+        if here and self.application is None:
+            model_directory(self.model, self.revision)
+
+    def load(self) -> Any:
+        """Load the model on its device."""
+        with without_sklearn():
+            from sentence_transformers import CrossEncoder
+
+        return CrossEncoder(
+            str(model_directory(self.model, self.revision)),
+            max_length=self.max_tokens,
+            device="cuda" if self.gpus else "cpu",
+            trust_remote_code=self.trust_remote_code,
+            model_kwargs={"dtype": self.precision or "auto"},
+        )
