@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ import ray
 
 from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
-from kohaku_ray.engine.serving.handles import Handles, Outcome, ask_together
+from kohaku_ray.engine.serving.handles import CallOutcome, Handles
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.placement import counts_of
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
@@ -48,9 +48,19 @@ class Wanted:
     run: str = ""
 
 
-async def _replied(call: asyncio.Future[LedgerReply | Refused], is_joined: bool) -> LedgerReply | Refused:
-    asked = await asyncio.shield(call)
-    return replace(asked, source="joined") if is_joined and isinstance(asked, LedgerReply) else asked
+ReplicaCall = Callable[[str, Sequence[ChatRequest], str], Awaitable[list[CallOutcome]]]
+"""Asks an application's replica requests with one prompt; the last argument is the name of the shard's actor."""
+
+
+class ShardActor:
+    """The actor that a shard is, as Ray knows it."""
+
+    def __init__(self) -> None:
+        self.name = str(ray.get_runtime_context().get_actor_id())
+
+    def exit(self) -> None:
+        """End its process for good."""
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def shard_name(path: str, shard: int, n_shards: int) -> str:
@@ -62,16 +72,34 @@ def shard_name(path: str, shard: int, n_shards: int) -> str:
 class LedgerShard:
     """Owns a part of the keys: their replies, and the futures of their calls in flight."""
 
-    def __init__(self, path: str, shard: int, n_shards: int, flush_s: float) -> None:
-        self._store = SegmentStore(path, f"{shard}of{n_shards}")
+    def __init__(
+        self,
+        path: str,
+        shard: int,
+        n_shards: int,
+        flush_s: float,
+        *,
+        store: SegmentStore | None = None,
+        call: ReplicaCall | None = None,
+        actor: ShardActor | None = None,
+        renewal_s: float = RENEWAL_S,
+        idle_exit_s: float = IDLE_EXIT_S,
+    ) -> None:
+        """Open shard number ``shard`` of ``n_shards``, and write replies every ``flush_s`` seconds.
+
+        In the actor that it is, a shard has a ``store`` of its own, makes each ``call`` by Serve, renews its lease
+        every ``renewal_s`` and exits after ``idle_exit_s`` without a request.
+        """
+        self._store = store or SegmentStore(path, f"{shard}of{n_shards}")
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._name = shard_name(path, shard, n_shards)
-        self._owner = str(ray.get_runtime_context().get_actor_id())
+        self._actor = actor or ShardActor()
+        self._call_replica = call or Handles().ask
+        self._renewal_s, self._idle_exit_s = renewal_s, idle_exit_s
         self._entries = ReplyIndex(self._store.table_of)
         self._in_flight: dict[str, asyncio.Future[LedgerReply | Refused]] = {}
         self._making: set[asyncio.Task[None]] = set()
         self._groups: dict[str, tuple[dict[str, ChatRequest], str, str]] = {}  # per call in flight: see ``_make``
-        self._handles = Handles()
         self._renewed: set[tuple[str, str]] = set()
         self._renewing: dict[str, set[str]] = {}  # per call in flight, the runs that asked again
         self._background: dict[str, asyncio.Task[None]] = {}
@@ -141,15 +169,18 @@ class LedgerShard:
         if self._failure is not None:
             return [Refused("DataError", self._failure)] * len(wanted)
         new: dict[str, dict[str, ChatRequest]] = {}
-        found = [self._find(one, new) for one in wanted]
+        replies = [self._find_or_start(each, new) for each in wanted]
         for application, requests in new.items():
             task = asyncio.create_task(self._make(requests, application, wanted[0].run))
             self._making.add(task)
             task.add_done_callback(self._making.discard)
-        # Shielded: a caller that dies does not cancel the calls.
-        return [await _replied(*one) if isinstance(one, tuple) else one for one in found]
+        return [await self._wait_for(*reply) if isinstance(reply, tuple) else reply for reply in replies]
 
-    def _find(
+    async def _wait_for(self, call: asyncio.Future[LedgerReply | Refused], is_joined: bool) -> LedgerReply | Refused:
+        reply = await asyncio.shield(call)  # a caller that dies does not cancel the call
+        return replace(reply, source="joined") if is_joined and isinstance(reply, LedgerReply) else reply
+
+    def _find_or_start(
         self, wanted: Wanted, new: dict[str, dict[str, ChatRequest]]
     ) -> LedgerReply | Refused | tuple[asyncio.Future[LedgerReply | Refused], bool]:
         """Find a recorded reply, or the call and whether it was in flight; else add it to the new ones."""
@@ -180,13 +211,13 @@ class LedgerShard:
                     segment = await asyncio.to_thread(self._store.write, entries)
                     self._entries.written(segment, entries)
             except Exception as error:
-                self._write_failure = self._said("write", error)
+                self._write_failure = self._describe_failure("write", error)
                 raise DataError(self._write_failure) from error
             self._write_failure = None
-            if len(some := self._entries.small[:MOST_SMALL]) == MOST_SMALL:
+            if len(small := self._entries.small[:MOST_SMALL]) == MOST_SMALL:
                 with suppress(DataError):  # tried again after the next write
-                    self._entries.merged(*await asyncio.to_thread(self._store.merge, some))
-                    await asyncio.to_thread(self._store.drop, some)
+                    self._entries.merged(*await asyncio.to_thread(self._store.merge, small))
+                    await asyncio.to_thread(self._store.drop, small)
             return len(entries)
 
     def _hold(self) -> None:
@@ -195,23 +226,23 @@ class LedgerShard:
             if not self._is_open:
                 self._open()
             elif self._shard == 0:
-                self._store.lease.acquire(self._owner)
+                self._store.lease.acquire(self._actor.name)
             self._lease_failure = None
         except Exception as error:
-            self._lease_failure = self._said("open", error)
+            self._lease_failure = self._describe_failure("open", error)
             if not self._is_open:
                 with suppress(Exception):  # do not keep others from a path that cannot be used
-                    self._store.lease.release(self._owner)
+                    self._store.lease.release(self._actor.name)
 
     def _open(self) -> None:
-        is_new = self._shard == 0 and self._store.lease.acquire(self._owner)
+        is_new = self._shard == 0 and self._store.lease.acquire(self._actor.name)
         if is_new:  # nobody writes yet
             self._store.remove_unfinished()
-        with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._owner):
+        with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._actor.name):
             self._entries = self._store.index(lambda key: shard_of(key, self._n_shards) == self._shard)
         self._is_open = True
 
-    def _said(self, verb: str, error: Exception) -> str:
+    def _describe_failure(self, verb: str, error: Exception) -> str:
         if isinstance(error, DataError):
             return str(error)
         return f"cannot {verb} ledger {self._store.path}: {type(error).__name__}: {error}"
@@ -222,7 +253,7 @@ class LedgerShard:
         left = dict(requests)
         self._groups |= dict.fromkeys(requests, (left, application, run))
         try:
-            outcomes = await self._call_replica(list(requests.values()), application)
+            outcomes = await self._call_replica(application, list(requests.values()), self._name)
         except ModelError as error:
             outcomes = [(Refused.of(error), 0.0)] * len(requests)
         except BaseException as error:
@@ -235,26 +266,24 @@ class LedgerShard:
         unseen_s = time.perf_counter() - began - max(seconds for _, seconds in outcomes)
         for key, (outcome, seconds) in zip(requests, outcomes, strict=True):
             if key in left:
-                self._conclude(key, outcome, unseen_s + seconds)
+                self._finish_call(key, outcome, unseen_s + seconds)
 
-    async def arrived(self, outcomes: Mapping[str, Outcome]) -> None:
+    async def arrived(self, outcomes: Mapping[str, CallOutcome]) -> None:
         """Record replies while others of their message are waited for, which a kill would otherwise lose with them."""
         for key, (outcome, seconds) in outcomes.items():
             if key in self._groups:
-                self._conclude(key, outcome, seconds)
+                self._finish_call(key, outcome, seconds)
 
-    def _conclude(self, key: str, outcome: Reply | Refused, call_s: float) -> None:
+    def _finish_call(self, key: str, outcome: Reply | Refused, call_s: float) -> None:
         left, application, run = self._groups.pop(key)
-        asked = self._recorded(key, left.pop(key), outcome, call_s)
-        if isinstance(asked, LedgerReply):
+        reply = self._record(key, left.pop(key), outcome, call_s)
+        if isinstance(reply, LedgerReply):
             paid = self._paid.setdefault(run, {})
-            paid[application] = paid.get(application, Paid()) + asked.entry.reply
+            paid[application] = paid.get(application, Paid()) + reply.entry.reply
         del self._renewing[key]
-        self._in_flight.pop(key).set_result(asked)
+        self._in_flight.pop(key).set_result(reply)
 
-    def _recorded(
-        self, key: str, request: ChatRequest, outcome: Reply | Refused, call_s: float
-    ) -> LedgerReply | Refused:
+    def _record(self, key: str, request: ChatRequest, outcome: Reply | Refused, call_s: float) -> LedgerReply | Refused:
         """Record a reply, if it can be."""
         if isinstance(outcome, Refused):
             return outcome
@@ -274,11 +303,6 @@ class LedgerShard:
         except Exception as error:  # whatever a backend calls a reply, somebody waits for it
             return Refused("ModelError", f"{request.model}: {error}")
 
-    async def _call_replica(self, requests: Sequence[ChatRequest], application: str) -> list[Outcome]:
-        return await self._handles.call(
-            application, lambda handle: ask_together(handle, requests, self._name), requests[0].model
-        )
-
     def _touch(self) -> None:
         self._last_used = time.monotonic()
         for keep in (self._keep_flushing, self._keep_holding):
@@ -296,14 +320,14 @@ class LedgerShard:
     async def _keep_holding(self) -> None:
         """Renew the lease, also if flushes fail, and exit when idle with everything on disk."""
         while True:
-            await asyncio.sleep(RENEWAL_S)
+            await asyncio.sleep(self._renewal_s)
             if self._is_open:  # only a request opens the path
                 await self._keep_hold()
-            is_idle = time.monotonic() - self._last_used > IDLE_EXIT_S
+            is_idle = time.monotonic() - self._last_used > self._idle_exit_s
             if is_idle and not self._in_flight and not self._entries.unwritten:
                 with suppress(OSError):  # a dead owner's lease can be taken too
-                    self._store.lease.release(self._owner)
-                ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+                    self._store.lease.release(self._actor.name)
+                self._actor.exit()
 
     async def _keep_hold(self) -> None:
         async with self._holding:

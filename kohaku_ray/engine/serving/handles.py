@@ -28,10 +28,10 @@ REPLICA_TRIES = 5
 IGNORE_EOS = "KOHAKU_RAY_IGNORE_EOS"
 """Set in the environment of a benchmark's vLLM replicas: a reply without a schema has ``max_tokens``."""
 
-Outcome = tuple[Reply | Refused, float]
+CallOutcome = tuple[Reply | Refused, float]
 """A reply, or the error in its place, and the seconds until it was there."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Handles:
@@ -40,7 +40,7 @@ class Handles:
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
 
-    async def call(self, application: str, send: Callable[[Any], Awaitable[Found]], who: str) -> Found:
+    async def call(self, application: str, send: Callable[[Any], Awaitable[Result]], who: str) -> Result:
         """Call an application until a replica answers: ``send`` makes the call on a handle, ``who`` is for messages.
 
         Raises:
@@ -74,6 +74,12 @@ class Handles:
         assert last is not None
         raise TransientModelError(f"{who}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}")
 
+    async def ask(
+        self, application: str, requests: Sequence[ChatRequest], shard: str | None = None
+    ) -> list[CallOutcome]:
+        """Ask the requests of a question, which have one prompt, of one replica; see ``Together.ask_all``."""
+        return await self.call(application, lambda handle: ask_together(handle, requests, shard), requests[0].model)
+
 
 def listen_on_loopback() -> None:
     """Let the replica that starts in this process take calls by gRPC, which it unpickles, from this machine alone.
@@ -95,7 +101,7 @@ class Together:
         """Answer one request."""
         raise NotImplementedError
 
-    async def ask_all(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[Outcome]:
+    async def ask_all(self, requests: Sequence[ChatRequest], shard: str | None = None) -> list[CallOutcome]:
         """Answer requests at once; the actor of the ledger's ``shard`` is told early of replies that others outlast.
 
         Raises:
@@ -103,7 +109,7 @@ class Together:
         """
         began = time.perf_counter()
 
-        async def one(request: ChatRequest) -> Outcome:
+        async def ask(request: ChatRequest) -> CallOutcome:
             outcome: Reply | Refused
             try:
                 outcome = await self.ask(request)
@@ -115,7 +121,7 @@ class Together:
                 outcome = Refused.of(ModelError(f"{request.model}: the backend broke: {message_of(error)}"))
             return outcome, time.perf_counter() - began
 
-        calls = [asyncio.ensure_future(one(request)) for request in requests]
+        calls = [asyncio.ensure_future(ask(request)) for request in requests]
         telling = asyncio.ensure_future(_tell(shard, requests, calls)) if shard is not None and len(calls) > 1 else None
         try:
             return await asyncio.gather(*calls)
@@ -124,22 +130,22 @@ class Together:
                 telling.cancel()
 
 
-async def _tell(shard: str, requests: Sequence[ChatRequest], calls: Sequence[asyncio.Future[Outcome]]) -> None:
+async def _tell(shard: str, requests: Sequence[ChatRequest], calls: Sequence[asyncio.Future[CallOutcome]]) -> None:
     """Send the outcomes that are there to a shard, again and again: one call may outlast its siblings by minutes."""
     left = dict(zip(map(request_key, requests), calls, strict=True))
     while left:
         await asyncio.sleep(TELL_EVERY_S)
-        there = {key: left.pop(key).result() for key, call in [*left.items()] if call.done() and not call.exception()}
-        if there:
+        arrived = {key: left.pop(key).result() for key, call in [*left.items()] if call.done() and not call.exception()}
+        if arrived:
             with suppress(Exception):  # it gets them again with the others'
                 actor = await asyncio.to_thread(ray.get_actor, shard, NAMESPACE)
-                await actor.arrived.remote(there)
+                await actor.arrived.remote(arrived)
 
 
-async def ask_together(handle: Any, requests: Sequence[ChatRequest], shard: str | None = None) -> list[Outcome]:
+async def ask_together(handle: Any, requests: Sequence[ChatRequest], shard: str | None = None) -> list[CallOutcome]:
     """Call ``Together.ask_all`` of the replica of the requests' question."""
     given = (requests,) if shard is None else (requests, shard)
-    outcomes: list[Outcome] = await handle.options(session_id=requests[0].session_id).ask_all.remote(*given)
+    outcomes: list[CallOutcome] = await handle.options(session_id=requests[0].session_id).ask_all.remote(*given)
     return outcomes
 
 
@@ -160,5 +166,5 @@ async def rank_pairs(application: str, pairs: Sequence[tuple[str, str]]) -> list
         scores: list[float] = await _HANDLES.call(application, lambda handle: handle.rank.remote(part), application)
         return scores
 
-    parts = [list(pairs[at : at + PAIRS_PER_CALL]) for at in range(0, len(pairs), PAIRS_PER_CALL)]
+    parts = [list(pairs[first : first + PAIRS_PER_CALL]) for first in range(0, len(pairs), PAIRS_PER_CALL)]
     return [score for scores in await asyncio.gather(*map(rank, parts)) for score in scores]

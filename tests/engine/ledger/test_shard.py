@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -32,37 +31,65 @@ async def ask(shard, key, wanted=None, again_for=None):
     return found
 
 
-@pytest.fixture
-def actor(monkeypatch):
+class Actor:
     """What Ray tells a shard of itself, and whether the shard ended itself."""
-    there = SimpleNamespace(get_actor_id=lambda: "me", current_actor=None, is_killed=False)
 
-    def kill(handle, no_restart):
-        there.is_killed = True
+    name, is_ended = "me", False
+
+    def exit(self):
+        self.is_ended = True
         raise asyncio.CancelledError  # nothing runs in a dead process
 
-    fake = SimpleNamespace(get_runtime_context=lambda: there, kill=kill)
-    monkeypatch.setattr(shards, "ray", fake)
-    return there
+
+class Store(SegmentStore):
+    """A ledger's directory whose writes fail while there are errors, and wait while they are held."""
+
+    errors, n_writes = iter(()), 0
+    is_free, is_held = None, False
+
+    def write(self, entries):
+        self.n_writes += 1
+        for error in self.errors:
+            raise error
+        if self.is_free is not None:
+            self.is_held = True
+            self.is_free.wait(10)
+        return super().write(entries)
+
+
+class Model:
+    """A model that says the next of some replies; an exception among them is raised."""
+
+    def __init__(self, *replies):
+        self.replies = iter(replies)
+
+    async def __call__(self, application, requests, shard):
+        await asyncio.sleep(0)
+        replies = [next(self.replies) for _ in requests]
+        if isinstance(replies[0], Exception):
+            raise replies[0]
+        return [(reply, 0.0) for reply in replies]
 
 
 @pytest.fixture
-def make(actor, tmp_path, monkeypatch):
-    """Make a shard whose model says the next of some replies; an exception among them is raised."""
+def actor():
+    return Actor()
 
-    def make_shard(*replies, flush_s=60.0):
-        shard = LedgerShard(str(tmp_path), 0, 1, flush_s)
-        said = iter(replies)
 
-        async def call(requests, application):
-            await asyncio.sleep(0)
-            replies = [next(said) for _ in requests]
-            if isinstance(replies[0], Exception):
-                raise replies[0]
-            return [(reply, 0.0) for reply in replies]
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path), "0of1")
 
-        monkeypatch.setattr(shard, "_call_replica", call)
-        return shard
+
+@pytest.fixture
+def make(actor, tmp_path, store):
+    """Make a shard whose model says the next of some replies, or is the one that is called."""
+
+    def make_shard(*replies, call=None, flush_s=60.0, renewal_s=60.0, idle_exit_s=300.0, store=store):
+        timing = {"renewal_s": renewal_s, "idle_exit_s": idle_exit_s}
+        return LedgerShard(
+            str(tmp_path), 0, 1, flush_s, store=store, call=call or Model(*replies), actor=actor, **timing
+        )
 
     return make_shard
 
@@ -116,19 +143,12 @@ def test_a_reply_longer_than_its_request_allows_is_refused_and_not_recorded(make
 
 
 @pytest.mark.parametrize("error", [DataError("disk full"), RuntimeError("a driver's own"), MemoryError()])
-def test_a_flush_that_fails_whatever_the_reason_loses_nothing_and_is_tried_again(make, tmp_path, monkeypatch, error):
+def test_a_flush_that_fails_whatever_the_reason_loses_nothing_and_is_tried_again(make, store, tmp_path, error):
     async def run():
+        store.errors = iter([error] * 4)
         shard = make(Reply("precious"), flush_s=0.01)
-        write, failures = shard._store.write, iter([error] * 3)
-
-        def fails(entries):
-            for failure in failures:
-                raise failure
-            return write(entries)
-
-        monkeypatch.setattr(shard._store, "write", fails)
         await ask(shard, GOOD)
-        await until(lambda: shard._failure is not None)
+        await until(lambda: store.n_writes == 2)  # the first failure is known
         refused = await ask(shard, OTHER)
         await until(lambda: recorded(tmp_path))
         assert (await shard.ready())["failure"] is None
@@ -144,70 +164,55 @@ def renewed(path) -> float:
     return float(json.loads((path / "lease.json").read_text())["renewed"])
 
 
-def test_the_lease_is_renewed_while_flushes_fail_and_hang(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "RENEWAL_S", 0.01)
-    hang = threading.Event()
-
-    def fails(entries):
-        raise DataError("disk full")
-
+def test_the_lease_is_renewed_while_flushes_fail_and_hang(make, store, tmp_path):
     async def run():
-        shard = make(Reply("one"), flush_s=0.01)
-        write = shard._store.write
-        monkeypatch.setattr(shard._store, "write", fails)
+        store.errors = iter(lambda: DataError("disk full"), None)
+        shard = make(Reply("one"), flush_s=0.01, renewal_s=0.01)
         await ask(shard, GOOD)
-        await until(lambda: shard._failure is not None)
+        await until(lambda: store.n_writes > 1)
         before = renewed(tmp_path)
         await until(lambda: renewed(tmp_path) > before)
-        monkeypatch.setattr(shard._store, "write", lambda entries: hang.wait(10) and write(entries))
-        await until(shard._flushing.locked)
+        store.is_free, store.errors = threading.Event(), iter(())
+        await until(lambda: store.is_held)
         before = renewed(tmp_path)
         await until(lambda: renewed(tmp_path) > before)
-        hang.set()
+        store.is_free.set()
         await until(lambda: recorded(tmp_path))
 
     asyncio.run(run())
 
 
-def test_an_idle_shard_ends_once_everything_is_on_disk(make, actor, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "RENEWAL_S", 0.01)
-    monkeypatch.setattr(shards, "IDLE_EXIT_S", 0.0)
-
+def test_an_idle_shard_ends_once_everything_is_on_disk(make, actor, store, tmp_path):
     async def run():
-        shard = make(Reply("precious"), flush_s=0.01)
-        with monkeypatch.context() as patched:
-            patched.setattr(shard._store, "write", lambda entries: 1 / 0)
-            await ask(shard, GOOD)
-            await until(lambda: shard._failure is not None)
-            await asyncio.sleep(0.1)
-            assert not actor.is_killed
-        await until(lambda: actor.is_killed)
+        store.errors = iter(lambda: ZeroDivisionError(), None)
+        shard = make(Reply("precious"), flush_s=0.01, renewal_s=0.01, idle_exit_s=0.0)
+        await ask(shard, GOOD)
+        await until(lambda: store.n_writes > 1)
+        await asyncio.sleep(0.1)
+        assert not actor.is_ended
+        store.errors = iter(())
+        await until(lambda: actor.is_ended)
 
     asyncio.run(run())
     assert recorded(tmp_path) == {GOOD: "precious"}
     assert not (tmp_path / "lease.json").exists()
 
 
-def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes_and_knows_what_was_recorded(
-    make, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(shards, "RENEWAL_S", 0.01)
-    store = SegmentStore(str(tmp_path))
+def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes_and_knows_what_was_recorded(make, tmp_path):
+    lease = SegmentStore(str(tmp_path)).lease
 
     async def run():
         shard = make(Reply("one"))
         await ask(shard, GOOD)
         await shard.flush()
-        for task in shard._background.values():
-            task.cancel()
-        store.lease.release("me")
-        store.lease.acquire("another cluster")
-        late = make(Reply("two"))
+        lease.release("me")
+        lease.acquire("another cluster")
+        late = make(Reply("two"), renewal_s=0.01, store=SegmentStore(str(tmp_path), "0of1"))
         state = await late.ready()
         assert "belongs to process" in state["failure"]
         assert state["n_entries"] == 0
         assert (await ask(late, GOOD)).kind == "DataError"
-        store.lease.release("another cluster")
+        lease.release("another cluster")
         await asyncio.sleep(0.1)
         assert not (tmp_path / "lease.json").exists(), "nobody asked"
         return await ask(late, GOOD), await late.ready()
@@ -260,9 +265,9 @@ def test_who_asks_again_in_the_moment_in_which_the_call_ends_gets_its_reply(make
         shard = make(Reply("one"), Reply("two"), Reply("three"))
         await ask(shard, GOOD)
         first = asyncio.create_task(ask(shard, GOOD, again_for="run"))
-        while not shard._in_flight:
+        while not (await shard.progress())[0]:
             await asyncio.sleep(0)
-        while shard._in_flight:  # ended, and nobody who waits has woken
+        while (await shard.progress())[0]:  # in flight; then ended, and nobody who waits has woken
             await asyncio.sleep(0)
         return await ask(shard, GOOD, again_for="run"), await first
 
@@ -302,27 +307,28 @@ def test_a_shard_merges_its_segments_while_it_runs(make, tmp_path, monkeypatch):
     assert recorded(tmp_path) == {key: key for key in keys}
 
 
-def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(make, tmp_path, monkeypatch):
-    keys = [f"{at:032x}" for at in range(5)]
+def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(make):
+    keys = [f"{number:032x}" for number in range(5)]
 
     async def run():
-        shard = make(Reply("known"))
-        await ask(shard, keys[0])
         sent, ended = [], asyncio.Event()
 
-        async def call(requests, application):
+        async def call(application, requests, shard):
             sent.append((application, len(requests)))
+            if len(sent) == 1:
+                return [(Reply("known"), 0.0)]
             await ended.wait()
             return [(Reply("one"), 0.0), (Refused("ContextOverflowError", "too long"), 0.0)][: len(requests)]
 
-        monkeypatch.setattr(shard, "_call_replica", call)
+        shard = make(call=call)
+        await ask(shard, keys[0])
         wanted = [Wanted(key, request(), "app") for key in keys[:3]] + [Wanted(keys[3], request(), "other")]
         first = asyncio.create_task(shard.ask(wanted))
-        await until(lambda: len(sent) == 2)
+        await until(lambda: len(sent) == 3)
         second = asyncio.create_task(shard.ask([Wanted(keys[1], request(), "app")]))
         await asyncio.sleep(0.01)
         ended.set()
-        return sent, await first, await second
+        return sent[1:], await first, await second
 
     sent, (known, made, refused, elsewhere), (joined,) = asyncio.run(run())
     assert sorted(sent) == [("app", 2), ("other", 1)]
@@ -331,13 +337,11 @@ def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(make, 
     assert refused == Refused("ContextOverflowError", "too long")
 
 
-def test_a_call_that_fails_unexpectedly_reaches_who_waits_and_may_be_made_again(make, monkeypatch):
+def test_a_call_that_fails_unexpectedly_reaches_who_waits_and_may_be_made_again(make):
     async def run():
-        shard = make(Reply("one"))
-        with monkeypatch.context() as patched:
-            patched.setattr(shard, "_call_replica", lambda requests, application: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                await ask(shard, GOOD)
+        shard = make(ZeroDivisionError(), Reply("one"))
+        with pytest.raises(ZeroDivisionError):
+            await ask(shard, GOOD)
         return await ask(shard, GOOD)
 
     assert asyncio.run(run()).entry.reply.text == "one"
@@ -365,18 +369,17 @@ def test_a_run_that_is_stopped_makes_no_more_calls_and_others_do(make):
         asyncio.run(run()).raise_()
 
 
-def test_a_reply_is_on_disk_while_another_of_its_message_is_waited_for(make, tmp_path, monkeypatch):
+def test_a_reply_is_on_disk_while_another_of_its_message_is_waited_for(make, tmp_path):
     """The members of a question ask together: one that takes long must not keep the others' replies from the disk."""
 
     async def run():
-        shard = make(flush_s=0.01)
         began, slow = asyncio.Event(), asyncio.get_running_loop().create_future()
 
-        async def call(requests, application):
+        async def call(application, requests, shard):
             began.set()
             return await slow
 
-        monkeypatch.setattr(shard, "_call_replica", call)
+        shard = make(call=call, flush_s=0.01)
         asked = asyncio.create_task(shard.ask([Wanted(key, request(key), "app", None, "mine") for key in (GOOD, BAD)]))
         await began.wait()
         await shard.arrived({GOOD: (Reply("early", 3, 0, 2), 0.5), OTHER: (Reply("of an earlier process"), 0.1)})
