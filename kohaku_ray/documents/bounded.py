@@ -87,8 +87,9 @@ def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = Fals
         return unpacked(*reply)
     if reply == -signal.SIGALRM:
         raise late(name, len(data), timeout_s)
+    ending = f"signal {signal.Signals(-reply).name}" if reply < 0 else f"exit code {reply}"
     raise UnfinishedError(
-        f"{name}: its {len(data):,} bytes ended the parser's process ({_ending(reply)}): "
+        f"{name}: its {len(data):,} bytes ended the parser's process ({ending}): "
         "export the document again, or leave it out."
     )
 
@@ -106,10 +107,6 @@ def out_of_memory(what: str) -> DataError:
     return DataError(
         f"{what} takes more than {MEMORY_GIB:g} GiB of memory: split or simplify the file, or leave it out."
     )
-
-
-def _ending(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 @dataclass(frozen=True)

@@ -87,16 +87,14 @@ def flat_metadata(values: Mapping[Any, Any]) -> dict[str, str]:
     flat = {}
     for key, value in values.items():
         parts = value if isinstance(value, list) else [value]
-        written = [_scalar(part) for part in parts if part is not None and not isinstance(part, list | dict)]
+        written = [
+            json.dumps(part) if isinstance(part, bool | float) else well_formed(str(part)).strip()
+            for part in parts
+            if part is not None and not isinstance(part, list | dict)
+        ]
         if any(written):
             flat[well_formed(str(key))] = ", ".join(part for part in written if part)
     return flat
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, bool | float):
-        return json.dumps(value)
-    return well_formed(str(value)).strip()
 
 
 MAX_ID_CHARS = 200  # longest ``doc_id``, in characters

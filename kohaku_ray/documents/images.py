@@ -132,11 +132,10 @@ def _png(picture: Any) -> bytes:
     colours = 2 if pixels.ndim == 3 else 0
     head = struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)
     parts = (b"IHDR", head), (b"IDAT", packer.compress(filtered.data) + packer.flush()), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
+        for kind, data in parts
+    )
 
 
 def image_digest(data: Any) -> str:

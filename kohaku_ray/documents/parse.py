@@ -87,23 +87,18 @@ def parse_documents(
     def parse() -> Parsed:
         parsed: object = _guarded(name, read)
         if isinstance(parsed, Parsed):
-            return _searchable(name, parsed)
+            if not (parsed.documents or parsed.rejects):
+                raise DataError(f"{name} has no text: there is no row in it.")
+            documents = [without_noise(_well_named(name, document)) for document in parsed.documents]
+            silent = [document for document in documents if not has_sentences(document)]
+            more = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
+            return Parsed(tuple(filter(has_sentences, documents)), (*parsed.rejects, *more))
         if not isinstance(parsed, Document):
             kind = type(parsed).__name__
             raise DataError(f"{name}: its format returned {kind}, expected Document or Parsed: correct its parse.")
         return Parsed((_checked(name, parsed, images is not None),))
 
     return _in_time(parse, name, data, timeout_s)
-
-
-def _searchable(name: str, parsed: Parsed) -> Parsed:
-    """Leave out the documents without a sentence, as rejects."""
-    if not (parsed.documents or parsed.rejects):
-        raise DataError(f"{name} has no text: there is no row in it.")
-    documents = [without_noise(_well_named(name, document)) for document in parsed.documents]
-    silent = [document for document in documents if not has_sentences(document)]
-    more = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
-    return Parsed(tuple(filter(has_sentences, documents)), (*parsed.rejects, *more))
 
 
 def _with_images(name: str, data: bytes, timeout_s: float | None, source: ImageSource) -> Document:

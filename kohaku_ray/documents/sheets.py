@@ -48,17 +48,13 @@ def parse_xlsx(name: str, data: bytes) -> Document:
         else:
             odd.append(f"sheet {sheet.title!r}: empty")
     odd += [f"sheet {chart.title!r}: a chart alone" for chart in file.chartsheets]
-    n_unknown = _count_formulas_without_value(data)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        names = [part for part in archive.namelist() if part.startswith("xl/worksheets/") and part.endswith(".xml")]
+        n_unknown = sum(len(_NO_VALUE.findall(archive.read(part))) for part in names)
     if n_unknown:
         odd.append(f"{n_unknown:,} formulas without a value: open and save the file in a spreadsheet program")
     title = clean_print(str(file.properties.title or "")).strip() or default_doc_id(name)
     return Document(default_doc_id(name), title, tuple(sections), odd=tuple(odd), dropped=tuple(hidden))
-
-
-def _count_formulas_without_value(data: bytes) -> int:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        names = [name for name in archive.namelist() if name.startswith("xl/worksheets/") and name.endswith(".xml")]
-        return sum(len(_NO_VALUE.findall(archive.read(name))) for name in names)
 
 
 def _parts(paragraph: Paragraph) -> Iterator[Paragraph]:

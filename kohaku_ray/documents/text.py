@@ -90,16 +90,14 @@ def _split_heading(block: str) -> tuple[str, str]:
     if len(lines) > 1 and _UNDERLINE.fullmatch(lines[1].strip()) and _is_short(lines[0]):
         return lines[0].strip(), "\n".join(lines[2:])
     line = " ".join(part.strip() for part in lines)
-    if len(lines) == 2 and _DIVISION.fullmatch(lines[0].strip()) and _continues_heading(lines[1]):
-        return line, ""
+    if len(lines) == 2 and _DIVISION.fullmatch(lines[0].strip()):
+        # the line under CHAPTER IV may be its title, or the rest of a wrapped one
+        below = lines[1]
+        if _is_short(below) and below[-1] not in ".,;:!?" and not _DIVISION.fullmatch(below.strip()):
+            return line, ""
     if len(lines) == 1 and _is_short(line) and (_label(line) or _is_capitals(line)):
         return line, ""
     return "", block
-
-
-def _continues_heading(line: str) -> bool:
-    """Whether a line under CHAPTER IV is its title, or the rest of a wrapped one."""
-    return _is_short(line) and line[-1] not in ".,;:!?" and not _DIVISION.fullmatch(line.strip())
 
 
 def _label(line: str) -> str:
@@ -175,16 +173,16 @@ def finish(drafts: Sequence[Draft], title: str) -> tuple[Section, ...]:
     return tuple(
         Section(_section_title(draft.headings, title), tuple(draft.paragraphs))
         for draft, after in zip(drafts, following, strict=True)
-        if draft.paragraphs or not _is_named_later(draft.headings, after.headings, title)
+        if draft.paragraphs
+        or not (
+            _section_title(draft.headings, title) == title
+            or tuple(after.headings[: len(draft.headings)]) == tuple(draft.headings)
+        )
     )
 
 
 def _section_title(headings: Sequence[str], title: str) -> str:
     return PATH.join(heading for i, heading in enumerate(headings) if heading and (i, heading) != (0, title)) or title
-
-
-def _is_named_later(headings: Sequence[str], after: Sequence[str], title: str) -> bool:
-    return _section_title(headings, title) == title or tuple(after[: len(headings)]) == tuple(headings)
 
 
 MAX_LIST_CHARS = 2000  # longest list, in characters, that is one paragraph

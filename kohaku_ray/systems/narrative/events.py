@@ -257,15 +257,12 @@ class _Reader:
                     ((match, text) for text in tries if is_subject and (match := _VERB.match(text + rest))), (None, "")
                 )
                 verb_end = at - len(prefix)
-                is_subject = is_subject and (verb is not None or not self._opens_with_another(at))
+                if is_subject and verb is None:  # whoever else is named here is the subject of the clauses that follow
+                    name = _NAME.match(self.plain, at)
+                    is_subject = self.names.is_known_place(name[0]) if name else not _NOUN_OPENS.match(self.plain, at)
             if verb:
                 be = "was " if verb["be"] else ""
                 yield verb, verb_end + verb.end(), clause, at
-
-    def _opens_with_another(self, at: int) -> bool:
-        """Whether what stands there may be the subject of the clauses that follow: no place of the book."""
-        name = _NAME.match(self.plain, at)
-        return not self.names.is_known_place(name[0]) if name else _NOUN_OPENS.match(self.plain, at) is not None
 
     def _event(
         self,
