@@ -50,6 +50,9 @@ class ClusterConfig(Settings):
     """Object store of a local cluster."""
     autoscaling: bool = False
     """The cluster grows on demand: its current resources are not compared with the job's demand."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Custom Ray resources of each actor that coordinates (members' processes, voters, shards of the ledger), to keep
+    them on nodes of one worker group: they ask for next to no CPU, and would lie on nodes with GPUs, too."""
     retriever: RetrieverConfig = RetrieverConfig()
     blocks_in_flight: PositiveInt | None = None
     """Question blocks in flight; None: as many as keep every replica busy (see `max_ongoing`)."""

@@ -212,7 +212,12 @@ def check_nodes(read: Mapping[str, str], written: Mapping[str, str]) -> None:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             asked[task.options(scheduling_strategy=there).remote(wanted)] = node
         done, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
-        found = dict.fromkeys(waiting, (next(iter(wanted)), f"no answer in {ANSWER_S:g} s"))
+        for node in (asked[ref] for ref in waiting):
+            print_progress(
+                f"cluster node {node['NodeManagerAddress']} ({node['NodeID'][:8]}) has not answered in {ANSWER_S:g} s: "
+                f"whether it sees {' and '.join(wanted)} is not known"
+            )
+        found = {}
         for ref in done:
             with suppress(RayError):  # the node left meanwhile: nothing will run there
                 found[ref] = ray.get(ref)

@@ -67,7 +67,7 @@ class Session:
 
     def open_ledger(self, config: LedgerConfig, n_shards: int) -> Ledger:
         """Open the ledger, whose shards stay alive; see ``ledger.client.open_ledger``."""
-        ledger = open_ledger(config, n_shards)
+        ledger = open_ledger(config, n_shards, self._cluster.resources)
         self._until_end.enter_context(ledger.kept_alive())
         return ledger
 

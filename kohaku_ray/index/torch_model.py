@@ -222,11 +222,21 @@ def load_model(
             revision=revision,
             device="cuda" if has_gpu and device != "cpu" else "cpu",
             trust_remote_code=trust_remote_code,
-            model_kwargs={"dtype": getattr(torch, precision)},
+            model_kwargs={"dtype": _dtype(precision, has_gpu and device != "cpu")},
         ).eval()
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"encoder.model {model!r} cannot be loaded: {error}") from error
     return TorchModel(loaded, task)
+
+
+def _dtype(precision: Precision, gpu: bool) -> Any:
+    import torch
+
+    if precision != "auto":
+        return getattr(torch, precision)
+    if not gpu:
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
 def input_ids(features: Mapping[str, Any]) -> Any:

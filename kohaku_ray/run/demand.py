@@ -18,7 +18,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small
+from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small, weight_bytes
 from kohaku_ray.systems.offline import ExtractiveConfig
 
 BYTES_PER_ENCODER = 1 << 16  # a CPU encodes them by MiniLM in 3 s; to start costs it 10 s
@@ -31,7 +31,11 @@ MOST_LOAD = 0.6
 """Share of a process's time that calls may take; above it, calls queue for each other."""
 
 PREPARE_MS = 15.5
-"""CPU in milliseconds of a retriever per question, as `benchmarks/flow.py` measured it; most of it the encoder's."""
+"""CPU in milliseconds of a retriever per question, as `benchmarks/flow.py` measured it; most of it MiniLM's, which
+encodes the queries."""
+
+MINILM_PARAMETERS = 22_714_240
+"""Parameters of the encoder that ``PREPARE_MS`` was measured with."""
 
 QUEUED = 0.25
 """Calls that wait inside a replica, as a share of those it answers at once: Serve offers a call that no replica took
@@ -88,7 +92,7 @@ def answer_demand(config: Config, n_shards: int | None = None, index: Index | No
         n * retriever.cpus + models.cpus,
         n * retriever.n_gpus + models.gpus,
         " and ".join(part for part in (f"{n} retriever(s)", models.reason) if part),
-        models.custom,
+        {**config.cluster.resources, **models.custom},
         {"a retriever": {"CPU": retriever.cpus, "GPU": retriever.n_gpus}, **models.on_a_node},
         {**({} if need is None else {"a retriever": need}), **models.on_a_card},
     )
@@ -103,7 +107,10 @@ def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) 
     if each.replicas is not None:
         return each.replicas
     per_question = 1 if config.ensemble.scope == "question" else config.ensemble.members
-    wanted = busy_processes(config.answering_deployments, PREPARE_MS / per_question)
+    on_gpus = any(isinstance(one, VllmConfig) and one.cpus is None for one in config.answering_deployments.values())
+    # Slower models than a GPU's keep no second copy of a large encoder busy.
+    size = encoder_size(config) if on_gpus and not each.n_gpus else 1.0
+    wanted = busy_processes(config.answering_deployments, PREPARE_MS * size / per_question)
     if config.cluster.autoscaling:
         return wanted
     models = replicas_demand(config.used_deployments)
@@ -111,6 +118,13 @@ def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) 
         if own:
             wanted = min(wanted, int((resources.get(kind, 0.0) - taken) / (own * n_shards) + 1e-9))
     return max(wanted, 1)
+
+
+def encoder_size(config: Config) -> float:
+    """Return the query encoder's parameters over MiniLM's, which a CPU's time for a query grows with; at least 1."""
+    encoder = config.index.encoder
+    n_bytes = weight_bytes(encoder.model, encoder.revision, 1)
+    return max((n_bytes or 0) / MINILM_PARAMETERS, 1.0)
 
 
 def busy_processes(deployments: Mapping[str, Deployment], ms_per_call: float) -> int:

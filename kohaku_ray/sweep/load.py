@@ -517,8 +517,8 @@ class SweepConfig(Settings):
     by: str | None = None
     """Column of the gold answers that groups the questions, such as public and private ones: scores, ranks and their
     correlation are then also shown by group."""
-    concurrency: PositiveInt = 4
-    """Cells in flight."""
+    concurrency: PositiveInt | None = None
+    """Cells in flight; None: four, or as many as fill the models' replicas."""
     tables: Annotated[tuple[TableConfig, ...], Field(min_length=1)]
     """Tables of the sweep."""
 

@@ -21,6 +21,7 @@ from ray.cluster_utils import Cluster
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine import cluster as cluster_module
 from kohaku_ray.engine.cluster import check_nodes
 from kohaku_ray.errors import ConfigError
 
@@ -53,6 +54,9 @@ try:
             print(job.__name__, error)
     check_nodes({}, {"ledger.path": f"{folder}/seen/ledger"})
     print("SEEN")
+    cluster_module.ANSWER_S = 0.0
+    check_nodes({}, {"ledger.path": f"{folder}/seen/ledger"})  # no node answers so soon
+    print("WENT ON")
 finally:
     node.terminate()
     node.wait(20)
@@ -90,6 +94,8 @@ def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, sample_index):
         assert line.startswith(f"{job} node ")
         assert f"({node}) does not see {key} {path}: there is no such file there: mount the same storage" in line
     assert "SEEN" in done.stdout
+    assert "WENT ON" in done.stdout, "a node that is slow to start a process ends no job"
+    assert f"({node}) has not answered in 0 s: whether it sees ledger.path is not known" in done.stderr
     assert not list(tmp_path.rglob("*.probe")), "nothing is left behind"
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index import torch_model
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, token_counter, vector_keys
 from kohaku_ray.index.settings import EncoderConfig
@@ -159,3 +160,12 @@ def test_other_weights_are_another_model(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"2")
     os.utime(tmp_path / "model.safetensors", ns=(1, 1))
     assert files_digest(tmp_path) != first
+
+
+def test_precision_auto_is_16_bits_on_a_gpu_and_float32_on_a_cpu(monkeypatch):
+    encoder = SentenceEncoder(MODEL, device="cpu", precision="auto")
+    assert next(encoder._model.loaded.parameters()).dtype == torch.float32
+    for has_bf16, dtype in ((True, torch.bfloat16), (False, torch.float16)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has_bf16, **_: has)
+        assert torch_model._dtype("auto", gpu=True) == dtype
+    assert torch_model._dtype("float32", gpu=True) == torch.float32

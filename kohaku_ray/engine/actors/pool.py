@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from kohaku_ray.answering.executor import n_replicas, start_block, waves_of
+from kohaku_ray.answering.executor import block_size, n_replicas, start_block, waves_of
 from kohaku_ray.answering.local_index import Depths
 from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import Config
@@ -22,6 +22,7 @@ from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.gpu import without_gpu_support
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import Question
 from kohaku_ray.run.cards import card_bytes, largest_shard_bytes
 from kohaku_ray.run.demand import busy_processes, n_retrievers
@@ -72,13 +73,14 @@ class ActorPool:
             for shard, name in enumerate(names):
                 self.retrievers.append(retriever(name=name, **own).remote(config, depths, shard, names))
         # Spread: actors that ask for next to no CPU would all go to one node.
-        spread = {"num_cpus": idle_cpus(), "scheduling_strategy": "SPREAD", **always}
+        coordinates = {"num_cpus": idle_cpus(), "resources": config.cluster.resources}
+        spread = {**coordinates, "scheduling_strategy": "SPREAD", **always}
         member = ray.remote(max_concurrency=1000, **spread)(Member)
         self.members = [member.remote() for _ in range(n_workers)]
         voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
         # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.voters = [voter.options(num_cpus=0, scheduling_strategy=here).remote()]
+        self.voters = [voter.options(num_cpus=0, resources={}, scheduling_strategy=here).remote()]
         self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
 
     def wait_until_ready(self) -> None:
@@ -194,9 +196,14 @@ def choose_gpus(config: Config, n: int, *room: Sequence[FreeNode]) -> GpuChoice:
 
 
 def leaves_gpus(config: Config) -> bool:
-    """Whether retrievers take GPUs that replicas leave: they start after these, to take none that a replica needs."""
+    """Whether retrievers take GPUs that replicas leave: they start after these, to take none that a replica needs.
+
+    So do those that share a GPU with engines, which measure its free memory as they start.
+    """
     if config.cluster.retriever.gpus != "auto":
-        return False
+        models = config.used_deployments.values()
+        shares = any(isinstance(one, VllmConfig) and one.gpus < 1 for one in models)
+        return shares and 0 < config.cluster.retriever.n_gpus < 1
     n_shards = open_index(config).n_shards
     return choose_gpus(config, n_retrievers(config, n_shards, ray.cluster_resources()) * n_shards).gpus > 0
 
@@ -257,3 +264,13 @@ def blocks_in_flight(config: Config, size: int) -> int:
     fills = FILLS + any(roles[name].stage == "prepare" for name in config.uses.roles)
     n_questions = max(4 * n_replicas(config), fills * capacity // n_calls)
     return max(-(-n_questions // size), 2)
+
+
+LEAST_RUNS = 4
+"""Runs of a sweep that are in flight at once, or more: while one ends, others go on."""
+
+
+def runs_in_flight(config: Config, n_questions: int) -> int:
+    """Return how many runs of a sweep are in flight at once: as many as a run's blocks in flight have questions."""
+    size = block_size(config, n_questions)
+    return max(-(-blocks_in_flight(config, size) * size // max(n_questions, 1)), LEAST_RUNS)

@@ -20,7 +20,14 @@ import ray
 
 from kohaku_ray.answering.local_index import united_depths
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.pool import ActorPool, choose_gpus, member_processes, n_ledger_shards, n_voters
+from kohaku_ray.engine.actors.pool import (
+    ActorPool,
+    choose_gpus,
+    member_processes,
+    n_ledger_shards,
+    n_voters,
+    runs_in_flight,
+)
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
@@ -189,7 +196,7 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
 def _make_runs(plan: SweepPlan, waiting: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
     """Make the runs grouped by models, then by ledger and index: replicas start once per group, actors more seldom."""
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
-    with closing(_Actors(plan.loaded.sweep.concurrency, list(left.values()))) as actors:
+    with closing(_Actors(max(_n_at_once(plan, one) for one in left.values()), list(left.values()))) as actors:
         for group in _grouped(left, lambda one: tuple(_applications(one).values())):
             first = next(iter(group.values()))
             if why := first.budget.over(_paid(plan)):
@@ -299,7 +306,7 @@ def _make_together(
             raise KohakuRayError(f"not made: {spending.stopped}")
         return _make_one(config, pool, ledger, go_on, spending)
 
-    with Session(configs[0].cluster) as session, ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
+    with Session(configs[0].cluster) as session, ThreadPoolExecutor(_n_at_once(plan, configs[0])) as threads:
         ledger = session.open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
         prices = {app: one.used_deployments[key].price for one in configs for key, app in _applications(one).items()}
         spending = Spending(configs[0].budget, ledger, prices, _paid(plan))
@@ -330,6 +337,11 @@ def _paid(plan: SweepPlan) -> Counter[str]:
     for config in plan.runs.values():
         total.update(RunDirectory(config.run).paid())
     return total
+
+
+def _n_at_once(plan: SweepPlan, config: Config) -> int:
+    """Return how many runs like this one are made at once."""
+    return plan.loaded.sweep.concurrency or runs_in_flight(config, len(questions_of(config)))
 
 
 def _make_one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -147,8 +147,10 @@ class RefusingLedger:
         raise ModelError(self.reason)
 
 
-def open_ledger(config: LedgerConfig, n_shards: int = 1) -> Ledger:
+def open_ledger(config: LedgerConfig, n_shards: int = 1, resources: Mapping[str, float] | None = None) -> Ledger:
     """Start the ledger's actors on this cluster, or find the running ones; ``config.shards`` goes before ``n_shards``.
+
+    Each asks for these custom ``resources``.
 
     Raises:
         ConfigError: pyarrow knows no such filesystem.
@@ -157,11 +159,11 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1) -> Ledger:
     # Actors may run in another directory: the path must mean the same there.
     path = config.path if is_uri(config.path) else os.path.abspath(config.path)
     SegmentStore(path)
-    first = _shard_actor(path, 0, config.shards or n_shards, config)
+    first = _shard_actor(path, 0, config.shards or n_shards, config, resources)
     [state] = _opened([first])
     # The first job decided the number of shards.
     n_shards = int(state["n_shards"])
-    others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
+    others = [_shard_actor(path, shard, n_shards, config, resources) for shard in range(1, n_shards)]
     # Each reads its own segments, and all those of other numbers of shards.
     if damaged := sorted({name for one in (state, *_opened(others)) for name in one["damaged"]}):
         print_progress(
@@ -184,13 +186,16 @@ def _opened(shards: Sequence[Any]) -> list[dict[str, Any]]:
     return states
 
 
-def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> Any:
+def _shard_actor(
+    path: str, shard: int, n_shards: int, config: LedgerConfig, resources: Mapping[str, float] | None
+) -> Any:
     options: dict[str, Any] = {
         "name": shard_name(path, shard, n_shards),
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "get_if_exists": True,
         "num_cpus": idle_cpus(),
+        "resources": dict(resources or {}),
         "scheduling_strategy": "SPREAD",
         "max_restarts": -1,
         "max_task_retries": -1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import re
 import time
 import uuid
@@ -49,6 +50,9 @@ LOST_AFTER_S = 60.0
 
 SERVE_TRIES = 10
 """Tries, a second apart, to join a Serve that another job is starting."""
+
+_REFUSED = re.compile(r"gated repo|GatedRepo|401 Client Error|403 Client Error|Invalid user token", re.IGNORECASE)
+"""What a hub's client says of a model whose terms the token's account has not accepted, or without a token."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
@@ -247,7 +251,9 @@ def _start(application: str, name: str, deployment: Deployment) -> None:
         _wait_until_running(application, name, deployment)
     except (RuntimeError, ModelError) as error:
         serve.delete(application)
-        raise ModelError(f"deployments.{name} did not come up: {error}") from None
+        raise ModelError(
+            f"deployments.{name} did not come up: {error}{_on_token(name, deployment, str(error))}"
+        ) from None
 
 
 def _wait_until_running(application: str, name: str, deployment: Deployment) -> None:
@@ -275,7 +281,7 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
         if now - said > SAY_EVERY_S:
             print_progress(f"serve   {name}: {n_up}/{deployment.n_engines} replicas up after {now - began:.0f} s")
             said = now
-        time.sleep(0.2)
+        time.sleep(min(0.2 + (now - began) / 20, 2.0))
 
 
 def check_there(applications: Iterable[str]) -> None:
@@ -312,6 +318,19 @@ def _reason(status: Any) -> str:
     errors = [place for place, line in enumerate(lines) if _ERROR_LINE.match(line)]
     said = " ".join(line.strip() for line in lines[errors[-1] if errors else -3 :])
     return said[:800] or "Serve gives no reason; see its logs"
+
+
+def _on_token(name: str, deployment: Deployment, reason: str) -> str:
+    """Say what mends a hub's refusal of a model that asks for a token; empty where it is no such refusal."""
+    if not _REFUSED.search(reason):
+        return ""
+    had = "that was sent" if os.environ.get("HF_TOKEN") else "(HF_TOKEN is not set in this job)"
+    given = '{"env_vars": {"HF_TOKEN": "…"}}'
+    return (
+        f"; the hub refuses {getattr(deployment, 'model', name)} to the token {had}: accept the model's terms there, "
+        f"start the job with that account's token (`ray job submit --runtime-env-json '{given}'`), or set "
+        f"deployments.{name}.env.HF_TOKEN"
+    )
 
 
 def _bind(application: str, name: str, deployment: Deployment) -> serve.Application:

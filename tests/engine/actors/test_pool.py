@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from kohaku_ray.answering.executor import block_size, waves_of
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.pool import blocks_in_flight, member_processes, n_ledger_shards, n_voters
+from kohaku_ray.engine.actors.pool import (
+    blocks_in_flight,
+    leaves_gpus,
+    member_processes,
+    n_ledger_shards,
+    n_voters,
+    runs_in_flight,
+)
 from kohaku_ray.engine.jobs import sweep
 from kohaku_ray.run.demand import n_retrievers
 from kohaku_ray.run.free_gpus import GpuChoice
+from tests.run.test_cards import save_header
 
 LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
 
@@ -38,6 +47,33 @@ def test_replicas_of_all_models_count_and_each_member_that_prepares():
     assert n_ledger_shards(mixed) == n_ledger_shards(asked(64))
     each = asked(64, "ensemble.members=5", "ensemble.scope=question")
     assert n_retrievers(each, 1, LARGE) == 125  # five times as much to prepare: 4,800 per second
+
+
+def vllm(*own: str, **settings: object) -> Config:
+    deployment = json.dumps({"kind": "vllm", "model": "m", **settings})
+    return load_config("demo", [f"deployments.big={deployment}", "model=big", "ensemble.members=5", *own])
+
+
+@pytest.mark.parametrize(("own", "retrievers"), [((), 10), (("cluster.retriever.gpus=1",), 1)])
+def test_retrievers_that_encode_on_cpus_follow_the_size_of_the_encoder(tmp_path, own, retrievers):
+    """A model of 560 million parameters takes 25 times MiniLM's time: 15 questions per second keep ten CPUs busy."""
+    save_header(tmp_path / "e" / "model.safetensors", w=("F16", 2 * 560_000_000))
+    large = f"index.encoder.model={tmp_path}/e"
+    assert n_retrievers(vllm(), 1, LARGE) == 1
+    assert n_retrievers(vllm(large, *own), 1, LARGE) == retrievers
+    slower = vllm(large, cpus=4)
+    assert n_retrievers(slower, 1, LARGE) == 1, "replicas on CPUs keep one retriever busy"
+
+
+def test_runs_of_a_sweep_are_as_many_as_fill_the_replicas_and_at_least_four():
+    assert [runs_in_flight(vllm(replicas=n), 282) for n in (1, 16, 64)] == [4, 9, 35]
+    assert runs_in_flight(vllm("cluster.blocks_in_flight=3", replicas=64), 282) == 4
+
+
+def test_retrievers_that_share_gpus_with_engines_start_after_them():
+    assert leaves_gpus(vllm("cluster.retriever.gpus=0.25", gpus=0.5))
+    assert not leaves_gpus(vllm("cluster.retriever.gpus=0.25"))
+    assert not leaves_gpus(vllm("cluster.retriever.gpus=1", gpus=0.5))
 
 
 def test_what_the_configuration_says_is_what_starts():

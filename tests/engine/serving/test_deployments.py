@@ -12,6 +12,7 @@ import pytest
 from kit import tiny_llama
 
 from kohaku_ray.config import load_config
+from kohaku_ray.engine.serving import applications
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs, environment, placement
 from kohaku_ray.errors import ConfigError, ModelError
@@ -129,6 +130,24 @@ def test_replicas_have_their_own_jobs_token_and_no_others(monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     assert environment(VllmConfig(model="m"))["HF_TOKEN"] == ""  # not that of the job which started Serve
     assert environment(VllmConfig(model="m", env={"HF_TOKEN": "hf_its"}))["HF_TOKEN"] == "hf_its"
+
+
+GATED = (
+    "OSError: You are trying to access a gated repo. 401 Client Error. Cannot access gated repo for url "
+    "https://hub/meta-llama/Llama-3.1-8B-Instruct/resolve/main/config.json."
+)
+
+
+@pytest.mark.parametrize(("token", "said"), [("hf_x", "to the token that was sent"), ("", "(HF_TOKEN is not set in")])
+def test_a_hub_that_refuses_a_models_token_is_said_with_what_mends_it(monkeypatch, token, said):
+    monkeypatch.setenv("HF_TOKEN", token)
+    deployment = VllmConfig(model="meta-llama/Llama-3.1-8B-Instruct")
+    mends = applications._on_token("llama", deployment, GATED)
+    assert "the hub refuses meta-llama/Llama-3.1-8B-Instruct " in mends
+    assert said in mends
+    assert '--runtime-env-json \'{"env_vars": {"HF_TOKEN": "…"}}\'' in mends
+    assert "deployments.llama.env.HF_TOKEN" in mends
+    assert applications._on_token("llama", deployment, "MemoryError: no room for 401 tokens") == ""
 
 
 def test_identity_holds_what_changes_replies_and_nothing_else():
