@@ -8,10 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from kohaku_ray.engine.jobs.bundle import Bundled
 from test_cli import loaded_after
 
 from kohaku_ray.answering.batch import BatchSummary
+from kohaku_ray.answering.bundle import Bundled
 from kohaku_ray.cli import main, results
 from kohaku_ray.run.outcomes import plain
 from kohaku_ray.sample import path as sample_path

@@ -126,10 +126,11 @@ def explain_conflict(interval: Interval, permutation: Permutation) -> str:
     if interval.low <= 0 <= interval.high or permutation.p <= 1 - CONFIDENCE + 1e-9:
         return ""
     n = permutation.n_nonzero
+    least_p = 0.5 ** (n - 1)
+    reachable = f" (with {n} no p is below {least_p:g})" if least_p > 1 - CONFIDENCE else ""
     return (
         f"the interval excludes 0, but p is {write_p(permutation.p)}: go by p. Only {pluralize(n, 'question')} "
-        "differ, and of few the bootstrap makes its interval too narrow"
-        + (f" (with {n} no p is below {0.5 ** (n - 1):g})" if 0.5 ** (n - 1) > 1 - CONFIDENCE else "")
+        f"differ, and of few the bootstrap makes its interval too narrow{reachable}"
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 
 import pytest
@@ -188,3 +189,18 @@ def test_no_common_questions(files, tmp_path):
         DataError, match=r"no question is in all files \(.*truth\.csv has 5, .*a\.csv has 5, .*b\.csv has 2\)"
     ):
         compare_files(files["truth"], [files["a"], files["b"]])
+
+
+def test_an_interval_that_excludes_0_beside_a_p_that_finds_nothing_says_which_to_go_by(tmp_path):
+    for name, n_wrong in (("truth", 0), ("a", 4), ("b", 0)):
+        rows = [f"q{n},How many?,{7 if n < n_wrong else n + 10},['d']" for n in range(20)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["id,question,answer_value,ref_id", *rows]))
+    text = render(compare_files(str(tmp_path / "truth.csv"), [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]))
+    assert re.search(r"95% interval \+0\.0\d+ … \+0\.\d+", text), "it excludes 0"
+    assert "p = 0.1250 (exact, 4 questions differ)" in text
+    assert "the interval excludes 0, but p is 0.1250: go by p. Only 4 questions differ, and of few" in text
+    assert text.partition("go by p")[2].splitlines()[0].endswith("(with 4 no p is below 0.125)")
+    far = [f"q{n},How many?,7,['d']" for n in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join(["id,question,answer_value,ref_id", *far]))
+    text = render(compare_files(str(tmp_path / "truth.csv"), [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]))
+    assert "go by p" not in text, "they agree"
