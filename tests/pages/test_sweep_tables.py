@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pymupdf
@@ -12,6 +13,7 @@ from sweeps import HOSTILE, REASON, Maker, small_sweep
 
 from kohaku_ray.pages.sweep_tables import (
     Spread,
+    cells_table,
     compute_stats,
     compute_sweep_stats,
     describe_sweep,
@@ -96,6 +98,17 @@ def test_a_line_of_csv_has_all_that_is_known_of_a_cell(stats):
     assert [int(row["rank"]) for row in by_mean] == list(range(1, 10)), "of all cells of the table"
     assert all(float(row["rank_low"]) <= float(row["rank"]) <= float(row["rank_high"]) for row in by_mean)
     assert {row["n_tied"] for row in by_mean} == {"0"}
+
+
+def test_every_column_of_a_csv_is_documented(stats, sweep):
+    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`([^`]+)`", page.partition("## Columns of the CSV files")[2]))
+    for one in stats.values():
+        own = {axis.name for axis in one.table.axes} | {name for cell in one.table.cells for name in cell.measures}
+        columns = {column.label for column in cells_table(one).columns}
+        assert columns - own <= documented, columns - own - documented
+    fixed = {"setting", "rank GROUP", "difference GROUP", "move GROUP"}
+    assert fixed <= documented
 
 
 def test_every_state_has_its_reason_in_every_format(stats, sweep):
