@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kohaku_ray.pages.tables import as_html
 from kohaku_ray.pages.text import cut, list_link, visible, write_number
@@ -42,6 +43,7 @@ def page_environment(n_chars: int = 200) -> jinja2.Environment:
     environment.filters["count"] = lambda n: f"{n:,}"
     environment.filters["cut"] = lambda text, n=n_chars: cut(text, n)
     environment.filters["table"] = as_html
+    environment.filters["prose"] = _prose
     environment.filters["number"] = write_number
     environment.globals["list_link"] = list_link
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
@@ -53,6 +55,11 @@ def page_environment(n_chars: int = 200) -> jinja2.Environment:
 
 def _finalize(value: Any) -> Any:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _prose(text: str) -> Markup:
+    """Escape a sentence; what stands between backticks in it is code."""
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(visible(text)))))  # noqa: S704 - escaped
 
 
 class Part(NamedTuple):

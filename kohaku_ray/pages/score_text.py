@@ -308,17 +308,17 @@ def describe_run(
         parts.append(note)
     if summary.n_member_errors:
         parts.append(
-            f"{summary.n_member_errors} of {n_answers} answers carry an error (column `error` of answers.parquet); "
-            f"{summary.n_questions_in_error} questions have no answer without an error"
+            f"{summary.n_member_errors} of {n_answers} answers carry an error (column `error` of answers.parquet); of "
+            f"{pluralize(summary.n_questions_in_error, 'question')} all answers do"
         )
     parts += describe_errors(summary.errors)
     parts += [*describe_flags(summary.flags, n_answers), *describe_servers(summary.adapted, summary.shortened)]
     if summary.stopped:
         parts.append(f"stopped asking: {summary.stopped}")
     if summary.n_unanswered:
-        parts.append(f"{summary.n_unanswered} model calls got no reply: repeat the command to make them again")
+        parts.append(f"{pluralize(summary.n_unanswered, 'model call')} got no reply: run it again to repeat them")
     elif summary.n_member_errors:
-        parts.append("those replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for them again")
+        parts.append("these replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for new ones")
     if scored is None:
         parts.append(why_not)
     else:

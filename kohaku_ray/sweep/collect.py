@@ -25,6 +25,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import is_finished, summary_of
 from kohaku_ray.run.scoring import scores_of
 from kohaku_ray.run.sources import resolve
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.run.tracking import Exported, export, is_tracked, track
 from kohaku_ray.sweep.compare import (
@@ -314,14 +315,12 @@ def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
     notes = []
     if keys:
         share = f"{n_distinct:,} of them distinct ({n_distinct / len(keys):.0%})"
-        notes.append(f"{len(keys):,} model calls asked by {len(read)} runs, {share}.")
+        notes.append(f"{pluralize(len(read), 'run')} asked for {pluralize(len(keys), 'model call')}, {share}.")
     answering = [plan.runs[run_id].answering_deployments.values() for run_id in read]
     n_baseline = sum(any(one.kind == "extractive" for one in deployments) for deployments in answering)
     if n_baseline:
-        which = "All" if n_baseline == len(read) else f"{n_baseline} of {len(read)}"
-        notes.append(
-            f"{which} runs are answered by the extractive backend: no model, but a baseline to compare models with."
-        )
+        which = "Every run" if n_baseline == len(read) else f"{n_baseline} of {pluralize(len(read), 'run')}"
+        notes.append(f"Answered by the extractive backend, a baseline without a model: {which[0].lower()}{which[1:]}.")
     n_answers, n_errors = (sum(getattr(one.run, name) for one in read.values()) for name in ("n_answers", "n_errors"))
     if n_errors:
         notes.append(f"{n_errors:,} of {n_answers:,} answers carry an error (column `error` of answers.parquet).")

@@ -348,7 +348,7 @@ def group_scores(
     blank = np.array([is_blank[key] for key in usual])
     scores = {one: tuple(_score(cell, at, blank, metric) for _, cell in kept) for one, at in groups.items()}
     left_out = len(cells) - len(kept)
-    notes = (f"By {by}: {left_out} settings were scored on other questions than most and are left out.",)
+    notes = (f"By {by}: {left_out} settings are left out: they were scored on other questions than most.",)
     return SweepGroups(tuple(name for name, _ in kept), split_of(by, scores)), notes if left_out else ()
 
 

@@ -36,6 +36,9 @@ _VOTE = ("ensemble.vote.strategy", "ensemble.vote.ignore_blank", "ensemble.vote.
 _SHOWN = (_ANSWERS, _TEMPERATURE, _CAPTIONS, "index.encoder.model", "index.encoder.dim", MEMBERS, *_VOTE)
 
 
+_AS_YAML = {"None": "none", "True": "true", "False": "false"}  # as files and axes write them
+
+
 def fixed_lines(plan: SweepPlan) -> list[str]:
     """List what each table with a cell that can be run holds fixed, a line each.
 
@@ -57,7 +60,7 @@ def _line(plan: SweepPlan, planned: PlannedTable) -> str:
     if pool is not None and pool.members is None:
         shown = [key for key in shown if key.startswith(VOTE)]
     found = {key: {config[key] for config in settings if key in config} for key in shown}
-    fixed = [f"{key} {values.pop()}" for key, values in found.items() if len(values) == 1]
+    fixed = [f"{key} {_AS_YAML.get(value := values.pop(), value)}" for key, values in found.items() if len(values) == 1]
     repeated = _repeated(plan, pool)
     parts = [*repeated, *fixed] if pool is not None and pool.members is None else [*fixed, *repeated]
     return f"{planned.table.name}: {', '.join(parts)}; all else by default"
@@ -219,19 +222,19 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
     lines += [f"paper     {line}" for line in paper_lines(plan)]
     cells = [cell for table in plan.tables for cell in table.cells]
     n_finished, found = len(plan.finished), estimate(plan, recorded)
-    n_there = sum(map(is_there, plan.indexes))
+    n_built = sum(map(is_there, plan.indexes))
     again = f"; up to {found.n_opening_most:,} plans with every retry" if found.n_opening_most > found.n_opening else ""
     lines += [
         "",
         f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
         f"{pluralize(len(plan.runs), 'distinct run')}, {n_finished} finished",
-        f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
-        f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger"
-        f"{again}",
-        f"answers   {found.n_answers:,} distinct calls, up to {found.n_answers_most:,} with every retry",
-        f"asked     {found.n_asked:,} calls before retries, {found.share_distinct:.0%} of them distinct",
-        f"ledger    {found.n_recorded:,} replies; the answers among them are known once the opening calls are made",
-        f"tokens    at most {found.prompt_tokens:,} of context in the distinct answers before retries",
+        f"indexes   {len(plan.indexes)}: {n_built} built, {len(plan.indexes) - n_built} to build",
+        f"planning  {pluralize(found.n_opening, 'distinct call')} before any search, "
+        f"{found.n_opening_recorded:,} in the ledger{again}",
+        f"answers   {pluralize(found.n_answers, 'distinct call')}, up to {found.n_answers_most:,} with every retry",
+        f"calls     {found.n_asked:,} by all runs before retries, {found.share_distinct:.0%} of them distinct",
+        f"ledger    {found.n_recorded:,} recorded replies; how many answers are among them shows when planning is done",
+        f"tokens    at most {found.prompt_tokens:,} of context in the distinct answer calls before retries",
     ]
     if (by := plan.loaded.sweep.by) and (note := _no_groups(plan, by)):
         lines.append(f"groups    {note}")

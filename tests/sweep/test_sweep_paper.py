@@ -327,7 +327,7 @@ def test_a_study_of_files_says_which_runs_it_studies_and_no_model(tmp_path):
     [line] = fixed_lines(plan_sweep(load_sweep(str(path))))
     assert line == (
         f"study: votes over 3 recorded runs (a 2, b 1), {tmp_path}/*.csv, ensemble.vote.strategy answer_priority, "
-        "ensemble.vote.ignore_blank True, ensemble.vote.tiebreak first; all else by default"
+        "ensemble.vote.ignore_blank true, ensemble.vote.tiebreak first; all else by default"
     )
 
 
@@ -357,7 +357,7 @@ def test_every_sweep_of_the_paper_states_its_vote_and_what_else_its_cells_hold_f
     assert "ensemble.vote.strategy union" in blank
     assert "ignore_blank" not in blank, "its own axis"
     [rerank] = fixed_lines(make_plan("rerank"))
-    assert "ensemble.vote.strategy answer_priority, ensemble.vote.ignore_blank True" in rerank
+    assert "ensemble.vote.strategy answer_priority, ensemble.vote.ignore_blank true" in rerank
     assert re.search(r"3 seeds; all else by default$", rerank)
 
 

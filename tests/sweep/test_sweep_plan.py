@@ -218,7 +218,7 @@ def test_retries_that_plan_again_are_counted_by_the_keys_of_their_plans(make_pla
     assert found.n_opening_most == 10 + 2 * 2 * 10, "each retry of each member plans; one retry begins as two do"
     assert found.n_answers == 2 * 10, "first attempts are alike, whatever the retries plan"
     assert found.n_answers_most == 2 * 10 * (1 + 2 + 2), "retries by new plans ask else than those of one plan"
-    assert "opening   10 distinct calls before any search, 0 in the ledger; up to 50 plans with every retry" in (
+    assert "planning  10 distinct calls before any search, 0 in the ledger; up to 50 plans with every retry" in (
         describe_plan(plan, nothing)
     )
 
@@ -287,7 +287,7 @@ def test_a_dry_run_prints_and_starts_nothing(tmp_path, capsys):
     assert main(["sweep", str(path), "--base", "demo", "--dry-run", *own]) == 0
     out = capsys.readouterr().out
     assert "2 distinct runs, 0 finished" in out
-    assert "indexes   1: 0 there, 1 to build" in out
+    assert "indexes   1: 0 built, 1 to build" in out
     assert sorted(tmp_path.iterdir()) == here
 
 

@@ -178,7 +178,7 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
     assert without_spending(pages[0]) == before
     said = dry_run(plan)
     assert f"{len(plan.runs)} distinct runs, {len(plan.runs) - 2} finished" in said
-    assert re.search(r"opening +(\d+) distinct calls before any search, \1 in the ledger", said)
+    assert re.search(r"planning +(\d+) distinct calls before any search, \1 in the ledger", said)
     names = {Path(file).name for file in pages}
     assert {"sweep.html", "depth.md", "depth.csv", "depth.tex", "sizes.csv"} <= names
 
