@@ -444,9 +444,8 @@ def test_the_papers_figure_stands_below_ours_and_is_marked(sweep):
     assert "(paper 32.00)" in text
 
 
-def test_a_page_shows_code_for_backticks_in_notes_and_counts_one_as_one(sweep):
+def test_a_page_shows_code_for_backticks_in_notes(sweep):
     notes = ("3 answers carry an error (column `error` of answers.parquet), not <b>`x<i>`</b>.",)
-    text = page(replace(sweep, notes=notes), [])
+    text = page(replace(sweep, notes=notes, tables=(), questions=(), runs=()), [])
     assert "(column <code>error</code> of answers.parquet), not &lt;b&gt;<code>x&lt;i&gt;</code>&lt;/b&gt;." in text
-    ours = re.sub(r"<script.*?</script>|<details.*?</details>", "", text, flags=re.DOTALL)
-    assert "`" not in plain(ours).replace(HOSTILE, "")
+    assert "`" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)

@@ -347,7 +347,7 @@ def test_every_sweep_of_the_paper_states_its_vote_and_what_else_its_cells_hold_f
     for text in (
         "answered by gateway (openai/gpt-oss-120b)",
         "temperature 0.7",
-        "ensemble.vote.ignore_blank False",
+        "ensemble.vote.ignore_blank false",
         "ensemble.scope question",
         "kohaku.siblings 3",
         "16 recorded members of one run; all else by default",
