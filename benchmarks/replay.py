@@ -29,7 +29,7 @@ from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.models.request import request_key, seed_for
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Question, Reply
-from kohaku_ray.retrieval.context import Context, Snippet
+from kohaku_ray.retrieval.context import Context, ContextSnippet
 from kohaku_ray.run.models import chat_request, models_of
 from kohaku_ray.run.segments import Entry, SegmentStore
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
@@ -66,7 +66,7 @@ def main() -> int:
 
 def prompt_of(prompts: Prompts, number: int, n_chars: int) -> Prompt:
     text = f"{number} {'the plant makes 40 MW of power and 3 t of steam. ' * 20}"
-    context = Context((Snippet("doc-a", "", text),) * (n_chars // 1000), (), (), ("doc-a",), 0, False)
+    context = Context((ContextSnippet("doc-a", "", text),) * (n_chars // 1000), (), (), ("doc-a",), 0, False)
     question = Question(f"q{number}", f"How much power does plant {number} make?")
     return answer_prompt(prompts, question, context, "context_first")
 

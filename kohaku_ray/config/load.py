@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config.paths import PRESETS, directory_of, list_presets, preset_names, with_index_path
-from kohaku_ray.config.plain import Environment, Place, label_of, misread, remember_directory, shown, value_at
+from kohaku_ray.config.plain import Environment, KeyPath, label_of, misread, remember_directory, shown, value_at
 from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
 from kohaku_ray.config.yaml_text import read_json, read_yaml
@@ -133,7 +133,7 @@ def _validated_of(system: System, values: Mapping[str, Any], errors: list[Any]) 
     return None if settings is None else validated(Config, {**rest, "settings": settings}, errors)
 
 
-def validated(model: type[M], values: Any, errors: list[Any], at: Place = ()) -> M | None:
+def validated(model: type[M], values: Any, errors: list[Any], at: KeyPath = ()) -> M | None:
     """Build a section from plain values; None, with entries in ``errors``, if they do not fit."""
     try:
         return model.model_validate(values)
@@ -142,7 +142,7 @@ def validated(model: type[M], values: Any, errors: list[Any], at: Place = ()) ->
     return None
 
 
-def _place(loc: Place) -> Place:
+def _place(loc: KeyPath) -> KeyPath:
     """Return a value's place in the file: pydantic puts a deployment's kind after its name."""
     return loc[:2] + loc[3:] if loc[:1] == ("deployments",) else loc
 

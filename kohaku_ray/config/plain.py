@@ -11,7 +11,7 @@ from typing import Any
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.settings import RelativeToFile, find_address_secrets, find_secrets
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """Keys and positions that lead to a value."""
 
 
@@ -24,7 +24,7 @@ def remember_directory(value: Any, directory: str = "") -> Any:
     return RelativeToFile(value, directory) if directory and isinstance(value, str) else value
 
 
-def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
+def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Yield every value that is neither list nor section, with the keys and positions that lead to it."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -36,7 +36,7 @@ def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield path, value
 
 
-def value_at(value: Any, path: Place, default: Any = None) -> Any:
+def value_at(value: Any, path: KeyPath, default: Any = None) -> Any:
     """Find the value at a path; ``default`` where there is none."""
     for key in path:
         if isinstance(value, Mapping) and key in value:
@@ -81,7 +81,7 @@ HIDDEN = "[hidden]"
 """What stands for a key or password of the file itself, wherever a configuration is printed or written."""
 
 
-def _is_shown(path: Place) -> bool:
+def _is_shown(path: KeyPath) -> bool:
     """Return whether the value at a place is shown: a reader must see which model ran."""
     return path[:1] == ("deployments",) and path[-1:] == ("model",)
 
@@ -94,9 +94,9 @@ class Environment:
     values of the variables that are hidden. Besides, keys and passwords that stand in the file itself.
     """
 
-    references: dict[Place, str] = field(default_factory=dict)
-    texts: dict[Place, str] = field(default_factory=dict)
-    made: dict[Place, Any] = field(default_factory=dict)
+    references: dict[KeyPath, str] = field(default_factory=dict)
+    texts: dict[KeyPath, str] = field(default_factory=dict)
+    made: dict[KeyPath, Any] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     literals: set[str] = field(default_factory=set)
 
@@ -108,7 +108,7 @@ class Environment:
                 given = [deployment.get(name) for name in ("headers", "extra_body")]
                 self.literals |= find_secrets(given) | find_address_secrets(str(deployment.get("base_url", "")))
 
-    def expand(self, value: Any, path: Place = ()) -> Any:
+    def expand(self, value: Any, path: KeyPath = ()) -> Any:
         """Replace ``${NAME}`` and ``${NAME:-default}`` in plain values; see ``expand``."""
         if isinstance(value, Mapping):
             return {key: self.expand(inner, (*path, key)) for key, inner in value.items()}
@@ -153,7 +153,7 @@ class Environment:
             if now is not None:
                 _put(values, path, self._restored(now, path, reference))
 
-    def _restored(self, now: Any, path: Place, reference: str) -> Any:
+    def _restored(self, now: Any, path: KeyPath, reference: str) -> Any:
         made = self.made.get(path)
         if isinstance(reference, RelativeToFile):  # a path was joined to its file's directory
             reference = os.path.join(reference.directory, reference) if made != self.texts[path] else str(reference)
@@ -166,7 +166,7 @@ class Environment:
         return reference if made.startswith(("/", "~")) else os.path.join(os.getcwd(), reference)
 
 
-def _put(values: Any, path: Place, value: Any) -> None:
+def _put(values: Any, path: KeyPath, value: Any) -> None:
     section = value_at(values, path[:-1])
     if isinstance(section, dict):
         section[path[-1]] = value

@@ -24,14 +24,13 @@ class DocumentsConfig(Settings):
     follow_links: bool = False
     """Whether links that lead out of a directory of `paths` are followed."""
     format: str | None = None
-    """How files are read: by suffix (`auto`); all but PDF and Office files as plain text (`text`); .txt as novels in
-    chapters (`novel`); .csv as news, with one paragraph per row and many documents in a file (`news`); a format of your
-    own as `module:NAME`; None: as the system reads them."""
+    """How files are read: `auto`, by suffix; `text`, all but PDF and Office files as plain text; a system's format by
+    its name (docs/documents.md has them); a format of your own as `module:NAME`; None: as the system reads them."""
     images: FilePath | None = None
     """Directory of the image files that placeholders of KohakuRAG JSON name; used where `index.images` is true."""
     sentence_split: SentenceSplit = "punkt"
-    """Sentence splitting of formats with a choice, such as `news`: Punkt with French abbreviations; at every full stop;
-    or windows of three Punkt sentences, each of which begins one sentence after the last."""
+    """Sentence splitting of formats with a choice: Punkt, with the abbreviations of the format's language; at every
+    full stop; or windows of three Punkt sentences, each of which begins one sentence after the last."""
 
     @field_validator("format")
     @classmethod

@@ -21,7 +21,7 @@ IMAGE_VECTORS = "image-vectors"
 
 
 @dataclass(frozen=True)
-class Part:
+class VectorPart:
     """Vectors by the key of their text, which are read when one is wanted: a shard of an index on S3 has gigabytes.
 
     Attributes:
@@ -56,7 +56,7 @@ class KnownVectors:
         dim: Length of a vector; 0: there are none.
     """
 
-    def __init__(self, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, parts: Sequence[VectorPart] = ()) -> None:
         """Combine matrices: the first that has a key gives its vector."""
         self._parts = [part for part in parts if len(part.keys)]
         self.dim = next((part.dim for part in self._parts), 0)
@@ -129,16 +129,16 @@ def known_image_vectors(path: str) -> KnownVectors:
     return KnownVectors([_sorted(column_keys(table["key"]), column_matrix(table["vector"])) for table in tables])
 
 
-def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> Part:
+def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> VectorPart:
     # Large and mapped: a job compares their checksums once, before it starts.
     table = read_table(index.directory, files["keys"], mapped=True)
 
     def matrix() -> F32:
         return column_matrix(read_table(index.directory, files["vectors"], mapped=True)["vector"])
 
-    return Part(column_keys(table["key"]), table["place"].to_numpy(), index.manifest["dim"], matrix)
+    return VectorPart(column_keys(table["key"]), table["place"].to_numpy(), index.manifest["dim"], matrix)
 
 
-def _sorted(keys: Keys, vectors: F32) -> Part:
+def _sorted(keys: Keys, vectors: F32) -> VectorPart:
     order = np.argsort(keys, kind="stable")
-    return Part(keys[order], order, vectors.shape[1], lambda: vectors)
+    return VectorPart(keys[order], order, vectors.shape[1], lambda: vectors)

@@ -31,9 +31,9 @@ _N_READ = 64  # passages read for values, by coverage
 _AGREEING = 0.6  # of the winner's coverage: what another document with the same value needs to be cited too
 _FITS = 0.35  # score of a number in the unit asked for
 
-Kind = Literal["number", "year", "boolean", "name"]
+SoughtKind = Literal["number", "year", "boolean", "name"]
 
-_QUOTED: Mapping[kinds.Kind, Kind] = {"number": "number", "range": "number", "boolean": "boolean", "text": "name"}
+_QUOTED: Mapping[kinds.Kind, SoughtKind] = {"number": "number", "range": "number", "boolean": "boolean", "text": "name"}
 _YES_NO = re.compile(r"^\s*(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should)\b", re.IGNORECASE)
 _YEAR = re.compile(r"\b(?:what|which) year\b|^\s*when\b", re.IGNORECASE)
 _RANGE = re.compile(r"\brange\b|\bbetween\b|\bfrom what\b", re.IGNORECASE)
@@ -60,7 +60,7 @@ _NEGATIONS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SoughtValue:
     """The value that a question asks for.
 
     Attributes:
@@ -73,7 +73,7 @@ class Asked:
 
     text: str
     factors: Mapping[str, float]
-    kind: Kind
+    kind: SoughtKind
     unit: Unit | None
     counted: frozenset[str]
     shown_unit: str
@@ -90,7 +90,7 @@ class Choice:
     value: str
 
 
-def read_question(question: str, answer_unit: str | None, answer_type: str | None) -> Asked:
+def read_question(question: str, answer_unit: str | None, answer_type: str | None) -> SoughtValue:
     """Read what a question asks for from its text, and from its unit and type if the file has them."""
     unit = "" if is_blank_strict(answer_unit) else answer_unit or ""
     text = " ".join(kinds.STATEMENT.sub("", normalise(question)).split())
@@ -109,7 +109,7 @@ def read_question(question: str, answer_unit: str | None, answer_type: str | Non
     if known is not None:  # a number in the unit asked for says as much as the unit's name
         nouns, words = "", tuple(word for word in words if find_unit(word) is None and word.lower() != known.dimension)
     factors = {stem(word): _factor(word, at) for at, word in enumerate(words)}
-    return Asked(
+    return SoughtValue(
         text, factors, kind, known, frozenset(map(stem, content_words(nouns))), unit, bool(_RANGE.search(text))
     )
 
@@ -127,7 +127,7 @@ def parse_unit(text: str) -> Unit | None:
     return None if unit is None else Unit(unit.dimension, unit.factor * (scale or 1.0))
 
 
-def rank(asked: Asked, passages: Sequence[Passage]) -> list[Choice]:
+def rank(asked: SoughtValue, passages: Sequence[Passage]) -> list[Choice]:
     """Rank the passages that offer a value by their coverage of the question and the fit of the value."""
     weights = weigh(asked.factors, passages)
     covered = sorted(((coverage(weights, one), one) for one in passages), key=lambda pair: -pair[0])
@@ -142,7 +142,9 @@ def rank(asked: Asked, passages: Sequence[Passage]) -> list[Choice]:
     return sorted(choices, key=lambda choice: -choice.score)
 
 
-def _values(asked: Asked, passage: Passage, share: float, weights: Mapping[str, float]) -> Iterator[tuple[float, str]]:
+def _values(
+    asked: SoughtValue, passage: Passage, share: float, weights: Mapping[str, float]
+) -> Iterator[tuple[float, str]]:
     """Yield the values that a passage offers, each with its score apart from the passage's."""
     if asked.kind == "boolean":
         mine, theirs = (set(re.findall(r"[a-z]+", text.lower())) for text in (asked.text, passage.text))
@@ -160,7 +162,7 @@ def _values(asked: Asked, passage: Passage, share: float, weights: Mapping[str, 
         yield from _numbers(asked, passage, weights)
 
 
-def _numbers(asked: Asked, passage: Passage, weights: Mapping[str, float]) -> Iterator[tuple[float, str]]:
+def _numbers(asked: SoughtValue, passage: Passage, weights: Mapping[str, float]) -> Iterator[tuple[float, str]]:
     wants_year = asked.kind == "year"
     given = {match["low"].replace(",", "") for match, _ in _amounts(asked.text)}
     for match, own in _amounts(passage.text):
@@ -199,7 +201,7 @@ def _tokens(match: re.Match[str]) -> list[str]:
     return match["after"].replace("-fold", " fold").lstrip("- ").split()[:4]
 
 
-def _fit(asked: Asked, match: re.Match[str], own: Unit | None) -> float | None:
+def _fit(asked: SoughtValue, match: re.Match[str], own: Unit | None) -> float | None:
     """How an amount's unit fits the one asked for; None: not at all."""
     if asked.unit is not None:
         if own is not None and own.dimension == asked.unit.dimension:

@@ -18,7 +18,7 @@ POWER_RETRY_S = 30.0
 
 
 @dataclass(slots=True)
-class Spent:
+class CallUse:
     """What one call used; filled when it ends.
 
     Attributes:
@@ -47,11 +47,11 @@ class Meter:
         self._watts: float | None = None
 
     @contextmanager
-    def call(self) -> Iterator[Spent]:
+    def call(self) -> Iterator[CallUse]:
         """Measure a call while the block runs."""
         self._advance()
         self._n_calls += 1
-        began, seconds, joules, spent = self._at, self._seconds_each, self._joules_each, Spent()
+        began, seconds, joules, spent = self._at, self._seconds_each, self._joules_each, CallUse()
         unmetered_s = self._unmetered_s
         try:
             yield spent

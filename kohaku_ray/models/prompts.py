@@ -59,7 +59,7 @@ _LOOK_ALIKE = str.maketrans(  # what NFKD leaves of Unicode's confusables (UTS 3
 )
 
 
-class Snippet(NamedTuple):
+class PromptSnippet(NamedTuple):
     """A piece of a document, cited by its document's id."""
 
     ref_id: str
@@ -135,7 +135,7 @@ class Prompts:
                 self.render(role, example)
 
     def render(self, role: str, variables: Mapping[str, Any]) -> Prompt:
-        """Render a role's template. Texts are cleaned by ``one_line``; the id of a ``Snippet`` keeps its spelling.
+        """Render a role's template. Texts are cleaned by ``one_line``; ids of snippets keep their spelling.
 
         Raises:
             ConfigError: The template cannot be rendered; with file and line.
@@ -174,7 +174,7 @@ def _shown(value: Any) -> Any:
     """Clean every text for a template; document ids keep their spelling, as the model copies them."""
     if isinstance(value, str):
         return one_line(value)
-    if isinstance(value, Snippet):
+    if isinstance(value, PromptSnippet):
         return _cleaned_once(value) if len(value.text) <= MOST_KEPT_CHARS else _cleaned(value)
     if isinstance(value, Mapping):
         return {key: _shown(item) for key, item in value.items()}
@@ -183,8 +183,8 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _cleaned(snippet: Snippet) -> Snippet:
-    return Snippet(" ".join(snippet.ref_id.split()), one_line(snippet.text))
+def _cleaned(snippet: PromptSnippet) -> PromptSnippet:
+    return PromptSnippet(" ".join(snippet.ref_id.split()), one_line(snippet.text))
 
 
 _cleaned_once = functools.lru_cache(maxsize=2048)(_cleaned)
@@ -239,7 +239,7 @@ class _Environment(SandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Read an attribute as a template may."""
-        if type(obj) is Snippet and attribute in Snippet._fields:
+        if type(obj) is PromptSnippet and attribute in PromptSnippet._fields:
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 

@@ -18,7 +18,7 @@ GAP = " … "
 
 
 @dataclass(frozen=True, slots=True)
-class Snippet:
+class ContextSnippet:
     """One match's text, the part of its group that no earlier snippet holds, and the document it may be cited by.
 
     Before a paragraph it begins with the section's title; sentences are in reading order.
@@ -30,7 +30,7 @@ class Snippet:
 
 
 @dataclass(frozen=True, slots=True)
-class Caption:
+class NearCaption:
     """The caption of an image or a table near a match."""
 
     doc_id: str
@@ -94,8 +94,8 @@ class Context:
         images: Best first.
     """
 
-    snippets: tuple[Snippet, ...]
-    captions: tuple[Caption, ...]
+    snippets: tuple[ContextSnippet, ...]
+    captions: tuple[NearCaption, ...]
     matches: tuple[Match, ...]
     doc_ids: tuple[str, ...]
     n_tokens: int
@@ -125,8 +125,8 @@ def assemble(
     only the sentences and the title that no earlier group has shown. The other limits are those of ``expand``.
     """
     held: set[int] = set()
-    snippets: list[Snippet] = []
-    captions: list[Caption] = []
+    snippets: list[ContextSnippet] = []
+    captions: list[NearCaption] = []
     matches: list[Match] = []
     used, is_cut = 0, False
     for place, row in enumerate(ranked.rows.tolist()):
@@ -150,14 +150,14 @@ def assemble(
     return Context(tuple(snippets), tuple(captions), tuple(matches), tuple(doc_ids), used, is_cut)
 
 
-def _without(group: Group, held: AbstractSet[int]) -> Group:
+def _without(group: MatchGroup, held: AbstractSet[int]) -> MatchGroup:
     """Leave out the rows that earlier groups have shown."""
     is_new = group.leaves and not group.captions and held.isdisjoint(group.leaves)
     left = group if is_new else group.only([leaf for leaf in group.leaves if leaf not in held])
     return replace(left, title=None) if left.title in held else left
 
 
-def _within(nodes: NodeTable, group: Group, room: int | None) -> tuple[Group, int]:
+def _within(nodes: NodeTable, group: MatchGroup, room: int | None) -> tuple[MatchGroup, int]:
     """Keep the longest prefix of sentences that fits; returns its tokens too."""
     every = nodes.lists.tokens
     tokens = [every[leaf] for leaf in group.leaves]
@@ -166,7 +166,7 @@ def _within(nodes: NodeTable, group: Group, room: int | None) -> tuple[Group, in
     return group if n == len(costs) else group.only(group.leaves[:n]), costs[n - 1] if n else 0
 
 
-def _title_tokens(nodes: NodeTable, group: Group, n_tokens: int) -> int:
+def _title_tokens(nodes: NodeTable, group: MatchGroup, n_tokens: int) -> int:
     """Estimate a title's tokens by its length and the tokens per character of its text: only nodes are counted."""
     if group.title is None:
         return 0
@@ -174,22 +174,24 @@ def _title_tokens(nodes: NodeTable, group: Group, n_tokens: int) -> int:
     return math.ceil(n_tokens * len(nodes.title_of(group.title)) / sum(chars[leaf] for leaf in group.leaves))
 
 
-def group_snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
+def group_snippets(nodes: NodeTable, group: MatchGroup) -> list[ContextSnippet]:
     """The group's text as one snippet; none when it has no text."""
     text = _text(nodes, group.text)
     if not text:
         return []
     title = "" if group.title is None else nodes.title_of(group.title).strip()
-    return [Snippet(nodes.doc_id(group.match), nodes.node_id(group.match), f"{title}\n{text}" if title else text)]
+    return [
+        ContextSnippet(nodes.doc_id(group.match), nodes.node_id(group.match), f"{title}\n{text}" if title else text)
+    ]
 
 
-def _captions(nodes: NodeTable, group: Group) -> list[Caption]:
+def _captions(nodes: NodeTable, group: MatchGroup) -> list[NearCaption]:
     """The captions around the match, one per paragraph."""
     found: dict[int, list[int]] = {}
     for leaf in sorted(leaf for leaf in group.leaves if leaf in group.captions):
         found.setdefault(group.captions[leaf], []).append(leaf)
     return [
-        Caption(nodes.doc_id(row), nodes.node_id(row), str(nodes.attachment_kind(row)), _text(nodes, leaves))
+        NearCaption(nodes.doc_id(row), nodes.node_id(row), str(nodes.attachment_kind(row)), _text(nodes, leaves))
         for row, leaves in found.items()
     ]
 
@@ -239,7 +241,7 @@ def context_match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MatchGroup:
     """A match and its context.
 
     Attributes:
@@ -259,13 +261,13 @@ class Group:
         """Its sentences in reading order, without captions."""
         return sorted(leaf for leaf in self.leaves if leaf not in self.captions)
 
-    def only(self, leaves: Sequence[int]) -> Group:
+    def only(self, leaves: Sequence[int]) -> MatchGroup:
         """Keep these leaves, and the title if any text is left after it."""
         title = None if all(leaf in self.captions for leaf in leaves) else self.title
-        return Group(self.match, leaves, self.captions, title)
+        return MatchGroup(self.match, leaves, self.captions, title)
 
 
-def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, section_tokens: int) -> Group:
+def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, section_tokens: int) -> MatchGroup:
     """Collect a match, a sentence or a paragraph, and its context.
 
     A sentence adds its paragraph; of a paragraph over ``paragraph_tokens``, only ``siblings`` sentences either side.
@@ -277,16 +279,16 @@ def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, 
     return _around_paragraph(nodes, row, section_tokens)
 
 
-def _around_sentence(nodes: NodeTable, row: int, paragraph_tokens: int, siblings: int) -> Group:
+def _around_sentence(nodes: NodeTable, row: int, paragraph_tokens: int, siblings: int) -> MatchGroup:
     parent, _, end, tokens, _ = nodes.lists
     run = range(parent[row] + 1, end[parent[row]])
     before, after = run[: row - run.start][::-1], run[row - run.start + 1 :]
     if sum(tokens[run.start : run.stop]) > paragraph_tokens:
         before, after = before[:siblings], after[:siblings]
-    return Group(row, [row, *_in_turns(after, before)], {}, None)
+    return MatchGroup(row, [row, *_in_turns(after, before)], {}, None)
 
 
-def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> Group:
+def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> MatchGroup:
     parent, _, end, tokens, _ = nodes.lists
     own, section = range(row + 1, end[row]), parent[row]
     run = [below for below in range(section, end[section]) if nodes.lists.kind[below] == SENTENCE]
@@ -297,7 +299,7 @@ def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> Group:
         if used > section_tokens:
             break
         near.append(leaf)
-    return Group(row, [*own, *near], _captions_among(nodes, near), section)
+    return MatchGroup(row, [*own, *near], _captions_among(nodes, near), section)
 
 
 def _in_turns(after: Sequence[int], before: Sequence[int]) -> list[int]:

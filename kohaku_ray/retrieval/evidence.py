@@ -13,12 +13,12 @@ from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
 from kohaku_ray.index.terms import tokenise
 from kohaku_ray.records import Question, TraceRow
-from kohaku_ray.retrieval.context import Caption, Context, FoundImage
+from kohaku_ray.retrieval.context import Context, FoundImage, NearCaption
 from kohaku_ray.retrieval.fusion import (
     Dedup,
+    FusionStrategy,
     Normalise,
     Ranked,
-    Strategy,
     Truncate,
     append_lexical,
     deduplicate,
@@ -54,7 +54,7 @@ def rank(
     *,
     top_k: int,
     top_k_final: int | None,
-    strategy: Strategy,
+    strategy: FusionStrategy,
     normalise: Normalise,
     alpha: float,
     dedup: Dedup,
@@ -149,7 +149,9 @@ def with_images(context: Context, images: Sequence[FoundImage], n_tokens: int, *
     image without a caption is named too.
     """
     shown = [
-        Caption(image.doc_id, image.node_id, "image", f"Image {place}: {image.caption}" if numbered else image.caption)
+        NearCaption(
+            image.doc_id, image.node_id, "image", f"Image {place}: {image.caption}" if numbered else image.caption
+        )
         for place, image in enumerate(images, 1)
         if numbered or image.caption
     ]

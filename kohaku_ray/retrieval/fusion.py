@@ -13,7 +13,7 @@ import numpy.typing as npt
 from kohaku_ray.index.arrays import F64, I64, Hits
 from kohaku_ray.index.nodes import ancestors_of
 
-Strategy = Literal["none", "frequency", "score", "max", "combined"]
+FusionStrategy = Literal["none", "frequency", "score", "max", "combined"]
 Normalise = Literal["max", "minmax"]
 
 
@@ -52,7 +52,7 @@ class Ranked:
         )
 
 
-def fuse(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max", alpha: float = 0.4) -> Ranked:
+def fuse(lists: Sequence[Hits], strategy: FusionStrategy, normalise: Normalise = "max", alpha: float = 0.4) -> Ranked:
     """Order the hits of several queries; ties go to the earlier first occurrence, query by query.
 
     Frequency is counted over the lists as given, before any deduplication (after it, every frequency would be 1).

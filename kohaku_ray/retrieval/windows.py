@@ -9,7 +9,7 @@ import numpy as np
 
 from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.nodes import SECTION, SENTENCE, NodeTable
-from kohaku_ray.retrieval.context import Context, Group, context_match, group_snippets
+from kohaku_ray.retrieval.context import Context, MatchGroup, context_match, group_snippets
 from kohaku_ray.retrieval.fusion import Ranked
 
 DECAY = 0.5
@@ -146,7 +146,7 @@ def _context(
     snippets = [
         part
         for section, rows in shown.items()
-        for part in group_snippets(nodes, Group(lead[section], rows, {}, section))
+        for part in group_snippets(nodes, MatchGroup(lead[section], rows, {}, section))
     ]
     doc_ids = dict.fromkeys(part.doc_id for part in snippets)
     return Context(tuple(snippets), (), tuple(matches), tuple(doc_ids), sum(costs.values()), is_cut)

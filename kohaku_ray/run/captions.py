@@ -23,7 +23,7 @@ from kohaku_ray.storage import join_path
 
 
 @dataclass(frozen=True, slots=True)
-class Caption:
+class ImageCaption:
     """What became of one call: the image paragraph's new text (None: the printed caption stays), or an error."""
 
     text: str | None = None
@@ -71,7 +71,7 @@ class CaptionRequests:
 
 
 def with_captions(
-    document: Document, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], captions: Mapping[str, Caption]
+    document: Document, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], captions: Mapping[str, ImageCaption]
 ) -> tuple[Document, pa.Table]:
     """Give a document and the rows of its images (``IMAGE_SCHEMA``) what became of the call with each row's key."""
     found = {row["node_id"]: captions[key] for row, key in zip(rows, keys, strict=True)}

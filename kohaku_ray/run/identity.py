@@ -35,7 +35,7 @@ Once = Callable[[Hashable, Callable[[], str]], str]
 """Computes a digest, or takes it from an earlier call with the same key."""
 
 
-def what_decides(config: Config, index: str, once: Once = lambda _, compute: compute()) -> dict[str, Any]:
+def output_determinants(config: Config, index: str, once: Once = lambda _, compute: compute()) -> dict[str, Any]:
     """Collect everything that decides a run's outputs, except its seed: no paths, no devices.
 
     Args:
@@ -76,8 +76,8 @@ def run_identity(decides: Mapping[str, Any], seed: int) -> str:
 
 
 def identity_of(config: Config, index: Index) -> str:
-    """Digest everything that decides the outputs of a run on an index that is there; see ``what_decides``."""
-    return run_identity(what_decides(config, str(index.manifest["build"])), config.seed)
+    """Digest everything that decides the outputs of a run on an index that is there; see ``output_determinants``."""
+    return run_identity(output_determinants(config, str(index.manifest["build"])), config.seed)
 
 
 def model_parts(deployment: Deployment) -> list[Any]:

@@ -294,11 +294,11 @@ def _as_stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-Part = tuple[ShardEntry, bool]
+BuiltShard = tuple[ShardEntry, bool]
 """A shard, and whether it was there before."""
 
 
-def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> Iterator[Part | None]:
+def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> Iterator[BuiltShard | None]:
     """Build one shard, or find it unchanged (a generator task); ``own`` are the rows of its documents (``survey``).
 
     It reads what was parsed and encoded for this shard, and of others only vectors that an interrupted job left.
@@ -345,13 +345,13 @@ def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any
     yield shard, False
 
 
-def shard_built(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> Part | None:
+def shard_built(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> BuiltShard | None:
     """Do all of ``shard_reduced`` (a task): all vectors are written."""
     *_, part = shard_reduced(config, job, number, own)
     return part
 
 
-def shards_joined(config: Config, job: str, sources: pa.Table, *parts: Part | None) -> dict[str, Any]:
+def shards_joined(config: Config, job: str, sources: pa.Table, *parts: BuiltShard | None) -> dict[str, Any]:
     """Make the shards the index (a task); ``sources`` are the files that were parsed (``SOURCES_SCHEMA``).
 
     Returns:

@@ -22,13 +22,13 @@ from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.run.tracking import settings_of
 from kohaku_ray.sweep.compare import no_groups
-from kohaku_ray.sweep.load import DECIDE_NOTHING, MEMBERS, VOTE, PoolConfig
+from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS, MEMBERS, VOTE, PoolConfig
 from kohaku_ray.sweep.paper import paper_lines
 from kohaku_ray.sweep.plan import PlannedTable, SweepPlan, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import files_of, strata_of
 
 _SILENT = (
-    *DECIDE_NOTHING,
+    *KEYS_WITHOUT_EFFECT_ON_OUTPUTS,
     *("seed", "documents", "questions", "deployments", "model", "index.prefer", "roles.caption.model"),
 )
 _ANSWERS, _CAPTIONS, _TEMPERATURE = "answered by", "images described by", "temperature"

@@ -38,7 +38,7 @@ from kohaku_ray.systems.registry import system_names
 SWEEPS = PRESETS / "sweeps"
 """Directory of the package's sweeps."""
 
-DECIDE_NOTHING = (
+KEYS_WITHOUT_EFFECT_ON_OUTPUTS = (
     "run",
     "index.path",
     "index.shards",
@@ -260,7 +260,7 @@ def _check_key(table: TableConfig, key: str, where: str) -> None:
         return
     if key == "seed":
         raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
-    if key in DECIDE_NOTHING or key.split(".")[0] in DECIDE_NOTHING:
+    if key in KEYS_WITHOUT_EFFECT_ON_OUTPUTS or key.split(".")[0] in KEYS_WITHOUT_EFFECT_ON_OUTPUTS:
         raise ConfigError(f"{where}: {key} changes no output, so its cells would be the same runs: leave it out")
     if table.pool is not None and key not in table.set and key != MEMBERS and not key.startswith(VOTE):
         raise ConfigError(

@@ -17,7 +17,7 @@ from kohaku_ray.records import digest
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.sweep.compare import SweepTable
-from kohaku_ray.sweep.load import DECIDE_NOTHING, PaperConfig, figures_in
+from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS, PaperConfig, figures_in
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, truth_of_sweep
 
 WATTBOT = "cae5b03d25e03ef4"
@@ -26,7 +26,7 @@ WATTBOT = "cae5b03d25e03ef4"
 _PAPERS = {"questions": PaperConfig.model_fields["questions"].default, "documents": "32"}
 
 _ELSEWHERE = (
-    *DECIDE_NOTHING,
+    *KEYS_WITHOUT_EFFECT_ON_OUTPUTS,
     *("seed", "shared", "documents", "questions", "deployments", "model", "roles", "ensemble.models"),
     *("index.encoder", "index.prefer", "index.captions", "index.nprobe"),
 )

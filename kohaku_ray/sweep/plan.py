@@ -18,7 +18,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest
 from kohaku_ray.run.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision
-from kohaku_ray.run.identity import file_digest, is_finished, run_identity, what_decides
+from kohaku_ray.run.identity import file_digest, is_finished, output_determinants, run_identity
 from kohaku_ray.run.indexes import difference, index_settings, open_index, preferred_note
 from kohaku_ray.run.sources import find_sources, format_name, resolve
 from kohaku_ray.settings import resolve_paths
@@ -238,7 +238,7 @@ class _Planner:
             "metadata": self._once(("file", metadata), lambda: file_digest(metadata)),
         }
         index_id = digest(built_of)
-        decides = what_decides(config, index_id, self._once)
+        decides = output_determinants(config, index_id, self._once)
         cell_id, run_id = digest(decides), run_identity(decides, config.seed)
         own = self._once(("index of the base", config.system, config.index, documents), lambda: _is_usable(config))
         path = config.index.path if own else join_path(sweep.indexes, index_id)

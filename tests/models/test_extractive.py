@@ -16,7 +16,7 @@ from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.baseline import Dummy, passages_of
 from kohaku_ray.models.extractive import ExtractiveBackend
 from kohaku_ray.models.parse import Plan, parse_answer, parse_plan
-from kohaku_ray.models.prompts import Prompt, Snippet, asked
+from kohaku_ray.models.prompts import Prompt, PromptSnippet, asked
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema, plan_schema
 from kohaku_ray.records import Question
@@ -55,7 +55,10 @@ SNIPPETS = [
 
 
 def answer_prompt(question: Question, snippets, media=()) -> Prompt:
-    texts = {"snippets": tuple(Snippet(*one) for one in snippets), "media": tuple(Snippet(*one) for one in media)}
+    texts = {
+        "snippets": tuple(PromptSnippet(*one) for one in snippets),
+        "media": tuple(PromptSnippet(*one) for one in media),
+    }
     return PROMPTS.render(
         "answer", {**asked(question), **texts, "order": "context_first", "instructions": "full", "kind": None}
     )

@@ -15,7 +15,7 @@ from kohaku_ray.models.prompts import (
     MOST_KEPT_CHARS,
     Prompt,
     Prompts,
-    Snippet,
+    PromptSnippet,
     Template,
     asked,
     one_line,
@@ -26,7 +26,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.systems.registry import find_system
 
 QUESTION = Question("q1", "How much energy did GPT-3 use?", answer_unit="MWh", answer_type="number")
-SNIPPETS = [Snippet("a", "GPT-3 used 1,287 MWh."), Snippet("b", "Nothing here.")]
+SNIPPETS = [PromptSnippet("a", "GPT-3 used 1,287 MWh."), PromptSnippet("b", "Nothing here.")]
 MEDIA = [("b", "Table 2: energy of training")]
 
 
@@ -41,7 +41,10 @@ def plan(prompts: Prompts, question: Question, n_queries: int) -> Prompt:
 def answer(
     prompts: Prompts, question: Question, snippets, media=(), order="context_first", instructions="full", kind=None
 ) -> Prompt:
-    texts = {"snippets": tuple(Snippet(*one) for one in snippets), "media": tuple(Snippet(*one) for one in media)}
+    texts = {
+        "snippets": tuple(PromptSnippet(*one) for one in snippets),
+        "media": tuple(PromptSnippet(*one) for one in media),
+    }
     return prompts.render(
         "answer", {**asked(question), **texts, "order": order, "instructions": instructions, "kind": kind}
     )
@@ -82,7 +85,7 @@ def test_the_answerer_is_told_what_to_do(prompts):
     assert prompt.messages == (("system", prompt.system), ("user", prompt.user))
     assert prompt.variables["role"] == "answer"
     assert prompt.variables["snippets"] == tuple(SNIPPETS)
-    assert prompt.variables["media"] == (Snippet("b", "Table 2: energy of training"),)
+    assert prompt.variables["media"] == (PromptSnippet("b", "Table 2: energy of training"),)
 
 
 def test_short_instructions_name_the_kind_of_value_that_is_asked_for_alone(prompts):
@@ -250,8 +253,8 @@ def test_files_that_cannot_be_had_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{{ snippets[0].__class__ }}", "access to attribute '__class__' of 'Snippet' object is unsafe"),
-        ("{{ snippets[0]._replace }}", "access to attribute '_replace' of 'Snippet' object is unsafe"),
+        ("{{ snippets[0].__class__ }}", "access to attribute '__class__' of 'PromptSnippet' object is unsafe"),
+        ("{{ snippets[0]._replace }}", "access to attribute '_replace' of 'PromptSnippet' object is unsafe"),
         ("{% if order == 'question_first' %}\n{{ typo }}\n{% endif %}", r"answer\.j2, line 3: 'typo' is undefined"),
     ],
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kohaku_ray.models.extractive import ExtractiveBackend
 from kohaku_ray.models.parse import parse_answer
-from kohaku_ray.models.prompts import Snippet, asked
+from kohaku_ray.models.prompts import PromptSnippet, asked
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.settings import PositiveInt, Settings
@@ -37,7 +37,7 @@ async def prepare(question, tools, settings):
 
 
 async def answer(evidence, tools, settings):
-    snippets = tuple(Snippet(row.doc_id, row.text) for row in evidence.trace)
+    snippets = tuple(PromptSnippet(row.doc_id, row.text) for row in evidence.trace)
     doc_ids = [snippet.ref_id for snippet in snippets]
     prompt = tools.prompts.render("answer", {**asked(evidence.question), "snippets": snippets})
     reply = await tools.chat(prompt, schema=answer_schema(doc_ids))

@@ -14,7 +14,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.batch_file import BatchModels, read_lines
 from kohaku_ray.run.deployments import check_deployment
-from kohaku_ray.run.identity import what_decides
+from kohaku_ray.run.identity import output_determinants
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.validate import validate
 from kohaku_ray.settings import resolve_paths
@@ -61,7 +61,7 @@ def test_a_models_name_in_the_ledger_tells_its_adapter_and_the_base_keeps_its_ow
     assert names["tiny + style"] != names["tiny"]
     assert names["tiny + tone"] == names["tiny + style"], "the adapter's files count, not what it is called"
     runs = [
-        what_decides(resolve_paths(mixed(base, style, f"ensemble.models={models}")), "index")
+        output_determinants(resolve_paths(mixed(base, style, f"ensemble.models={models}")), "index")
         for models in ("[tiny]", "[tiny, tiny + style]", "[tiny, tiny + tone]")
     ]
     assert runs[0] != runs[1] == runs[2]

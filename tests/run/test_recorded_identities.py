@@ -24,7 +24,7 @@ from kohaku_ray.index.store import fingerprint
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import digest
-from kohaku_ray.run.identity import run_identity, what_decides
+from kohaku_ray.run.identity import output_determinants, run_identity
 from kohaku_ray.run.indexes import index_settings
 from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.sweep.load import load_sweep
@@ -116,7 +116,9 @@ def _with_models_here(config):
 
 
 def _run(config):
-    decides = {key: value for key, value in what_decides(config, "index", _digest_once).items() if key != "version"}
+    decides = {
+        key: value for key, value in output_determinants(config, "index", _digest_once).items() if key != "version"
+    }
     return run_identity(decides, config.seed)
 
 

@@ -22,7 +22,7 @@ from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.models.captions import description_of, joined_caption
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.captions import Caption, CaptionRequests, with_captions
+from kohaku_ray.run.captions import CaptionRequests, ImageCaption, with_captions
 from kohaku_ray.run.documents import sort_out
 from kohaku_ray.run.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 
@@ -51,7 +51,7 @@ class CaptionSummary:
         return line
 
 
-def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], CaptionSummary]:
+def model_captions(config: Config, job: str) -> tuple[dict[str, ImageCaption], CaptionSummary]:
     """Describe the images of a job's parsed documents.
 
     Returns:
@@ -69,7 +69,7 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], Captio
         for image, (key, request) in _of_row(requests, document, images):
             calls.setdefault(key, (request, image["printed"]))
     known = known_captions(config.index.path)
-    captions = {key: Caption(known[key]) for key in calls if key in known}
+    captions = {key: ImageCaption(known[key]) for key in calls if key in known}
     wanted = {key: call for key, call in calls.items() if key not in captions}
     n_known = len(captions)
     if wanted:
@@ -87,7 +87,7 @@ def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Ta
 
     Takes column ``part`` and the ref of the descriptions by the call's key; returns new texts, as ``parse`` does.
     """
-    found: Mapping[str, Caption] = ray.get(captions)
+    found: Mapping[str, ImageCaption] = ray.get(captions)
     parsed, requests = ParsedParts(config.index.path, job), CaptionRequests(config)
     texts: list[pa.Table] = []
     for part in batch["part"].to_pylist():
@@ -117,23 +117,25 @@ def _of_row(
     return [(image, requests.of(image, title)) for image in images.to_pylist()]
 
 
-async def _ask_all(config: Config, ledger: Ledger, application: str, wanted: Mapping[str, _Call]) -> dict[str, Caption]:
+async def _ask_all(
+    config: Config, ledger: Ledger, application: str, wanted: Mapping[str, _Call]
+) -> dict[str, ImageCaption]:
     """Ask all calls, as many at once as the deployment takes; not those after ``fail_after`` failures in a row."""
     (deployment,) = config.caption_deployments.values()
     slots = asyncio.Semaphore(getattr(deployment, "max_ongoing", 8) * deployment.replicas)
     n_failed = n_done = 0
 
-    async def one(call: _Call) -> Caption:
+    async def one(call: _Call) -> ImageCaption:
         nonlocal n_failed, n_done
         request, printed = call
         async with slots:
             if config.fail_after is not None and n_failed >= config.fail_after:
-                return Caption(error=f"not asked: {n_failed} calls in a row had failed")
+                return ImageCaption(error=f"not asked: {n_failed} calls in a row had failed")
             try:
                 asked = await ledger.ask(request, application)
-                caption = Caption(joined_caption(printed, description_of(asked.entry.reply)))
+                caption = ImageCaption(joined_caption(printed, description_of(asked.entry.reply)))
             except ModelError as error:
-                caption = Caption(error=" ".join(str(error).split())[:500])
+                caption = ImageCaption(error=" ".join(str(error).split())[:500])
         n_failed = n_failed + 1 if caption.error else 0
         n_done += 1
         progress.show(n_done)

@@ -14,7 +14,7 @@ from kohaku_ray.models.parse import CUT, parse_answer
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS, answer_schema
 from kohaku_ray.records import Prediction, Reply, TraceRow
-from kohaku_ray.retrieval.context import Context, Snippet, assemble
+from kohaku_ray.retrieval.context import Context, ContextSnippet, assemble
 from kohaku_ray.retrieval.evidence import (
     Evidence,
     Passages,
@@ -304,7 +304,7 @@ class Attempt:
         limits = self.tools.limits()
         if limits.window_tokens is None:
             return None
-        marked = replace(EMPTY, snippets=tuple(Snippet(doc_id, "", "") for doc_id in doc_ids))
+        marked = replace(EMPTY, snippets=tuple(ContextSnippet(doc_id, "", "") for doc_id in doc_ids))
         frame = answer_prompt(self.tools.prompts, self.evidence.question, marked, self.settings, self.kind)
         n_tokens = await self.tools.prompt_tokens(frame)
         if n_tokens is None:

@@ -12,7 +12,7 @@ from kohaku_ray.errors import ModelError
 from kohaku_ray.index.arrays import I64, Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.parse import Plan, parse_plan
-from kohaku_ray.models.prompts import Prompt, Prompts, Snippet, asked
+from kohaku_ray.models.prompts import Prompt, Prompts, PromptSnippet, asked
 from kohaku_ray.models.request import PromptImage
 from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question, TraceRow
@@ -30,8 +30,8 @@ PLAN_EXAMPLES: tuple[dict[str, Any], ...] = ({**asked(_SAMPLE), "n_queries": 2},
 ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
     {
         **asked(_SAMPLE),
-        "snippets": (Snippet("d", "t"),),
-        "media": (Snippet("d", "c"),),
+        "snippets": (PromptSnippet("d", "t"),),
+        "media": (PromptSnippet("d", "c"),),
         "order": order,
         "instructions": instructions,
         "kind": kind,
@@ -52,8 +52,8 @@ def answer_prompt(
     """Ask for the answer: the documents and their captions before or after the question and its instructions."""
     variables = {
         **asked(question),
-        "snippets": tuple(Snippet(part.doc_id, part.text) for part in context.snippets),
-        "media": tuple(Snippet(part.doc_id, part.text) for part in context.captions),
+        "snippets": tuple(PromptSnippet(part.doc_id, part.text) for part in context.snippets),
+        "media": tuple(PromptSnippet(part.doc_id, part.text) for part in context.captions),
         "order": settings.prompt_order,
         "instructions": settings.instructions,
         "kind": kind,
