@@ -41,16 +41,16 @@ class BatchSummary:
 
     def text(self) -> str:
         """Format it for a terminal."""
-        said = [
+        lines = [
             f"{self.calls.total():,} of {pluralize(self.n_lines, 'line')} answered: {self.output} "
             f"({sources_said(self.calls)})"
         ]
         if self.errors is not None:
             kinds = ", ".join(f"{code} {n:,}" for code, n in self.n_errors.most_common())
-            said.append(f"{pluralize(self.n_errors.total(), 'line')} in error ({kinds}): {self.errors}")
+            lines.append(f"{pluralize(self.n_errors.total(), 'line')} in error ({kinds}): {self.errors}")
         if self.stopped:
-            said.append(f"stopped asking: {self.stopped}")
-        return "\n".join(said)
+            lines.append(f"stopped asking: {self.stopped}")
+        return "\n".join(lines)
 
 
 async def ask_lines(

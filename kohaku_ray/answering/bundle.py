@@ -1,10 +1,10 @@
-"""The jobs that bundle finished runs and replay bundles.
+"""Bundle finished runs, and replay bundles.
 
 Both make each run again in this process, from recorded replies alone: a call without one is never made. What an encoder
-or a tokenizer said is recorded with the bundle, so that a replay needs neither.
+or a tokenizer returned is recorded with the bundle, so that a replay needs neither.
 """
 
-# Over 400 lines: what a bundle takes in and what its replay makes of it must not part.
+# Over 400 lines: one module, because a replay must undo exactly what a bundle packs.
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ class SweepFacts(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BundleSource:
     """What is bundled: directories of runs, by the name that each gets in the bundle, and the sweep they are of."""
 
     runs: Mapping[str, str]
     sweep: SweepFacts | None = None
 
 
-def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] = ()) -> Source:
+def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] = ()) -> BundleSource:
     """Find a run by its directory, or a sweep's finished runs (see ``load_sweep``).
 
     Raises:
@@ -109,20 +109,20 @@ def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] 
         DataError: None of the sweep's runs is finished.
     """
     if is_directory(source):
-        return Source({os.path.basename(os.path.abspath(source)) or "run": source})
+        return BundleSource({os.path.basename(os.path.abspath(source)) or "run": source})
     plan = plan_sweep(load_sweep(source, base, overrides))
     if not plan.finished:
         raise DataError(f"{source}: none of its {len(plan.runs)} runs is finished: run `kohaku-ray sweep` first")
-    studies = [one for one in plan.tables if one.table.pool is not None]
+    studies = [planned for planned in plan.tables if planned.table.pool is not None]
     facts = SweepFacts(
         sweep=plan.loaded.sweep,
-        cells=tuple(one.cells for one in plan.tables),
-        studied={cell_id: config.ensemble for one in studies for cell_id, config in one.configs.items()},
+        cells=tuple(planned.cells for planned in plan.tables),
+        studied={cell_id: config.ensemble for study in studies for cell_id, config in study.configs.items()},
     )
-    return Source({run_id: config.run for run_id, config in plan.finished.items()}, facts)
+    return BundleSource({run_id: config.run for run_id, config in plan.finished.items()}, facts)
 
 
-def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundled:
+def make_bundle(source: BundleSource, path: str, *, with_index: bool = False) -> Bundled:
     """Bundle finished runs, each made again first: what cannot be replayed is not bundled.
 
     ``with_index`` puts the index in, and the documents' text in the tables; otherwise that text is left out, but for
@@ -142,19 +142,19 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
         index = open_index(config)
         identity = IndexIdentity.of(index)
         indexes[identity.key] = identity
-        replies, models, scored = _checked(run, config, index, identity.key, recorded)
+        replies, models, scored = _check_replays(run, config, index, identity.key, recorded)
         entries |= replies.entries
-        inputs, places = _inputs_of(run, config, with_index)
-        inputs |= outputs_in(RunDirectory(run), config, with_index)
-        files |= {f"runs/{name}/{one}": content for one, content in inputs.items()}
+        contents, file_of = _read_inputs(run, config, with_index)
+        contents |= outputs_in(RunDirectory(run), config, with_index)
+        files |= {f"runs/{name}/{file}": content for file, content in contents.items()}
         if with_index:
-            names = {one["name"] for one in all_files(index.manifest).values()}
-            names |= {MANIFEST, *image_files(index.directory, index.manifest)}
-            files |= {f"indexes/{identity.key}/{one}": index.directory.read(one) for one in names}
+            index_files = {entry["name"] for entry in all_files(index.manifest).values()}
+            index_files |= {MANIFEST, *image_files(index.directory, index.manifest)}
+            files |= {f"indexes/{identity.key}/{file}": index.directory.read(file) for file in index_files}
         bundled[name] = BundledRun(
             index=identity.key,
             models=models,
-            **{kind: place and f"runs/{name}/{place}" for kind, place in places.items()},
+            **{kind: file and f"runs/{name}/{file}" for kind, file in file_of.items()},
             refused=tuple(sorted(replies.refused)),
             scores=_records(scored),
         )
@@ -166,39 +166,39 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
     sweep = None
     if source.sweep is not None:
         sweep = source.sweep.model_dump(mode="json")
-        files |= {f"sweep/{name}": text.encode() for name, text in _tables(source.sweep, configs).items()}
+        files |= {f"sweep/{name}": text.encode() for name, text in _write_tables(source.sweep, configs).items()}
     size = write_bundle(path, Manifest(with_text=with_index, indexes=indexes, runs=bundled, sweep=sweep), files)
     return Bundled(path, tuple(bundled), len(entries), size)
 
 
-def _inputs_of(run: str, config: Config, with_text: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read what a run was made from but for the index: files, and the places of those that a replay reads by kind."""
+def _read_inputs(run: str, config: Config, with_text: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read what a run was made from but for the index: contents by file, and the files that a replay reads by kind."""
     questions, data = questions_file(config, with_text)
-    inputs = {questions: data, **{one: read_file(join_path(run, one)) for one in _FACTS}}
+    inputs = {questions: data, **{file: read_file(join_path(run, file)) for file in _FACTS}}
     metadata = prompts = None
     if config.documents.metadata is not None:
         metadata = f"metadata{os.path.splitext(resolve(config.documents.metadata))[1]}"
         inputs[metadata] = read_source(config.documents.metadata)[1]
     if config.prompts is not None:
         prompts = "prompts"
-        inputs |= {f"prompts/{one.name}": one.read_bytes() for one in Path(config.prompts).glob("*.j2")}
+        inputs |= {f"prompts/{file.name}": file.read_bytes() for file in Path(config.prompts).glob("*.j2")}
     return inputs, {"questions": questions, "metadata": metadata, "prompts": prompts}
 
 
-def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
+def _write_tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
     """Write the tables of a sweep from its finished runs: CSV and Markdown, by name."""
     pairs = zip(facts.sweep.tables, facts.cells, strict=True)
     tables = tuple(
-        PlannedTable(*pair, configs) for pair in pairs if (configs := _studied(facts, *pair, runs)) is not None
+        PlannedTable(*pair, configs) for pair in pairs if (configs := _study_configs(facts, *pair, runs)) is not None
     )
     loaded = LoadedSweep(facts.sweep, "the bundle", lambda _: {})
     plan = SweepPlan(loaded, tables, runs, {})
-    found = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
+    stats = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
     writers = (("csv", write_csv), ("md", write_markdown))
-    return {f"{one.table.name}.{end}": write(one) for one in found for end, write in writers}
+    return {f"{table.table.name}.{suffix}": write(table) for table in stats for suffix, write in writers}
 
 
-def _studied(
+def _study_configs(
     facts: SweepFacts, table: TableConfig, cells: Sequence[PlannedCell], runs: Mapping[str, Config]
 ) -> dict[str, Config] | None:
     """Return the configurations of a study's cells, of another table none; None: its members are not in the bundle."""
@@ -211,7 +211,7 @@ def _studied(
         or not runs.keys() >= {*of_cell.values()}
     ):
         return None
-    return {one: runs[run].model_copy(update={"ensemble": facts.studied[one]}) for one, run in of_cell.items()}
+    return {cell: runs[run].model_copy(update={"ensemble": facts.studied[cell]}) for cell, run in of_cell.items()}
 
 
 def _config_of(run: str) -> Config:
@@ -227,7 +227,7 @@ def _config_of(run: str) -> Config:
     return config_of(run)
 
 
-def _checked(
+def _check_replays(
     run: str, config: Config, index: Index, key: str, recorded: RecordedEncoders
 ) -> tuple[RecordedReplies, Models, ScoredRun | None]:
     """Make a run again from its ledger, and check that it is the same."""
@@ -240,11 +240,11 @@ def _checked(
     with tempfile.TemporaryDirectory() as home:
         again = config.model_copy(update={"run": home})
         make_again(again, models, replies, recorded, open_recorded(again, index, recorded, key))
-        found = compare_outputs(outputs_in(directory, config, True), outputs_in(RunDirectory(home), config, True))
-    if found.differences:
+        comparison = compare_outputs(outputs_in(directory, config, True), outputs_in(RunDirectory(home), config, True))
+    if comparison.differences:
         raise DataError(
             f"{run} is not the same when it is made again from its ledger by this version: "
-            f"{'; '.join(found.differences)}; `kohaku-ray answer --again` makes it anew"
+            f"{'; '.join(comparison.differences)}; `kohaku-ray answer --again` makes it anew"
         )
     return replies, models, _scored(run, resolve(config.questions.path), config)
 
@@ -290,7 +290,7 @@ def replay_bundle(path: str, index: str | None = None, home: str | None = None, 
     """
     with nullcontext(home) if home else tempfile.TemporaryDirectory() as home:
         manifest = unpack(path, home)
-        if not trust_code and (code := [one for name in manifest.runs for one in _code_of(home, name)]):
+        if not trust_code and (code := [named for run in manifest.runs for named in _find_code(home, run)]):
             raise ConfigError(
                 f"{path} was made with code that is not of an installed system: {', '.join(dict.fromkeys(code))}; "
                 "nothing was imported: give --trust-code if you trust whoever made the bundle"
@@ -305,39 +305,36 @@ def replay_bundle(path: str, index: str | None = None, home: str | None = None, 
         runs, configs = [], dict[str, Config]()
         for name, run in manifest.runs.items():
             closed = RecordedReplies(replies.entries, {*run.refused})
-            again, configs[name] = _replayed(path, home, manifest, name, closed, recorded, index)
+            again, configs[name] = _replay_run(path, home, manifest, name, closed, recorded, index)
             runs.append(again)
         if manifest.sweep is None:
             return Replay(tuple(runs))
-        tables = _tables(_sweep_of(path, manifest.sweep), configs)
-        was = {file.name: file.read_bytes() for file in Path(home, "sweep").glob("*")}
-        found = compare_outputs(was, {name: text.encode() for name, text in tables.items()})
-        return Replay(tuple(runs), tables, tuple(found.differences))
+        try:
+            sweep = SweepFacts.model_validate(manifest.sweep)
+        except ValidationError as error:
+            raise ConfigError(f"{path}: its sweep cannot be read ({error.errors()[0]['msg']}): make it again") from None
+        tables = _write_tables(sweep, configs)
+        before = {file.name: file.read_bytes() for file in Path(home, "sweep").glob("*")}
+        comparison = compare_outputs(before, {name: text.encode() for name, text in tables.items()})
+        return Replay(tuple(runs), tables, tuple(comparison.differences))
 
 
-def _code_of(home: str, name: str) -> list[str]:
+def _find_code(home: str, run: str) -> list[str]:
     """List the code that a run's configuration names by module or lets a model bring: key and value."""
-    found = []
-    for place, value in leaves(parse_file(Path(home, "runs", name, "config.yaml"))):
-        names_system = place == ("system",) or (place[:1], place[-1:]) == (("deployments",), ("system",))
-        if names_system or place[:2] == ("questions", "metrics"):
+    code = []
+    for key, value in leaves(parse_file(Path(home, "runs", run, "config.yaml"))):
+        names_system = key == ("system",) or (key[:1], key[-1:]) == (("deployments",), ("system",))
+        if names_system or key[:2] == ("questions", "metrics"):
             is_code = ":" in str(expand(value))
         else:
-            name = place[-1].replace("-", "_") if place else ""
+            name = key[-1].replace("-", "_") if key else ""
             is_package = name == "spacy" and "." in str(expand(value))  # whose parent would be imported to look for it
             is_code = is_package or (name == "trust_remote_code" and value not in (False, None))
-        found += [f"{'.'.join(place)} {value}"[:200]] if is_code else []
-    return found
+        code += [f"{'.'.join(key)} {value}"[:200]] if is_code else []
+    return code
 
 
-def _sweep_of(path: str, values: dict[str, Any]) -> SweepFacts:
-    try:
-        return SweepFacts.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(f"{path}: its sweep cannot be read ({error.errors()[0]['msg']}): make it again") from None
-
-
-def _replayed(
+def _replay_run(
     path: str,
     home: str,
     manifest: Manifest,
@@ -346,60 +343,64 @@ def _replayed(
     recorded: RecordedEncoders,
     given: str | None,
 ) -> tuple[ReplayedRun, Config]:
-    run, there, where = manifest.runs[name], f"{home}/runs/{name}", f"config.yaml of {name} in {path}"
-    values, own = parse_file(Path(there, "config.yaml")), f"{home}/indexes/{run.index}"
-    at = own if os.path.isdir(own) else given or str(expand(value_at(values, ("index", "path"), "")))
-    config = build_config(_closed(values if isinstance(values, dict) else {}, run, home, at), where)
+    run, directory, where = manifest.runs[name], f"{home}/runs/{name}", f"config.yaml of {name} in {path}"
+    values, index_path = parse_file(Path(directory, "config.yaml")), f"{home}/indexes/{run.index}"
+    if not os.path.isdir(index_path):
+        index_path = given or str(expand(value_at(values, ("index", "path"), "")))
+    config = build_config(_point_to_bundle(values if isinstance(values, dict) else {}, run, home, index_path), where)
     if len(run.models) != config.ensemble.members:
         raise ConfigError(f"{where} has {config.ensemble.members} members, the bundle models of {len(run.models)}")
-    opened = _open_same(at, manifest.indexes[run.index], path)
+    index = open_recorded(config, _open_same(index_path, manifest.indexes[run.index], path), recorded, run.index)
     again = RunDirectory(config.run)
-    counts = make_again(config, run.models, replies, recorded, open_recorded(config, opened, recorded, run.index))
+    counts = make_again(config, run.models, replies, recorded, index)
     now = outputs_in(again, config, manifest.with_text)
-    was = {one: read_file(f"{there}/{one}") for one in now if os.path.isfile(f"{there}/{one}")}
+    before = {file: read_file(f"{directory}/{file}") for file in now if os.path.isfile(f"{directory}/{file}")}
     try:
-        found = compare_outputs(was, now)
-        usage = pq.read_table(pa.BufferReader(was["usage.parquet"]), columns=["source", *SPENT])
-        used = {one: sum(usage[one].to_pylist()) for one in _USED}
-        found.differences += _other_facts(json.loads(read_file(f"{there}/run.json")), config, counts, usage.to_pylist())
+        comparison = compare_outputs(before, now)
+        usage = pq.read_table(pa.BufferReader(before["usage.parquet"]), columns=["source", *SPENT])
+        used = {column: sum(usage[column].to_pylist()) for column in _USED}
+        facts = json.loads(read_file(f"{directory}/run.json"))
+        comparison.differences += _compare_facts(facts, config, counts, usage.to_pylist())
     except (pa.ArrowException, LookupError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path}: a table of {name} cannot be read ({error}): make the bundle again") from None
     scored = _scored(again.path, config.questions.path, config)
     if not same(list(run.scores), list(plain(_records(scored)))):
-        found.differences.append(f"scores: {_said(run.scores)} in the bundle, {_said(_records(scored))} here")
+        scores = [_describe_scores(records) for records in (run.scores, _records(scored))]
+        comparison.differences.append(f"scores: {scores[0]} in the bundle, {scores[1]} here")
+    identities = [roles[config.declaration.lead].identity.split()[0] for roles in run.models]
     replayed = ReplayedRun(
         name=name,
-        differences=tuple(found.differences),
-        rounded=dict(found.rounded),
-        model=", ".join(dict.fromkeys(_named(roles[config.declaration.lead].identity) for roles in run.models)),
+        differences=tuple(comparison.differences),
+        rounded=dict(comparison.rounded),
+        model=", ".join(dict.fromkeys(re.sub(r"([0-9a-f]{12})[0-9a-f]{20,}", r"\1…", name) for name in identities)),
         scores=_with_intervals(scored),
         n_questions=len(again.read_table("votes", ["question_id"])),
         n_members=config.ensemble.members,
         used=used,
     )
-    for one in _FACTS:  # a sweep's tables are made of finished runs
-        shutil.copy(f"{there}/{one}", again.file(one))
+    for file in _FACTS:  # a sweep's tables are made of finished runs
+        shutil.copy(f"{directory}/{file}", again.file(file))
     return replayed, config
 
 
-def _other_facts(
+def _compare_facts(
     facts: dict[str, Any], config: Config, counts: AnswerSummary, usage: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Compare the facts of a run that follow from its configuration and tables: a line per other one."""
+    """Compare the facts of a run that follow from its configuration and tables: a line per difference."""
     made = [row for row in usage if row["source"] == "made"]
     sums = {name: [row[name] for row in made if row[name] is not None] for name in SPENT}
     spent = {
-        name: sum(some) if some or not made else None for name, some in sums.items() if len(some) in (0, len(made))
+        name: sum(known) if known or not made else None for name, known in sums.items() if len(known) in (0, len(made))
     }
     n_calls = {source: sum(row["source"] == source for row in usage) for source in counts.n_calls}
     follow = {name: getattr(counts, name) for name in _COUNTED} | {"status": "finished", "n_calls": n_calls}
     follow |= {name: value for name, value in facts_of(config).items() if name in _CONFIGURED}
     follow |= {f"spent.{name}": value for name, value in spent.items()}
-    there = facts | {f"spent.{name}": value for name, value in dict(facts.get("spent", {})).items()}
+    written = facts | {f"spent.{name}": value for name, value in dict(facts.get("spent", {})).items()}
     wrong = [
-        f"facts: run.json says {name} {there[name]}, and {value} follows"
+        f"facts: run.json says {name} {written[name]}, and {value} follows"
         for name, value in plain(follow).items()
-        if name in there and not same(there[name], value)
+        if name in written and not same(written[name], value)
     ]
     return wrong if wrong or is_whole(facts) else ["facts: run.json is not what the run wrote, its checksum is another"]
 
@@ -411,12 +412,7 @@ _COUNTED = (
 _CONFIGURED = ("system", "metrics", "lead", "n_answering", "limit", "outputs", "split_by")
 
 
-def _named(identity: str) -> str:
-    """The name in a model's identity; of a digest twelve digits."""
-    return re.sub(r"([0-9a-f]{12})[0-9a-f]{20,}", r"\1…", identity.split()[0])
-
-
-def _closed(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -> dict[str, Any]:
+def _point_to_bundle(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -> dict[str, Any]:
     """Point a configuration to the files of a bundle; its models answer nothing, so their settings do not matter."""
     counted = {model.deployment: (model.tokenizer, model.revision) for roles in run.models for model in roles.values()}
     closed: dict[str, Any] = {
@@ -424,12 +420,12 @@ def _closed(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -
         | {"vision": True, "tokenizer": tokenizer, "revision": revision}
         for name, (tokenizer, revision) in counted.items()
     }
-    there = values.get("deployments") or {}
-    with_adapters = [
-        join_adapter(name, one) for name, own in there.items() for one in (own or {}).get("adapters") or {}
+    deployments = values.get("deployments") or {}
+    adapters = [
+        join_adapter(name, key) for name, value in deployments.items() for key in (value or {}).get("adapters") or {}
     ]
-    given = {name: {"kind": "extractive"} for name in (*there, *with_adapters)}
-    own: dict[str, Any] = {
+    unused = {name: {"kind": "extractive"} for name in (*deployments, *adapters)}
+    moved: dict[str, Any] = {
         "run": f"{home}/again/{digest(run.questions)}",
         "shared": None,
         "documents": {"paths": [], "metadata": run.metadata and f"{home}/{run.metadata}", "images": None},
@@ -440,7 +436,7 @@ def _closed(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -
     }
     # Where it ran does not matter, so that a key of these sections may go without making old bundles void.
     replaced: dict[str, Any] = {"ledger": {"path": f"{home}/ledger"}, "cluster": {}}
-    return {**merge(values, own), **replaced, "deployments": {**given, **closed}}
+    return {**merge(values, moved), **replaced, "deployments": {**unused, **closed}}
 
 
 def _open_same(path: str, wanted: IndexIdentity, bundle: str) -> Index:
@@ -448,11 +444,12 @@ def _open_same(path: str, wanted: IndexIdentity, bundle: str) -> Index:
         index = Index.open(path)
     except DataError as error:
         raise DataError(f"{bundle} holds no index, and {error}; or name its directory by --index DIR") from None
-    there = IndexIdentity.of(index)
-    if there != wanted:
-        what = "with other settings" if there.documents == wanted.documents else "from other documents"
+    identity = IndexIdentity.of(index)
+    if identity != wanted:
+        what = "with other settings" if identity.documents == wanted.documents else "from other documents"
+        keys = f"{identity.key} here, {wanted.key} there"
         raise DataError(
-            f"the index at {path} is not that of {bundle}: it was made {what} ({there.key} here, {wanted.key} there): "
+            f"the index at {path} is not that of {bundle}: it was made {what} ({keys}): "
             "build it from the same documents with the same settings, or name another by --index DIR"
         )
     return index
@@ -468,13 +465,14 @@ def _records(scored: ScoredRun | None) -> tuple[dict[str, Any], ...]:
     return tuple({key: plain(value) for key, value in record.items() if key != "file"} for record in records)
 
 
-def _said(records: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{one.get('metric')} {one.get('score'):.4f}" for one in records) or "none"
+def _describe_scores(records: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{record.get('metric')} {record.get('score'):.4f}" for record in records) or "none"
 
 
 def _with_intervals(scored: ScoredRun | None) -> tuple[dict[str, Any], ...]:
     if scored is None:
         return ()
     given = read_submission(scored.report.files[0].file)
-    ends = {one.name: score_interval(one, one.score(scored.truth, given)) for one in scored.metrics}
-    return tuple({**one, "low": ends[one["metric"]].low, "high": ends[one["metric"]].high} for one in _records(scored))
+    intervals = {metric.name: score_interval(metric, metric.score(scored.truth, given)) for metric in scored.metrics}
+    ends = {name: {"low": interval.low, "high": interval.high} for name, interval in intervals.items()}
+    return tuple({**record, **ends[record["metric"]]} for record in _records(scored))

@@ -43,7 +43,7 @@ Depths = Mapping[Kinds, Depth]
 
 Search = Callable[["LocalIndex", Sequence[Any], Kinds, int, Within], Coroutine[Any, Any, list[Hits]]]
 
-Score = Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
+PairScorer = Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
 """Scores (query, text) pairs by the cross-encoder of an application."""
 
 
@@ -155,7 +155,7 @@ class LocalIndex(BatchingObject):
         shard: Shard,
         encoder: SentenceEncoder,
         *,
-        score: Score | None = None,
+        score: PairScorer | None = None,
         depths: Depths | None = None,
         gpu: bool = False,
         gpu_by_auto: bool = False,
@@ -188,7 +188,7 @@ class LocalIndex(BatchingObject):
         depths: Depths | None = None,
         number: int = 0,
         peer: Callable[[int], ShardOperations] | None = None,
-        score: Score | None = None,
+        score: PairScorer | None = None,
     ) -> LocalIndex:
         """Open a shard of the configured index, and its encoder; raises what ``open_index`` does."""
         # The index first: a mismatch is reported before the encoder takes seconds to load.

@@ -23,7 +23,7 @@ from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables, grouped
 from kohaku_ray.values.normalise import group_values
 
 Row = TypeVar("Row")
-Rows = list[dict[str, Any]]
+TableRows = list[dict[str, Any]]
 
 
 def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
@@ -37,8 +37,8 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     prepared: Sequence[Sequence[PreparedQuestion | None]] = parts[:n_prepared]
     answered: Sequence[Sequence[MemberAnswer | None]] = parts[n_prepared:]
     shared = config.ensemble.scope == "answer"
-    rows: dict[str, Rows] = {name: [] for name in SCHEMAS}
-    asked: list[tuple[Question, Rows]] = []
+    rows: dict[str, TableRows] = {name: [] for name in SCHEMAS}
+    asked: list[tuple[Question, TableRows]] = []
     n_unanswered, step_errors, calls_made = 0, list[str | None](), list[Call]()
     for number, row in enumerate(prepared[0]):
         assert row is not None  # the first member prepares every question
@@ -104,13 +104,13 @@ def vote_by_agreement(config: Config, parts: Parts) -> list[pa.Table]:
     ]
 
 
-def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Rows]]:
+def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, TableRows]]:
     answers = iter(tables["answers"].to_pylist())
     for row in tables["votes"].select(["question_id", "question", "asked_unit"]).to_pylist():
         yield Question(row["question_id"], row["question"], row["asked_unit"]), list(islice(answers, n_members))
 
 
-def _spent(usage: Rows) -> dict[str, float]:
+def _spent(usage: TableRows) -> dict[str, float]:
     made = [row for row in usage if row["source"] == "made"]
     return {name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)}
 
@@ -124,7 +124,7 @@ def _step_errors(sources: Sequence[PreparedQuestion], answers: Sequence[MemberAn
     return errors
 
 
-def _vote_rows(config: Config, asked: Sequence[tuple[Question, Rows]], weights: F64 | None = None) -> Rows:
+def _vote_rows(config: Config, asked: Sequence[tuple[Question, TableRows]], weights: F64 | None = None) -> TableRows:
     rule = config.ensemble.vote
     if weights is None:  # all members count alike until all questions are answered: see vote_by_agreement
         rule = rule.model_copy(update={"weights": "uniform"})
@@ -134,7 +134,7 @@ def _vote_rows(config: Config, asked: Sequence[tuple[Question, Rows]], weights: 
     return [_vote_row(question, rows, verdict) for (question, rows), verdict in zip(asked, verdicts, strict=True)]
 
 
-def _vote_row(question: Question, answers: Rows, verdict: Verdict) -> dict[str, Any]:
+def _vote_row(question: Question, answers: TableRows, verdict: Verdict) -> dict[str, Any]:
     unit = question.answer_unit
     return {
         "question_id": question.question_id,
@@ -159,7 +159,7 @@ def _drop_settled(rows: Iterable[Row | None]) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
-def _answer_rows(config: Config, question: Question, answers: Sequence[MemberAnswer]) -> Rows:
+def _answer_rows(config: Config, question: Question, answers: Sequence[MemberAnswer]) -> TableRows:
     lead = config.declaration.lead
     return [
         {
@@ -183,9 +183,9 @@ def _flags_of(answered: MemberAnswer) -> tuple[str, ...]:
 
 def _trace_rows(
     question: Question, sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer], shared: bool
-) -> Rows:
+) -> TableRows:
     """Return the rows of every step; steps shared by all members appear once."""
-    rows: Rows = []
+    rows: TableRows = []
     for member, source in enumerate(sources):
         owner = SHARED if shared else member
         steps = source.evidence.trace if source.evidence is not None else ()
@@ -221,7 +221,7 @@ def _numbers(values: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _usage_rows(
     question: Question, sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer], shared: bool
-) -> Rows:
+) -> TableRows:
     calls = [(SHARED if shared else member, call) for member, row in enumerate(sources) for call in row.calls]
     calls += [(member, call) for member, answered in enumerate(answers) for call in answered.calls]
     return [{"question_id": question.question_id, "member": member, **_values(call)} for member, call in calls]

@@ -209,19 +209,19 @@ def check_nodes(read: Mapping[str, str], written: Mapping[str, str]) -> None:
         wanted = {key: (file, digest_text(read_file(file))) for key, file in files.items()}
         asked = {}
         for node in nodes:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            asked[task.options(scheduling_strategy=there).remote(wanted)] = node
+            on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            asked[task.options(scheduling_strategy=on_node).remote(wanted)] = node
         done, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
         for node in (asked[ref] for ref in waiting):
             print_progress(
                 f"cluster node {node['NodeManagerAddress']} ({node['NodeID'][:8]}) has not answered in {ANSWER_S:g} s: "
                 f"whether it sees {' and '.join(wanted)} is not known"
             )
-        found = {}
+        unseen_by = {}
         for ref in done:
             with suppress(RayError):  # the node left meanwhile: nothing will run there
-                found[ref] = ray.get(ref)
-    for ref, missing in found.items():
+                unseen_by[ref] = ray.get(ref)
+    for ref, missing in unseen_by.items():
         if missing is not None:
             (key, reason), node = missing, asked[ref]
             path = {**read, **written}[key]

@@ -84,15 +84,15 @@ def _ours_among(error: BaseException | None) -> KohakuRayError | None:
     seen: set[int] = set()
     waiting = [error]
     while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+        error = waiting.pop()
+        if error is None or id(error) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, KohakuRayError) and not isinstance(one, RayTaskError):
-            return one
-        if isinstance(one, RayActorError) and (raised := _of_creation(one)) is not None:
+        seen.add(id(error))
+        if isinstance(error, KohakuRayError) and not isinstance(error, RayTaskError):
+            return error
+        if isinstance(error, RayActorError) and (raised := _of_creation(error)) is not None:
             return raised
-        waiting += [one.__cause__, one.__context__, getattr(one, "cause", None)]
+        waiting += [error.__cause__, error.__context__, getattr(error, "cause", None)]
     return None
 
 

@@ -15,8 +15,8 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric."""
+class Instrument:
+    """One metric: its kind, text and labels."""
 
     kind: str  # Counter, Gauge or Histogram
     what: str
@@ -24,20 +24,26 @@ class Metric:
 
 
 METRICS = {
-    "kohaku_ray_questions_total": Metric("Counter", "Questions voted on; outcome: answered, or error", ("outcome",)),
-    "kohaku_ray_calls_total": Metric(
+    "kohaku_ray_questions_total": Instrument(
+        "Counter", "Questions voted on; outcome: answered, or error", ("outcome",)
+    ),
+    "kohaku_ray_calls_total": Instrument(
         "Counter",
         "Model calls that got a reply; source: made, ledger (recorded), or joined (in flight for another)",
         ("deployment", "role", "source"),
     ),
-    "kohaku_ray_call_errors_total": Metric("Counter", "Model calls that got no reply", ("deployment", "role", "error")),
-    "kohaku_ray_call_retries_total": Metric("Counter", "Calls sent again: their replica was lost", ("application",)),
-    "kohaku_ray_prompt_tokens_total": Metric("Counter", "Prompt tokens of the calls made", ("deployment",)),
-    "kohaku_ray_cached_tokens_total": Metric("Counter", "Those of them out of a prefix cache", ("deployment",)),
-    "kohaku_ray_completion_tokens_total": Metric("Counter", "Generated tokens of the calls made", ("deployment",)),
-    "kohaku_ray_queue_seconds": Metric("Histogram", "Wait of a call made for its replica", ("deployment",)),
-    "kohaku_ray_service_seconds": Metric("Histogram", "Time of a call made in its replica", ("deployment",)),
-    "kohaku_ray_calls_in_flight": Metric("Gauge", "Calls that a ledger shard waits for", ("shard",)),
+    "kohaku_ray_call_errors_total": Instrument(
+        "Counter", "Model calls that got no reply", ("deployment", "role", "error")
+    ),
+    "kohaku_ray_call_retries_total": Instrument(
+        "Counter", "Calls sent again: their replica was lost", ("application",)
+    ),
+    "kohaku_ray_prompt_tokens_total": Instrument("Counter", "Prompt tokens of the calls made", ("deployment",)),
+    "kohaku_ray_cached_tokens_total": Instrument("Counter", "Those of them out of a prefix cache", ("deployment",)),
+    "kohaku_ray_completion_tokens_total": Instrument("Counter", "Generated tokens of the calls made", ("deployment",)),
+    "kohaku_ray_queue_seconds": Instrument("Histogram", "Wait of a call made for its replica", ("deployment",)),
+    "kohaku_ray_service_seconds": Instrument("Histogram", "Time of a call made in its replica", ("deployment",)),
+    "kohaku_ray_calls_in_flight": Instrument("Gauge", "Calls that a ledger shard waits for", ("shard",)),
 }
 """Every metric by name; Ray puts ``ray_`` before it."""
 

@@ -134,8 +134,8 @@ def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(tmp_path):
     assert len(rows(summary.output)) == n_made
     # The same budget: what is recorded is given and counts, nothing more is asked.
     again = run(tmp_path, texts, ledger, "budget.tokens=100")
-    assert again.n_calls["made"] <= PLACES
-    n_made += again.n_calls["made"]
+    assert again.calls["made"] <= PLACES
+    n_made += again.calls["made"]
     more = run(tmp_path, texts, ledger, "budget.dollars=0.18", "budget.tokens=1_000")  # 0.003 per reply
     assert more.stopped == ""
     assert len(rows(more.output)) == 60

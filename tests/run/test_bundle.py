@@ -19,7 +19,7 @@ from kit.runs_here import index_here, run_here
 
 from kohaku_ray.answering import bundle as job
 from kohaku_ray.answering import replay
-from kohaku_ray.answering.bundle import Source, find_source, make_bundle, replay_bundle
+from kohaku_ray.answering.bundle import BundleSource, find_source, make_bundle, replay_bundle
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
@@ -76,7 +76,7 @@ def home(tmp_path_factory, tiny_encoder) -> Path:
 
 @pytest.fixture(scope="module")
 def bundled(home) -> str:
-    make_bundle(Source({"run": f"{home}/run"}), f"{home}/run.zip")
+    make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/run.zip")
     return f"{home}/run.zip"
 
 
@@ -136,7 +136,7 @@ def texts_in(files: dict[str, bytes]) -> dict[str, str]:
 
 
 def test_the_same_run_gives_the_same_bytes(home, bundled):
-    make_bundle(Source({"run": f"{home}/run"}), f"{home}/again.zip")
+    make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/again.zip")
     assert Path(f"{home}/again.zip").read_bytes() == Path(bundled).read_bytes()
 
 
@@ -163,7 +163,7 @@ def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatc
     shutil.copytree(tiny_encoder, tmp_path / "tokenizer")
     own = [f"deployments.gateway.tokenizer={tmp_path}/tokenizer", "kohaku.max_context_tokens=300"]
     run = make(*own, chat=says)
-    make_bundle(Source({"run": run}), f"{tmp_path}/one.zip")
+    make_bundle(BundleSource({"run": run}), f"{tmp_path}/one.zip")
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "KOHAKU_MODEL"):
         monkeypatch.delenv(name)
     shutil.rmtree(tmp_path / "tokenizer")
@@ -180,7 +180,7 @@ def test_a_call_that_was_too_long_is_too_long_again(make, tmp_path):
             raise ContextOverflowError("the prompt was longer than the model takes")
         return await says(request)
 
-    make_bundle(Source({"run": make(chat=small)}), f"{tmp_path}/one.zip")
+    make_bundle(BundleSource({"run": make(chat=small)}), f"{tmp_path}/one.zip")
     manifest = json.loads(files_in(f"{tmp_path}/one.zip")[MANIFEST])
     assert manifest["runs"]["run"]["refused"]
     assert replay_bundle(f"{tmp_path}/one.zip").runs[0].differences == ()
@@ -252,7 +252,7 @@ def test_a_changed_fact_is_named(bundled, tmp_path, name, other):
 
 
 def test_what_a_run_spent_is_that_of_its_calls(make, tmp_path):
-    make_bundle(Source({"run": make(chat=says)}), f"{tmp_path}/one.zip")
+    make_bundle(BundleSource({"run": make(chat=says)}), f"{tmp_path}/one.zip")
     files = files_in(f"{tmp_path}/one.zip")
     spent = json.loads(files["runs/run/run.json"])["spent"]
     assert spent["completion_tokens"] > 0
@@ -343,8 +343,8 @@ def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tm
     assert not [(name, one) for one in sentences - quoted for name, text in there.items() if one in text]
     # With a model that quotes nothing, none at all; and with the index, the trace has its texts.
     run = make(chat=says)
-    make_bundle(Source({"run": run}), f"{tmp_path}/without.zip")
-    make_bundle(Source({"run": run}), f"{tmp_path}/with.zip", with_index=True)
+    make_bundle(BundleSource({"run": run}), f"{tmp_path}/without.zip")
+    make_bundle(BundleSource({"run": run}), f"{tmp_path}/with.zip", with_index=True)
     without, whole = (files_in(f"{tmp_path}/{name}.zip") for name in ("without", "with"))
     there = " ".join(" ".join(texts_in(without).values()).split())
     assert not [one for one in sentences if one in there]
@@ -357,7 +357,7 @@ def test_gold_materials_stay_out_and_the_score_is_the_same(make, home, tmp_path)
         writer = csv.DictWriter(file, [*rows[0], "supporting_materials"])
         writer.writeheader()
         writer.writerows({**row, "supporting_materials": "A sentence of the document."} for row in rows)
-    make_bundle(Source({"run": make(f"questions.path={tmp_path}/q.csv")}), f"{tmp_path}/one.zip")
+    make_bundle(BundleSource({"run": make(f"questions.path={tmp_path}/q.csv")}), f"{tmp_path}/one.zip")
     assert "A sentence of the document." not in str(texts_in(files_in(f"{tmp_path}/one.zip")))
     (tmp_path / "q.csv").unlink()
     assert replay_bundle(f"{tmp_path}/one.zip").runs[0].differences == ()
@@ -367,7 +367,7 @@ def test_own_templates_and_a_planner_per_member_are_replayed(make, home, tmp_pat
     templates = Path(job.__file__).parents[1] / "systems" / "kohaku" / "templates"
     shutil.copytree(templates, tmp_path / "mine")
     run = make(f"prompts={tmp_path}/mine", "ensemble.scope=question", "ensemble.members=3", "ensemble.early_stop=value")
-    make_bundle(Source({"a": run, "b": f"{home}/run"}), f"{tmp_path}/two.zip")
+    make_bundle(BundleSource({"a": run, "b": f"{home}/run"}), f"{tmp_path}/two.zip")
     shutil.rmtree(tmp_path / "mine")
     assert [(run.name, run.differences) for run in replay_bundle(f"{tmp_path}/two.zip").runs] == [("a", ()), ("b", ())]
 
@@ -393,21 +393,21 @@ def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
 def test_what_cannot_be_replayed_is_not_bundled(home, make, tmp_path, monkeypatch):
     out = f"{tmp_path}/one.zip"
     with pytest.raises(DataError, match="is no finished run: "):
-        make_bundle(Source({"run": f"{home}/index"}), out)
+        make_bundle(BundleSource({"run": f"{home}/index"}), out)
     shutil.copytree(f"{home}/run", tmp_path / "run")
     (tmp_path / "run" / "votes.parquet").write_bytes(b"x")
     with pytest.raises(DataError, match=r"votes.parquet is not what the run wrote"):
-        make_bundle(Source({"run": f"{tmp_path}/run"}), out)
+        make_bundle(BundleSource({"run": f"{tmp_path}/run"}), out)
     of_a_server = make(chat=says)
     monkeypatch.delenv("KOHAKU_MODEL")
     with pytest.raises(ConfigError, match="was made with KOHAKU_MODEL in the environment: set what it was made with"):
-        make_bundle(Source({"run": of_a_server}), out)
+        make_bundle(BundleSource({"run": of_a_server}), out)
     monkeypatch.setattr(replay, "questions_of", lambda config: questions_of(config)[:2])
     with pytest.raises(DataError, match=r"is not the same when it is made again .*votes: 1 of 3 rows"):
-        make_bundle(Source({"run": f"{home}/run"}), out)
+        make_bundle(BundleSource({"run": f"{home}/run"}), out)
     monkeypatch.setattr(SegmentStore, "load", lambda self, mine: Loaded({}, ()))
     with pytest.raises(DataError, match=r"lacks (\d+) of \1 replies"):
-        make_bundle(Source({"run": f"{home}/run"}), out)
+        make_bundle(BundleSource({"run": f"{home}/run"}), out)
     assert not Path(out).exists()
 
 

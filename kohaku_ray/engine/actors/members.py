@@ -31,14 +31,14 @@ from kohaku_ray.run.tables import Parts, Tables
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Params = TypeVarTuple("Params")
+Arguments = TypeVarTuple("Arguments")
 
 
-def _in_actor(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
+def _in_actor(method: Method[Item, *Arguments, Result]) -> Method[Item, *Arguments, Result]:
     """Run an operation of ``LocalIndex`` in the actor of a ``RemoteIndex``."""
 
     @functools.wraps(method)
-    async def call(self: RemoteIndex, items: Sequence[Item], *params: *Params) -> list[Result]:
+    async def call(self: RemoteIndex, items: Sequence[Item], *params: *Arguments) -> list[Result]:
         results: list[Result] = await self._retriever.run.remote(method.__name__, list(items), params)
         return results
 
@@ -109,7 +109,7 @@ class Retriever:
         return LocalIndex.open(self._config, self._depths, self._shard, self._peer, rank_pairs)
 
 
-class Member:
+class MemberProcess:
     """A process in which members of an ensemble answer, each with its own seeds: one task per member and block."""
 
     def __init__(self) -> None:

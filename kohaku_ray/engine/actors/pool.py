@@ -16,7 +16,7 @@ from kohaku_ray.answering.local_index import Depths
 from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
-from kohaku_ray.engine.actors.members import Member, Retriever, Voter
+from kohaku_ray.engine.actors.members import MemberProcess, Retriever, Voter
 from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
@@ -64,19 +64,18 @@ class ActorPool:
         n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
         n = n_retrievers(config, n_shards, ray.cluster_resources())
         config = self._config = with_retriever_gpus(config, _take_free_gpus(config, n * n_shards))
-        each = config.cluster.retriever
-        retriever = ray.remote(Retriever).options
-        own = {"num_cpus": each.cpus, "num_gpus": each.n_gpus, "max_concurrency": 1000, **always}
+        resources = {"num_cpus": config.cluster.retriever.cpus, "num_gpus": config.cluster.retriever.n_gpus}
+        retriever = ray.remote(max_concurrency=1000, **resources, **always)(Retriever)
         self.retrievers = []
         for replica in range(n):
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
             for shard, name in enumerate(names):
-                self.retrievers.append(retriever(name=name, **own).remote(config, depths, shard, names))
+                self.retrievers.append(retriever.options(name=name).remote(config, depths, shard, names))
         # Spread: actors that ask for next to no CPU would all go to one node.
         coordinates = {"num_cpus": idle_cpus(), "resources": config.cluster.resources}
         spread = {**coordinates, "scheduling_strategy": "SPREAD", **always}
-        member = ray.remote(max_concurrency=1000, **spread)(Member)
-        self.members = [member.remote() for _ in range(n_workers)]
+        process = ray.remote(max_concurrency=1000, **spread)(MemberProcess)
+        self.members = [process.remote() for _ in range(n_workers)]
         voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
         # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -98,9 +97,9 @@ class ActorPool:
             if waiting:
                 free, each = ray.available_resources(), self._config.cluster.retriever
                 needed = " and ".join(f"{n:g} {kind}s" for kind, n in (("CPU", each.cpus), ("GPU", each.n_gpus)) if n)
-                there = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU"))
+                left = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU"))
                 print_progress(
-                    f"answer  waiting for {len(waiting)} retriever(s) of {needed} each: the cluster has {there} free"
+                    f"answer  waiting for {len(waiting)} retriever(s) of {needed} each: the cluster has {left} free"
                 )
 
     def close(self) -> None:
@@ -256,7 +255,9 @@ def blocks_in_flight(config: Config, size: int) -> int:
     """
     if config.cluster.blocks_in_flight is not None:
         return config.cluster.blocks_in_flight
-    capacity = sum(one.max_ongoing * one.most_replicas for one in config.answering_deployments.values())
+    capacity = sum(
+        deployment.max_ongoing * deployment.most_replicas for deployment in config.answering_deployments.values()
+    )
     n_calls = max(map(len, waves_of(config)))
     if config.budget.is_set:
         return max(capacity // (n_calls * size), 1)

@@ -1,4 +1,4 @@
-"""The answer job: questions → evidence → seeded members → vote → files.
+"""The answer job: it answers the questions of a run on a Ray cluster and writes its files.
 
 Ray starts each task when its argument refs are ready, and nothing else schedules them: a block's vote takes the refs of
 its members' answers, a member the ref of the block's evidence.
@@ -144,14 +144,15 @@ def make_run(
         paid = directory.paid(identity)
         directory.begin(config, identity, paid)
         before = {name: ledger.placed(application) for name, application in applications.items()}
-        said_by = (ledger, tuple(applications.values()), ledger.progress()) if is_alone else None
+        progress = ledger.progress() if is_alone else None
 
-        def wait(since_s: float) -> None:
+        def report_stall(seconds: float) -> None:
             check_there(context.applications.values())
-            if said_by is not None:
-                _say_state(*said_by, since_s)
+            if progress is not None:
+                _print_state(ledger, tuple(applications.values()), progress, seconds)
 
-        summary = answer_all(RunWork(pool, context), questions, directory, show, wait, lambda: spending.stopped)
+        work = RunWork(pool, context)
+        summary = answer_all(work, questions, directory, show, report_stall, lambda: spending.stopped)
         if not summary.n_unanswered:
             summary.stopped = ""  # nothing was left to ask
         used = {"tokens": ("prompt_tokens", "completion_tokens"), "dollars": ("dollars",)}
@@ -200,13 +201,18 @@ def answer_all(
     questions: Sequence[Question],
     directory: RunDirectory,
     show: Callable[[AnswerSummary], None],
-    wait: Callable[[float], None],
+    report_stall: Callable[[float], None],
     stopped: Callable[[], str] = str,
 ) -> AnswerSummary:
     """Answer a run's questions block by block and write its files.
 
-    ``wait`` is called with the seconds since a block was done, whenever none was for ``SAY_EVERY_S``. ``stopped`` says
-    why the ledger makes no more calls; empty: it does.
+    Args:
+        work: The run on its actors.
+        questions: Those of the run.
+        directory: It is written to.
+        show: Is called after each block.
+        report_stall: Is called whenever no block was done for ``SAY_EVERY_S``, with the seconds since the last one.
+        stopped: Says why the ledger makes no more calls; empty: it does.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used.
@@ -223,7 +229,7 @@ def answer_all(
         while not done:
             done, pending = ray.wait(pending, num_returns=1, timeout=SAY_EVERY_S)
             if not done:
-                wait(time.perf_counter() - began)
+                report_stall(time.perf_counter() - began)
         if not summary.stopped and (why := stopped()):
             summary.stopped = why
             print_progress(f"answer  stopped asking: {why}")
@@ -256,11 +262,11 @@ def answer_all(
     return summary
 
 
-def _say_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float) -> None:
+def _print_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float) -> None:
     in_flight, made, tokens = ledger.progress()
-    said = [
+    facts = [
         f"{pluralize(replicas_up(applications), 'replica')} up",
         f"{pluralize(in_flight, 'model call')} in flight",
         f"{made - before[1]:,} answered so far, {pluralize(tokens - before[2], 'token')} generated",
     ]
-    print_progress(f"answer  no question finished for {since_s:.0f} s: {', '.join(said)}")
+    print_progress(f"answer  no question finished for {since_s:.0f} s: {', '.join(facts)}")

@@ -1,4 +1,4 @@
-"""The batch job: the requests of a file → the ledger and model replicas → files of replies and errors, in order."""
+"""The batch job: it asks the requests of a file on a Ray cluster and writes files of replies and errors, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captions of the index job: new images are described by a vision model, through the ledger."""
+"""The captions of an index job: it has a vision model describe new images, through the ledger."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Ta
             calls = _of_row(requests, document, images)
             keys = [key for _, (key, _) in calls]
             if keys and all(key in found for key in keys):  # else it is of a document that is not used
-                tree, table = with_captions(unpacked(row["tree"]), [one for one, _ in calls], keys, found)
+                tree, table = with_captions(unpacked(row["tree"]), [image for image, _ in calls], keys, found)
                 row |= {"images": table, **tables_of(tree, config, job)}
             else:
-                own = {"documents": document, "nodes": nodes, "images": images}
-                row |= {**own, "texts": texts_of(nodes, config, job)}
+                tables_of_row = {"documents": document, "nodes": nodes, "images": images}
+                row |= {**tables_of_row, "texts": texts_of(nodes, config, job)}
         texts.append(new_texts(rows, config))
         parsed.write(part, rows)
     return pa.concat_tables([TEXT_SCHEMA.empty_table(), *texts])
@@ -125,7 +125,7 @@ async def _ask_all(
     slots = asyncio.Semaphore(getattr(deployment, "max_ongoing", 8) * deployment.replicas)
     n_failed = n_done = 0
 
-    async def one(call: _Call) -> ImageCaption:
+    async def describe(call: _Call) -> ImageCaption:
         nonlocal n_failed, n_done
         request, printed = call
         async with slots:
@@ -142,4 +142,4 @@ async def _ask_all(
         return caption
 
     with Progress("caption", len(wanted), "images") as progress:
-        return dict(zip(wanted, await asyncio.gather(*map(one, wanted.values())), strict=True))
+        return dict(zip(wanted, await asyncio.gather(*map(describe, wanted.values())), strict=True))

@@ -1,4 +1,4 @@
-"""The index job: files → document trees → vectors → index.
+"""The index job: it parses files, encodes their texts and builds an index on a Ray cluster.
 
 Everything that can be known before is checked here; the stream itself is ``index_stream``.
 """

@@ -1,4 +1,4 @@
-"""Probe every deployment of a configuration: servers from here, others behind Ray Serve with one replica each."""
+"""The probe of `validate --probe`: it asks every deployment once, servers from here, others behind Ray Serve."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
             print_progress(f"probe   {name}: loads {deployment.model} in this process")
         return asyncio.run(probe_here(name, deployment))  # type: ignore[arg-type]
     is_vllm = isinstance(deployment, VllmConfig)
-    one = deployment.model_copy(update={"replicas": 1} | ({"max_replicas": None} if is_vllm else {}))
+    single = deployment.model_copy(update={"replicas": 1} | ({"max_replicas": None} if is_vllm else {}))
     with Session(config.cluster) as session:
-        if one.application is None:
+        if single.application is None:
             print_progress(f"probe   {name}: starts one replica by Ray Serve")
-            session.check(replicas_demand({name: one}))
-        return asyncio.run(_probe_served(name, one, session.start_replicas({name: one})))
+            session.check(replicas_demand({name: single}))
+        return asyncio.run(_probe_served(name, single, session.start_replicas({name: single})))
 
 
 async def _probe_served(name: str, deployment: Deployment, names: Mapping[str, str]) -> Probed:

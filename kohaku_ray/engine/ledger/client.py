@@ -25,7 +25,7 @@ from kohaku_ray.storage import is_uri
 
 To = TypeVar("To", bound=Hashable)
 Item = TypeVar("Item")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 MOST_NAMED = 5
 """Most damaged segments whose names are said."""
@@ -111,11 +111,11 @@ class Ledger:
         return in_flight, made, tokens
 
     async def _together(
-        self, gathered: dict[To, list[tuple[Item, asyncio.Future[Found]]]], to: To, item: Item, method: Any
-    ) -> Found:
+        self, gathered: dict[To, list[tuple[Item, asyncio.Future[Result]]]], to: To, item: Item, method: Any
+    ) -> Result:
         """Send an item in one message with all that go to the same place in one turn of the event loop."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Found] = loop.create_future()
+        future: asyncio.Future[Result] = loop.create_future()
         waiting = gathered.setdefault(to, [])
         waiting.append((item, future))
         if len(waiting) == 1:
@@ -123,7 +123,7 @@ class Ledger:
         return await future
 
 
-async def _send(waiting: list[tuple[Item, asyncio.Future[Found]]], method: Any) -> None:
+async def _send(waiting: list[tuple[Item, asyncio.Future[Result]]], method: Any) -> None:
     try:
         results = await method.remote([item for item, _ in waiting])
     except BaseException as error:
@@ -165,7 +165,7 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1, resources: Mapping[str,
     n_shards = int(state["n_shards"])
     others = [_shard_actor(path, shard, n_shards, config, resources) for shard in range(1, n_shards)]
     # Each reads its own segments, and all those of other numbers of shards.
-    if damaged := sorted({name for one in (state, *_opened(others)) for name in one["damaged"]}):
+    if damaged := sorted({name for each in (state, *_opened(others)) for name in each["damaged"]}):
         print_progress(
             f"ledger  {len(damaged)} damaged segments of {path} left aside, their replies are asked again: "
             f"{', '.join(damaged[:MOST_NAMED])}{', …' if len(damaged) > MOST_NAMED else ''}"

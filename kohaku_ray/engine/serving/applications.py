@@ -58,7 +58,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
 _LOG = logging.getLogger(__name__)
 
-Claim = Literal["ready", "start", "wait"]
+ApplicationClaim = Literal["ready", "start", "wait"]
 
 
 class SharedLimiter:
@@ -131,7 +131,7 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
     try:
         with repeated(beat, BEAT_S, "beat") if release else nullcontext():
             for name, application in ours.items():
-                claim: Claim = "start"
+                claim: ApplicationClaim = "start"
                 while release and (claim := ray_get(registry.claim.remote(user, application))) == "wait":
                     time.sleep(0.5)
                 if claim == "start":
@@ -158,7 +158,7 @@ class Applications:
         for name in names:
             self._seen.setdefault(name, {})[user] = time.monotonic()
 
-    async def claim(self, user: str, name: str) -> Claim:
+    async def claim(self, user: str, name: str) -> ApplicationClaim:
         """Return what a user must do for an application: nothing, start it, or wait until another has started it."""
         async with self._lock:
             await self.beat(user, [name])
@@ -200,8 +200,8 @@ class Applications:
 
 def is_running(name: str) -> bool:
     """Whether every replica of an application is up."""
-    there = serve.status().applications.get(name)
-    return there is not None and there.status == ApplicationStatus.RUNNING
+    status = serve.status().applications.get(name)
+    return status is not None and status.status == ApplicationStatus.RUNNING
 
 
 def _detached(kind: type, name: str, *arguments: Any, **options: Any) -> Any:
@@ -263,24 +263,24 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
         ModelError: Serve gives up, or the deadline passes; the message says what is missing.
     """
     limit_s = deployment.start_timeout_s
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
     while True:
-        there = serve.status().applications[application]
-        if there.status == ApplicationStatus.RUNNING:
+        status = serve.status().applications[application]
+        if status.status == ApplicationStatus.RUNNING:
             return
-        if there.status == ApplicationStatus.DEPLOY_FAILED:
-            raise ModelError(_reason(there))
+        if status.status == ApplicationStatus.DEPLOY_FAILED:
+            raise ModelError(_reason(status))
         now = time.monotonic()
-        n_up = _n_up(there)
+        n_up = _n_up(status)
         if now - began > limit_s:
             short = shortage("they", deployment_demand(deployment), ray.cluster_resources(), ray.available_resources())
             raise ModelError(
                 f"{n_up} of {deployment.n_engines} replicas were up after start_timeout_s of {limit_s:g} s "
-                f"({short}): {_reason(there)}"
+                f"({short}): {_reason(status)}"
             )
-        if now - said > SAY_EVERY_S:
+        if now - printed > SAY_EVERY_S:
             print_progress(f"serve   {name}: {n_up}/{deployment.n_engines} replicas up after {now - began:.0f} s")
-            said = now
+            printed = now
         time.sleep(min(0.2 + (now - began) / 20, 2.0))
 
 
@@ -291,10 +291,10 @@ def check_there(applications: Iterable[str]) -> None:
         ModelError: It has not; the message says how that comes.
     """
     try:
-        there = set(serve.status().applications)
+        running = set(serve.status().applications)
     except RayError:  # Serve itself is gone
-        there = set()
-    if gone := sorted(set(applications) - there):
+        running = set()
+    if gone := sorted(set(applications) - running):
         raise ModelError(
             f"Serve has no application {gone[0]} any more: somebody ended it, or this job stood still for more than "
             f"{LOST_AFTER_S:.0f} s; repeat the command, which goes on where it stopped"
@@ -303,21 +303,21 @@ def check_there(applications: Iterable[str]) -> None:
 
 def replicas_up(applications: Iterable[str]) -> int:
     """Count the running replicas of applications."""
-    there = serve.status().applications
-    return sum(_n_up(there[name]) for name in set(applications) if name in there)
+    statuses = serve.status().applications
+    return sum(_n_up(statuses[name]) for name in set(applications) if name in statuses)
 
 
 def _n_up(status: Any) -> int:
-    return sum(one.replica_states.get("RUNNING", 0) for one in status.deployments.values())
+    return sum(each.replica_states.get("RUNNING", 0) for each in status.deployments.values())
 
 
 def _reason(status: Any) -> str:
     """Extract the last error of the traceback in Serve's status message."""
     texts = [deployment.message for deployment in status.deployments.values() if deployment.message]
     lines = _COLOURS.sub("", "\n".join(texts or [status.message])).strip().splitlines()
-    errors = [place for place, line in enumerate(lines) if _ERROR_LINE.match(line)]
-    said = " ".join(line.strip() for line in lines[errors[-1] if errors else -3 :])
-    return said[:800] or "Serve gives no reason; see its logs"
+    errors = [number for number, line in enumerate(lines) if _ERROR_LINE.match(line)]
+    reason = " ".join(line.strip() for line in lines[errors[-1] if errors else -3 :])
+    return reason[:800] or "Serve gives no reason; see its logs"
 
 
 def _on_token(name: str, deployment: Deployment, reason: str) -> str:

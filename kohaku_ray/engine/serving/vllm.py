@@ -117,18 +117,18 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
         # Places on the device for all of them: the members of a question may use each.
         room = {"max_loras": least_max_loras(deployment), "max_lora_rank": room_for_ranks(deployment)}
         kwargs |= {"enable_lora": True, **room}
-    own = dict(deployment.engine_kwargs)
-    if parser := own.pop("reasoning_parser", None):
+    given = dict(deployment.engine_kwargs)
+    if parser := given.pop("reasoning_parser", None):
         # As an argument of its own it fails beside a structured_outputs_config (vLLM 0.29).
         kwargs["structured_outputs_config"]["reasoning_parser"] = parser
-    return kwargs | own
+    return kwargs | given
 
 
 def environment(deployment: VllmConfig) -> dict[str, str]:
     """Return the replicas' environment variables; the deployment's own ``env`` wins."""
-    own: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if deployment.cpus is not None:
-        own = {
+        variables = {
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             # Ray would set it to the CPUs of the replica's actor, not to the engine's.
@@ -136,16 +136,16 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
         }
     else:
         # vLLM would compile FlashInfer's sampler by nvcc as it starts; seeded calls, as all of ours are, never use it.
-        own = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+        variables = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
     if deployment.gpus < 1:
         # What the engine's worker asks of its bundle: Ray sets it only for the task that reads the engine's settings.
-        own["VLLM_RAY_PER_WORKER_GPUS"] = str(deployment.gpus)
+        variables["VLLM_RAY_PER_WORKER_GPUS"] = str(deployment.gpus)
     # Of gpt-oss, Harmony's vocabulary is no part of the model: it is downloaded, or read from TIKTOKEN_ENCODINGS_BASE.
     names = ("HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TIKTOKEN_ENCODINGS_BASE", "VLLM_CPU_KVCACHE_SPACE")
     passed = {name: os.environ[name] for name in names if name in os.environ}
     # Replicas inherit the variables of the job that started Serve: without a value of this job's, they had its token.
     passed["HF_TOKEN"] = os.environ.get("HF_TOKEN", "")
-    return {**own, **passed, **deployment.env}
+    return {**variables, **passed, **deployment.env}
 
 
 def _scale(deployment: VllmConfig) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from kohaku_ray.answering.block import PreparedQuestion, prepare_question
 from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.members import Member, Voter
+from kohaku_ray.engine.actors.members import MemberProcess, Voter
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question, Reply, TraceRow
@@ -73,7 +73,7 @@ class Process:
         self.config = load_config("default", [*system, *own])
         applications = dict.fromkeys(self.config.deployments, "app")
         models = tuple(models_of(self.config, applications, member) for member in range(N_MEMBERS))
-        self.shard, self.n_fetched, self.member = Shard(), Counter[str](), Member()
+        self.shard, self.n_fetched, self.member = Shard(), Counter[str](), MemberProcess()
         # As Ray does, each fetch would make another ledger client: siblings share the one they fetched together.
         self.context = Ref(
             RunContext(self.config, Ledger([self.shard]), models, self.config.declaration.prompts()),
