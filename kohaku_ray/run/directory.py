@@ -9,7 +9,7 @@ import os
 import platform
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -56,19 +56,30 @@ class RunDirectory:
         return join_path(self.path, name)
 
     def check_writable(self) -> None:
-        """Make the directory; check that it takes files, and that no live job writes it. Nothing in it is touched."""
-        if not is_uri(self.path):
-            make_directory(self.path)
+        """Check that the directory takes files, and that no live job writes it; nothing is left there or touched."""
+        made, path = list[str](), self.path
+        while not is_uri(path) and not os.path.lexists(path):
+            made.append(path)
+            path = os.path.dirname(path)
+        self._make()
         probe = f"{uuid.uuid4().hex[:8]}.tmp"
         publish(self.file(probe), b"probe", _WAY_OUT)
         self._directory.remove(probe)
         self._lease().check_free()
+        for path in made:
+            with suppress(OSError):
+                os.rmdir(path)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Keep other jobs from writing the directory while the block runs."""
+        """Make the directory, and keep other jobs from writing it while the block runs."""
+        self._make()
         with self._lease().held():
             yield
+
+    def _make(self) -> None:
+        if not is_uri(self.path):
+            make_directory(self.path)
 
     def _lease(self) -> LeaseFile:
         return LeaseFile(self._directory, "run", "wait for it to end, or set run to another directory")
@@ -155,6 +166,7 @@ class RunDirectory:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file in one step."""
+        self._make()
         self._publish(name, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
 
     def write_tables(self, parts: Parts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
 from kohaku_ray.run.summary import AnswerSummary, pluralize
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
-from kohaku_ray.storage import join_path, without_options
+from kohaku_ray.storage import is_file, join_path, read_file, without_options
 
 if TYPE_CHECKING:
     from kohaku_ray.config import Config
@@ -43,6 +44,8 @@ def score_run(
         split_by: Columns of the truth by which figures of the whole run are split.
     """
     name, predicted = os.path.basename(without_options(truth)), join_path(run, "submission.csv")
+    if (why := _without_replies(run)) is not None:
+        return None, why
     try:
         asked = {find_metric(metric): metric for metric in metrics}
         given, found, note = read_gold(truth, tuple(asked))
@@ -62,6 +65,18 @@ def score_run(
     names = [asked.get(metric, metric.name) for metric in found]
     report = run_score(truth, [predicted], names, errors=True, limit=limit, split_by=split_by)
     return ScoredRun(scored_rows(given, found, limit), found, report, note), ""
+
+
+def _without_replies(run: str) -> str | None:
+    """Say that no model call of a run got a reply: its blank answers would have a score."""
+    path = join_path(run, "run.json")
+    facts = json.loads(read_file(path)) if is_file(path) else {}
+    n_answers, n_errors, n_unanswered = (
+        facts.get(name) or 0 for name in ("n_answers", "n_member_errors", "n_unanswered")
+    )
+    if not n_answers or n_errors < n_answers or n_unanswered < n_answers:
+        return None
+    return f"Nothing is scored: no model call got a reply ({next(iter(facts.get('errors') or {}), 'no reason given')})."
 
 
 def outputs_of(config: Config) -> tuple[str, ...]:

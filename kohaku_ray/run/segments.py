@@ -206,6 +206,10 @@ class SegmentStore:
             self._directory.write(name, b"probe")
             self._directory.remove(name)
 
+    def has_replies(self) -> bool:
+        """Return whether any reply is recorded."""
+        return any(name.endswith(".arrow") for name in self._directory.names(FOLDER))
+
     def load(self, mine: Callable[[str], bool]) -> Loaded:
         """Read the replies of the keys for which ``mine`` holds; see ``index``."""
         try:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -25,7 +23,6 @@ from kohaku_ray.errors import (
     KohakuRayError,
     ModelError,
     TransientModelError,
-    did_you_mean,
 )
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import gold_oddities
@@ -56,6 +53,7 @@ from kohaku_ray.run.free_gpus import (
     search_device,
 )
 from kohaku_ray.run.indexes import difference, open_index, preferred_note
+from kohaku_ray.run.servers import reach
 from kohaku_ray.run.sources import (
     check_images,
     check_places,
@@ -263,10 +261,6 @@ def _auto_gpus(config: Config, index: Index | None) -> list[str]:
     return lines
 
 
-REACH_S = 5.0
-"""Longest wait for a server's list of models."""
-MODELS_NAMED = 5
-"""Most models named of such a list."""
 REPLY_TOKENS = 128
 """Longest reply to a probe, reasoning left out."""
 
@@ -313,44 +307,6 @@ async def probe_chat(name: str, deployment: ChatDeployment, ask: Ask) -> Probed:
         speed = f"{n_tokens / seconds:.1f} tokens/s alone ({n_tokens} in {seconds:.1f} s)"
     window = f"window {deployment.window:,} tokens"
     return Probed(f"{where}: {deployment.kind}, {window}, {_schema_support(shaped)}, {speed}")
-
-
-def reach(name: str, deployment: OpenAIConfig) -> str:
-    """Ask a server for the list of its models, which calls none; returns what it says of ours, in a few words.
-
-    Raises:
-        DataError: It does not answer, refuses the key, or takes fewer tokens than ``window_tokens``.
-    """
-    where = f"deployments.{name}"
-
-    async def models() -> dict[str, int | None]:
-        backend: OpenAIBackend = deployment.make_backend()
-        try:
-            return await backend.models(timeout_s=REACH_S)
-        finally:
-            await backend.close()
-
-    try:
-        with ThreadPoolExecutor(1) as thread:  # this one may have a loop of its own, as a notebook's
-            there = thread.submit(lambda: asyncio.run(models())).result()
-    except TransientModelError as error:
-        raise DataError(f"{where} cannot be reached ({error}): start the server, or correct {where}.base_url") from None
-    except ModelError as error:
-        if "HTTP 401" in str(error) or "HTTP 403" in str(error):
-            raise DataError(str(error).replace("deployments.*", where)) from None
-        return "it answers, without a list of its models"
-    if deployment.model not in there:
-        more = ", …" if len(there) > MODELS_NAMED else ""
-        named = ", ".join(list(there)[:MODELS_NAMED]) or "none"
-        guess = did_you_mean(deployment.model, there)
-        return f"warning: not among the server's {len(there)} models ({named}{more}){guess}"
-    longest = there[deployment.model]
-    if longest is not None and longest < deployment.window_tokens:
-        raise DataError(
-            f"{where}.window_tokens is {deployment.window_tokens:,} but the server takes {longest:,} tokens of "
-            f"{deployment.model}, prompt and reply together: set window_tokens to {longest}"
-        )
-    return "it answers"
 
 
 async def probe_here(name: str, deployment: ChatDeployment) -> Probed:

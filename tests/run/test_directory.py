@@ -31,13 +31,16 @@ def config_of(run, *overrides):
     return load_config("demo", [f"run={run}", f"index.path={run}/index", f"ledger.path={run}/ledger", *overrides])
 
 
-def test_the_check_makes_the_directory_and_touches_nothing_that_is_there(tmp_path):
+def test_the_check_leaves_nothing_behind_and_touches_nothing_that_is_there(tmp_path):
     run = small_run(tmp_path / "run")
     before = contents(run)
     RunDirectory(str(run)).check_writable()
     assert contents(run) == before
     RunDirectory(str(tmp_path / "new" / "run")).check_writable()
-    assert list((tmp_path / "new" / "run").iterdir()) == []
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir()
+    RunDirectory(str(tmp_path / "empty")).check_writable()
+    assert (tmp_path / "empty").is_dir()
     (tmp_path / "file").write_text("here")
     with pytest.raises(DataError, match=r"/file: cannot be made \(File exists\)"):
         RunDirectory(str(tmp_path / "file")).check_writable()

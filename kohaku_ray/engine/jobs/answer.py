@@ -42,6 +42,7 @@ from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.run.servers import check_servers
 from kohaku_ray.run.sources import check_places, questions_of, read_metadata
 from kohaku_ray.run.spending import Spending
 from kohaku_ray.run.summary import AnswerSummary, pluralize, sources_said
@@ -82,11 +83,13 @@ def run_answer(
     check_vision(config)
     read_metadata(config.documents.metadata)
     prompts = config.declaration.prompts(config.prompts)
+    index = open_index(config)
+    for fault in check_servers(config, deployments) if pool is None else ():
+        print_progress(f"answer  warning: {fault}")
     directory = RunDirectory(config.run)
     directory.check_writable()
     SegmentStore(config.ledger.path).check_writable()
     again = directory.rows_in_error() if retry_errors else frozenset()
-    index = open_index(config)
     identity, warning = identity_of(config, index), difference(index, config)
     if warning and strict:
         raise IndexMismatchError(warning)
@@ -172,6 +175,8 @@ def make_run(
 def kept_warm(config: Config) -> Iterator[ActorPool]:
     """Keep a run's cluster, actors and model replicas up while the block runs; ``run_answer`` takes the actors."""
     index = open_index(config)
+    for fault in check_servers(config, config.used_deployments):
+        print_progress(f"answer  warning: {fault}")
     print_progress(f"answer  {_waiting_for(config)}")
     with Session(config.cluster) as session:
         session.check(answer_demand(config, index.n_shards, index))

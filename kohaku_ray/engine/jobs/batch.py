@@ -17,6 +17,7 @@ from kohaku_ray.run.batch_file import BatchModels, errors_path, read_lines, writ
 from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.run.servers import check_servers
 from kohaku_ray.run.sources import check_kept
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.settings import resolve_paths
@@ -43,6 +44,8 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
     deployments = {key: models.deployments[key] for key in sorted(n_good)}
     for key, deployment in deployments.items():
         check_deployment(key, deployment)
+    for fault in check_servers(config, deployments):
+        print_progress(f"batch   warning: {fault}")
     with writing(output) as files:
         if not deployments:
             for line in read_lines(source, models):

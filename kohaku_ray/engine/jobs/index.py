@@ -24,6 +24,7 @@ from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.image_encoding import check_reads_images
 from kohaku_ray.run.indexes import index_settings, preferred_note, sources_of
 from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.run.servers import check_servers
 from kohaku_ray.run.sources import check_images, check_places, describe_passed_over, find_sources, read_metadata
 from kohaku_ray.settings import resolve_paths
 
@@ -51,6 +52,8 @@ def run_index(config: Config) -> IndexSummary:
     for name, deployment in config.caption_deployments.items():
         check_deployment(name, deployment)
         SegmentStore(config.ledger.path).check_writable()
+    for fault in check_servers(config, config.caption_deployments):
+        print_progress(f"index   warning: {fault}")
     PendingVectors(config.index.path).check_writable()
     for name in forget_damaged(config.index.path):
         print_progress(f"index   {name} is damaged and deleted: its index is built again from the documents")

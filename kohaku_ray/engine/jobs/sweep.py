@@ -47,6 +47,7 @@ from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.segments import SegmentStore
+from kohaku_ray.run.servers import find_faults, may_go_on
 from kohaku_ray.run.sources import check_kept, check_places, questions_of
 from kohaku_ray.run.spending import Spending
 from kohaku_ray.run.summary import AnswerSummary, pluralize
@@ -119,6 +120,7 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
         first, n_waiting = next(iter(waiting.values())), len(waiting)
         check_places(first)
         check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
+        _check_servers(waiting)
         with Session(first.cluster) as session:
             waiting = _affordable(session, plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
@@ -126,6 +128,24 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
                 _make_runs(plan, waiting, summary, progress)
     summary.wall_s = time.perf_counter() - began
     return summary
+
+
+def _check_servers(waiting: Mapping[str, Config]) -> None:
+    """Warn of servers that are not there; an error if every run needs one of them, and the ledger holds no reply."""
+    servers = {
+        app: (name, config.used_deployments[name])
+        for config in waiting.values()
+        for name, app in _applications(config).items()
+    }
+    names = list(servers)
+    faults = {names[position]: fault for position, fault in find_faults(servers.values()).items()}
+    if not faults:
+        return
+    needs = [faults.keys() & set(_applications(config).values()) for config in waiting.values()]
+    if all(needs) and not may_go_on(next(iter(waiting.values()))):
+        raise ConfigError("; ".join(faults.values()))
+    for fault in faults.values():
+        print_progress(f"sweep   warning: {fault}")
 
 
 def _affordable(

@@ -78,7 +78,7 @@ def test_a_job_is_submitted_to_a_cluster_as_the_page_says(tmp_path, monkeypatch)
     assert shell.returncode == 0, said[-4000:] + (tmp_path / "ray.log").read_text()[-2000:]
     assert said.count("succeeded") == 3, said
     assert {"submission.csv", "report.html"} <= set(os.listdir(tmp_path / "shared/runs/my"))
-    assert {"index.html", "table.csv"} <= set(os.listdir(tmp_path / "shared/runs/sweeps/top_k_final"))
+    assert "sweep.html" in os.listdir(tmp_path / "shared/runs/sweeps/top_k_final")
     assert os.listdir(tmp_path / "project/runs") == ["large"]
 
 

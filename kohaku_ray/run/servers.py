@@ -1,0 +1,120 @@
+"""Whether model servers are there, with their models: asked before a job starts anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.deployments import Deployment, OpenAIConfig
+from kohaku_ray.errors import ConfigError, DataError, ModelError, TransientModelError, did_you_mean
+from kohaku_ray.models.openai import OpenAIBackend
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.run.demand import cluster_address
+from kohaku_ray.run.segments import SegmentStore
+
+REACH_S = 5.0
+"""Longest wait for a server's list of models."""
+
+MODELS_NAMED = 5
+"""Most models named of such a list."""
+
+T = TypeVar("T")
+
+
+def check_servers(config: Config, deployments: Mapping[str, Deployment]) -> list[str]:
+    """Look whether the servers of deployments are there, with their models; returns what is to be warned of.
+
+    A job that may have all its replies in its ledger needs no server, and a cluster's nodes may reach one that this
+    machine does not: there it is a warning.
+
+    Raises:
+        ConfigError: A server is not there, refuses the key, or has not the model.
+    """
+    faults = find_faults(deployments.items())
+    if faults and not may_go_on(config):
+        raise ConfigError("; ".join(faults.values()))
+    return [*faults.values()]
+
+
+def may_go_on(config: Config) -> bool:
+    """Tell whether a job may do without a server that is not seen here."""
+    return cluster_address(config.cluster) is not None or SegmentStore(config.ledger.path).has_replies()
+
+
+def find_faults(deployments: Iterable[tuple[str, Deployment]]) -> dict[int, str]:
+    """Find what is wrong with servers, by the position of their deployments, which are given with their names."""
+    servers = {
+        position: (name, deployment)
+        for position, (name, deployment) in enumerate(deployments)
+        if isinstance(deployment, OpenAIConfig) and deployment.application is None
+    }
+    with ThreadPoolExecutor(8) as threads:
+        faults = threads.map(lambda item: _find_fault(*item), servers.values())
+        return {position: fault for position, fault in zip(servers, faults, strict=True) if fault}
+
+
+def _find_fault(name: str, deployment: OpenAIConfig) -> str:
+    try:
+        said = reach(name, deployment)
+    except DataError as error:
+        return str(error)
+    if not said.startswith("warning: "):
+        return ""
+    request = ChatRequest("probe", (("user", "Say yes."),), 0.0, 1.0, 16, seed=0, session_id="probe")
+
+    async def ask(backend: OpenAIBackend) -> str:
+        try:
+            await asyncio.wait_for(backend.chat(request), REACH_S)
+        except (TransientModelError, TimeoutError):
+            pass  # it may have a model under another name, and take its time
+        except ModelError:
+            return f"deployments.{name}.model is {deployment.model}: {said.removeprefix('warning: ')}"
+        return ""
+
+    return _run_on(deployment, ask)
+
+
+def _run_on(deployment: OpenAIConfig, ask: Callable[[OpenAIBackend], Awaitable[T]]) -> T:
+    """Ask a server in a thread of its own: this one may have a running loop, as a notebook's has."""
+
+    async def run() -> T:
+        backend: OpenAIBackend = deployment.make_backend()
+        try:
+            return await ask(backend)
+        finally:
+            await backend.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()
+
+
+def reach(name: str, deployment: OpenAIConfig) -> str:
+    """Ask a server for the list of its models, which calls none; returns what it says of ours, in a few words.
+
+    Raises:
+        DataError: It does not answer, refuses the key, or takes fewer tokens than ``window_tokens``.
+    """
+    where = f"deployments.{name}"
+    try:
+        there = _run_on(deployment, lambda backend: backend.models(timeout_s=REACH_S))
+    except TransientModelError as error:
+        raise DataError(f"{where} cannot be reached ({error}): start the server, or correct {where}.base_url") from None
+    except ModelError as error:
+        if "HTTP 401" in str(error) or "HTTP 403" in str(error):
+            raise DataError(str(error).replace("deployments.*", where)) from None
+        return "it answers, without a list of its models"
+    if deployment.model not in there:
+        more = ", …" if len(there) > MODELS_NAMED else ""
+        named = ", ".join(list(there)[:MODELS_NAMED]) or "none"
+        guess = did_you_mean(deployment.model, there)
+        return f"warning: not among the server's {len(there)} models ({named}{more}){guess}"
+    longest = there[deployment.model]
+    if longest is not None and longest < deployment.window_tokens:
+        raise DataError(
+            f"{where}.window_tokens is {deployment.window_tokens:,} but the server takes {longest:,} tokens of "
+            f"{deployment.model}, prompt and reply together: set window_tokens to {longest}"
+        )
+    return "it answers"

@@ -1,0 +1,88 @@
+"""Servers and models are looked for before a job starts anything; what got no reply at all is not scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kit.fake_openai import Action, FakeOpenAI, error_body
+from run_files import small_run, small_truth
+
+from kohaku_ray.cli import main
+from kohaku_ray.engine import session
+from kohaku_ray.run.scoring import score_run
+
+NOWHERE = "http://127.0.0.1:9/v1"
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Run a command that must not start Ray, with one deployment of a server; returns exit code and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "connected", lambda *_: pytest.fail("Ray was started"))
+    for name, made in (("open_index", None), ("identity_of", "x"), ("difference", "")):
+        monkeypatch.setattr(f"kohaku_ray.engine.jobs.answer.{name}", lambda *_, made=made: made)
+
+    def command(*arguments: str, model: str = "small", url: str = NOWHERE) -> tuple[int, str]:
+        deployment = {"kind": "openai", "model": model, "api_key_env": None, "base_url": url}
+        own = [f"deployments.mine={json.dumps(deployment)}", "model=mine", "run=r/new"]
+        code = main([*arguments, *(part for one in own for part in ("--set", one))])
+        return code, capsys.readouterr().err
+
+    return command
+
+
+@pytest.mark.parametrize(
+    "arguments", [("answer", "demo"), ("ask", "demo", "Why?"), ("sweep", "rerank", "--base", "demo")]
+)
+def test_a_server_that_is_not_there_is_said_before_anything_starts(command, arguments, tmp_path):
+    code, said = command(*arguments)
+    assert code == 2
+    assert f"deployments.mine cannot be reached ({NOWHERE}: ConnectError" in said
+    assert "start the server, or correct deployments.mine.base_url" in said
+    assert not [path for path in tmp_path.rglob("*") if path.name not in ("asked", "question.jsonl") and path.is_file()]
+
+
+def test_requests_of_a_batch_too(command, tmp_path):
+    body = {"model": "mine", "messages": [{"role": "user", "content": "Why?"}]}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
+    code, said = command("batch", "in.jsonl", "out.jsonl")
+    assert (code, "deployments.mine cannot be reached" in said) == (2, True)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_model_that_the_server_has_not_is_said_with_those_it_has(command):
+    missing = Action(404, error_body("The model `smal` does not exist", "model_not_found"))
+    with FakeOpenAI(lambda index, body: missing, models=["small", "large"]) as server:
+        code, said = command("answer", "demo", model="smal", url=server.base_url)
+    assert code == 2
+    assert "deployments.mine.model is smal: not among the server's 2 models (large, small), did you mean small?" in said
+
+
+def test_a_model_under_another_name_is_used(command):
+    """A gateway answers to names that it does not list."""
+    with FakeOpenAI(models=["small"]) as server, pytest.raises(pytest.fail.Exception, match="Ray was started"):
+        command("answer", "demo", model="alias", url=server.base_url)
+
+
+def test_a_recorded_run_needs_no_server(command, tmp_path, capsys):
+    segments = tmp_path / "runs/demo/ledger/segments"
+    segments.mkdir(parents=True)
+    (segments / "0-abc.arrow").write_bytes(b"a recorded reply")
+    with pytest.raises(pytest.fail.Exception, match="Ray was started"):
+        command("answer", "demo")
+    assert "answer  warning: deployments.mine cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("n_errors", "n_unanswered", "is_scored"), [(12, 12, False), (12, 3, True), (4, 4, True), (0, 0, True)]
+)
+def test_a_run_whose_calls_got_no_reply_at_all_is_not_scored(tmp_path, n_errors, n_unanswered, is_scored):
+    run, truth = small_run(tmp_path / "run"), small_truth(tmp_path / "t.csv")
+    facts = {"n_answers": 12, "n_member_errors": n_errors, "n_unanswered": n_unanswered, "errors": {"no way": n_errors}}
+    Path(run, "run.json").write_text(json.dumps(facts))
+    scored, why_not = score_run(str(run), str(truth), ["wattbot"], None)
+    assert (scored is not None) == is_scored
+    assert why_not == ("" if is_scored else "Nothing is scored: no model call got a reply (no way).")
