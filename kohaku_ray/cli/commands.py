@@ -114,7 +114,7 @@ def documents(arguments: argparse.Namespace) -> Outcome:
         collection = collection.only(arguments.document)
         print_result("\n\n".join(map(describe_tree, collection.documents)))
     else:
-        print_result(describe_collection(collection))
+        print_result(describe_collection(collection, config.documents.paths))
     if arguments.trees is not None:
         print_result(f"{len(write_trees(collection.documents, arguments.trees))} trees in {arguments.trees}")
     result = DocumentsResult(

@@ -41,6 +41,11 @@ class Documents:
 
     titles: Mapping[str, str]
     urls: Mapping[str, str]
+    indexed: frozenset[str] | None = None  # ids, in small letters, that the index has; None: there is no index
+
+    def has_any(self, doc_ids: Iterable[str]) -> bool:
+        """Tell whether the index has one of these documents, or may have it."""
+        return self.indexed is None or any(doc_id.lower() in self.indexed for doc_id in doc_ids)
 
     def cite(self, doc_ids: Sequence[str]) -> tuple[Citation, ...]:
         """Look up titles and addresses of cited documents."""

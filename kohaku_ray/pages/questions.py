@@ -21,8 +21,8 @@ from kohaku_ray.values.read import is_blank
 RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED = OUTCOMES = ("right", "right in part", "wrong", "blank", "answered")
 """Outcomes of a question. In part: its value is right, but not every part of the score; answered: no truth."""
 
-FAILED, NO_ANSWER, VOTE, RETRIEVAL, READING, IN_THE_REST = CAUSES = (
-    *("model error", "no answer exists", "vote", "retrieval", "reading"),
+FAILED, NO_ANSWER, VOTE, NOT_INDEXED, RETRIEVAL, READING, IN_THE_REST = CAUSES = (
+    *("model error", "no answer exists", "vote", "not in the index", "retrieval", "reading"),
     "references or other parts",
 )
 """Where points are lost, in the order in which they are looked for."""
@@ -50,6 +50,7 @@ class Truth:
     metric: Metric  # the headline's
     scores: Mapping[str, QuestionScore]  # by metric, the headline first
     error: str | None  # class of the error; None where nothing is wrong
+    is_indexed: bool = True  # one of its documents is in the index, or may be
 
     @property
     def value(self) -> str:
@@ -194,6 +195,8 @@ class QuestionView:
             return VOTE
         is_traced = any(row["node_id"] for step in self.steps for row in step.rows.items)
         has_gold = any(ref.lower() != BLANK for ref in self.truth.row.ref_ids)
+        if has_gold and not self.truth.is_indexed:
+            return NOT_INDEXED
         is_found = any(step.n_gold for step in self.steps)
         return RETRIEVAL if is_traced and has_gold and not is_found else READING
 
@@ -261,7 +264,8 @@ def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Do
     scores = {metric: rows[question_id] for metric, rows in gold.scores.items()}
     classify = next((metric.classify for metric in gold.metrics if metric.classify and metric.classes), None)
     error = classify(row, given.rows[question_id]) if classify else None
-    return Truth(row, own.cite(row.ref_ids), gold.metrics[0], scores, error)
+    is_indexed = documents.has_any(row.ref_ids)
+    return Truth(row, own.cite(row.ref_ids), gold.metrics[0], scores, error, is_indexed)
 
 
 def _outcome(abstains: bool, truth: Truth | None) -> str:

@@ -169,7 +169,8 @@ def _documents(run: RunFiles, index: Index | None) -> Documents:
     for row in run.submission.rows.values():
         if len(row.ref_ids) == len(row.ref_urls):
             urls.update(zip(row.ref_ids, row.ref_urls, strict=True))
-    return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls)
+    indexed = None if index is None else frozenset(row["doc_id"].lower() for row in rows)
+    return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls, indexed)
 
 
 def _render(inputs: Inputs, limits: Limits) -> bytes:

@@ -162,15 +162,12 @@ def _vote(vote: Row) -> Iterator[str]:
     yield f"  {pluralize(vote['n_members'], 'member')}, {vote['n_blank']} blank, {vote['n_errors']} in error; {said}"
 
 
-def describe_collection(collection: Collection) -> str:
-    """Write one line per document, then the rejects."""
-    from kohaku_ray.run.documents import describe_left_out
+def describe_collection(collection: Collection, paths: Sequence[str] = ()) -> str:
+    """Write one line per document, then the rejects; names of files are relative to ``paths``."""
+    from kohaku_ray.run.documents import describe_left_out, describe_reject
 
     lines = [_line(view) for view in collection.documents]
-    lines += [
-        f"rejected: {reason}" if reason.startswith(file) else f"rejected: {file}: {reason}"
-        for file, reason in collection.rejects
-    ]
+    lines += [f"rejected: {describe_reject(file, reason, paths)}" for file, reason in collection.rejects]
     total = sum((view.counts for view in collection.documents), Counter[str]())
     n_odd = sum(bool(view.odd) for view in collection.documents)
     lines.append(

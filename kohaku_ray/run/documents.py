@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -20,6 +20,7 @@ from kohaku_ray.documents.parse import parse_documents, read_in_time, without_re
 from kohaku_ray.documents.pdf import UNREADABLE, UNREADABLE_SHARE
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
+from kohaku_ray.index.store import Index
 from kohaku_ray.run.sources import document_format, find_sources, read_metadata, resolve
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory, publish
@@ -97,6 +98,32 @@ def par_ids_of(document: Document) -> list[str]:
     """Ids that a document's paragraphs bring: unique in the index."""
     paragraphs = (paragraph for section in document.sections for paragraph in section.paragraphs)
     return [str(paragraph.attributes["par_id"]) for paragraph in paragraphs if "par_id" in paragraph.attributes]
+
+
+def describe_reject(file: str, reason: str, paths: Sequence[str]) -> str:
+    """Say why a file was rejected, once with its name, which is relative to that of ``documents.paths`` it is in."""
+    text = reason if file in reason else f"{file}: {reason}"
+    for path in sorted(paths, key=len, reverse=True):
+        folder = os.path.dirname(path) if path == file else path
+        text = text.replace(f"{folder.rstrip('/')}/", "")
+    return text
+
+
+def rejected_gold(config: Config, index: Index, cited: Iterable[str]) -> dict[str, str]:
+    """Find which of the documents that gold answers cite were rejected when they were indexed: by id, why."""
+    reasons = {
+        default_doc_id(row["file"]).lower(): describe_reject(row["file"], row["reason"], config.documents.paths)
+        for row in index.rejects.to_pylist()
+    }
+    there = {str(doc_id).lower() for doc_id in index.documents["doc_id"].to_pylist()}
+    return {ref: reasons[ref.lower()] for ref in cited if ref.lower() in reasons and ref.lower() not in there}
+
+
+def describe_rejected_gold(rejected: Mapping[str, str]) -> str:
+    """Say which documents of the gold answers were rejected, the first with its reason."""
+    (first, reason), more = next(iter(rejected.items())), len(rejected) - 1
+    others = f" (and {more} more: the index lists all rejects)" if more else ""
+    return f"the gold answers cite {first}, which was rejected: {reason}{others}"
 
 
 def sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:

@@ -43,7 +43,7 @@ from kohaku_ray.run.demand import (
 )
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.documents import default_ids
+from kohaku_ray.run.documents import default_ids, describe_reject, describe_rejected_gold, rejected_gold
 from kohaku_ray.run.free_gpus import (
     FreeNode,
     choose_build_gpus,
@@ -132,7 +132,7 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     many = {*(f".{name}" for name in ROW_SUFFIXES), *(form.suffixes if form is not TEXT else ())}
     if index is None and any(suffix(file) in many for file in files or []):
         known = set()  # a file may hold many documents: only parsing would tell
-    gold = found.of(_gold, config, known, surely, found)
+    gold = found.of(_gold, config, known, surely, found, index)
     if questions is not None:
         silent = [question.question_id for question in questions if not question.text]
         without = f", {len(silent)} of them without a text ({first_of(silent)})" if silent else ""
@@ -180,14 +180,15 @@ def _index(config: Config, found: Findings, deep: bool) -> Index | None:
     line = f"index: {config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
     if counts["n_rejects"]:
         first = index.rejects.slice(0, 1).to_pylist()[0]
-        line += f", {counts['n_rejects']} rejects, the first: {first['file']}: {first['reason']}"
+        said = describe_reject(first["file"], first["reason"], config.documents.paths)
+        line += f", {pluralize(counts['n_rejects'], 'reject')}, the first: {said}"
     found.lines.append(line)
     if changed := difference(index, config):
         found.lines.append(f"warning: {changed}")
     return index
 
 
-def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str:
+def _gold(config: Config, known: set[str], surely: bool, found: Findings, index: Index | None) -> str:
     """Say whether the question file has gold answers, so that the run is scored; add what is wrong with them.
 
     ``known`` are the documents' ids (empty: not known); ``surely`` no document can have another.
@@ -212,6 +213,9 @@ def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str
     cited = {ref: None for row in rows.values() for ref in row.ref_ids if not is_blank(ref)}
     folded = {name.lower() for name in known}
     lacking = [ref for ref in cited if folded and ref.lower() not in folded]
+    if index is not None and (rejected := rejected_gold(config, index, lacking)):
+        found.problems.append(DataError(f"{path}: {describe_rejected_gold(rejected)}"))
+        lacking = [ref for ref in lacking if ref not in rejected]
     if lacking:
         said = (
             f"the gold answers cite {pluralize(len(lacking), 'document')} not there ({first_of(lacking)}): correct "

@@ -172,6 +172,18 @@ def test_without_the_index_matches_stand_alone(tmp_path):
     assert (evidence.excerpt.match, evidence.excerpt.is_whole) == ("The hall drew 41 MW in May.", True)
 
 
+def test_a_document_that_the_index_has_not_is_no_loss_of_retrieval(tmp_path):
+    run = small_run(tmp_path / "run")
+    truth = write_truth(tmp_path / "t.csv", ("q1", "99", ["gone2024"]), ("q2", "9", ["b2025"]), ("q3", "9", ["a2024"]))
+    for here, causes in ((False, {"q1": "retrieval"}), (True, {"q1": "not in the index"})):
+        if here:
+            index(tmp_path / "run/index", "a2024", "b2025")
+        whole, questions = view(run, truth)
+        assert {key: questions[key].cause for key in causes} == causes
+    notes = {one.name: one.note for one in whole.causes}
+    assert notes["not in the index"].startswith("no document of the truth is in the index: it was rejected")
+
+
 def test_evidence_is_limited_and_shared_by_a_questions_lists(tmp_path):
     trace = [match("q1", rank, attempt=attempt) for attempt in (0, 2) for rank in range(30)]
     steps = view(small_run(tmp_path / "run", trace=trace))[1]["q1"].steps

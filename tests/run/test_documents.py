@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pymupdf
 import pytest
 from PIL import Image
@@ -11,7 +13,13 @@ from PIL import Image
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.pages.run_text import describe_collection, describe_tree
-from kohaku_ray.run.documents import parse_collection, write_trees
+from kohaku_ray.run.documents import (
+    describe_reject,
+    describe_rejected_gold,
+    parse_collection,
+    rejected_gold,
+    write_trees,
+)
 from kohaku_ray.sample import path as sample_path
 
 PROSE = "The meters were read every hour, and what they said was kept in a plain table."
@@ -79,6 +87,35 @@ def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
     assert "doc_id 'a' is already that of" in lines[5]
     assert lines[6].startswith("2 documents of 4 files, ")
     assert lines[6].endswith("2 rejected, 2 documents with something odd")
+
+
+@pytest.mark.parametrize(
+    ("file", "reason", "said"),
+    [
+        ("/d/docs/msft.csv", "/d/docs/msft.csv: line 2 is not CSV", "msft.csv: line 2 is not CSV"),
+        ("/d/docs/a/bad.pdf", "/d/docs/a/bad.pdf is not a PDF", "a/bad.pdf is not a PDF"),
+        ("/d/docs/a.md", "the same text as /d/docs/b.md, word for word", "a.md: the same text as b.md, word for word"),
+        ("/d/docs/a.json: row 3", "no text", "a.json: row 3: no text"),
+        ("/d/one/c.md", "empty", "c.md: empty"),
+        ("/else/c.md", "empty", "/else/c.md: empty"),
+    ],
+)
+def test_a_reject_is_named_once_below_its_path(file, reason, said):
+    assert describe_reject(file, reason, ("/d/docs/", "/d/one/c.md", "sample:documents")) == said
+
+
+def test_gold_that_cites_a_rejected_document_is_told_from_gold_that_cites_none():
+    config = config_of("/d/docs")
+    rejects = [("/d/docs/MSFT.csv", "line 2 is not CSV"), ("/d/docs/a.pdf", "the same id as that of a.md")]
+    index = SimpleNamespace(
+        rejects=pa.Table.from_pylist([{"file": file, "reason": reason} for file, reason in rejects]),
+        documents=pa.table({"doc_id": ["a"]}),
+    )
+    found = rejected_gold(config, index, ["msft", "a", "nowhere"])
+    assert found == {"msft": "MSFT.csv: line 2 is not CSV"}
+    assert describe_rejected_gold(found) == (
+        "the gold answers cite msft, which was rejected: MSFT.csv: line 2 is not CSV"
+    )
 
 
 def test_what_was_dropped_is_named_per_file(tmp_path):

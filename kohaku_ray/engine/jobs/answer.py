@@ -31,6 +31,8 @@ from kohaku_ray.engine.metrics import count_call
 from kohaku_ray.engine.serving.applications import check_there, replicas_up
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.truth import read_gold, scored_rows
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.pages.terminal import Progress
@@ -38,12 +40,13 @@ from kohaku_ray.records import Question
 from kohaku_ray.run.demand import answer_demand, cluster_address
 from kohaku_ray.run.deployments import check_deployment, check_vision
 from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.documents import describe_rejected_gold, rejected_gold
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.servers import check_servers
-from kohaku_ray.run.sources import check_places, questions_of, read_metadata
+from kohaku_ray.run.sources import check_places, questions_of, read_metadata, resolve
 from kohaku_ray.run.spending import Spending
 from kohaku_ray.run.summary import AnswerSummary, pluralize, sources_said
 from kohaku_ray.run.tracking import check_tracking
@@ -84,6 +87,8 @@ def run_answer(
     read_metadata(config.documents.metadata)
     prompts = config.declaration.prompts(config.prompts)
     index = open_index(config)
+    if rejected := rejected_gold(config, index, _cited_by_gold(config)):
+        print_progress(f"answer  warning: {describe_rejected_gold(rejected)}")
     for fault in check_servers(config, deployments) if pool is None else ():
         print_progress(f"answer  warning: {fault}")
     directory = RunDirectory(config.run)
@@ -181,6 +186,14 @@ def kept_warm(config: Config) -> Iterator[ActorPool]:
     with Session(config.cluster) as session:
         session.check(answer_demand(config, index.n_shards, index))
         yield session.start_pool_and_replicas(config, shared=True)[0]  # ``run_answer`` uses and leaves the replicas
+
+
+def _cited_by_gold(config: Config) -> list[str]:
+    try:
+        truth = read_gold(resolve(config.questions.path), [find_metric(name) for name in config.metrics])[0]
+    except KohakuRayError:  # nothing is scored
+        return []
+    return [ref for row in scored_rows(truth, (), config.questions.limit).rows.values() for ref in row.ref_ids]
 
 
 def _waiting_for(config: Config) -> str:

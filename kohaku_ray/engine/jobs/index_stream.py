@@ -32,7 +32,7 @@ from kohaku_ray.index.gpu import check_trains, without_gpu_support
 from kohaku_ray.index.pending import ParsedParts, n_files_of
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
-from kohaku_ray.run.documents import default_ids, describe_left_out, sort_out
+from kohaku_ray.run.documents import default_ids, describe_left_out, describe_reject, sort_out
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
 from kohaku_ray.run.image_encoding import EncodeImages, images_to_encode, n_image_blocks
 from kohaku_ray.run.indexing import (
@@ -76,6 +76,7 @@ class IndexSummary:
     images_left_out: Mapping[str, int] = field(default_factory=dict)  # those that carry no content, by reason
     captions: CaptionSummary | None = None  # None: no descriptions by a model were asked for
     n_images_encoded: int = 0  # images that were new to their encoder
+    paths: tuple[str, ...] = ()  # ``documents.paths``: names of files are relative to them in ``text``
 
     def text(self) -> str:
         """Format the summary for a terminal."""
@@ -94,7 +95,7 @@ class IndexSummary:
         if self.captions is not None:
             lines.insert(2, self.captions.text())
         if self.n_rejects:
-            shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
+            shown = "".join(f"\n  {describe_reject(file, reason, self.paths)}" for file, reason in self.rejects)
             more = self.n_rejects - len(self.rejects)
             counted = {"files": self.n_rejected_files, "parts of files": self.n_rejects - self.n_rejected_files}
             what = " and ".join(f"{n} {kind}" for kind, n in counted.items() if n)
@@ -159,6 +160,7 @@ def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: En
         n_rejects=len(work.rejects),
         n_rejected_files=len({where for where, _ in work.rejects} & set(parsed.files)),
         rejects=work.rejects[:10],
+        paths=config.documents.paths,
         texts_by_encoder=by_encoder,
         parse_s=parsed.ended - began,
         encode_s=encoded - parsed.ended,
