@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import Deployment, OpenAIConfig
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError, DataError, ModelError, TransientModelError, did_you_mean
-from kohaku_ray.models.openai import OpenAIBackend
+from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.run.demand import cluster_address
 from kohaku_ray.run.segments import SegmentStore

@@ -70,7 +70,9 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
 
     monkeypatch.setattr(session, "ActorPool", no_actors)
     if why != "no index":
-        for name, found in (("open_index", SimpleNamespace(n_shards=1)), ("identity_of", ""), ("difference", "")):
+        index = SimpleNamespace(n_shards=1)
+        stands_in = {"open_index": index, "identity_of": "", "difference": "", "rejected_gold": {}}
+        for name, found in stands_in.items():
             monkeypatch.setattr(job, name, lambda *_, found=found: found)
     run = small_run(tmp_path / "run")
     before = contents(run)
