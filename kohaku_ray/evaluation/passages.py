@@ -40,7 +40,10 @@ others, which are paraphrases, at most 0.36 but for one.
 
 _QUOTED = re.compile(r"[“\"]([^“”\"]+)[”\"]|(?<!\w)['‘]([^'‘]{20,}?)['’](?!\w)")
 _BETWEEN = re.compile(r"(?<=[.!?…])\s+|\s*[\n|]\s*")
-_NUMBER = re.compile(r"(?<![\d.])\d[\d,]*(?:\.\d+)?|(?<![\d.])\.\d+")
+_NUMBER = re.compile(
+    r"((?<![\d.])\d[\d,]*(?:\.\d+)?|(?<![\d.])\.\d+)(?:[ -]?(thousand|million|billion|trillion)\b|([KMBT])\b)?"
+)
+_TIMES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,13 @@ def gold_numbers(truth: SubmissionRow) -> tuple[float, ...]:
 
 
 def numbers_in(text: str) -> tuple[float, ...]:
-    """Return the numbers that stand in a text, thousands separators apart."""
-    return tuple(float(number.replace(",", "")) for number in _NUMBER.findall(text))
+    """Return the numbers that stand in a text, thousands separators apart; "6.1 billion" and "6.1B" also times 10⁹."""
+    numbers = []
+    for digits, word, letter in _NUMBER.findall(text):
+        numbers.append(float(digits.replace(",", "")))
+        if word or letter:
+            numbers.append(numbers[-1] * _TIMES[word or letter])
+    return tuple(numbers)
 
 
 def numbers_stand_in(wanted: Sequence[float], text: str) -> bool:
