@@ -26,11 +26,13 @@ class View:
             of images, in an index with images.
         dense: Whether their vectors are searched.
         lexical: Whether their terms are searched (BM25).
+        on_demand: An index has it only where a run uses it.
     """
 
     kinds: tuple[str, ...]
     dense: bool = False
     lexical: bool = False
+    on_demand: bool = False
 
     def __post_init__(self) -> None:
         """Check the kinds."""

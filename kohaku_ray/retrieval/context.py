@@ -228,7 +228,7 @@ def context_match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -
         node_id=nodes.node_id(row),
         doc_id=nodes.doc_id(row),
         kind=KINDS[int(nodes.kind[row])],
-        source="dense" if place < ranked.n_dense else "lexical",
+        source="dense" if ranked.frequency[place] else "lexical",
         score=float(ranked.score[place]),
         frequency=int(ranked.frequency[place]),
         similarity=float(ranked.total[place]),

@@ -17,12 +17,14 @@ from kohaku_ray.retrieval.context import Context, FoundImage, NearCaption
 from kohaku_ray.retrieval.fusion import (
     Dedup,
     FusionStrategy,
+    Lexical,
     Normalise,
     Ranked,
     Truncate,
     append_lexical,
     deduplicate,
     fuse,
+    fuse_with_lexical,
     reciprocal_rank_fusion,
 )
 
@@ -60,16 +62,21 @@ def rank(
     dedup: Dedup,
     bm25_top_k: int,
     truncate: Truncate = "after_dedup",
+    bm25: Lexical = "append",
 ) -> Ranked:
     """Rank the evidence at one depth, as if every query had been searched for ``top_k``.
 
     Each list is cut to its first ``top_k``; the lists are fused (``fuse``), deduplicated (``deduplicate``) and cut to
     ``top_k_final``, if any, so that freed places are filled, or with ``before_dedup`` cut first; the paragraphs of BM25
-    follow (``append_lexical``).
+    follow (``append_lexical``). With ``bm25`` = ``fuse`` its lists, cut alike, are fused with those of the vectors
+    (``fuse_with_lexical``), and none follow.
     """
     lists = [hits.prefix(top_k) for hits in evidence.dense]
     parent = evidence.nodes.parent
-    fused = fuse(lists, strategy, normalise, alpha)
+    if bm25 == "fuse":
+        fused, bm25_top_k = fuse_with_lexical(lists, [hits.prefix(top_k) for hits in evidence.lexical]), 0
+    else:
+        fused = fuse(lists, strategy, normalise, alpha)
     if truncate == "before_dedup":
         fused = fused.take(np.arange(len(fused))[:top_k_final])
     dense = deduplicate(fused, dedup, parent)

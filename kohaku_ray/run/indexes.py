@@ -142,9 +142,12 @@ def open_index(config: Config) -> Index:
 
 
 def views_of(config: Config) -> list[View]:
-    """List the system's views that the configured index has: those of images only where it has images."""
-    views = config.declaration.views
-    return [view for view in views.values() if config.index.images or IMAGE not in view.kinds]
+    """List the system's views that the configured index has: of images where it has any, on demand where used."""
+    return [
+        view
+        for name, view in config.declaration.views.items()
+        if (config.index.images or IMAGE not in view.kinds) and (name in config.uses.views or not view.on_demand)
+    ]
 
 
 def searched_views(config: Config) -> list[View]:

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tree import hits
 
-from kohaku_ray.retrieval.fusion import combined, deduplicate, fuse, reciprocal_rank_fusion
+from kohaku_ray.retrieval.fusion import (
+    combined,
+    deduplicate,
+    fuse,
+    fuse_with_lexical,
+    reciprocal_rank_fusion,
+)
 
 # Row 7 is found by three queries, 3 and 5 by two, 1 and 9 by one.
 LISTS = [
@@ -47,6 +53,23 @@ def test_every_strategy_by_hand(strategy, normalise, alpha, rows, score):
     assert ranked.total[ranked.rows == 7] == pytest.approx(1.15)
     highest = dict(zip(ranked.rows.tolist(), ranked.highest.tolist(), strict=True))
     assert highest == {7: 0.5, 3: 0.6, 5: 0.3, 9: 1.25, 1: 0.9}
+
+
+def test_vectors_and_terms_are_fused_by_rank_whatever_their_scales():
+    terms = [hits((7, 31.0), (8, 12.0)), hits((8, 9.0))]
+    ranked = fuse_with_lexical(LISTS[:2], terms)
+    by_hand = {1: 1 / 11, 7: 1 / 12 + 1 / 13 + 1 / 11, 5: 1 / 13, 9: 1 / 11, 3: 1 / 12, 8: 1 / 12 + 1 / 11}
+    assert dict(zip(ranked.rows.tolist(), ranked.score.tolist(), strict=True)) == pytest.approx(by_hand)
+    assert ranked.rows.tolist() == [7, 8, 1, 9, 3, 5]
+    of = dict(zip(ranked.rows.tolist(), zip(ranked.frequency, ranked.total, ranked.highest, strict=True), strict=True))
+    assert of[7] == pytest.approx((2, 0.9, 0.5))
+    assert of[8] == (0, 0.0, 0.0)  # found by terms alone
+    assert ranked.n_dense == len(ranked)
+
+
+def test_terms_alone_are_ranked_where_vectors_find_nothing():
+    assert fuse_with_lexical([hits()], [hits((2, 1.0))]).rows.tolist() == [2]
+    assert len(fuse_with_lexical([hits()], [hits()])) == 0
 
 
 def test_none_keeps_query_order_with_repeats_until_they_are_dropped():

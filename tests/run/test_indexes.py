@@ -12,7 +12,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.views import View
-from kohaku_ray.run.indexes import chunks_of, difference, index_settings, sources_of
+from kohaku_ray.run.indexes import chunks_of, difference, index_settings, sources_of, views_of
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.validate import validate
 
@@ -137,3 +137,9 @@ def test_validate_checks_what_captions_need(tmp_path):
     assert "deployments.eyes: openai, eyes" in found.lines
     assert "OPENAI_API_KEY" in problems
     assert f"documents.images is {tmp_path}/none, where there is no directory" in problems
+
+
+def test_bm25_over_sentences_is_in_an_index_only_where_a_run_uses_it():
+    terms = View(("sentence", "paragraph"), lexical=True, on_demand=True)
+    assert terms not in views_of(load_config("demo"))
+    assert terms in views_of(load_config("demo", ["kohaku.bm25=fuse"]))

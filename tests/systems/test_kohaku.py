@@ -413,6 +413,19 @@ def test_no_evidence_is_an_abstention_without_a_call():
     assert (found.reply, tools.calls) == (None, [])
 
 
+def test_fused_bm25_ranks_sentences_and_paragraphs_by_both_and_appends_none():
+    tools = tools_for(reply(refs=("water",)))
+    found = answered(tools, settings(top_k=4, bm25="fuse", dedup="node"), Question("q2", "Rain lakes racks?"))
+    evidence = rows_of(found, "evidence")
+    scores = [row.scores["score"] for row in evidence]
+    assert scores == sorted(scores, reverse=True)
+    by_both = 2 / (10 + 1)  # first by vectors and by terms: reciprocal ranks at k = 10
+    assert (evidence[0].node_id, evidence[0].scores["score"]) == ("water:sec1:p0", pytest.approx(by_both))
+    assert {"dense", "lexical"} >= {row.note for row in evidence}
+    deeper = prepared(tools, settings(top_k=4, bm25="fuse", max_retries=1), Question("q2", "Rain lakes racks?"))
+    assert len(deeper.lexical[0]) > 2  # searched to the depth of the last retry, beyond `bm25_top_k`, which is 0
+
+
 def test_bm25_paragraphs_come_behind_and_are_marked():
     tools = tools_for(reply())
     question = Question("q2", "Rain lakes racks?")

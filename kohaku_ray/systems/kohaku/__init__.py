@@ -19,7 +19,9 @@ from kohaku_ray.systems.kohaku.settings import KohakuSettings
 def uses(settings: KohakuSettings) -> Uses:
     """Return what a run with these settings uses."""
     views = {"nodes": Depth(dense=settings.top_k * (settings.max_retries + 1))}
-    if settings.bm25_top_k:
+    if settings.bm25 == "fuse":
+        views["terms"] = Depth(lexical=settings.top_k * (settings.max_retries + 1))
+    elif settings.bm25_top_k:
         views["paragraphs"] = Depth(lexical=settings.bm25_top_k)
     if settings.image_top_k:
         views["images"] = Depth(dense=settings.image_top_k * (settings.max_retries + 1))
@@ -42,6 +44,7 @@ SYSTEM = System(
     views={
         "nodes": View(kinds=("sentence", "paragraph"), dense=True),
         "paragraphs": View(kinds=("paragraph",), lexical=True),
+        "terms": View(kinds=("sentence", "paragraph"), lexical=True, on_demand=True),
         "images": View(kinds=("image",), dense=True),
     },
     roles={

@@ -289,11 +289,14 @@ class Attempt:
             dedup=dedup,
             bm25_top_k=0,
             truncate=settings.truncate,
+            bm25=settings.bm25,
         )
         if reranks:
             texts = [evidence.nodes.text_of(row) for row in ranked.rows.tolist()]
             score = await self.tools.rank_pairs([(evidence.question.text, text) for text in texts])
             ranked = replace(ranked, score=score).take(best_first(score, depth.top_k_final))
+        if settings.bm25 == "fuse":
+            return ranked
         return append_lexical(ranked, evidence.lexical, settings.bm25_top_k, dedup, evidence.nodes.parent)
 
     async def _window_room(self, doc_ids: Sequence[str]) -> int | None:

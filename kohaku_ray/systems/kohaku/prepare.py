@@ -102,7 +102,9 @@ async def plan_and_search(question: Question, tools: Tools, settings: KohakuSett
     queries = plan.queries
     vectors = await tools.embed(queries)
     searches = [tools.search("nodes", vectors, settings.top_k * times)]
-    if settings.bm25_top_k:
+    if settings.bm25 == "fuse":
+        searches.append(tools.lexical("terms", queries, settings.top_k * times))
+    elif settings.bm25_top_k:
         searches.append(tools.lexical("paragraphs", queries, settings.bm25_top_k))
     found, *more = await asyncio.gather(*searches)
     lexical = more[0] if more else []

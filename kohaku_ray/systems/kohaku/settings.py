@@ -38,8 +38,12 @@ class KohakuSettings(Settings):
     truncate: Literal["after_dedup", "before_dedup"] = "after_dedup"
     """When `top_k_final` cuts: after deduplication, so that freed places are filled; or before it, as the paper counts
     in its Table 6, so that the places of repeats stay empty."""
+    bm25: Literal["append", "fuse"] = "append"
+    """How BM25 joins vector search: its paragraphs are appended after the other matches; or fused, each query's best
+    `top_k` sentences and paragraphs by terms are ranked with those by vectors by reciprocal rank, in place of `rerank`
+    and `bm25_top_k`. The index then has BM25 over sentences too."""
     bm25_top_k: NonNegativeInt = 4
-    """Most paragraphs that BM25 adds, per query and in total; 0: no BM25."""
+    """Most paragraphs that BM25 appends, per query and in total; 0: none."""
     cross_encoder: str | None = None
     """Deployment of kind `cross_encoder` that reranks the matches kept over all queries; None: off."""
     retrieval_threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
