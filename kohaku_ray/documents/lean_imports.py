@@ -1,7 +1,9 @@
 """Import libraries without what they import and do not use here: every worker pays for it in processor time.
 
-NLTK's own ``__init__`` imports all of it, with scikit-learn and scipy.stats: 2.8 s in a worker that splits a text,
-where the tokenizers alone take 0.2 s. sentence-transformers imports scikit-learn for one distance: 1.4 s per encoder.
+NLTK's own ``__init__`` imports all of it, with scikit-learn and scipy.stats: 1.4 s of CPU and 125 MiB in a process that
+splits a text, where the tokenizers alone take 0.2 s and 18 MiB. sentence-transformers imports scikit-learn for one
+distance: 0.65 s and 31 MiB per encoder. Measured on the demo, `index` and `answer`, one after the other with and
+without: 62 instead of 71 s of CPU in all processes, 2.70 instead of 2.94 GB of private memory in Ray's workers.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def nltk_module(name: str) -> Any:
         try:
             return importlib.import_module(name)
         finally:
-            for loaded in [one for one in sys.modules if one.partition(".")[0] == "nltk"]:
+            for loaded in [module for module in sys.modules if module.partition(".")[0] == "nltk"]:
                 del sys.modules[loaded]
 
 
