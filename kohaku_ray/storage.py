@@ -141,12 +141,12 @@ def asking(path: str, what: str) -> Iterator[None]:
 
 def refusal(path: str, what: str, error: object) -> StorageError:
     """Make the error of a remote file, from what its storage said."""
-    where, said = without_options(path), str(error)
+    where, reason = without_options(path), str(error)
     bucket = f"bucket {urlsplit(path).netloc}"
     asked = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if _NO_BUCKET.search(said):
+    if _NO_BUCKET.search(reason):
         way_out = f"there is no {bucket}: create it, or correct the path"
-    elif _CREDENTIALS.search(said):
+    elif _CREDENTIALS.search(reason):
         way_out = (
             f"{bucket} refuses these credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and "
             "AWS_SESSION_TOKEN, where there is one) to a key that may list, read, write and delete there, for the "
@@ -157,7 +157,7 @@ def refusal(path: str, what: str, error: object) -> StorageError:
             f"{bucket} did not answer{f' at {asked}' if asked else ''}: check AWS_ENDPOINT_URL, AWS_REGION and the "
             "network, then repeat the command, which goes on where it stopped"
         )
-    return StorageError(f"{what} {where}: {way_out} ({said})")
+    return StorageError(f"{what} {where}: {way_out} ({reason})")
 
 
 def checksum(data: Any) -> str:
@@ -220,13 +220,13 @@ class Directory:
         names = list(names)
         if self.is_local:
             return {name: size for name in names if (size := self.size(name)) is not None}
-        found: dict[str, int] = {}
+        listed: dict[str, int] = {}
         for folder in dict.fromkeys(os.path.dirname(name) for name in names):
             with self._asking("cannot list"):
                 selector = fs.FileSelector(self.full(folder) if folder else self._root, allow_not_found=True)
                 infos = self._filesystem.get_file_info(selector)
-            found |= {f"{folder}/{info.base_name}".lstrip("/"): info.size for info in infos if info.is_file}
-        return {name: found[name] for name in names if name in found}
+            listed |= {f"{folder}/{info.base_name}".lstrip("/"): info.size for info in infos if info.is_file}
+        return {name: listed[name] for name in names if name in listed}
 
     def names(self, folder: str = "") -> list[str]:
         """List every file of a folder, however deep; of all without one."""
@@ -239,8 +239,8 @@ class Directory:
                 infos = self._filesystem.get_file_info(selector)
             except FileNotFoundError:  # made between Arrow's attempt to list it and its look whether it is there
                 infos = self._filesystem.get_file_info(selector)
-        found = (info for info in infos if info.is_file)
-        return sorted(info.path[len(self._root.rstrip("/")) + 1 :] for info in found)
+        files = (info for info in infos if info.is_file)
+        return sorted(info.path[len(self._root.rstrip("/")) + 1 :] for info in files)
 
     def read(self, name: str, expected: str | None = None) -> pa.Buffer:
         """Read a whole file; a local one is memory-mapped, and ``expected`` is its checksum, where it is compared.
@@ -501,8 +501,8 @@ def is_directory(path: str) -> bool:
 
 def name_a_file(directory: str) -> DataError:
     """Return the error of a directory where a file is needed; it names the first file in it."""
-    there = sorted(name for name in os.listdir(directory) if os.path.isfile(os.path.join(directory, name)))
-    such = f", such as {os.path.join(directory, there[0])}" if there else ""
+    files = sorted(name for name in os.listdir(directory) if os.path.isfile(os.path.join(directory, name)))
+    such = f", such as {os.path.join(directory, files[0])}" if files else ""
     return DataError(f"{directory} is a directory and no file: name a file{such}.")
 
 

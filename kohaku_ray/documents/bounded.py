@@ -155,11 +155,13 @@ def document_adapter() -> TypeAdapter[Document]:
 
 def packed(document: Document) -> str:
     """Write a document as JSON, without the pixels of its images."""
-    bare = map_images(document, lambda one: with_image(one, lambda image: replace(image, data=b"")))
+    bare = map_images(document, lambda paragraph: with_image(paragraph, lambda image: replace(image, data=b"")))
     return document_adapter().dump_json(bare).decode()
 
 
 def unpacked(tree: str, pixels: Sequence[bytes] = ()) -> Document:
     """Read what ``packed`` wrote; ``pixels`` are the PNGs of its images in reading order, else they have no data."""
     document, data = document_adapter().validate_json(tree), iter(pixels)
-    return map_images(document, lambda one: with_image(one, lambda image: replace(image, data=next(data, b""))))
+    return map_images(
+        document, lambda paragraph: with_image(paragraph, lambda image: replace(image, data=next(data, b"")))
+    )

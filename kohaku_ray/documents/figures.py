@@ -35,11 +35,11 @@ def with_mentions(document: Document) -> Document:
     if labels:
         for section in document.sections:
             for paragraph in section.paragraphs:
-                own = _label(paragraph)
+                label = _label(paragraph)
                 for span in paragraph.sentences:
                     text = paragraph.text[span.start : span.end]
                     for number in figures_named(text):
-                        if number in labels and number != own:
+                        if number in labels and number != label:
                             sentences[number].append(text)
 
     def finished(paragraph: Paragraph) -> Paragraph:
@@ -52,15 +52,15 @@ def with_mentions(document: Document) -> Document:
 
 def figures_named(text: str) -> list[str]:
     """List the numbers of the figures that a sentence names: ``Figs. 2–4 and A.1`` names 2, 3, 4 and A.1."""
-    found: dict[str, None] = {}
+    numbers: dict[str, None] = {}
     for mention in _MENTION.finditer(text):
         for first, last in _NAMED.findall(mention[1]):
-            found[first.upper()] = None
+            numbers[first.upper()] = None
             if first.isdigit() and last.isdigit() and 0 < int(last) - int(first) < MAX_RANGE:
-                found |= dict.fromkeys(map(str, range(int(first), int(last) + 1)))
+                numbers |= dict.fromkeys(map(str, range(int(first), int(last) + 1)))
             elif last:
-                found[last.upper()] = None
-    return list(found)
+                numbers[last.upper()] = None
+    return list(numbers)
 
 
 def with_image(paragraph: Paragraph, change: Callable[[Image], Image]) -> Paragraph:
@@ -91,7 +91,9 @@ def map_images(document: Document, change: Callable[[Paragraph], Paragraph]) -> 
 def map_named(document: Document, change: Callable[[Paragraph], Paragraph | None]) -> Document:
     """Copy a document with its paragraphs changed; None leaves one out."""
     sections = [
-        replace(section, paragraphs=tuple(one for old in section.paragraphs if (one := change(old)) is not None))
+        replace(
+            section, paragraphs=tuple(changed for old in section.paragraphs if (changed := change(old)) is not None)
+        )
         for section in document.sections
     ]
     return replace(document, sections=tuple(sections))
@@ -100,8 +102,8 @@ def map_named(document: Document, change: Callable[[Paragraph], Paragraph | None
 def images_of(document: Document) -> Sequence[tuple[str, Paragraph, Image]]:
     """List the images of a document: the id of each one's node, its paragraph and its pixels."""
     return [
-        (f"{document.doc_id}:sec{at}:p{inner}", paragraph, image)
-        for at, section in enumerate(document.sections)
+        (f"{document.doc_id}:sec{number}:p{inner}", paragraph, image)
+        for number, section in enumerate(document.sections)
         for inner, paragraph in enumerate(section.paragraphs)
         if (image := image_of(paragraph)) is not None
     ]
@@ -110,8 +112,8 @@ def images_of(document: Document) -> Sequence[tuple[str, Paragraph, Image]]:
 def _label(paragraph: Paragraph) -> str | None:
     """Number of an image's figure, as its caption gives it."""
     attachment = paragraph.attachment
-    found = _LABEL.match(attachment.caption or "") if attachment and attachment.image else None
-    return found[1].upper() if found else None
+    match = _LABEL.match(attachment.caption or "") if attachment and attachment.image else None
+    return match[1].upper() if match else None
 
 
 SET_IMAGES = "set index.images to true"  # how images are turned on
@@ -140,7 +142,7 @@ def no_text(name: str, images: bool) -> DataError:
 
 def no_image(name: str, rejects: Sequence[tuple[str, str]], left_out: Mapping[str, int]) -> DataError:
     """Refuse a file that names images alone, none of which can be used: rejects by place, others counted by reason."""
-    shown = [f"{place}: {reason}" for place, reason in rejects[:IMAGES_SHOWN]]
+    shown = [f"{position}: {reason}" for position, reason in rejects[:IMAGES_SHOWN]]
     shown += [f"{len(rejects) - IMAGES_SHOWN} more"] if len(rejects) > IMAGES_SHOWN else []
     shown += [f"{n} left out: {reason}" for reason, n in sorted(left_out.items()) if n]
     way_out = (

@@ -26,15 +26,15 @@ def find_files(paths: Sequence[str], follow_links: bool = False, document_format
         ConfigError: A URI of the hub cannot be used here.
         DataError: A path does not exist or cannot be listed, or a directory holds no document.
     """
-    found, errors = set[str](), list[DataError]()
+    files, errors = set[str](), list[DataError]()
     for path in paths:
         try:
-            found |= set(_expand(path, follow_links, document_format))
+            files |= set(_expand(path, follow_links, document_format))
         except DataError as error:
             errors.append(error)
     if errors:
         raise errors[0] if len(errors) == 1 else DataError(" ".join(map(str, errors)))
-    return sorted(found)
+    return sorted(files)
 
 
 def passed_over(paths: Sequence[str], document_format: DocumentFormat = AUTO) -> list[str]:
@@ -50,10 +50,10 @@ def shown_name(path: str) -> str:
 
 def links_out(paths: Sequence[str]) -> list[str]:
     """List the links in local directories that lead out of them, which ``find_files`` does not follow unasked."""
-    found: list[str] = []
+    links: list[str] = []
     for folder in _local(paths):
-        list(_walk(folder, found))
-    return sorted(found)
+        list(_walk(folder, links))
+    return sorted(links)
 
 
 def _local(paths: Sequence[str]) -> list[str]:

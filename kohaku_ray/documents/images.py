@@ -150,11 +150,11 @@ def image_name(digest: str) -> str:
 
 def data_uri(source: str) -> bytes | None:
     """Decode the bytes of a ``data:`` URI, or raise BadImageError; None: it is another kind of address."""
-    found = _DATA_URI.match(source)
-    if found is None:
+    match = _DATA_URI.match(source)
+    if match is None:
         return None
-    body = unquote_to_bytes(found["body"])
-    if not found["options"].lower().rstrip().endswith(";base64"):
+    body = unquote_to_bytes(match["body"])
+    if not match["options"].lower().rstrip().endswith(";base64"):
         return body
     try:
         return base64.b64decode(re.sub(rb"\s", b"", body), validate=True)

@@ -132,11 +132,11 @@ class _Reader:
     def section(self, item: Any, path: str) -> Section:
         section = self.typed(item, path, dict)
         page = self.page(section, path, None)
-        found = (
+        paragraphs = (
             self.paragraph(child, child_path, page) for child, child_path in self.items(section, "paragraphs", path)
         )
         title = self.string(section, "title", path).strip()
-        return Section(title, tuple(paragraph for paragraph in found if paragraph is not None), page)
+        return Section(title, tuple(paragraph for paragraph in paragraphs if paragraph is not None), page)
 
     def paragraph(self, item: Any, path: str, section_page: int | None) -> Paragraph | None:
         """Read a paragraph; None when there is nothing in it."""
@@ -159,9 +159,9 @@ class _Reader:
 
     def verbatim(self, paragraph: Mapping[str, Any], metadata: Mapping[str, Any], path: str) -> Paragraph:
         """Read a paragraph that `write_kohakurag` wrote because the usual rules would change it."""
-        text, at = self.string(paragraph, "text", path), f"{path}.metadata"
-        kind = self.value(metadata, "attachment_type", at, str)
-        place, caption = (self.value(metadata, key, at, str) for key in ("image_path", "caption"))
+        text, inner = self.string(paragraph, "text", path), f"{path}.metadata"
+        kind = self.value(metadata, "attachment_type", inner, str)
+        image_path, caption = (self.value(metadata, key, inner, str) for key in ("image_path", "caption"))
         spans = []
         for item, where in self.items(paragraph, "sentences", path):
             span = self.value(self.typed(item, where, dict), "metadata", where, dict) or {}
@@ -171,27 +171,27 @@ class _Reader:
                     f"{self.name}: {where}.metadata is not a span of the {len(text)} characters of its text."
                 )
             spans.append(Sentence(*ends))
-        attachment = None if kind is None else Attachment(kind, place, caption)
+        attachment = None if kind is None else Attachment(kind, image_path, caption)
         page = self.page(paragraph, path, None)
         return Paragraph(text, tuple(spans), page, attachment=attachment, **self.own(metadata, path))
 
     def own(self, metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
         """Place on the page and own columns of a paragraph, where it has any."""
-        at = f"{path}.metadata"
-        found: dict[str, Any] = {}
-        box = self.value(metadata, "bbox", at, list)
+        inner = f"{path}.metadata"
+        columns: dict[str, Any] = {}
+        box = self.value(metadata, "bbox", inner, list)
         if box is not None:
             if len(box) != 4 or not all(type(side) in (int, float) for side in box):
-                raise DataError(f"{self.name}: {at}.bbox is {_shown(box)}, expected 4 numbers.")
-            found["bbox"] = tuple(map(float, box))
-        attributes = self.value(metadata, "attributes", at, dict)
+                raise DataError(f"{self.name}: {inner}.bbox is {_shown(box)}, expected 4 numbers.")
+            columns["bbox"] = tuple(map(float, box))
+        attributes = self.value(metadata, "attributes", inner, dict)
         if attributes is not None:
-            found["attributes"] = {
+            columns["attributes"] = {
                 well_formed(key): well_formed(value) if isinstance(value, str) else value
                 for key, value in attributes.items()
                 if value is None or type(value) in (str, int, float)
             }
-        return found
+        return columns
 
     def image(self, text: str, metadata: Mapping[str, Any], page: int | None, path: str) -> Paragraph:
         written = _PLACEHOLDER.sub("", text, count=1).strip()
@@ -206,24 +206,24 @@ class _Reader:
         """Describe an attachment; a caption in the metadata precedes one after the placeholder."""
         path = f"{path}.metadata"
         keys = ("image_path", "image_storage_key", "image_name")
-        places = [place for key in keys if (place := self.string(metadata, key, path).strip())]
+        places = [image_path for key in keys if (image_path := self.string(metadata, key, path).strip())]
         caption = self.string(metadata, "caption", path).strip()
         return Attachment(kind, places[0] if places else None, caption or written)
 
     def sentences(self, paragraph: Mapping[str, Any], path: str) -> list[str]:
         """The sentences given for a paragraph, each an object with a text or a bare string, without empty ones."""
         texts = [
-            well_formed(item) if isinstance(item, str) else self.string(self.typed(item, at, dict), "text", at)
-            for item, at in self.items(paragraph, "sentences", path)
+            well_formed(item) if isinstance(item, str) else self.string(self.typed(item, inner, dict), "text", inner)
+            for item, inner in self.items(paragraph, "sentences", path)
         ]
         return [text.strip() for text in texts if text.strip()]
 
     def page(self, owner: Mapping[str, Any], path: str, default: int | None) -> int | None:
         metadata = self.value(owner, "metadata", path, dict) or {}
-        at = _join(path, "metadata")
-        page = self.value(metadata, "page", at, int)
+        inner = _join(path, "metadata")
+        page = self.value(metadata, "page", inner, int)
         if page is not None and not 0 <= page <= MAX_PAGE:
-            raise DataError(f"{self.name}: {at}.page is {_shown(page)}, expected 0 to {MAX_PAGE}.")
+            raise DataError(f"{self.name}: {inner}.page is {_shown(page)}, expected 0 to {MAX_PAGE}.")
         return default if page is None else page
 
     def string(self, owner: Mapping[str, Any], key: str, path: str) -> str:
@@ -231,18 +231,18 @@ class _Reader:
 
     def items(self, owner: Mapping[str, Any], key: str, path: str) -> Sequence[tuple[Any, str]]:
         """A list's items, each with its JSON path."""
-        at = _join(path, key)
-        return [(item, f"{at}[{i}]") for i, item in enumerate(self.value(owner, key, path, list) or [])]
+        inner = _join(path, key)
+        return [(item, f"{inner}[{i}]") for i, item in enumerate(self.value(owner, key, path, list) or [])]
 
     def value(self, owner: Mapping[str, Any], key: str, path: str, kind: type) -> Any:
         """The value of a key, of the given type; None when it is null or absent."""
-        found = owner.get(key)
-        return None if found is None else self.typed(found, _join(path, key), kind)
+        value = owner.get(key)
+        return None if value is None else self.typed(value, _join(path, key), kind)
 
-    def typed(self, found: Any, path: str, kind: type) -> Any:
-        if isinstance(found, kind) and not (kind is int and isinstance(found, bool)):
-            return found
-        raise DataError(f"{self.name}: {path} is {_shown(found)}, expected {_KINDS[kind]}.")
+    def typed(self, value: Any, path: str, kind: type) -> Any:
+        if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+            return value
+        raise DataError(f"{self.name}: {path} is {_shown(value)}, expected {_KINDS[kind]}.")
 
 
 def _join(path: str, key: str) -> str:

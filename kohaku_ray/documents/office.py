@@ -102,8 +102,11 @@ def chart_table(chart: Any) -> str:
         return f"<p>{escape(title)}</p>" if title.strip() else ""
     header = [("", 1, 1, True), *((escape(name), 1, 1, True) for name in names)]
     body = [
-        [(escape(labels.get(place, "")), 1, 1, False), *((escape(one.get(place, "")), 1, 1, False) for one in columns)]
-        for place in places
+        [
+            (escape(labels.get(position, "")), 1, 1, False),
+            *((escape(column.get(position, "")), 1, 1, False) for column in columns),
+        ]
+        for position in places
     ]
     return html_table([header, *body], escape(title.strip()))
 
@@ -111,11 +114,11 @@ def chart_table(chart: Any) -> str:
 def _points(series: Any, kind: str) -> dict[int, str]:
     """The texts or numbers of a series by their place, without the noise of binary fractions."""
     node = series.find(f"{_CHART}{kind}")
-    found: dict[int, str] = {}
+    points: dict[int, str] = {}
     for point in node.iter(f"{_CHART}pt") if node is not None else ():
         value = point.findtext(f"{_CHART}v") or ""
-        found[int(point.get("idx", 0))] = plain_number(value) if local(point.getparent()) == "numCache" else value
-    return found
+        points[int(point.get("idx", 0))] = plain_number(value) if local(point.getparent()) == "numCache" else value
+    return points
 
 
 def plain_number(value: str | float) -> str:

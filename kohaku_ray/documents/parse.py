@@ -161,7 +161,7 @@ MIN_REPETITIONS, REPEATED_SHARE = 50, 0.05
 def without_noise(document: Document) -> Document:
     """Drop the sentences that say nothing: those without a letter or digit, and all but one of many equal ones."""
     paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
-    sentences = [one.text[span.start : span.end] for one in paragraphs for span in one.sentences]
+    sentences = [part.text[span.start : span.end] for part in paragraphs for span in part.sentences]
     least = max(MIN_REPETITIONS, REPEATED_SHARE * len(sentences))
     dropped = Counter(text for text in sentences if not (text[:1].isalnum() or _SAYS_SOMETHING.search(text)))
     repeated: dict[str, int] = {}
@@ -262,9 +262,9 @@ def without_repeated(document: Document, file: str, timeout_s: float) -> Documen
     folder = os.path.dirname(os.path.abspath(file))
     repeated = _repeated(folder, os.stat(folder).st_mtime_ns, timeout_s)
     gone = {text for text, first in repeated.items() if first != os.path.basename(file)}
-    found = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
-    n_gone = sum(text in gone for text in found)
-    if not n_gone or n_gone == len(found):
+    texts = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
+    n_gone = sum(text in gone for text in texts)
+    if not n_gone or n_gone == len(texts):
         return document
     kept = map_named(document, lambda paragraph: None if paragraph.text in gone else paragraph)
     sections = (new for old, new in zip(document.sections, kept.sections, strict=True) if new.paragraphs or old == new)

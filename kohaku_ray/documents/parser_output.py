@@ -42,7 +42,7 @@ def parse_json(name: str, data: bytes, images: bool = False) -> Document:
         root = load_json(name, data)
         if isinstance(root, dict) and root.get("schema_name") == "DoclingDocument":
             return _Docling(name, root).document()
-        if isinstance(root, list) and root and all(isinstance(one, dict) and "page_idx" in one for one in root):
+        if isinstance(root, list) and root and all(isinstance(item, dict) and "page_idx" in item for item in root):
             return parse_content_list(name, root)
         if isinstance(root, dict) and "block_type" in (next(iter(_marker_blocks(root)), None) or {}):
             return parse_marker(name, root)
@@ -71,7 +71,7 @@ class _Tree:
         for draft in read_fragment(self.name, source):
             if draft.headings:
                 self.add_heading(len(draft.headings), draft.headings[-1])
-            self.drafts[-1].paragraphs += [replace(one, page=page, bbox=box) for one in draft.paragraphs]
+            self.drafts[-1].paragraphs += [replace(paragraph, page=page, bbox=box) for paragraph in draft.paragraphs]
 
     def add_text(self, text: str, page: int | None, box: Box | None = None, tag: str = "p") -> None:
         if text.strip():
@@ -88,7 +88,7 @@ class _Tree:
         first = next((draft.headings[0] for draft in self.drafts if len(draft.headings) == 1), "")
         title = self.title or first or doc_id
         sections = finish(self.drafts, title)
-        sections = tuple(replace(one, page=one.paragraphs[0].page) if one.paragraphs else one for one in sections)
+        sections = tuple(replace(item, page=item.paragraphs[0].page) if item.paragraphs else item for item in sections)
         dropped = tuple(f"{n:,} {what}" for what, n in self.dropped.items())
         return Document(doc_id, title, sections, dropped=dropped, n_pages=n_pages)
 
@@ -105,7 +105,7 @@ def _text(owner: Any, key: str = "text") -> str:
 
 def _box(values: Any) -> Box | None:
     """A box of four numbers."""
-    if isinstance(values, list) and len(values) == 4 and all(type(one) in (int, float) for one in values):
+    if isinstance(values, list) and len(values) == 4 and all(type(number) in (int, float) for number in values):
         left, top, right, bottom = map(float, values)
         return left, top, right, bottom
     return None
@@ -134,7 +134,7 @@ class _Docling:
     def document(self) -> Document:
         tree = self._tree
         self._read_children(_get(self._root, "body", dict))
-        titles = [_text(one) for one in _get(self._root, "texts", list) if _get(one, "label", str) == "title"]
+        titles = [_text(item) for item in _get(self._root, "texts", list) if _get(item, "label", str) == "title"]
         tree.title = " ".join(next(filter(str.strip, titles), "").split())
         return tree.document(default_doc_id(tree.name), len(_get(self._root, "pages", dict)))
 
@@ -181,7 +181,7 @@ class _Docling:
             elif label == "table" or "table_cells" in _get(item, "data", dict):
                 self._read_table(item, page, box)
             elif label in ("picture", "chart"):
-                captions = [_text(one) for one in self._items(item, "captions")]
+                captions = [_text(part) for part in self._items(item, "captions")]
                 tree.add_image(None, " ".join(captions), page, box)
                 n_inside = sum(1 for _ in self._items(item))
                 if n_inside:
@@ -202,15 +202,15 @@ class _Docling:
             yield from self._texts(item)
 
     def _first_place(self, owner: Mapping[str, Any]) -> tuple[int | None, Box | None]:
-        children = [self._resolve(one) for one in _get(owner, "children", list)]
-        return next((place for one in children if (place := self._place(one))[0] is not None), (None, None))
+        children = [self._resolve(child) for child in _get(owner, "children", list)]
+        return next((position for child in children if (position := self._place(child))[0] is not None), (None, None))
 
     def _list(self, group: Mapping[str, Any]) -> tuple[int | None, Box | None, str]:
         """The first page of a list, the box round its items there, and its HTML."""
         items = list(self._items(group))
         places = [self._place(item) for item in items]
-        page = next((one for one, _ in places if one is not None), None)
-        boxes = [box for one, box in places if one == page and box is not None]
+        page = next((number for number, _ in places if number is not None), None)
+        boxes = [box for number, box in places if number == page and box is not None]
         box = None
         if boxes:
             left, top, right, bottom = zip(*boxes, strict=True)
@@ -235,8 +235,8 @@ class _Docling:
 
     def _read_table(self, item: Mapping[str, Any], page: int | None, box: Box | None) -> None:
         data = _get(item, "data", dict)
-        caption = " ".join(_text(one) for one in self._items(item, "captions"))
-        notes = [_text(one) for one in self._items(item, "footnotes")]
+        caption = " ".join(_text(part) for part in self._items(item, "captions"))
+        notes = [_text(part) for part in self._items(item, "footnotes")]
         n_rows, n_columns = _get(data, "num_rows", int), _get(data, "num_cols", int)
         if not 0 <= n_rows * n_columns <= MAX_TABLE_CELLS:
             raise DataError(
@@ -347,7 +347,7 @@ def _captioned(source: str, caption: str) -> str:
 
 def _marker_blocks(root: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The blocks of Marker's JSON page by page, or of its chunks."""
-    return [one for one in _get(root, "children", list) or _get(root, "blocks", list) if isinstance(one, dict)]
+    return [block for block in _get(root, "children", list) or _get(root, "blocks", list) if isinstance(block, dict)]
 
 
 _MARKER_FURNITURE = {
@@ -363,7 +363,7 @@ def parse_marker(name: str, root: Mapping[str, Any]) -> Document:
     n_pages = 0
     for top in _marker_blocks(root):
         is_page = top.get("block_type") == "Page"
-        for block in [one for one in _get(top, "children", list) if isinstance(one, dict)] if is_page else [top]:
+        for block in [child for child in _get(top, "children", list) if isinstance(child, dict)] if is_page else [top]:
             match = _PAGE_ID.match(_text(block, "id"))
             page = int(match[1]) + 1 if match else None
             page = page if page is None or page <= MAX_PAGE else None
@@ -377,8 +377,8 @@ def _read_marker_block(tree: _Tree, block: Mapping[str, Any], page: int | None) 
     if kind in _MARKER_FURNITURE:
         tree.dropped[_MARKER_FURNITURE[kind]] += 1
     elif kind in ("TableGroup", "FigureGroup", "PictureGroup"):
-        parts = [one for one in _get(block, "children", list) if isinstance(one, dict)]
-        captions = [_TAG.sub("", _marker_html(one)) for one in parts if one.get("block_type") == "Caption"]
+        parts = [child for child in _get(block, "children", list) if isinstance(child, dict)]
+        captions = [_TAG.sub("", _marker_html(child)) for child in parts if child.get("block_type") == "Caption"]
         for part in parts:
             if part.get("block_type") == "Table" and captions:
                 table = _captioned(_marker_html(part), " ".join(captions.pop().split()))
@@ -395,7 +395,7 @@ def _read_marker_block(tree: _Tree, block: Mapping[str, Any], page: int | None) 
 
 def _marker_html(block: Mapping[str, Any]) -> str:
     """A block's HTML with that of the blocks it refers to."""
-    children = {one.get("id"): one for one in _get(block, "children", list) if isinstance(one, dict)}
+    children = {child.get("id"): child for child in _get(block, "children", list) if isinstance(child, dict)}
     inside: Callable[[re.Match[str]], str] = lambda match: (  # noqa: E731
         _marker_html(children[match[1]]) if match[1] in children else ""
     )
@@ -416,7 +416,7 @@ def parse_olmocr(doc_id: str, row: Mapping[str, Any]) -> Document:
     spans = [
         (span[0], span[1], span[2])
         for span in row["attributes"]["pdf_page_numbers"]
-        if isinstance(span, list) and len(span) == 3 and all(type(one) is int for one in span)
+        if isinstance(span, list) and len(span) == 3 and all(type(item) is int for item in span)
     ]
     spans = [(start, end, page) for start, end, page in spans if 0 <= start < end and 0 < page <= MAX_PAGE]
     pages = [(text[start:end].strip("\n"), page) for start, end, page in sorted(spans)] or [(text, 1)]
@@ -430,7 +430,7 @@ def parse_olmocr(doc_id: str, row: Mapping[str, Any]) -> Document:
         doc_id, "".join(parts), lambda line: pages[max(bisect_right(starts, line) - 1, 0)][1]
     )
     sections = tuple(
-        Section(one.title, one.paragraphs, one.paragraphs[0].page if one.paragraphs else None) for one in sections
+        Section(item.title, item.paragraphs, item.paragraphs[0].page if item.paragraphs else None) for item in sections
     )
     metadata = flat_metadata(_get(row, "metadata", dict))
     return Document(doc_id, title, sections, metadata, n_pages=max((page for _, page in pages), default=0))

@@ -113,13 +113,13 @@ def _file(repository: str, file: str, options: dict[str, str]) -> bytes:
 def _rows(uri: str, repository: str, options: dict[str, str]) -> bytes:
     from datasets import load_dataset
 
-    found: Any = load_dataset(repository, **options)
+    loaded: Any = load_dataset(repository, **options)
     if "split" not in options:
-        if len(found) != 1:
+        if len(loaded) != 1:
             raise DataError(
-                f"{uri} has the splits {', '.join(found)}: name one, such as {uri}?split={next(iter(found))}"
+                f"{uri} has the splits {', '.join(loaded)}: name one, such as {uri}?split={next(iter(loaded))}"
             )
-        (found,) = found.values()
-    media = [name for name, feature in (found.features or {}).items() if type(feature).__name__ in _MEDIA]
-    rows = found.remove_columns(media) if media else found
+        (loaded,) = loaded.values()
+    media = [name for name, feature in (loaded.features or {}).items() if type(feature).__name__ in _MEDIA]
+    rows = loaded.remove_columns(media) if media else loaded
     return b"".join(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n" for row in rows)

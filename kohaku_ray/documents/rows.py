@@ -231,8 +231,8 @@ def _document(default: str, row: Mapping[str, Any]) -> Document:
 
 
 def _first(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
-    found = next((row[column] for column in columns if row.get(column) is not None), None)
-    return well_formed(cell_of(found)).strip()
+    value = next((row[column] for column in columns if row.get(column) is not None), None)
+    return well_formed(cell_of(value)).strip()
 
 
 COLUMNS = ("text", "doc_id", "section", "page", "title")
@@ -380,4 +380,4 @@ def _metadata(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Columns beside `COLUMNS` in which all rows hold one value."""
     others = [column for column in (rows[0] if rows else {}) if column not in COLUMNS]
     values = {column: {row[column] for row in rows} - {""} for column in others}
-    return {column: next(iter(found)) for column, found in values.items() if len(found) == 1}
+    return {column: next(iter(distinct)) for column, distinct in values.items() if len(distinct) == 1}

@@ -206,14 +206,14 @@ def _stops(block: str) -> Iterator[tuple[re.Match[str], str]]:
     for space in whitespace:
         flat = flat.replace(space, " ")
     before: re.Match[str] | None = None
-    word = at = 0  # where the previous stop's word begins, and where that stop is
+    word = stopped = 0  # where the previous stop's word begins, and where that stop is
     for stop in _STOP.finditer(block):
         end = stop.start()
-        last_space = flat.rfind(" ", at, end)
-        start = last_space + 1 if last_space > at else word
-        if before is not None and at <= start:
+        last_space = flat.rfind(" ", stopped, end)
+        start = last_space + 1 if last_space > stopped else word
+        if before is not None and stopped <= start:
             yield before, block[word : before.end("after")]
-        before, word, at = stop, start, end
+        before, word, stopped = stop, start, end
     if before is not None:
         yield before, block[word : before.end("after")]
 

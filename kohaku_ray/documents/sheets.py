@@ -39,10 +39,17 @@ def parse_xlsx(name: str, data: bytes) -> Document:
             hidden.append(f"sheet {sheet.title!r}: hidden")
             continue
         cells = {
-            place: cell for place, cell in sheet._cells.items() if cell.value is not None and str(cell.value).strip()
+            position: cell
+            for position, cell in sheet._cells.items()
+            if cell.value is not None and str(cell.value).strip()
         }
         source = "".join(_blocks(cells, sheet))
-        paragraphs = [part for draft in read_fragment(name, source) for one in draft.paragraphs for part in _parts(one)]
+        paragraphs = [
+            part
+            for draft in read_fragment(name, source)
+            for paragraph in draft.paragraphs
+            for part in _parts(paragraph)
+        ]
         if paragraphs:
             sections.append(Section(clean_print(sheet.title).strip() or "Sheet", tuple(paragraphs)))
         else:
@@ -80,13 +87,13 @@ def _blocks(cells: Cells, sheet: Any) -> Iterator[str]:
     covered = set[tuple[int, int]]()
     for merged in sheet.merged_cells.ranges:
         size = merged.max_col - merged.min_col + 1, merged.max_row - merged.min_row + 1
-        place = merged.min_row, merged.min_col
-        if place in cells and size[0] * size[1] <= len(cells) * 100:
-            spans[place] = size
-            covered |= {(place[0] + i, place[1] + j) for j in range(size[0]) for i in range(size[1])}
+        position = merged.min_row, merged.min_col
+        if position in cells and size[0] * size[1] <= len(cells) * 100:
+            spans[position] = size
+            covered |= {(position[0] + i, position[1] + j) for j in range(size[0]) for i in range(size[1])}
     filled = sorted(covered | set(cells))
     rows = sorted({row for row, _ in filled})
-    by_row = {row: {column for _, column in group} for row, group in groupby(filled, key=lambda place: place[0])}
+    by_row = {row: {column for _, column in group} for row, group in groupby(filled, key=lambda position: position[0])}
     for run in _runs(rows):
         for columns in _runs(sorted(set().union(*(by_row[row] for row in run)))):
             yield from _block(cells, spans, covered, run, columns)
@@ -108,29 +115,29 @@ def _block(
     columns: Sequence[int],
 ) -> Iterator[str]:
     """Yield the HTML of cells without an empty row or column between them."""
-    found = [(row, [(row, column) for column in columns if (row, column) in cells]) for row in rows]
-    lines = [(row, places) for row, places in found if places]
+    filled = [(row, [(row, column) for column in columns if (row, column) in cells]) for row in rows]
+    lines = [(row, places) for row, places in filled if places]
     several = [i for i, (_, places) in enumerate(lines) if len(places) > 1]
     if not several:
         for _, places in lines:
-            yield from (f"<p>{_text(cells[place])}</p>" for place in places)
+            yield from (f"<p>{_text(cells[position])}</p>" for position in places)
         return
     head, body = lines[: several[0]], lines[several[0] : several[-1] + 1]
     is_names = True
     table = []
     for i, (row, places) in enumerate(body):
-        is_names = is_names and i < len(body) - 1 and all(bool(cells[place].font.b) for place in places)
+        is_names = is_names and i < len(body) - 1 and all(bool(cells[position].font.b) for position in places)
         line = []
         for column in columns:
-            place = row, column
-            if place in cells:
-                line.append((_text(cells[place]), *spans.get(place, (1, 1)), is_names))
-            elif place not in covered:
+            position = row, column
+            if position in cells:
+                line.append((_text(cells[position]), *spans.get(position, (1, 1)), is_names))
+            elif position not in covered:
                 line.append(("", 1, 1, is_names))
         table.append(line)
-    yield html_table(table, "<br>".join(_text(cells[place]) for _, places in head for place in places))
+    yield html_table(table, "<br>".join(_text(cells[position]) for _, places in head for position in places))
     for _, places in lines[several[-1] + 1 :]:
-        yield from (f"<p>{_text(cells[place])}</p>" for place in places)
+        yield from (f"<p>{_text(cells[position])}</p>" for position in places)
 
 
 def _text(cell: Any) -> str:

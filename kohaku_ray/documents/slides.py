@@ -66,7 +66,7 @@ def parse_pptx(name: str, data: bytes) -> Document:
 
 def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
     """Yield the HTML of shapes from top to bottom, then from left to right."""
-    for shape in sorted(shapes, key=lambda one: (one.top or 0, one.left or 0)):
+    for shape in sorted(shapes, key=lambda drawn: (drawn.top or 0, drawn.left or 0)):
         holder = next(outermost(shape.element, ("ph",)), None)
         kind = holder.get("type") if holder is not None else ""
         if kind in _FURNITURE:
@@ -85,15 +85,15 @@ def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
 
 def _paragraphs(body: Any, has_bullets: bool) -> str:
     """Write the paragraphs of a text frame; ``has_bullets``: a paragraph that does not say otherwise has one."""
-    found = [(paragraph, _inline(paragraph)) for paragraph in body.iterfind(f"{_A}p")]
-    found = [(paragraph, source) for paragraph, source in found if source.strip()]
+    sources = [(paragraph, _inline(paragraph)) for paragraph in body.iterfind(f"{_A}p")]
+    sources = [(paragraph, source) for paragraph, source in sources if source.strip()]
     written, depth, tag = [], 0, "ul"
-    for paragraph, source in found:
+    for paragraph, source in sources:
         properties = paragraph.find(f"{_A}pPr")
         marks = {local(child) for child in properties} if properties is not None else set()
         level = int(properties.get("lvl", 0)) if properties is not None else 0
         is_item = bool(marks & {"buChar", "buAutoNum", "buBlip"}) or (
-            has_bullets and len(found) > 1 and "buNone" not in marks
+            has_bullets and len(sources) > 1 and "buNone" not in marks
         )
         wanted = level + 1 if is_item else 0
         kind = "ol" if "buAutoNum" in marks else "ul"
@@ -150,7 +150,7 @@ def _diagram(shape: Any) -> Iterator[str]:
     """Yield the texts of a diagram (SmartArt), which are in a part of their own."""
     from pptx.oxml import parse_xml
 
-    ids = {value for one in outermost(shape.element, ("relIds",)) for value in one.attrib.values()}
+    ids = {value for element in outermost(shape.element, ("relIds",)) for value in element.attrib.values()}
     parts = [
         part for part in related_parts(shape.part, "diagramData") if part in [shape.part.related_part(i) for i in ids]
     ]

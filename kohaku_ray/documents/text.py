@@ -193,17 +193,17 @@ def list_paragraphs(text: str) -> list[str]:
     """Cut a long list into paragraphs of whole items; any other text, and an item, stays whole."""
     if len(text) <= MAX_LIST_CHARS:
         return [text]
-    found: list[list[str]] = []
+    paragraphs: list[list[str]] = []
     n_chars = 0
     for line in text.split("\n"):
-        if _ITEM.match(line) and (not found or n_chars + len(line) >= MAX_LIST_CHARS):
-            found.append([])
+        if _ITEM.match(line) and (not paragraphs or n_chars + len(line) >= MAX_LIST_CHARS):
+            paragraphs.append([])
             n_chars = 0
-        elif not found:
-            found.append([])
-        found[-1].append(line)
+        elif not paragraphs:
+            paragraphs.append([])
+        paragraphs[-1].append(line)
         n_chars += len(line) + 1
-    return ["\n".join(lines) for lines in found]
+    return ["\n".join(lines) for lines in paragraphs]
 
 
 _NUMERIC = re.compile(r"[\s\d.,:%±+×~≈<>=()^/−–-]*\d[\s\d.,:%±+×~≈<>=()^/−–-]*[^\W\d]{0,4}%?")

@@ -71,19 +71,19 @@ class _Reader:
         self._n_contents = self._n_deleted = self._n_hidden = 0
         self._note_elements = {kind: _notes_of(file.part, kind) for kind in ("footnote", "endnote")}
         names = (self._style_name(paragraph) for paragraph in file.element.body.iter(f"{_W}p"))
-        self._has_headings = any(_HEADING.match(found) for found in names)
+        self._has_headings = any(_HEADING.match(name) for name in names)
 
     def describe_dropped(self) -> list[str]:
         """Say what was left out."""
         parts = [part for kind in ("header", "footer") for part in related_parts(self._part, kind)]
         texts = dict.fromkeys(" ".join("".join(part.element.itertext(f"{_W}t")).split()) for part in parts)
-        found = [f"header or footer {text[:40]!r}" for text in texts if text]
+        dropped = [f"header or footer {text[:40]!r}" for text in texts if text]
         counts = {
             "lines of a table of contents": self._n_contents,
             "runs of deleted or struck text": self._n_deleted,
             "runs of hidden text": self._n_hidden,
         }
-        return [*found, *(f"{n:,} {what}" for what, n in counts.items() if n)]
+        return [*dropped, *(f"{n:,} {what}" for what, n in counts.items() if n)]
 
     def read_blocks(self, parent: Any) -> None:
         """Write the paragraphs and tables below an element."""
@@ -160,14 +160,14 @@ class _Reader:
 
     def _properties(self, paragraph: Any) -> list[Any]:
         """The properties of a paragraph, then those of its style and of the styles that this is based on."""
-        found = [paragraph.find(f"{_W}pPr")]
-        style_id, seen = _value(found[0], "pStyle"), set[str]()
+        sources = [paragraph.find(f"{_W}pPr")]
+        style_id, seen = _value(sources[0], "pStyle"), set[str]()
         while style_id and style_id not in seen and style_id in self._styles:
             seen.add(style_id)
             style = self._styles[style_id]
-            found.append(style.find(f"{_W}pPr"))
+            sources.append(style.find(f"{_W}pPr"))
             style_id = _value(style, "basedOn")
-        return [properties for properties in found if properties is not None]
+        return [properties for properties in sources if properties is not None]
 
     def _style_name(self, paragraph: Any) -> str:
         """The name of a paragraph's style, or of the heading or list of contents that its style is based on."""
@@ -186,7 +186,9 @@ class _Reader:
             return 1
         if match := _HEADING.match(style):
             return min(int(match[1]), 6)
-        outline = next((level for one in self._properties(paragraph) if (level := _value(one, "outlineLvl"))), "9")
+        outline = next(
+            (level for properties in self._properties(paragraph) if (level := _value(properties, "outlineLvl"))), "9"
+        )
         if outline.isdigit() and int(outline) < 9:
             return min(int(outline) + 1, 6)
         is_line = not self._has_headings and len(text) <= MAX_HEADING_CHARS and text[-1] not in ".,;:!?"
@@ -194,11 +196,13 @@ class _Reader:
 
     def _list_item(self, paragraph: Any) -> tuple[int, str, int] | None:
         """Depth, tag and number of a paragraph that is an item of a list."""
-        found = [one for properties in self._properties(paragraph) for one in properties.findall(f"{_W}numPr")]
-        list_id = next((value for one in found if (value := _value(one, "numId"))), "0")
+        numberings = [
+            numbering for properties in self._properties(paragraph) for numbering in properties.findall(f"{_W}numPr")
+        ]
+        list_id = next((value for numbering in numberings if (value := _value(numbering, "numId"))), "0")
         if list_id not in self._levels:
             return None
-        depth = next((int(value) for one in found if (value := _value(one, "ilvl")).isdigit()), 0)
+        depth = next((int(value) for numbering in numberings if (value := _value(numbering, "ilvl")).isdigit()), 0)
         kind, start = self._levels[list_id].get(depth, ("bullet", 1))
         if kind == "none":
             return None
@@ -215,7 +219,7 @@ class _Reader:
         rows = [
             row
             for row in outermost(table, ("tr",))
-            if not any(local(one) == "del" for one in row.iterfind(f"{_W}trPr/*"))
+            if not any(local(element) == "del" for element in row.iterfind(f"{_W}trPr/*"))
         ]
         has_header = self._has_header(table)
         cells: list[list[tuple[int, int, str, str]]] = []  # first column, columns spanned, vertical merge, HTML
@@ -240,7 +244,7 @@ class _Reader:
                 while (
                     merged
                     and i + n_rows < len(cells)
-                    and (column, "continue") in {(one[0], one[2]) for one in cells[i + n_rows]}
+                    and (column, "continue") in {(element[0], element[2]) for element in cells[i + n_rows]}
                 ):
                     n_rows += 1
                 line.append((source, n_columns, n_rows, is_name))
@@ -310,7 +314,7 @@ class _Reader:
                 parts.append(self._refer(kind.removesuffix("Reference"), child.get(f"{_W}id"), before + "".join(parts)))
             elif kind in ("drawing", "pict", "object", "AlternateContent"):
                 self._boxes += outermost(child, ("txbxContent",))
-                self._boxes += [self._chart(one) for one in outermost(child, ("chart",))]
+                self._boxes += [self._chart(element) for element in outermost(child, ("chart",))]
         source = "".join(parts)
         raised = _value(properties, "vertAlign")
         tag = {"superscript": "sup", "subscript": "sub"}.get(raised)
@@ -343,16 +347,19 @@ def _notes_of(part: Any, kind: str) -> dict[str, Any]:
 
 def _list_levels(part: Any) -> dict[str, dict[int, tuple[str, int]]]:
     """Of every list the kind and the first number of its levels."""
-    found: dict[str, dict[int, tuple[str, int]]] = {}
+    levels_of_list: dict[str, dict[int, tuple[str, int]]] = {}
     for numbering in related_parts(part, "numbering"):
-        abstract = {one.get(f"{_W}abstractNumId"): one for one in numbering.element.iter(f"{_W}abstractNum")}
+        abstract = {
+            definition.get(f"{_W}abstractNumId"): definition
+            for definition in numbering.element.iter(f"{_W}abstractNum")
+        }
         for number in numbering.element.iter(f"{_W}num"):
             levels = abstract.get(_value(number, "abstractNumId"))
-            found[number.get(f"{_W}numId")] = {
+            levels_of_list[number.get(f"{_W}numId")] = {
                 int(level.get(f"{_W}ilvl")): (_value(level, "numFmt") or "decimal", int(_value(level, "start") or 1))
                 for level in (levels.iter(f"{_W}lvl") if levels is not None else ())
             }
-    return found
+    return levels_of_list
 
 
 def _value(parent: Any, name: str) -> str:

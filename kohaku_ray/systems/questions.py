@@ -70,11 +70,11 @@ def read_questions(
     rows = read_rows(name, data, "questions")
     if not rows:
         raise DataError(f"{name}: no questions")
-    there = list(rows[0])
-    id_column = _column(name, there, columns.question_id)
-    text_column = _column(name, there, columns.text)
+    header = list(rows[0])
+    id_column = _column(name, header, columns.question_id)
+    text_column = _column(name, header, columns.text)
     for needed in columns.needed:
-        _column(name, there, (needed,))
+        _column(name, header, (needed,))
     _check_ids(name, [_text(row.get(id_column)) for row in rows], id_column)
     gold = frozenset(column.casefold() for column in columns.gold)
     questions = [_question(row, id_column, text_column, gold) for row in rows[:limit]]

@@ -19,13 +19,13 @@ from kohaku_ray.systems.questions import QuestionColumns
 
 def uses(settings: HybridSettings) -> Uses:
     """Say what a run of these settings asks for."""
-    size, found = settings.initial_context_size, settings.subquestion_max_documents
+    size, most_documents = settings.initial_context_size, settings.subquestion_max_documents
     views = {}
     if settings.initial_context:
         opening = Depth(dense=size if settings.initial_dense else 0, lexical=size)
         views = {"sentences": opening, "chunks": opening}
     if settings.search:
-        views["paragraphs"] = Depth(dense=found, lexical=found)
+        views["paragraphs"] = Depth(dense=most_documents, lexical=most_documents)
     return Uses(
         roles=("answer", "expand") if settings.expands else ("answer",),
         views=views,

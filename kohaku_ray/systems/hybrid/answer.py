@@ -44,8 +44,8 @@ class FrenchNumber(NamedTuple):
 
 def read_numbers(text: str) -> list[FrenchNumber]:
     """Read every number of French prose: a decimal comma; spaces, or dots before one, separate thousands."""
-    found = (FrenchNumber(_value(match), match[0], match.end()) for match in _NUMBER.finditer(text))
-    return [number for number in found if math.isfinite(number.value)]
+    numbers = (FrenchNumber(_value(match), match[0], match.end()) for match in _NUMBER.finditer(text))
+    return [number for number in numbers if math.isfinite(number.value)]
 
 
 def numbers_of(text: str) -> tuple[float, ...]:
@@ -63,10 +63,10 @@ def bare_value(value: str, unit: str | None) -> str:
 
     ``9,6 millions d'euros`` becomes 9.6 where the unit asked for is ``millions d'euros``, else 9600000.
     """
-    found = numbers_of(value)
-    if len(found) != 1 or not _NUMBER.match(value.strip()):
+    numbers = numbers_of(value)
+    if len(numbers) != 1 or not _NUMBER.match(value.strip()):
         return value
-    return _in_unit(found[0], value, unit)
+    return _in_unit(numbers[0], value, unit)
 
 
 def stated_value(value: str, answer: str, unit: str | None) -> str:
@@ -79,8 +79,8 @@ def stated_value(value: str, answer: str, unit: str | None) -> str:
     if not unit or fold(value) not in ("", WORDS, fold(unit)):
         return value or WORDS
     prose = without_citations(answer)
-    found = numbers_of(prose)
-    return _in_unit(found[0], prose, unit) if len(found) == 1 else WORDS
+    numbers = numbers_of(prose)
+    return _in_unit(numbers[0], prose, unit) if len(numbers) == 1 else WORDS
 
 
 def _in_unit(number: float, text: str, unit: str | None) -> str:
@@ -178,23 +178,23 @@ def read_reply(
     Returns:
         The prediction, and the citations of anything but ``texts``, which are cut out of it, as they were written.
     """
-    found = parse_answer(_with_value(reply), [text.ref_id for text in texts], attempt, question.answer_unit)
-    if found.error is not None:
-        return _read_prose(reply, found, texts)
-    answer, analysis = check_citations(found.answer, texts), check_citations(found.explanation, texts)
+    parsed = parse_answer(_with_value(reply), [text.ref_id for text in texts], attempt, question.answer_unit)
+    if parsed.error is not None:
+        return _read_prose(reply, parsed, texts)
+    answer, analysis = check_citations(parsed.answer, texts), check_citations(parsed.explanation, texts)
     cut = (*answer.cut, *analysis.cut)
-    value = without_citations(found.answer_value).strip()
-    is_blank = found.is_blank or not answer.text or fold(value) in _NO_VALUE
-    ref_ids = () if is_blank else tuple(dict.fromkeys((*answer.ref_ids, *found.ref_ids)))
+    value = without_citations(parsed.answer_value).strip()
+    is_blank = parsed.is_blank or not answer.text or fold(value) in _NO_VALUE
+    ref_ids = () if is_blank else tuple(dict.fromkeys((*answer.ref_ids, *parsed.ref_ids)))
     prediction = replace(
-        found,
+        parsed,
         answer=answer.text,
         explanation=analysis.text,
         answer_value="" if is_blank else stated_value(value, answer.text, question.answer_unit),
         ref_ids=ref_ids,
-        flags=tuple(flag for flag in found.flags if flag != "uncited" or not ref_ids),
+        flags=tuple(flag for flag in parsed.flags if flag != "uncited" or not ref_ids),
         is_blank=is_blank,
-        n_foreign_refs=found.n_foreign_refs + len(cut),
+        n_foreign_refs=parsed.n_foreign_refs + len(cut),
     )
     return prediction, cut
 
@@ -219,21 +219,21 @@ def _with_value(reply: Reply) -> Reply:
     return replace(reply, text=json.dumps({**fields, "answer_value": WORDS}))
 
 
-def _read_prose(reply: Reply, found: Prediction, texts: Sequence[Text]) -> tuple[Prediction, tuple[str, ...]]:
+def _read_prose(reply: Reply, parsed: Prediction, texts: Sequence[Text]) -> tuple[Prediction, tuple[str, ...]]:
     """Take prose for the answer: blank when it says that the texts do not answer, unreadable when it cites none."""
     _, _, prose = clean_text(reply.text).rpartition("</think>")
     cited = check_citations(prose, texts)
     is_refusal = _REFUSAL.search(prose) is not None
     if not (cited.ref_ids or is_refusal) or reply.finish_reason == "length":
-        return found, cited.cut
+        return parsed, cited.cut
     prediction = Prediction(
         answer=cited.text,
         answer_value="" if is_refusal else WORDS,
-        answer_unit=found.answer_unit,
+        answer_unit=parsed.answer_unit,
         ref_ids=() if is_refusal else cited.ref_ids,
         is_blank=is_refusal,
         n_foreign_refs=len(cited.cut),
-        attempt=found.attempt,
+        attempt=parsed.attempt,
     )
     return prediction, cited.cut
 

@@ -29,12 +29,12 @@ def _within(limit: int, keys: Iterable[Hashable], top_k: int | None = None) -> I
     """Positions of the first ``limit`` items of each key, at most ``top_k`` in all; later keys are not read."""
     seen: Counter[Hashable] = Counter()
     kept: list[int] = []
-    for place, key in enumerate(keys):
+    for position, key in enumerate(keys):
         if len(kept) == top_k:
             break
         seen[key] += 1
         if seen[key] <= limit:
-            kept.append(place)
+            kept.append(position)
     return np.array(kept, np.int64)
 
 
@@ -55,11 +55,11 @@ def mmr(relevance: F64, redundancy: F64, top_k: int, weight: float = 0.9) -> tup
     selected, scores = np.empty(n_selected, np.int64), np.empty(n_selected)
     worst = np.zeros(len(relevance))
     gain = weight * relevance.astype(np.float64)
-    for place in range(n_selected):
+    for rank in range(n_selected):
         value = gain - (1 - weight) * worst
         best = int(value.argmax())
-        selected[place], scores[place] = best, value[best]
-        worst = redundancy[:, best] if place == 0 else np.maximum(worst, redundancy[:, best])
+        selected[rank], scores[rank] = best, value[best]
+        worst = redundancy[:, best] if rank == 0 else np.maximum(worst, redundancy[:, best])
         gain[best] = -np.inf
     return selected, scores
 
@@ -73,8 +73,8 @@ def redundancy(vectors: F32, bm25: F64) -> F64:
     Returns:
         Shape ``(n, n)``; at most 1, not symmetric.
     """
-    own = bm25.diagonal()[:, None]
-    scaled = np.divide(bm25, own, out=np.zeros_like(bm25), where=own > 0)
+    self_scores = bm25.diagonal()[:, None]
+    scaled = np.divide(bm25, self_scores, out=np.zeros_like(bm25), where=self_scores > 0)
     exact = vectors.astype(np.float64)
     larger: F64 = np.maximum(np.clip(scaled, 0, 1), exact @ exact.T)
     return larger
@@ -169,9 +169,9 @@ def sample_clusters(
     sizes = np.bincount(labels)
     counts = allot(sizes, shares(sizes, smoothing, mode), sample_size)
     by_cluster = np.argsort(labels[order], kind="stable")
-    place = np.empty_like(order)
-    place[by_cluster] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return order[place < counts[labels[order]]]
+    cluster_ranks = np.empty_like(order)
+    cluster_ranks[by_cluster] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return order[cluster_ranks < counts[labels[order]]]
 
 
 def _assign(points: F64, centres: F64) -> I64:

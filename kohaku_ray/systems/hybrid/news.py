@@ -123,8 +123,8 @@ def _number(column: str, cell: str) -> float | None:
 
 
 def _bad_byte(cell: str) -> str:
-    found = _UNDECODED.search(cell)
-    return f"the byte 0x{ord(found[0]) - 0xDC00:02x}, which is not UTF-8" if found else "a NUL character"
+    match = _UNDECODED.search(cell)
+    return f"the byte 0x{ord(match[0]) - 0xDC00:02x}, which is not UTF-8" if match else "a NUL character"
 
 
 def _decode(name: str, data: bytes) -> str:

@@ -51,11 +51,11 @@ class OfflineFrench(Baseline):
             best = f"La meilleure phrase couvre {ranked[0][0] if ranked else 0:.0%} des termes de la question."
             return quoted(f"{SAYS_SO} {best}", NO_INFORMATION, BLANK, unit)
         cited = {lead[2]["ref_id"]: lead}
-        for one in ranked:
-            if one[0] >= lead[0] * _AGREEING and len(cited) < _CITED:
-                cited.setdefault(one[2]["ref_id"], one)
-        analysis = " ".join(f"{text['mark']} : « {said} »" for _, said, text in cited.values())
-        answer = " ".join(f"{said} {text['mark']}" for _, said, text in cited.values())
+        for passage in ranked:
+            if passage[0] >= lead[0] * _AGREEING and len(cited) < _CITED:
+                cited.setdefault(passage[2]["ref_id"], passage)
+        analysis = " ".join(f"{text['mark']} : « {quote} »" for _, quote, text in cited.values())
+        answer = " ".join(f"{quote} {text['mark']}" for _, quote, text in cited.values())
         return quoted(f"{SAYS_SO} {analysis}", answer, value_in(lead[1], question, unit) or WORDS, unit, cited)
 
 
@@ -76,9 +76,9 @@ def rank(question: str, texts: Sequence[Mapping[str, str]]) -> list[Quoted]:
     for text in texts:
         near = frozenset((*_terms(text["text"]), *_terms(text["title"])))
         for span in split_french(text["text"]):
-            said = text["text"][span.start : span.end]
-            passages.append(Passage(text["ref_id"], said, (), (frozenset(_terms(said)), near, near)))
-            sources.append((said, text))
+            sentence = text["text"][span.start : span.end]
+            passages.append(Passage(text["ref_id"], sentence, (), (frozenset(_terms(sentence)), near, near)))
+            sources.append((sentence, text))
     weights = weigh(dict.fromkeys(_terms(question), 1.0), passages)
     shares = [coverage(weights, passage) for passage in passages]
     return sorted(((share, *one) for share, one in zip(shares, sources, strict=True)), key=lambda one: -one[0])
@@ -95,14 +95,14 @@ def value_in(sentence: str, question: str, unit: str) -> str:
     counted = _COUNTED.search(question)
     nouns = {*_terms(unit), *_terms(counted[1] if counted else "")}
     given = numbers_of(question)
-    there = [number for number in read_numbers(sentence) if number.value not in given]
+    numbers = [number for number in read_numbers(sentence) if number.value not in given]
     if "en quelle année" in question.lower():
-        there = [number for number in there if re.fullmatch(r"(?:1[0-9]|20)[0-9]{2}", number.text)]
-    for number in there:
+        numbers = [number for number in numbers if re.fullmatch(r"(?:1[0-9]|20)[0-9]{2}", number.text)]
+    for number in numbers:
         after = re.split(r"[0-9,;:.!?]", sentence[number.end : number.end + _BESIDE], maxsplit=1)[0]
         if nouns & {*_terms(number.text)[1:], *_terms(after)[:2]} or (unit and after.lstrip().startswith(unit)):
             return number.text
-    return there[0].text if there else ""
+    return numbers[0].text if numbers else ""
 
 
 @functools.lru_cache(maxsize=2**15)

@@ -45,8 +45,8 @@ class StageRun:
         """Run one stage after the other."""
         opening = await self.initial_context()
         queries = await self.expansion(opening)
-        found = await self.search(queries, opening)
-        pool = self.fusion(await self.subquery_ranking(queries, found))
+        searched = await self.search(queries, opening)
+        pool = self.fusion(await self.subquery_ranking(queries, searched))
         pool = self.netloc_cap(await self.mmr(await self.clustering(pool)))
         final = await self.final_ranking(pool)
         return self._gathered(queries, final)
@@ -62,10 +62,10 @@ class StageRun:
         if settings.initial_dense:
             vectors = await self._embed(queries)
             searches += [self.tools.search(view, vectors, size) for view in views]
-        found = [hits for [hits] in await asyncio.gather(*searches)]
-        kept = self._fuse(found).prefix(size)
+        rankings = [hits for [hits] in await asyncio.gather(*searches)]
+        kept = self._fuse(rankings).prefix(size)
         await self._read(kept.rows.tolist())
-        self.steps.items("initial_context", len(distinct_rows(found)), kept, label="rrf")
+        self.steps.items("initial_context", len(distinct_rows(rankings)), kept, label="rrf")
         return kept
 
     async def expansion(self, opening: Hits) -> tuple[str, ...]:
@@ -98,41 +98,41 @@ class StageRun:
                 self.tools.lexical("paragraphs", queries, size),
                 self.tools.search("paragraphs", await self._embed(queries), size),
             )
-            found = list(zip(lexical, dense, strict=True))
+            pairs = list(zip(lexical, dense, strict=True))
         else:
-            found = [(await self._paragraphs_of(opening), NOTHING)] * len(queries)
-        both = [hits for pair in found for hits in pair]
+            pairs = [(await self._paragraphs_of(opening), NOTHING)] * len(queries)
+        both = [hits for pair in pairs for hits in pair]
         await self._read(distinct_rows(both))
         named = {
-            f"{name}.{at}": hits
-            for at, pair in enumerate(found)
+            f"{name}.{number}": hits
+            for number, pair in enumerate(pairs)
             for name, hits in zip(("bm25", "cosine"), pair, strict=True)
         }
         note = "" if self.settings.search else "off"
         self.steps.items("search", sum(map(len, both)), self._fuse(both), note, named, label="rrf")
-        return found
+        return pairs
 
     async def _paragraphs_of(self, opening: Hits) -> Hits:
         """Find the paragraphs of the initial context's sentences, in its order."""
         nodes = await self.tools.nodes(opening.rows.tolist())
-        at = [nodes.paragraph_of(row) for row in nodes.local(opening.rows).tolist()]
-        rows = nodes.source_row[np.array([row for row in at if row >= 0], np.int64)]
+        paragraphs = [nodes.paragraph_of(row) for row in nodes.local(opening.rows).tolist()]
+        rows = nodes.source_row[np.array([row for row in paragraphs if row >= 0], np.int64)]
         return united([Hits(rows, 1 / np.arange(1, len(rows) + 1))])
 
-    async def subquery_ranking(self, queries: Sequence[str], found: list[tuple[Hits, Hits]]) -> list[Hits]:
+    async def subquery_ranking(self, queries: Sequence[str], searched: list[tuple[Hits, Hits]]) -> list[Hits]:
         """Stage 4: one order per sub-query, or the two searches as they are."""
-        settings, both = self.settings, [hits for pair in found for hits in pair]
+        settings, both = self.settings, [hits for pair in searched for hits in pair]
         n_in = len(distinct_rows(both))
         if not settings.subquery_ranking:
             self.steps.skip("subquery_ranking", n_in)
             return both
-        ranked, note = [self._fuse(pair) for pair in found], "rrf"
+        ranked, note = [self._fuse(pair) for pair in searched], "rrf"
         if settings.per_question == "cross_encoder":
             scores = await self._scores(queries, [pool.rows for pool in ranked])
-            ranked = [take(pool, best_first(one), one) for pool, one in zip(ranked, scores, strict=True)]
+            ranked = [take(pool, best_first(score), score) for pool, score in zip(ranked, scores, strict=True)]
             note = self.ranker
         ranked = [pool.prefix(settings.subquestion_max_documents) for pool in ranked]
-        named = {f"score.{at}": hits for at, hits in enumerate(ranked)}
+        named = {f"score.{number}": hits for number, hits in enumerate(ranked)}
         self.steps.items("subquery_ranking", n_in, self._fuse(ranked), note, named, label="rrf")
         return ranked
 
@@ -233,8 +233,8 @@ class StageRun:
 
     async def _cosines(self, queries: Sequence[str], rows: Sequence[int]) -> F64:
         """Cosine of each query with its node: shape ``(len(rows),)``; the same whatever other rows there are."""
-        distinct, at = np.unique(rows, return_inverse=True)
-        vectors = (await self.tools.vectors(distinct.tolist()))[at]
+        distinct, inverse = np.unique(rows, return_inverse=True)
+        vectors = (await self.tools.vectors(distinct.tolist()))[inverse]
         cosines: F64 = np.einsum("ij,ij->i", await self._embed(queries), vectors, dtype=np.float64)
         return cosines
 

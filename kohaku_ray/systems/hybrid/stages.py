@@ -47,8 +47,8 @@ class Steps:
 
     def count(self, stage: str, n_in: int, n_out: int, note: str = "", error: str | None = None) -> None:
         """Begin a stage's rows with how many items came in and how many go on."""
-        said = f"in {n_in}, out {n_out}" + (f"; {note}" if note else "")
-        self.rows.append(TraceRow(stage, scores={"in": n_in, "out": n_out}, note=said, error=error))
+        note_text = f"in {n_in}, out {n_out}" + (f"; {note}" if note else "")
+        self.rows.append(TraceRow(stage, scores={"in": n_in, "out": n_out}, note=note_text, error=error))
 
     def skip(self, stage: str, n: int) -> None:
         """Say that a stage is switched off: its items pass."""
@@ -77,9 +77,9 @@ class Steps:
                     scores[row][name] = score
         for rank, row in enumerate(scores, 1):
             text = self.texts[row]
-            said = text.text if stage == STAGES[-1] else text.text[:SHOWN_CHARS]
+            shown = text.text if stage == STAGES[-1] else text.text[:SHOWN_CHARS]
             ids = (text.node_id, text.doc_id, text.kind)
-            self.rows.append(TraceRow(stage, rank, said, *ids, scores[row], text.label))
+            self.rows.append(TraceRow(stage, rank, shown, *ids, scores[row], text.label))
 
 
 def _by_row(hits: Hits) -> Iterable[tuple[int, float]]:
@@ -93,9 +93,9 @@ def united(rankings: Sequence[Hits]) -> Hits:
     return take(Hits(rows, np.concatenate([hits.scores for hits in rankings])), np.sort(first))
 
 
-def take(found: Hits, places: I64, scores: F64 | None = None) -> Hits:
+def take(hits: Hits, places: I64, scores: F64 | None = None) -> Hits:
     """Keep hits by their places, with their own scores or, by the same places, other ones."""
-    return Hits(found.rows[places], (found.scores if scores is None else scores)[places])
+    return Hits(hits.rows[places], (hits.scores if scores is None else scores)[places])
 
 
 _SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")
@@ -183,23 +183,25 @@ def plain(text: str) -> str:
 
 def read_texts(nodes: NodeTable, source_rows: Sequence[int]) -> dict[int, Text]:
     """Read nodes by their rows of the whole index, whole columns at once."""
-    at = nodes.local(source_rows)
-    kind = nodes.kind[at]
-    paragraph = np.where(kind == PARAGRAPH, at, np.where(kind == SENTENCE, nodes.parent[at], -1))
-    columns = [nodes.column(name, at) for name in ("node_id", "doc_id", "kind", "text")]
+    rows = nodes.local(source_rows)
+    kind = nodes.kind[rows]
+    paragraph = np.where(kind == PARAGRAPH, rows, np.where(kind == SENTENCE, nodes.parent[rows], -1))
+    columns = [nodes.column(name, rows) for name in ("node_id", "doc_id", "kind", "text")]
     texts = {}
     cells = zip(source_rows, *columns, nodes.column("attributes", paragraph), strict=True)
-    for row, node_id, doc_id, kind_name, said, attributes in cells:
+    for row, node_id, doc_id, kind_name, content, attributes in cells:
         known = json.loads(attributes) if attributes else {}
         ref_id, netloc, date, url, title = [str(known.get(name) or "") for name in _ATTRIBUTES]
-        texts[row] = Text(node_id, doc_id, kind_name, said, ref_id or node_id, netloc or None, date, url, title)
+        texts[row] = Text(node_id, doc_id, kind_name, content, ref_id or node_id, netloc or None, date, url, title)
     return texts
 
 
 def with_neighbours(nodes: NodeTable, source_row: int) -> str:
     """A paragraph's text between those of the paragraphs that its article has directly before and after it."""
-    [at] = nodes.local([source_row]).tolist()
-    own = nodes.attributes_of(at)
-    siblings = {nodes.attributes_of(row).get("par_id"): row for row in nodes.children(int(nodes.parent[at]))}
-    around = [siblings.get(own[name]) if own.get(name) else None for name in ("prev_par_id", "next_par_id")]
-    return "\n".join(nodes.text_of(row) for row in (around[0], at, around[1]) if row is not None)
+    [local_row] = nodes.local([source_row]).tolist()
+    attributes = nodes.attributes_of(local_row)
+    siblings = {nodes.attributes_of(row).get("par_id"): row for row in nodes.children(int(nodes.parent[local_row]))}
+    around = [
+        siblings.get(attributes[name]) if attributes.get(name) else None for name in ("prev_par_id", "next_par_id")
+    ]
+    return "\n".join(nodes.text_of(row) for row in (around[0], local_row, around[1]) if row is not None)

@@ -59,18 +59,18 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
             evidence = await plan_and_search(evidence.question, tools, settings, attempt)
             plans += evidence.trace
         tries += await Attempt(evidence, tools, settings, attempt).tries()
-        if any(one.failed or not one.prediction.is_blank for one in tries):
+        if any(attempted.failed or not attempted.prediction.is_blank for attempted in tries):
             break
-    best = max(reversed(tries), key=lambda one: one.worth)
+    best = max(reversed(tries), key=lambda attempted: attempted.worth)
     return Answer(
         prediction=best.prediction,
         trace=(*plans, *best.shown.trace),
         measures=_measures(best),
         reply=best.reply.text if best.reply else None,
         other_replies=tuple(
-            one.as_row(number)
-            for number, one in enumerate(tries)
-            if one is not best and (one.reply is not None or one.prediction.error)
+            attempted.as_row(number)
+            for number, attempted in enumerate(tries)
+            if attempted is not best and (attempted.reply is not None or attempted.prediction.error)
         ),
     )
 
@@ -190,7 +190,9 @@ class Attempt:
             trace = self._trace(context)
             if not context.doc_ids:
                 return Shown(context, trace)
-            images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
+            images = [
+                tools.image(image.path, settings.image_pixels) for image in context.images if settings.send_images
+            ]
             prompt = answer_prompt(tools.prompts, self.evidence.question, context, settings, self.kind, images)
             most = tools.limits().max_tokens
             fields = ANSWER_FIELDS if settings.instructions == "full" else SHORT_FIELDS
@@ -326,14 +328,14 @@ class Attempt:
             text, ids = nodes.text_of(nodes.row_of(match.node_id)), (match.node_id, match.doc_id, match.kind)
             rows.append(TraceRow("evidence", match.rank, text, *ids, scores, match.source, attempt=attempt))
         kinds = {match.node_id: match.kind for match in context.matches}
-        for place, part in enumerate(context.snippets):
+        for number, part in enumerate(context.snippets):
             kind = kinds.get(part.node_id)
-            rows.append(TraceRow("context", place, part.text, part.node_id, part.doc_id, kind, attempt=attempt))
-        for place, image in enumerate(context.images):
+            rows.append(TraceRow("context", number, part.text, part.node_id, part.doc_id, kind, attempt=attempt))
+        for number, image in enumerate(context.images):
             scores = {} if image.similarity is None else {"similarity": image.similarity}
             note = f"{image.source}, sent" if self.settings.send_images else image.source
             ids = (image.node_id, image.doc_id, IMAGE)
-            rows.append(TraceRow("image", place, image.caption, *ids, scores, note, attempt=attempt))
+            rows.append(TraceRow("image", number, image.caption, *ids, scores, note, attempt=attempt))
         return tuple(rows)
 
 

@@ -106,9 +106,9 @@ async def plan_and_search(question: Question, tools: Tools, settings: KohakuSett
         searches.append(tools.lexical("terms", queries, settings.top_k * times))
     elif settings.bm25_top_k:
         searches.append(tools.lexical("paragraphs", queries, settings.bm25_top_k))
-    found, *more = await asyncio.gather(*searches)
+    nearest, *more = await asyncio.gather(*searches)
     lexical = more[0] if more else []
-    dense = [at_least(hits, settings.retrieval_threshold) for hits in found]
+    dense = [at_least(hits, settings.retrieval_threshold) for hits in nearest]
     images: list[Hits] = []
     if settings.image_top_k:
         seen = await tools.embed(queries, "images")

@@ -46,9 +46,15 @@ def _variables(evidence: StoryEvidence, passages: Sequence[BookPassage]) -> dict
             for claim in evidence.claims
         ),
         "findings": tuple(
-            {"rule": one.rule, "ref_id": one.node_id, "claim": one.claim, "excerpt": one.excerpt, "reason": one.reason}
-            for one in evidence.check.findings
-            if one.node_id in shown
+            {
+                "rule": finding.rule,
+                "ref_id": finding.node_id,
+                "claim": finding.claim,
+                "excerpt": finding.excerpt,
+                "reason": finding.reason,
+            }
+            for finding in evidence.check.findings
+            if finding.node_id in shown
         ),
         "n_claims": len(evidence.check.claims),
         "n_facts": len(evidence.check.facts),
@@ -97,8 +103,8 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     except NoJudgementError as failure:
         error, unread = str(failure), failure.reply
     rows = [
-        TraceRow(name, 0, one.rationale, scores={"confidence": one.confidence}, note=one.label)
-        for name, one in stages.items()
+        TraceRow(name, 0, judgement.rationale, scores={"confidence": judgement.confidence}, note=judgement.label)
+        for name, judgement in stages.items()
     ]
     if error is not None:
         failed = TraceRow("verify" if stages else "search", error=error)
@@ -116,7 +122,7 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
         ref_ids=(evidence.doc_id,),
         explanation=final.rationale,
         is_blank=False,
-        n_foreign_refs=sum(one.n_foreign for one in stages.values()),
+        n_foreign_refs=sum(judgement.n_foreign for judgement in stages.values()),
     )
     return Answer(
         prediction,
@@ -138,13 +144,13 @@ async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSett
         longest = BOOK_SHARE * (limits.window_tokens - limits.max_tokens)
     windows = [part for window in _windows(evidence.book, longest) for part in await _halved(window, evidence, tools)]
     asked = (_judge("search", evidence, window, tools) for window in windows)
-    found: list[Judgement] = []
-    for one in await asyncio.gather(*asked, return_exceptions=True):  # all are over before one's error is raised
-        if isinstance(one, BaseException):
-            raise one
-        found.append(one)
-    surest = max(found, key=lambda one: (one.label == CONTRADICT, one.contradiction))
-    return replace(surest, n_calls=len(found))
+    judgements: list[Judgement] = []
+    for outcome in await asyncio.gather(*asked, return_exceptions=True):  # all are over before one's error is raised
+        if isinstance(outcome, BaseException):
+            raise outcome
+        judgements.append(outcome)
+    surest = max(judgements, key=lambda outcome: (outcome.label == CONTRADICT, outcome.contradiction))
+    return replace(surest, n_calls=len(judgements))
 
 
 def _windows(book: Sequence[BookPassage], n_tokens: float) -> list[Sequence[BookPassage]]:
@@ -172,13 +178,14 @@ async def _halved(window: Sequence[BookPassage], evidence: StoryEvidence, tools:
 
 async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Judgement:
     """Stage 2: the excerpts that stage 1 cites first, then the retrieved ones."""
-    cited = {one.node_id for one in claimed.cited}
+    cited = {excerpt.node_id for excerpt in claimed.cited}
     first = [part for part in (*evidence.book, *evidence.passages) if part.node_id in cited]
     passages = tuple({part.node_id: part for part in (*first, *evidence.passages)}.values())
     accusation = {
         "rationale": claimed.rationale,
         "cited": tuple(
-            {"ref_id": one.node_id, "quote": one.evidence, "analysis": one.analysis} for one in claimed.cited
+            {"ref_id": excerpt.node_id, "quote": excerpt.evidence, "analysis": excerpt.analysis}
+            for excerpt in claimed.cited
         ),
         "bar": f"{100 * settings.verify_bar:g} %",
     }
@@ -215,10 +222,10 @@ async def _judge(
     except ContextOverflowError:
         passages = passages[: math.ceil(len(passages) * _SMALLER)]
         reply = await chat(passages)
-    found = read_judgement(reply, passages)
-    if isinstance(found, str):
-        raise NoJudgementError(f"{role}: {found}", reply.text)
-    return found
+    judgement = read_judgement(reply, passages)
+    if isinstance(judgement, str):
+        raise NoJudgementError(f"{role}: {judgement}", reply.text)
+    return judgement
 
 
 async def _overrun(prompt: Prompt, role: str, tools: Tools) -> float:
@@ -237,12 +244,12 @@ def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Ju
         "confidence": final.confidence,
         "contradiction": final.contradiction,
         "stages": float(len(stages)),
-        "calls": float(sum(one.n_calls for one in stages.values())),
+        "calls": float(sum(item.n_calls for item in stages.values())),
         "excerpts": float(len(evidence.passages)),
         "claims": float(len(evidence.check.claims)),
         "facts": float(len(evidence.check.facts)),
         "findings": float(len(evidence.check.findings)),
         "cited": float(len(final.cited)),
-        "misquoted": float(sum(not one.is_quoted for one in final.cited)),
+        "misquoted": float(sum(not item.is_quoted for item in final.cited)),
         "character_in_book": float(evidence.knows_character),
     }

@@ -106,18 +106,18 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 def read_judgement(reply: Reply, passages: Sequence[BookPassage]) -> Judgement | str:
     """Read a judgement on the passages that the model was shown; the text says why where there is none."""
-    found = find(reply.text, _judgement)
-    if found is None:
+    fields = find(reply.text, _judgement)
+    if fields is None:
         return why_nothing(reply, "JSON object with a label and a confidence")
-    excerpts = found.get("excerpts")
+    excerpts = fields.get("excerpts")
     cited = [item for item in excerpts if isinstance(item, dict)] if isinstance(excerpts, list) else []
     cited = cited[:MOST_CITED]
     shown = {part.node_id: part for part in passages}
     known = [(shown[node_id], item) for item in cited if (node_id := str(item.get("node_id", "")).strip()) in shown]
     return Judgement(
-        label=found["label"],
-        confidence=found["confidence"],
-        rationale=value_text(found.get("rationale")),
+        label=fields["label"],
+        confidence=fields["confidence"],
+        rationale=value_text(fields.get("rationale")),
         cited=tuple(_cited(part, item) for part, item in known),
         n_foreign=len(cited) - len(known),
         reply=reply.text,
@@ -176,7 +176,7 @@ def dossier(evidence: StoryEvidence, judgements: Mapping[str, Judgement], final:
         "claims": [claim._asdict() for claim in evidence.check.claims],
         "facts": [{**fact._asdict(), "chapter": part.chapter} for fact, part in evidence.check.facts],
         "findings": [asdict(finding) for finding in evidence.check.findings],
-        "stages": {name: _said(one) for name, one in judgements.items()},
+        "stages": {name: _said(judged) for name, judged in judgements.items()},
     }
     return json.dumps(parts, ensure_ascii=False, sort_keys=True)
 
@@ -190,10 +190,10 @@ def dossier_rows(final: Judgement, doc_id: str) -> list[TraceRow]:
     rows = []
     for number, cited in enumerate(final.cited, 1):
         note = f"evidence {number}: {place_text(cited.chapter, cited.progress_pct)}"
-        at = 3 * number - 3
-        rows.append(TraceRow("dossier", at, cited.evidence, cited.node_id, doc_id, "chunk", note=note))
-        rows.append(TraceRow("dossier", at + 1, cited.claim, note=f"claim {number}"))
-        rows.append(TraceRow("dossier", at + 2, cited.analysis, note=f"analysis {number}"))
+        rank = 3 * number - 3
+        rows.append(TraceRow("dossier", rank, cited.evidence, cited.node_id, doc_id, "chunk", note=note))
+        rows.append(TraceRow("dossier", rank + 1, cited.claim, note=f"claim {number}"))
+        rows.append(TraceRow("dossier", rank + 2, cited.analysis, note=f"analysis {number}"))
     return rows
 
 

@@ -130,16 +130,16 @@ def find_events(
     told = _Reader(
         text, _HEADING.sub(_blank, _QUOTED.sub(_blank, plain)), names, person, anchor, pipeline, _PRONOUN, is_story
     )
-    found = list(told.events(is_story))
+    events = list(told.events(is_story))
     for quoted in () if is_story else _QUOTED.finditer(plain):
         for opening in _I_AM.finditer(plain, *quoted.span()):
             speech = " " * opening.start() + plain[opening.start() : quoted.end()].replace("“", " ").replace("”", " ")
             speaker = _Reader(text, speech.ljust(len(plain)), names, person, anchor, pipeline, _I)
             is_sentence = plain[: opening.start()].rstrip()[-1:] in tuple('“"«.,;:!?—')
             if is_sentence and speaker._subject(opening.start(), False):
-                found += speaker.events(True)
+                events += speaker.events(True)
                 break
-    return tuple(event for _, event in sorted(found, key=lambda pair: pair[0]))
+    return tuple(event for _, event in sorted(events, key=lambda pair: pair[0]))
 
 
 def _blank(match: re.Match[str]) -> str:

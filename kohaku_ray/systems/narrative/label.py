@@ -51,7 +51,7 @@ def _confused(truth: SubmissionRow, given: SubmissionRow) -> str | None:
 
 def _mark(truth: Submission) -> OutcomeMarks:
     rows = list(truth.rows.values())
-    return OutcomeMarks(by_value={"accuracy": lambda at, text: _accuracy(rows[at], text)})
+    return OutcomeMarks(by_value={"accuracy": lambda number, text: _accuracy(rows[number], text)})
 
 
 def _guess(given: SubmissionRow | None) -> tuple[str | None, float | None]:
@@ -79,12 +79,12 @@ def set_figures(truth: Submission, given: Submission) -> Figures | None:
         return None
     guesses = [(true, *_guess(given.rows.get(key))) for key, true in labels.items()]
     confusion = Counter((true, label) for true, label, _ in guesses)
-    there = Counter(labels.values())
-    right = {label: confusion[label, label] for label in there}
+    counts = Counter(labels.values())
+    right = {label: confusion[label, label] for label in counts}
     n, n_right = len(labels), sum(right.values())
-    called = sum(count for (_, label), count in confusion.items() if label == CONTRADICT) + there[CONTRADICT]
+    called = sum(count for (_, label), count in confusion.items() if label == CONTRADICT) + counts[CONTRADICT]
     majority, n_majority = _majority(labels)
-    balanced = sum(right[label] / there[label] for label in there) / len(there)
+    balanced = sum(right[label] / counts[label] for label in counts) / len(counts)
     numbers = [
         Number("accuracy", n_right / n, wilson(n_right, n)),
         Number("majority class", n_majority / n, note=f"always {majority}"),

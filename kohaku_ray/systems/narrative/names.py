@@ -59,9 +59,9 @@ def match_book(book_name: str, known: Mapping[str, str]) -> str | None:
     """
     for cut in (str, lambda title: re.split(r"[;:(]", title)[0]):
         wanted = _title_words(cut(book_name))
-        found = [id_ for id_, title in known.items() if wanted in (_title_words(cut(id_)), _title_words(cut(title)))]
-        if wanted and found:
-            return found[0] if len(found) == 1 else None
+        ids = [id_ for id_, title in known.items() if wanted in (_title_words(cut(id_)), _title_words(cut(title)))]
+        if wanted and ids:
+            return ids[0] if len(ids) == 1 else None
     return None
 
 
@@ -181,9 +181,9 @@ class BookNames:
         next. A person that the book does not mention is known by the given name alone.
         """
         parts = [unaccent(part).strip() for part in _ALIASES.split(name) if part.strip()]
-        found = {alias for part in parts for alias in self._aliases(part)}
-        spellings = sorted(found.union(parts), key=lambda spelling: (-len(spelling), spelling))
-        return Person(name, tuple(spellings), sum(self.runs[alias] for alias in found))
+        aliases = {alias for part in parts for alias in self._aliases(part)}
+        spellings = sorted(aliases.union(parts), key=lambda spelling: (-len(spelling), spelling))
+        return Person(name, tuple(spellings), sum(self.runs[alias] for alias in aliases))
 
     @cached_property
     def _spellings(self) -> tuple[dict[Key, Counter[str]], dict[Key, Counter[str]]]:

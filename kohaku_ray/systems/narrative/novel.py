@@ -199,8 +199,8 @@ def _read(text: str) -> tuple[list[str], list[_Heading]]:
     headings: list[_Heading] = []
     lines = [line.rstrip() for line in text.replace("\f", "\n\n").split("\n")]
     for block in re.split(r"\n{2,}", "\n".join(lines)):
-        found, body = _split_block(block.strip("\n"))
-        headings += found
+        opened, body = _split_block(block.strip("\n"))
+        headings += opened
         under = headings[-1].paragraphs if headings else front
         if body.strip() and not (not headings and _CREDIT.match(body.strip())):
             under.append(body)

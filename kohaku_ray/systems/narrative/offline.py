@@ -31,10 +31,11 @@ class OfflineJudge(Baseline):
     def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
         """Judge; nothing is drawn."""
         if findings := variables["findings"]:
-            reasons = "; ".join(f"{one['rule']}: {one['reason']}" for one in findings)
+            reasons = "; ".join(f"{finding['rule']}: {finding['reason']}" for finding in findings)
             return {
                 "excerpts": [
-                    _cited(one["ref_id"], one["excerpt"], one["claim"], one["reason"]) for one in findings[:MOST_CITED]
+                    _cited(finding["ref_id"], finding["excerpt"], finding["claim"], finding["reason"])
+                    for finding in findings[:MOST_CITED]
                 ],
                 "rationale": f"{_SAYS}the rules found a contradiction: {reasons}."[: 2 * MOST_CHARS],
                 "label": CONTRADICT,

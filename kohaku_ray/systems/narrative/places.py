@@ -53,7 +53,7 @@ def find_place(sentence: str, start: int, end: int, names: BookNames, pipeline: 
         spans = [span for span in spans if names.is_place(plain[slice(*span)])]
     else:
         entities = load_pipeline(pipeline)(sentence).ents
-        spans = [(one.start_char, one.end_char) for one in entities if one.label_ in ("GPE", "LOC", "FAC")]
+        spans = [(entity.start_char, entity.end_char) for entity in entities if entity.label_ in ("GPE", "LOC", "FAC")]
     for first, last in spans:
         before = plain[:first]
         is_named = _PREPOSITION.search(before) if pipeline is None else not _AWAY.search(before)
@@ -78,7 +78,7 @@ def are_apart(place: str | None, other: str | None) -> bool:
     words, others = (
         {
             _SPELLED.get(word, word)
-            for word in (one.removesuffix("s") for one in {*words_of(name or "")} - _TELL_NOTHING)
+            for word in (word_of_name.removesuffix("s") for word_of_name in {*words_of(name or "")} - _TELL_NOTHING)
         }
         for name in (place, other)
     )

@@ -70,7 +70,7 @@ class Story:
             else:
                 clauses.append(part)
         step = -(-len(clauses) // MOST_CLAUSES)
-        return tuple(" ".join(clauses[at : at + step]) for at in range(0, len(clauses), step or 1))
+        return tuple(" ".join(clauses[first : first + step]) for first in range(0, len(clauses), step or 1))
 
     def queries(self, with_character: bool) -> tuple[tuple[str, QuerySource], ...]:
         """Everything that is searched: the clauses first, in order, then the whole story and the caption.
@@ -215,13 +215,13 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
             for rank, part in enumerate(passages)
         ),
         *(
-            TraceRow("findings", rank, one.reason, one.node_id, doc_id, "chunk", note=one.rule)
-            for rank, one in enumerate(check.findings)
+            TraceRow("findings", rank, item.reason, item.node_id, doc_id, "chunk", note=item.rule)
+            for rank, item in enumerate(check.findings)
         ),
-        *(TraceRow("claims", rank, one.text, note=one.summary) for rank, one in enumerate(check.claims)),
+        *(TraceRow("claims", rank, item.text, note=item.summary) for rank, item in enumerate(check.claims)),
         *(
-            TraceRow("facts", rank, one.text, doc_id=doc_id, note=f"{one.summary} ({part.chapter})")
-            for rank, (one, part) in enumerate(check.facts)
+            TraceRow("facts", rank, item.text, doc_id=doc_id, note=f"{item.summary} ({part.chapter})")
+            for rank, (item, part) in enumerate(check.facts)
         ),
     )
     whole = _passages(Hits(np.sort(every[0].rows), every[0].scores), (), nodes, book) if every else ()
@@ -271,9 +271,9 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
         progress = nodes.attributes_of(row).get("progress_pct")
         place = ParagraphPlace(chapter, float(progress) if progress is not None else None, anchor)
         for parent_id in (doc_id, nodes.node_id(nodes.section_of(row))):
-            starts, there = places[parent_id]
+            starts, places_of_parent = places[parent_id]
             starts.append(ends[parent_id])
-            there.append(place)
+            places_of_parent.append(place)
             ends[parent_id] += len(text) + len(PARAGRAPH_BREAK)
         last = pieces[-1] if pieces else None
         if last and last.chapter == chapter and last.text.rfind("“") > last.text.rfind("”"):
@@ -287,7 +287,7 @@ async def _located(
     check: StoryCheck, passages: tuple[BookPassage, ...], doc_id: str, book: Book, tools: Tools, depth: int
 ) -> tuple[tuple[BookPassage, ...], StoryCheck]:
     """Name the chunk of each finding, which joins the passages: rules read the whole book, not what was retrieved."""
-    excerpts = list(dict.fromkeys(one.excerpt for one in check.findings))
+    excerpts = list(dict.fromkeys(finding.excerpt for finding in check.findings))
     if not excerpts:
         return passages, check
     rows = distinct_rows(await tools.lexical("chunks", excerpts, depth, [doc_id]))
@@ -295,7 +295,9 @@ async def _located(
     known = {part.node_id: part for part in (*near, *passages)}.values()
     holding = {excerpt: next((part for part in known if excerpt in part.text), None) for excerpt in excerpts}
     located = tuple(
-        replace(one, node_id=part.node_id) for one in check.findings if (part := holding[one.excerpt]) is not None
+        replace(finding, node_id=part.node_id)
+        for finding in check.findings
+        if (part := holding[finding.excerpt]) is not None
     )
     shown = {part.node_id: part for part in (*passages, *filter(None, holding.values()))}
     return tuple(shown.values()), replace(check, findings=located)
@@ -304,8 +306,8 @@ async def _located(
 def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -> tuple[BookPassage, ...]:
     """Read chunks; ``dense`` are the searches that tell their similarity."""
     similarities: dict[int, float] = {}
-    for found in dense:
-        for row, score in zip(found.rows.tolist(), found.scores.tolist(), strict=True):
+    for hits_of_query in dense:
+        for row, score in zip(hits_of_query.rows.tolist(), hits_of_query.scores.tolist(), strict=True):
             similarities[row] = max(score, similarities.get(row, score))
     spans = nodes.table.select(["parent_id", "start"]).to_pylist()
     passages = []

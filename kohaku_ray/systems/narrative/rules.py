@@ -94,7 +94,7 @@ def two_places(claim: Event, fact: Event) -> str | None:
     """Exclude stays, in prison too, at two places that are apart in one year."""
     if not {claim.deed, fact.deed} <= {"stayed", "held"} or not are_apart(claim.place, fact.place):
         return None
-    years = [range(one.year, (one.until or one.year) + 1) for one in (claim, fact) if one.year is not None]
+    years = [range(event.year, (event.until or event.year) + 1) for event in (claim, fact) if event.year is not None]
     if len(years) == 2 and (common := sorted({*years[0]} & {*years[1]})):
         return f"at {claim.place} in {common[0]} in the story, at {fact.place} in the book"
     return None
@@ -145,22 +145,24 @@ def check_story(
     """
     person = names.person(character)
     claims = _with_releases(find_events(story, names, person, is_story=True, pipeline=pipeline))
-    found = [
+    findings = [
         Finding(rule, claim.text, fact.text, part.chapter, part.node_id, f"{character} {reason}")
         for fact, part in facts
         for rule in sorted(rules)
         for claim in claims
         if (reason := RULES[rule](claim, fact)) is not None
     ]
-    return StoryCheck(claims, tuple(facts), tuple(dict.fromkeys(found)))
+    return StoryCheck(claims, tuple(facts), tuple(dict.fromkeys(findings)))
 
 
 def _with_releases(events: Sequence[Event]) -> tuple[Event, ...]:
     """Let captivities whose end is not said last until the next release or death."""
-    ends = sorted(one.year for one in events if one.year is not None and (one.deed == "freed" or one.kind == "died"))
+    ends = sorted(
+        event.year for event in events if event.year is not None and (event.deed == "freed" or event.kind == "died")
+    )
     return tuple(
-        one._replace(until=next((end for end in ends if one.year is not None and end >= one.year), None))
-        if one.deed in ("arrested", "held") and one.until is None
-        else one
-        for one in events
+        event._replace(until=next((end for end in ends if event.year is not None and end >= event.year), None))
+        if event.deed in ("arrested", "held") and event.until is None
+        else event
+        for event in events
     )

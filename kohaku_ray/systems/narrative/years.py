@@ -73,11 +73,11 @@ def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
     """
     if not _ANY_YEAR.search(text):
         return ()
-    found = sorted(
+    matches = sorted(
         (*_STATED.finditer(text), *_SPELLED.finditer(text), *_RELATIVE.finditer(text)), key=lambda match: match.start()
     )
     mentions: list[YearMention] = []
-    for match in found:
+    for match in matches:
         year = _year_of(match, anchor)
         if year is not None and FIRST_YEAR <= year <= LAST_YEAR:
             mentions.append(YearMention(match.start(), match.end(), year))
