@@ -11,9 +11,10 @@ from operator import attrgetter
 
 from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_headers import Cells
-from kohaku_ray.documents.pdf_join import begins_item, ends_sentence
+from kohaku_ray.documents.pdf_columns import aligned_rows
+from kohaku_ray.documents.pdf_join import CAPTION, begins_item, ends_sentence
 from kohaku_ray.documents.pdf_page import Line, Page, around
-from kohaku_ray.documents.pdf_tables import aligned_rows, aligned_table, rows_of, ruled_tables
+from kohaku_ray.documents.pdf_tables import aligned_table, rows_of, ruled_tables
 
 MIN_COLUMN_LINES = 3  # fewest lines side by side that are columns, where the page before has no gutter there
 MIN_COLUMN_CHARS = 18  # shortest mean line, in characters, of a column of prose; shorter ones are a table's cells
@@ -148,11 +149,6 @@ def _ends_paragraph_above(line: Line, full: Sequence[Line], right: Sequence[Line
     return is_next and abs(above.size - line.size) < 0.05 * line.size and line.y1 <= right[0].y0 + 1
 
 
-CAPTION = re.compile(
-    r"(?P<kind>fig(?:ure|\.)?|table|tab\.)\s*(?:[A-Z]\.?)?\d+[a-z]?(?:[.:|–—]|\s+[A-Z(]|$)", re.IGNORECASE
-)
-"""How a caption begins."""
-
 MAX_CAPTION_GAP = 40.0  # largest distance of a caption from its picture or table, in points
 
 
@@ -216,7 +212,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
         if n_table or (members and not _belongs(members, singles[i], reach, left)):
             close()
         if n_table:
-            blocks.append(_block(page, [aligned_table(rows[i : i + n_table])]))
+            blocks.append(_block(page, [aligned_table(page, rows[i : i + n_table])]))
         else:
             members.append(singles[i])
         i += n_table or 1

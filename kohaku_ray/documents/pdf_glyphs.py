@@ -78,6 +78,7 @@ def _shape(piece: Piece) -> tuple[float, float]:
 
 
 MIN_RAISED, MIN_LOWERED = 0.15, 0.06  # least distance of a raised and of a lowered character's baseline, in font sizes
+MIN_LARGE_RISE, MAX_LARGE_RISE, MAX_LARGE_SCRIPT = 0.25, 0.6, 6  # of one as large as the text, and its most characters
 MAX_SCRIPT_SIZE = 0.95  # largest font size of one, as a share of the text's
 
 
@@ -120,6 +121,8 @@ def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -
         height = 0
         if its_size < MAX_SCRIPT_SIZE * base_size:
             height = 1 if MIN_RAISED < rise < 1 else -1 if -0.8 < rise < -MIN_LOWERED else 0
+        elif its_size <= base_size and len(piece["text"]) <= MAX_LARGE_SCRIPT:
+            height = 1 if MIN_LARGE_RISE < rise < MAX_LARGE_RISE else -1 if -0.3 < rise < -MIN_RAISED else 0
         if not height and its_size >= 0.9 * size * SCALE:
             baseline, base_size = its_baseline, its_size
         if scripts and scripts[-1].height == height:

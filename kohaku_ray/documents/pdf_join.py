@@ -22,6 +22,11 @@ def begins_item(line: str) -> bool:
     return _BULLET.match(line) is not None
 
 
+CAPTION = re.compile(
+    r"(?P<kind>fig(?:ure|\.)?|table|tab\.)\s*(?:[A-Z]\.?)?\d+[a-z]?(?:[.:|–—]|\s+[A-Z(]|$)", re.IGNORECASE
+)
+"""How a caption begins."""
+
 SOFT_HYPHEN = "\u00ad"
 
 _HYPHENS = f"-‐‑{SOFT_HYPHEN}"

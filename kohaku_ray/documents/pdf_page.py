@@ -8,7 +8,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from kohaku_ray.documents.content import clean_print
@@ -43,6 +44,7 @@ _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe]")
 MAX_SCRIPT_CHARS = 6  # longest mark or exponent that was drawn apart from its line
 MAX_NEAR = 8  # most lines whose ends are looked at in a square of eight points
 _SCRIPT = re.compile(r"[-−+]?\d{1,3}(?:[,–-]\d{1,3})*|[a-z](?:,[a-z])*|[*∗†‡§¶]+|st|nd|rd|th")
+_MANY_SPACES = "   "  # as many set the cells of a table apart
 MAX_RATIO = 3.0  # largest ratio of font sizes in one line
 MAX_NUMBER_GAP = 0.4  # font sizes between a line and a smaller number that belongs to it
 _TEXT, _IMAGE, _VECTOR = 0, 1, 3  # muPDF's kinds of block
@@ -134,6 +136,7 @@ def read_page(page: Any, images: bool = False) -> Page:
     read = Page(page.number + 1, width, height, _lines(runs), turn=turn, is_turned=is_turned)
     read.n_marks = sum(line.n_marks for line in read.lines)
     if not turn:
+        read.lines = _split_at_spaces(page, read.lines)
         _respace(page, read.lines)
     read.is_pictured = has_pictures and not read.lines
     # rules of a page printed sideways would have to be turned as well, and are rare there
@@ -147,6 +150,27 @@ def read_page(page: Any, images: bool = False) -> Page:
     elif not turn:
         read.images = _images([_box(block) for block in blocks if block["type"] == "image"], read)
     return read
+
+
+def _split_at_spaces(page: Any, lines: list[Line]) -> list[Line]:
+    """Cut lines whose words are set apart by spaces, as the cells of a table are by some programs."""
+    if not any(_MANY_SPACES in line.text for line in lines):
+        return lines
+    words = page.get_text("words")
+    cut: list[Line] = []
+    for line in lines:
+        parts = [part for part in line.text.split(_MANY_SPACES) if part.strip()]
+        inside = [word for word in words if line.y0 - 1 < (word[1] + word[3]) / 2 < line.y1 + 1] if parts[1:] else []
+        inside = sorted(word for word in inside if line.x0 - 1 < word[0] and word[2] < line.x1 + 1)
+        starts = [i for i, (a, b) in enumerate(pairwise(inside), 1) if b[0] - a[2] > 0.9 * line.size]
+        groups = [inside[a:b] for a, b in pairwise([0, *starts, len(inside)])]
+        if not inside or len(groups) != len(parts):
+            cut.append(line)
+            continue
+        for part, group in zip(parts, groups, strict=True):
+            box = group[0][0], line.y0, group[-1][2], line.y1
+            cut.append(replace(line, x0=box[0], x1=box[2], text=part.strip()))
+    return cut
 
 
 def _respace(page: Any, lines: Sequence[Line]) -> None:

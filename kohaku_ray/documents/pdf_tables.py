@@ -7,18 +7,16 @@ from itertools import groupby, pairwise, zip_longest
 from statistics import median
 
 from kohaku_ray.documents.model import Box
+from kohaku_ray.documents.pdf_columns import MAX_CELL_CHARS, count_header, fill_labels, find_columns, rows_of_cells
 from kohaku_ray.documents.pdf_grids import MAX_HEADER_ROWS
 from kohaku_ray.documents.pdf_headers import Cells, join_names, names_columns, write_rows
 from kohaku_ray.documents.pdf_join import join_lines
 from kohaku_ray.documents.pdf_page import Line, Page, around
-from kohaku_ray.documents.sentences import LEADERS
 from kohaku_ray.documents.text import is_number
 
-MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
 MAX_RULES = 400  # most rules on a page with tables; one with more is a drawing or ruled paper
 MAX_LINES = 3000  # most lines on a page that is searched for tables between rules
 MAX_SPAN = 5  # most columns that one name spans without a rule below it
-MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
 
 
 def ruled_tables(page: Page) -> list[Line]:
@@ -55,31 +53,12 @@ def rows_of(region: Sequence[Line]) -> list[list[Line]]:
     return rows
 
 
-def aligned_rows(rows: Sequence[Sequence[Line]], start: int) -> int:
-    """Count the rows from ``start`` on whose cells line up; 0 where they are too few to be a table."""
-    first = rows[start]
-    n = 1
-    while start + n < len(rows) and _lines_up(first, rows[start + n], rows[start + n - 1]):
-        n += 1
-    cells = [cell.text for row in rows[start : start + n] for cell in row]
-    if sum(LEADERS.search(cell) is not None for cell in cells) * 2 > n:
-        return 0  # entries of a table of contents
-    return n if n >= MIN_ALIGNED_ROWS and median(map(len, cells)) <= MAX_CELL_CHARS else 0
-
-
-def aligned_table(rows: Sequence[Sequence[Line]]) -> Line:
-    """Make a table of rows whose cells line up."""
-    cells = [[cell.text for cell in row] for row in rows]
-    is_bold = all(cell.bold for cell in rows[0]) and not any(cell.bold for row in rows[1:] for cell in row[1:])
-    header = 0 if names_columns(cells, set_apart=is_bold) else -1
+def aligned_table(page: Page, rows: Sequence[Sequence[Line]]) -> Line:
+    """Make a table of rows whose pieces stand in columns."""
+    n_header = count_header(rows, find_columns(rows))
+    is_apart = n_header > 1 or all(line.bold for line in rows[0])
+    cells, header = _cells(page, rows, n_header, is_apart)
     return table_line(cells, around([cell.box for row in rows for cell in row]), header)
-
-
-def _lines_up(first: Sequence[Line], row: Sequence[Line], above: Sequence[Line]) -> bool:
-    """Whether a row has as many cells as the first, each under or over its own, right below the row above."""
-    if len(row) != len(first) or row[0].y0 - above[0].y0 > 3 * row[0].size:
-        return False
-    return all(min(a.x1, b.x1) > max(a.x0, b.x0) for a, b in zip(first, row, strict=True))
 
 
 def _overlap(a: Line, b: Line) -> float:
@@ -122,7 +101,7 @@ def _between(page: Page, lines: list[Line], left: float, right: float, heights: 
         taken = {id(line) for row in rows for line in row}
         # a rule below the first rows sets them apart where other rows have none
         n_header = len(spaces[numbers[0]]) if len(numbers) > 1 and len(rows) > len(numbers) else 0
-        cells, header = _cells(page, rows, n_header)
+        cells, header = _cells(page, rows, n_header, set_apart=True)
         table = table_line(cells, (left, heights[numbers[0]], right, heights[numbers[-1] + 1]), header)
         lines = [*(line for line in lines if id(line) not in taken), table]
     return lines
@@ -140,31 +119,37 @@ def _may_be_header(rows: Sequence[Sequence[Line]]) -> bool:
     return 0 < len(rows) <= MAX_HEADER_ROWS and len(texts) > 1 and max(map(len, texts)) <= MAX_CELL_CHARS
 
 
-def _cells(page: Page, rows: Sequence[Sequence[Line]], n_header: int) -> tuple[Cells, int]:
-    """Put every piece under a column of the fullest row; the rows of a header are one, and so are those of a cell."""
-    columns = max(rows, key=len)
+def _cells(page: Page, rows: Sequence[Sequence[Line]], n_header: int, set_apart: bool) -> tuple[Cells, int]:
+    """Put every piece under a column; the rows of a header are one, and so are those of a cell.
+
+    ``set_apart``: whether the first ``n_header`` rows differ from the others by a rule below them, type or spans.
+    """
+    columns = find_columns(rows)
     names = _names(page, rows[:n_header], columns) if n_header else []
-    steps = [after[0].y0 - row[0].y0 for row, after in pairwise(rows[n_header:])]
-    tight = 1.25 * min(steps) if steps and max(steps) > 1.6 * min(steps) > 0 else 0.0
-    table: Cells = []
-    for i, row in enumerate(rows[n_header:]):
-        places = [_column(line, columns) for line in row]
-        step = steps[i - 1] if i else 0.0
-        if table and _goes_on(row, places, table[-1], step, tight):
-            for line, place in zip(row, places, strict=True):
-                cell = table[-1][place]
-                table[-1][place] = join_lines([cell, line.text], ()) if cell else line.text
-            continue
-        cells = [""] * len(columns)
-        for line, place in zip(row, places, strict=True):
-            cells[place] = f"{cells[place]} {line.text}".strip()
-        table.append(cells)
-    if names and names_columns([names, *table], set_apart=True):
+    bold = all(line.bold for line in rows[0]) and not all(line.bold for row in rows[1:] for line in row)
+    table = _body(rows[n_header:], columns)
+    if names and names_columns([names, *table], set_apart):
         return [names, *table], 0
     if names:
         return [*([names] if any(names) else []), *table], -1
-    bold = all(line.bold for line in rows[0]) and not all(line.bold for row in rows[1:] for line in row)
     return table, 0 if names_columns(table, set_apart=bold) else -1
+
+
+def _body(rows: Sequence[Sequence[Line]], columns: Sequence[Line]) -> Cells:
+    """The cells of rows below a header."""
+    rows = fill_labels(rows_of_cells(rows, columns), columns)
+    steps = [after[-1].y0 - row[-1].y0 for row, after in pairwise(rows)]
+    tight = 1.25 * min(steps) if steps and max(steps) > 1.6 * min(steps) > 0 else 0.0
+    table: Cells = []
+    for i, row in enumerate(rows):
+        places = [_column(line, columns) for line in row]
+        step = steps[i - 1] if i else 0.0
+        if not table or not _goes_on(row, places, table[-1], step, tight):
+            table.append([""] * len(columns))
+        for line, place in zip(row, places, strict=True):
+            cell = table[-1][place]
+            table[-1][place] = join_lines([cell, line.text], ()) if cell else line.text
+    return table
 
 
 def _goes_on(row: Sequence[Line], places: Sequence[int], above: Sequence[str], step: float, tight: float) -> bool:

