@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import html
-import io
 import json
 import re
 import shutil
@@ -38,6 +37,7 @@ from kohaku_ray.errors import DataError
 HERE = Path(__file__).parent
 PEERS = ("pymupdf4llm<2", "pdfplumber", "pypdf", "trafilatura", "markitdown[pdf,docx]")
 WRITERS = ("reportlab", "weasyprint", "python-docx")
+MIN_MENU_LINKS, MENU_SHARE = 5, 0.8  # fewest links of a menu, and least share of its text in them
 MAX_LOST, MIN_CELLS = 1.0, 0.98  # most numbers lost per 10,000; least share of cells right
 
 Grid = list[list[str]]
@@ -165,8 +165,8 @@ class Loss:
 def measure_file(path: Path) -> Loss:
     """Compare the numbers of a file with those that another program reads."""
     read = {"pdf": read_pdf, "docx": read_docx, "md": read_markdown}.get(path.suffix[1:], read_html)
-    body, frame = (Counter(numbers(text)) for text in read(path))
     ours = Counter(numbers(text_of(parse_file(path.name, path.read_bytes()))))
+    body, frame = (Counter(numbers(text)) for text in read(path))
     lost = list((body - ours).elements())
     invented = [one for one, n in ours.items() for _ in range(n) if one not in body and one not in frame]
     changed = []
@@ -174,7 +174,8 @@ def measure_file(path: Path) -> Loss:
         digits = re.sub(r"\D", "", one)
         for other in lost:
             there = re.sub(r"\D", "", other)
-            if there.startswith(digits) or digits.startswith(there) or there.endswith(digits) or digits.endswith(there):
+            short, long = sorted((digits, there), key=len)
+            if 2 * len(short) > len(long) and (long.startswith(short) or long.endswith(short)):
                 changed.append(f"{other} → {one}")
                 break
     return Loss(1, 0, sum(body.values()), lost, invented, changed)
@@ -205,8 +206,8 @@ _ENTRY = re.compile(r"(?:\.\s?){3,}\s*\d+\s*$")
 def read_pdf(path: Path) -> tuple[str, str]:
     """Text by pdftotext, which keeps raised characters apart with -bbox: that of the body; and what frames it.
 
-    These are lines at a page's top or bottom that are a number alone or stand on three pages, digits apart, and
-    entries of a table of contents.
+    These are lines at a page's top or bottom that stand on three pages, digits apart, or have the page's number, and
+    pages and entries of a table of contents.
     """
     command = ["pdftotext", "-bbox", str(path), "-"]
     source = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout.decode("utf-8", "replace")
@@ -217,30 +218,42 @@ def read_pdf(path: Path) -> tuple[str, str]:
         for left, top, bottom, text in word.findall(page):
             lines[round((float(top) + float(bottom)) / 6)].append((float(left), html.unescape(text)))
         pages.append([" ".join(text for _, text in sorted(lines[height])) for height in sorted(lines)])
-    edges = Counter(shape for lines in pages for shape in {re.sub(r"\d+", "#", one) for one in lines[:3] + lines[-3:]})
+    shapes = [[re.sub(r"\d+", "#", line) for line in lines] for lines in pages]
+    edges = Counter(shape for its_shapes in shapes for shape in {*its_shapes[:3], *its_shapes[-3:]})
+    offsets = Counter(n - i for i, lines in enumerate(pages) for line in lines[:2] + lines[-2:] for n in labels(line))
     body, frame = [], []
-    for lines in pages:
-        n_entries = sum(_ENTRY.search(line) is not None for line in lines)
-        for i, line in enumerate(lines):
-            shape = re.sub(r"\d+", "#", line)
-            is_edge = (i < 3 or i >= len(lines) - 3) and (edges[shape] >= 3 or shape.strip(" -–") == "#")
-            is_entry = _ENTRY.search(line) is not None or (n_entries > len(lines) / 3 and line[-1:].isdigit())
-            (frame if is_edge or is_entry else body).append(line)
+    for i, (lines, its_shapes) in enumerate(zip(pages, shapes, strict=True)):
+        is_contents = 4 * sum(_ENTRY.search(line) is not None for line in lines) > len(lines)
+        for k, (line, shape) in enumerate(zip(lines, its_shapes, strict=True)):
+            is_edge = min(k, len(lines) - 1 - k) < 3 and (edges[shape] >= 3 or shape.strip(" -–") == "#")
+            is_labelled = min(k, len(lines) - 1 - k) < 2 and any(offsets[n - i] >= 3 for n in labels(line))
+            is_framed = is_contents or is_edge or is_labelled or _ENTRY.search(line) is not None
+            (frame if is_framed else body).append(line)
     return "\n".join(body), "\n".join(frame)
 
 
+def labels(line: str) -> list[int]:
+    """The whole numbers with which a line begins and ends, of which one may be its page's."""
+    words = line.split()
+    return [int(word) for word in {*words[:1], *words[-1:]} if word.isdigit() and len(word) < 5]
+
+
 def read_html(path: Path, source: str = "") -> tuple[str, str]:
-    """Bare text of the body by selectolax, and of what frames it: navigation, header and footer."""
+    """Bare text of the body by selectolax, and of what frames it: navigation, footers and lists of links."""
     from selectolax.lexbor import LexborHTMLParser
 
     tree = LexborHTMLParser(source or path.read_bytes().decode("utf-8", "replace"))
-    frame = []
-    for node in tree.css("script, style, noscript, template, nav, footer, aside, svg, select, title"):
-        frame.append(node.text(separator=" ") if node.tag not in ("script", "style") else "")
-    for node in tree.css("script, style, noscript, template, nav, footer, aside, svg, select"):
+    for node in tree.css("script, style, noscript, template, svg, select, head"):
         if node.parent is not None:
             node.decompose()
-    frame += [node.attributes.get("alt") or "" for node in tree.css("img")]
+    frame = [node.attributes.get("alt") or "" for node in tree.css("img")]
+    for node in tree.css("nav, footer, aside, ul, ol, table, div, p"):
+        links = sum(len(link.text()) for link in node.css("a")) if node.tag not in ("nav", "footer", "aside") else 0
+        n_links = len(node.css("a"))
+        is_menu = n_links >= MIN_MENU_LINKS and links > MENU_SHARE * len("".join(node.text().split()))
+        if node.parent is not None and (is_menu or node.tag in ("nav", "footer", "aside")):
+            frame.append(node.text(separator=" "))
+            node.decompose()
     return tree.body.text(separator=" ") if tree.body is not None else "", " ".join(frame)
 
 
@@ -302,9 +315,7 @@ def is_in_grid(grid: Grid, cell: Mapping[str, Any]) -> bool:
     last: list[str] = []
     for row in grid:
         width = max(len(row), len(above))
-        filled = [
-            plain(one) or (last[i] if i < len(keys) and i < len(last) else "") for i, one in enumerate(row)
-        ]
+        filled = [plain(one) or (last[i] if i < len(keys) and i < len(last) else "") for i, one in enumerate(row)]
         if all(any(plain(key) == one for one in filled) for key in keys):
             for column, found in enumerate(row):
                 over = above[column] if column < len(above) else ""
@@ -324,7 +335,9 @@ def is_in_rows(rows: Sequence[Row], cell: Mapping[str, Any]) -> bool:
     for row in rows:
         if all(any(is_cell(value, key, "") for _, value in row) for key in cell["keys"]):
             for name, value in row:
-                if is_cell(value, cell["text"], cell["mark"]) and all(plain(one) in plain(name) for one in cell["names"]):
+                if is_cell(value, cell["text"], cell["mark"]) and all(
+                    plain(one) in plain(name) for one in cell["names"]
+                ):
                     return True
     return False
 
@@ -363,7 +376,8 @@ def score(truth: Mapping[str, Any], reading: Reading) -> tuple[list[str], int, l
     missed = [
         fact["name"]
         for fact in facts
-        if not all(re.search(one, text) for one in fact["must"]) or any(re.search(one, text) for one in fact["must_not"])
+        if not all(re.search(one, text) for one in fact["must"])
+        or any(re.search(one, text) for one in fact["must_not"])
     ]
     return wrong, len(cells), missed, len(facts)
 
@@ -422,7 +436,9 @@ def measure_made(work: Path, show: bool) -> bool:
         print_share(writer, share)
     ours = {kind: share.n_cells_right / share.n_cells for (kind, tool), share in shares.items() if tool == "kohaku_ray"}
     is_ahead = all(
-        share.n_cells_right / share.n_cells < ours[kind] for (kind, tool), share in shares.items() if tool != "kohaku_ray"
+        share.n_cells_right / share.n_cells < ours[kind]
+        for (kind, tool), share in shares.items()
+        if tool != "kohaku_ray"
     )
     return min(ours.values()) >= MIN_CELLS and is_ahead
 

@@ -1,4 +1,4 @@
-"""Files whose content is known, for extraction.py: tables and sentences, typeset by programs that share no code with us.
+"""Files whose content is known, for extraction.py: tables and sentences, typeset by programs of others.
 
     python extraction_made.py DIRECTORY
 
@@ -66,8 +66,10 @@ class Table:
 def table(
     name: str, caption: str, header: Sequence[str], body: Sequence[str], n_keys: int = 1, note: str = ""
 ) -> Table:
-    """Read a table from lines of cells between bars: ``1,066^a`` has a mark, ``Energy>2`` spans two columns,
-    ``Model_2`` two rows, ``^`` is the cell above."""
+    """Read a table from lines of cells between bars.
+
+    ``1,066^a`` has a mark, ``Energy>2`` spans two columns, ``Model_2`` two rows; ``^`` is the cell above.
+    """
 
     def cell(source: str) -> Cell | None:
         text, _, mark = source.strip().partition("^")
@@ -107,7 +109,13 @@ TABLES = (
         "marks",
         "Energy and emissions as reported",
         ["Model|Energy (MWh)|Emissions (t)|Days"],
-        ["GPT-3|1,287^a|552|14.8^2", "Gopher|1,066^b|380^a|38", "OPT|324|75^1|33^*", "BLOOM|433^c|25|118", "T5|85.7|47^2|20"],
+        [
+            "GPT-3|1,287^a|552|14.8^2",
+            "Gopher|1,066^b|380^a|38",
+            "OPT|324|75^1|33^*",
+            "BLOOM|433^c|25|118",
+            "T5|85.7|47^2|20",
+        ],
         note="a Estimated from the number of devices.",
     ),
     table(
@@ -150,7 +158,12 @@ SENTENCES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("area", r"The hall has 1,200 m{^2} of floor.", (r"1,200 ?m\^2",), (r"m2\b",)),
     ("index", r"It emitted 552 tonnes of CO{_2} that year.", (r"CO_?2\b",), (r"CO 2", r"CO \[2")),
     ("indexed", r"Here x{_1} is the load and x{_2} the loss.", (r"x_?1\b.*x_?2\b",), (r"x \[?\d",)),
-    ("note on a number", r"The mean PUE was 1.58{!2} in that survey.", (r"1\.58(?![\d.])",), (r"1\.582", r"1\.58\^?2\b")),
+    (
+        "note on a number",
+        r"The mean PUE was 1.58{!2} in that survey.",
+        (r"1\.58(?![\d.])",),
+        (r"1\.582", r"1\.58\^?2\b"),
+    ),
     ("note on a thousand", r"It used 1,287{!a} MWh in total.", (r"1,287(?![\w.])",), (r"1,287a",)),
     ("notes", r"Others report 0.95{!3,4} for the same site.", (r"0\.95(?![\d.])",), (r"0\.953",)),
     ("note on a word", r"This was the largest cluster{!5} of its time.", (r"cluster\b(?!5)",), (r"cluster5",)),
@@ -218,7 +231,9 @@ def html_of_table(made: Table, style: str = "") -> str:
 
 
 def html_of_prose(style: str = "", formulas: bool = True) -> str:
-    paragraphs = [f"<p>{written(source, '<sup>{}</sup>', '<sub>{}</sub>', escape)}</p>" for _, source, _, _ in SENTENCES]
+    paragraphs = [
+        f"<p>{written(source, '<sup>{}</sup>', '<sub>{}</sub>', escape)}</p>" for _, source, _, _ in SENTENCES
+    ]
     maths = [f"<p>So <math>{one[2]}</math> holds.</p>" for one in FORMULAS if one[2] and formulas]
     return html_page(f"<h1>A report</h1>{''.join(paragraphs)}{''.join(maths)}", style)
 
@@ -282,7 +297,9 @@ def tex_of_table(made: Table, style: str) -> str:
     for i, row in enumerate(made.body):
         after = made.body[i + 1] if i + 1 < len(made.body) else ()
         is_spanned = bool(after) and after[0] is None
-        body.append(line(row) + ((rf"\cline{{2-{n}}}" if is_spanned else r"\hline") if style == "grid" and after else ""))
+        body.append(
+            line(row) + ((rf"\cline{{2-{n}}}" if is_spanned else r"\hline") if style == "grid" and after else "")
+        )
     if made.name == "long":
         first = f"{top} {' '.join(head)} {middle}"
         return tex_page(
@@ -307,9 +324,9 @@ def tex_of_prose() -> str:
 
 
 def groff_of_table(made: Table, style: str) -> str:
-    formats = []
-    for row in made.header:
-        formats.append(" ".join("^" if c is None else " ".join(["c", *"s" * (c.n_columns - 1)]) for c in row))
+    formats = [
+        " ".join("^" if c is None else " ".join(["c", *"s" * (c.n_columns - 1)]) for c in row) for row in made.header
+    ]
     n = len(made.grid(made.header)[0])
     lines = []
     for row in (*made.header, *made.body):
@@ -325,9 +342,13 @@ def groff_of_table(made: Table, style: str) -> str:
     formats.append(" ".join(["l", *([width if i == 1 else "n" for i in range(1, n)])]) + ".")
     options = "allbox center;" if style == "allbox" else "box center;" if style == "box" else "center;"
     head = "\n".join(lines[: len(made.header)]) + ("\n=" if style == "box" else "")
-    opening, closing = (".TS H", f"{options}\n" + "\n".join(formats) + f"\n{head}\n.TH\n") if made.name == "long" else (
-        ".TS",
-        f"{options}\n" + "\n".join(formats) + f"\n{head}\n",
+    opening, closing = (
+        (".TS H", f"{options}\n" + "\n".join(formats) + f"\n{head}\n.TH\n")
+        if made.name == "long"
+        else (
+            ".TS",
+            f"{options}\n" + "\n".join(formats) + f"\n{head}\n",
+        )
     )
     body = "\n".join(lines[len(made.header) :])
     note = f".LP\n{made.note}\n" if made.note else ""
@@ -355,7 +376,9 @@ def make_tex(path: Path, source: str) -> None:
 
 
 def make_groff(path: Path, source: str) -> None:
-    done = subprocess.run(["groff", "-Tpdf", "-t", "-ms", "-Kutf8"], input=source.encode(), capture_output=True, check=True, timeout=120)
+    done = subprocess.run(
+        ["groff", "-Tpdf", "-t", "-ms", "-Kutf8"], input=source.encode(), capture_output=True, check=True, timeout=120
+    )
     path.write_bytes(done.stdout)
 
 
@@ -378,7 +401,9 @@ def make_reportlab(path: Path, made: Table | None, style: str) -> None:
             is_wrapped = made.name == "wrapped"
             cells.append(
                 [
-                    Paragraph(f"{escape(c.text)}<super>{c.mark}</super>" if c.mark else escape(c.text), styles["Normal"])
+                    Paragraph(
+                        f"{escape(c.text)}<super>{c.mark}</super>" if c.mark else escape(c.text), styles["Normal"]
+                    )
                     if c.mark or (is_wrapped and len(c.text) > 30)
                     else c.text
                     for c in row
@@ -413,8 +438,8 @@ STYLES = {
     "ruled": "body{font:11pt serif} table{border-collapse:collapse} th,td{border:1px solid black;padding:3px 8px}",
     "open": "body{font:11pt sans-serif} th,td{padding:3px 14px;text-align:right} th{font-weight:bold} "
     "th[colspan]{text-align:center} th:first-child,td:first-child{text-align:left} thead{border-bottom:1px solid}",
-    "zebra": "body{font:10pt sans-serif} table{border-spacing:0} th{background:#ddd} tr:nth-child(even) td{background:#eee}"
-    " th,td{padding:4px 12px}",
+    "zebra": "body{font:10pt sans-serif} table{border-spacing:0} th{background:#ddd} th,td{padding:4px 12px} "
+    "tr:nth-child(even) td{background:#eee}",
 }
 
 

@@ -52,7 +52,9 @@ def pdfplumber(path: Path) -> tuple[str, list[Grid]]:
 
     with tool.open(path) as file:
         text = "\n".join(page.extract_text() or "" for page in file.pages)
-        grids = [[[cell or "" for cell in row] for row in table] for page in file.pages for table in page.extract_tables()]
+        grids = [
+            [[cell or "" for cell in row] for row in table] for page in file.pages for table in page.extract_tables()
+        ]
     return text, grids or spaced_tables(text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,8 +9,8 @@ from itertools import pairwise
 from operator import attrgetter
 
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_headers import Cells
 from kohaku_ray.documents.pdf_columns import aligned_rows
+from kohaku_ray.documents.pdf_headers import Cells
 from kohaku_ray.documents.pdf_join import CAPTION, begins_item, ends_sentence
 from kohaku_ray.documents.pdf_page import Line, Page, around
 from kohaku_ray.documents.pdf_tables import aligned_table, rows_of, ruled_tables
@@ -208,7 +207,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
 
     i = 0
     while i < len(rows):
-        n_table = aligned_rows(rows, i) if len(rows[i]) > 1 else 0
+        n_table = aligned_rows(rows, i) if max(map(len, rows[i : i + 2])) > 1 else 0
         if n_table or (members and not _belongs(members, singles[i], reach, left)):
             close()
         if n_table:

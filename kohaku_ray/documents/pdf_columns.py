@@ -14,6 +14,7 @@ from kohaku_ray.documents.text import is_number
 MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
 MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
 MAX_ALIGNED_ROWS = 200  # most rows that are searched at a time
+MAX_NAME_CHARS = 30  # longest line of a name in a header of several rows
 MAX_HEADER_ROWS = 4  # most lines of names above the first row of values
 MAX_NAME_GAP = 4.0  # farthest that a name over several columns stands from one of them, in font sizes
 Row = Sequence[Line]
@@ -24,9 +25,13 @@ def find_columns(rows: Sequence[Row]) -> list[Line]:
     n = max(map(len, rows))
     full = [row for row in rows if len(row) == n]
     columns = [_around([row[i] for row in full]) for i in range(n)]
-    if all(left.x1 <= right.x0 for left, right in pairwise(columns)):
-        return columns
-    return list(full[0])
+    if any(left.x1 > right.x0 for left, right in pairwise(columns)):
+        return list(full[0])
+    is_sparse = 2 * len(full) < len(rows)  # then perhaps no row has all columns
+    for piece in sorted((piece for row in rows for piece in row), key=lambda piece: piece.x0) if is_sparse else ():
+        if not columns_under(piece, columns):
+            columns = sorted([*columns, piece], key=lambda one: one.x0)
+    return columns
 
 
 def _around(pieces: Sequence[Line]) -> Line:
@@ -50,11 +55,21 @@ def aligned_rows(rows: Sequence[Row], start: int) -> int:
     while end < min(len(rows), start + MAX_ALIGNED_ROWS) and _is_near(rows[end - 1], rows[end]):
         end += 1
     window = rows[start:end]
+    n_even = next((i for i, row in enumerate(window) if not _lines_up(window[0], row)), len(window))
+    if n_even < MIN_ALIGNED_ROWS or not _is_table(window[:n_even], len(window[0]), is_even=True):
+        n_even = 0
     for n_columns in sorted({len(row) for row in window if len(row) > 1}, reverse=True):
         n = _n_in_columns(window, n_columns)
         if n:
-            return n
-    return 0
+            return max(n, n_even)
+    return n_even or _n_in_bands(window)
+
+
+def _lines_up(first: Row, row: Row) -> bool:
+    """Whether a row has as many cells as the first, several, each under its own."""
+    if len(row) != len(first) or len(row) < 2:
+        return False
+    return all(min(a.x1, b.x1) > max(a.x0, b.x0) for a, b in zip(first, row, strict=True))
 
 
 def _is_near(above: Row, row: Row) -> bool:
@@ -78,14 +93,51 @@ def _n_in_columns(window: Sequence[Row], n_columns: int) -> int:
     n = first + 1
     while n < len(window) and _is_in_columns(window, n, columns):
         n += 1
-    return n if _is_table(window[:n], n_columns) else 0
+    return (
+        n if _is_table(window[:n], n_columns, n_columns > 2 and all(len(row) == n_columns for row in window[:n])) else 0
+    )
+
+
+def _n_in_bands(window: Sequence[Row]) -> int:
+    """How many rows from the first on are a table whose labels and values stand in the middle of longer cells.
+
+    No row of pieces is full there: columns are what no piece bridges, and rows of cells what white space parts.
+    """
+    columns: list[Line] = []
+    n_lines: list[int] = []
+    rows: list[Row] = []
+    for row in window:
+        places = [[i for i, one in enumerate(columns) if piece.x0 < one.x1 and one.x0 < piece.x1] for piece in row]
+        if any(len(place) > 1 for place in places):
+            break
+        for piece, place in zip(row, places, strict=True):
+            if place:
+                columns[place[0]] = _around([columns[place[0]], piece])
+                n_lines[place[0]] += 1
+            else:
+                columns.append(piece)
+                n_lines.append(1)
+        rows.append(row)
+    order = sorted(range(len(columns)), key=lambda i: columns[i].x0)
+    columns = [columns[i] for i in order]
+    if len(columns) < 3 or min(n_lines) < 3:
+        return 0
+    n_header = count_header(rows, columns)
+    bands = rows_of_cells(rows[n_header:], columns)
+    if len(bands) < 2 or 2 * len(bands) > len(rows) - n_header:
+        return 0
+    if not all({columns_under(piece, columns)[0] for piece in band} >= set(range(len(columns))) for band in bands):
+        return 0
+    lengths = [len(piece.text) for row in rows for piece in row]
+    return len(rows) if any(is_number(piece.text) for band in bands for piece in band) and max(lengths) < 100 else 0
 
 
 def _may_be_names(row: Row, columns: Sequence[Line]) -> bool:
     """Whether a row above the first full one holds names, of which one may span columns."""
     places = [columns_under(piece, columns, MAX_NAME_GAP) for piece in row]
     are_apart = all(a and b and a[-1] < b[0] for a, b in pairwise(places))
-    return all(places) and are_apart and not any(is_number(piece.text) for piece in row)
+    are_names = all(len(piece.text) <= MAX_NAME_CHARS and not is_number(piece.text) for piece in row)
+    return all(places) and are_apart and are_names
 
 
 def _is_in_columns(window: Sequence[Row], i: int, columns: Sequence[Line]) -> bool:
@@ -105,42 +157,53 @@ def _is_in_columns(window: Sequence[Row], i: int, columns: Sequence[Line]) -> bo
     return row[0].y0 - window[i - 1][0].y0 < 2 * row[0].size
 
 
-def _is_table(rows: Sequence[Row], n_columns: int) -> bool:
+def _is_table(rows: Sequence[Row], n_columns: int, is_even: bool = False) -> bool:
     several = [row for row in rows if len(row) > 1]
     cells = [piece.text for row in rows for piece in row]
-    if len(several) < MIN_ALIGNED_ROWS or median(map(len, cells)) > MAX_CELL_CHARS:
+    if len(several) < (2 if _is_under_names(rows) else MIN_ALIGNED_ROWS) or median(map(len, cells)) > MAX_CELL_CHARS:
         return False
-    if sum(LEADERS.search(cell) is not None for cell in cells) * 2 > len(rows):
+    n_leaders = sum(LEADERS.search(cell) is not None for cell in cells)
+    if 2 * n_leaders > len(rows) or (n_leaders and not is_even):
         return False  # entries of a table of contents
-    if all(len(row) == n_columns for row in rows):
+    if is_even:
         return True
-    # gaps and wrapped cells are those of a table where numbers stand in a column, or most rows are full
+    # gaps and wrapped cells are those of a table where numbers stand in a column, or nearly all rows are full
     values = [piece.text for row in several for piece in row[1:]]
-    is_numeric = 2 * sum(map(is_number, values)) >= len(values)
-    return is_numeric or (n_columns > 2 and 2 * sum(len(row) == n_columns for row in several) > len(several))
+    n_last = sum(is_number(row[-1].text) for row in several)
+    if 2 * sum(map(is_number, values)) >= len(values) or n_last >= max(2, len(several) - 1):
+        return True
+    n_full = sum(len(row) == n_columns for row in several)
+    return n_columns > 2 and n_full >= MIN_ALIGNED_ROWS and 2 * n_full > len(rows) == len(several)
+
+
+def _is_under_names(rows: Sequence[Row]) -> bool:
+    """Whether a row of numbers is below one in bold."""
+    names, *body = rows
+    values = [piece for row in body for piece in row[1:] if is_number(piece.text)]
+    return len(names) > 2 and len(values) > 1 and all(one.bold for one in names) and not any(one.bold for one in values)
 
 
 def count_header(rows: Sequence[Row], columns: Sequence[Line]) -> int:
     """How many of the first rows name the columns: those in bold, else those above the first with a number."""
-    bold = next((i for i, row in enumerate(rows) if not all(piece.bold for piece in row)), len(rows))
+    are_bold = (all(piece.bold and not _is_value(piece) for piece in row) for row in rows)
+    bold = next((i for i, is_bold in enumerate(are_bold) if not is_bold), len(rows))
     if 0 < bold <= MAX_HEADER_ROWS and bold < len(rows):
-        return bold
+        return bold if _are_parts(rows[:bold], columns) else 1
     first = next((i for i, row in enumerate(rows) if any(is_number(piece.text) for piece in row[1:])), 0)
-    n = 0
-    while n < min(first, MAX_HEADER_ROWS) and (not n or _is_part(rows[n - 1], rows[n], columns)):
-        n += 1
-    return n
+    above = rows[:first]
+    return first if first <= MAX_HEADER_ROWS and _are_parts(above, columns) else min(first, 1)
 
 
-def _is_part(above: Row, row: Row, columns: Sequence[Line]) -> bool:
-    """Whether a row goes on with the names above it: of fewer columns, or below a name that spans some."""
-    return len(above) < len(columns) or len(row) < len(columns)
+def _are_parts(rows: Sequence[Row], columns: Sequence[Line]) -> bool:
+    """Whether rows of names are parts of one header: short, and of two one lacks names."""
+    are_short = all(len(piece.text) <= MAX_NAME_CHARS for row in rows for piece in row)
+    return are_short and all(min(len(upper), len(row)) < len(columns) for upper, row in pairwise(rows))
 
 
 def rows_of_cells(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Line]]:
     """Put the lines of one row of cells together, where less lies between them than between rows of cells.
 
-    Nothing is put together where that would make a row without a label, or one with two numbers in a column.
+    Nothing is put together unless each row then has one label, and one piece in another column, too.
     """
     gaps, bottom = [], max((piece.y1 for piece in rows[0]), default=0.0) if rows else 0.0
     for row in rows[1:]:
@@ -153,12 +216,14 @@ def rows_of_cells(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Lin
     for i in range(len(gaps) - 1, -1, -1):
         if gaps[i] < widest:
             bands[i] += bands.pop(i + 1)
+    single = set(range(len(columns)))  # columns with one piece in each row
     for band in bands:
-        places = [columns_under(piece, columns)[:1] for piece in band]
-        numbers = [place for place, piece in zip(places, band, strict=True) if is_number(piece.text)]
-        if [0] not in places or any(numbers.count(place) > 1 for place in numbers):
+        places = [place for piece in band for place in columns_under(piece, columns)[:1]]
+        single &= {place for place in places if places.count(place) == 1}
+        numbers = [columns_under(piece, columns)[:1] for piece in band if is_number(piece.text)]
+        if any(numbers.count(place) > 1 for place in numbers):
             return [list(row) for row in rows]
-    return bands
+    return bands if 0 in single and len(single) > 1 else [list(row) for row in rows]
 
 
 def fill_labels(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Line]]:
@@ -193,9 +258,14 @@ def fill_labels(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Line]
 
 def _key(row: Row, columns: Sequence[Line]) -> str:
     """The text in the second column, if it may tell rows apart."""
-    text = next((piece.text for piece in row if columns_under(piece, columns) == [1]), "")
-    is_year = len(text) == 4 and text.isdigit() and text[:2] in ("19", "20")
-    return text if is_year or not is_number(text) else ""
+    key = next((piece for piece in row if columns_under(piece, columns) == [1]), None)
+    return "" if key is None or _is_value(key) else key.text
+
+
+def _is_value(piece: Line) -> bool:
+    """Whether it is a number, and no year."""
+    is_year = len(piece.text) == 4 and piece.text.isdigit() and piece.text[:2] in ("19", "20")
+    return is_number(piece.text) and not is_year
 
 
 def _from_first(tops: Sequence[float], labels: Sequence[float]) -> list[tuple[int, int]]:

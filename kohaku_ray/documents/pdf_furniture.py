@@ -18,6 +18,8 @@ MIN_PAGES = 3  # fewest pages that repeat a running line; two in a short documen
 SIDE_SHARE = 0.28  # share of a slide's width, left and right, in which a sidebar is looked for
 _LOWEST = re.compile(r"(?:\d{1,2}[.-])?(\d{1,4})")  # a page's number, perhaps after its chapter's
 MAX_ROW_GAP = 1.6  # largest distance of two rows of a table, in font sizes
+MAX_ROW_STEP = 3.0  # likewise, from top to top
+MIN_CELLS = 3  # fewest cells of a row at a page's edge that is no running head
 MAX_NUMBER_SHARE = 0.03  # largest font size of a page number, as a share of the page's height
 _BUCKET = 6.0
 _OUTERMOST = 2
@@ -98,7 +100,7 @@ class Furniture:
             return False  # a row of figures at the same height of several pages belongs to a table
         beside_number = any(abs(number.y0 - line.y0) < 0.5 * line.size for number in numbers)
         needed = 2 if beside_number else self._needed
-        return max(self._counts[key] for key in _keys(line, text, page)) >= needed
+        return max(self._counts[key] for key in _keys(line, text, page)) >= needed and not _is_in_table(line, page)
 
 
 def _is_beside(line: Line, page: Page) -> bool:
@@ -132,6 +134,27 @@ def _is_in_column(number: Line, page: Page) -> bool:
         for line in page.lines
         if line.x0 < number.x1 and number.x0 < line.x1 and line is not number and is_number(line.text)
     )
+
+
+def _is_in_table(line: Line, page: Page) -> bool:
+    """Whether a line is one of several in a row, right above or below as many in the same columns."""
+    row, *others = _rows_near(line, page)
+    return len(row) >= MIN_CELLS and any(
+        len(other) == len(row) and all(a.x0 < b.x1 and b.x0 < a.x1 for a, b in zip(row, other, strict=True))
+        for other in others
+    )
+
+
+def _rows_near(line: Line, page: Page) -> list[list[Line]]:
+    """The lines beside one, those right above, and those right below."""
+    rows: list[list[Line]] = [[], [], []]
+    for other in page.lines:
+        distance = (other.y0 - line.y0) / line.size
+        if abs(distance) < MAX_ROW_STEP and other.size:
+            rows[0 if abs(distance) < 0.5 else 1 if distance < 0 else 2].append(other)
+    for row in rows:
+        row.sort(key=lambda one: one.x0)
+    return rows
 
 
 def _marginal(page: Page) -> list[Line]:

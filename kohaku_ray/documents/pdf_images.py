@@ -16,7 +16,8 @@ from kohaku_ray.documents.images import (
     on_white,
 )
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_blocks import CAPTION, caption_gap
+from kohaku_ray.documents.pdf_blocks import caption_gap
+from kohaku_ray.documents.pdf_join import CAPTION
 from kohaku_ray.documents.pdf_page import Line, Page, Picture, around
 from kohaku_ray.documents.pdf_tables import is_inside
 

@@ -7,7 +7,15 @@ from itertools import groupby, pairwise, zip_longest
 from statistics import median
 
 from kohaku_ray.documents.model import Box
-from kohaku_ray.documents.pdf_columns import MAX_CELL_CHARS, count_header, fill_labels, find_columns, rows_of_cells
+from kohaku_ray.documents.pdf_columns import (
+    MAX_CELL_CHARS,
+    aligned_rows,
+    columns_under,
+    count_header,
+    fill_labels,
+    find_columns,
+    rows_of_cells,
+)
 from kohaku_ray.documents.pdf_grids import MAX_HEADER_ROWS
 from kohaku_ray.documents.pdf_headers import Cells, join_names, names_columns, write_rows
 from kohaku_ray.documents.pdf_join import join_lines
@@ -56,8 +64,9 @@ def rows_of(region: Sequence[Line]) -> list[list[Line]]:
 def aligned_table(page: Page, rows: Sequence[Sequence[Line]]) -> Line:
     """Make a table of rows whose pieces stand in columns."""
     n_header = count_header(rows, find_columns(rows))
-    is_apart = n_header > 1 or all(line.bold for line in rows[0])
-    cells, header = _cells(page, rows, n_header, is_apart)
+    is_bold = all(line.bold for line in rows[0]) and not any(line.bold for row in rows[n_header:] for line in row[1:])
+    is_apart = n_header > 1 or is_bold
+    cells, header = _cells(page, rows, n_header, is_apart, is_ruled=False)
     return table_line(cells, around([cell.box for row in rows for cell in row]), header)
 
 
@@ -90,7 +99,9 @@ def _between(page: Page, lines: list[Line], left: float, right: float, heights: 
     for top, bottom in pairwise(heights):
         inside = [line for line in lines if is_inside(line, (left, top, right, bottom))]
         spaces.append(rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))))
-    are_cells = [bool(rows) and _are_cells(rows) for rows in spaces]
+    all_rows = [row for rows in spaces for row in rows]
+    is_aligned = len(all_rows) > 1 and aligned_rows(all_rows, 0) == len(all_rows)
+    are_cells = [bool(rows) and (is_aligned or _are_cells(rows)) for rows in spaces]
     for i, rows in enumerate(spaces[:-1]):  # a header may have fewer pieces than columns
         are_cells[i] = are_cells[i] or (are_cells[i + 1] and not (i and are_cells[i - 1]) and _may_be_header(rows))
     for is_table, run in groupby(range(len(spaces)), key=are_cells.__getitem__):
@@ -98,13 +109,34 @@ def _between(page: Page, lines: list[Line], left: float, right: float, heights: 
         rows = [row for i in numbers for row in spaces[i]]
         if not is_table or len(rows) < 2:
             continue
+        bottom = heights[numbers[-1] + 1]
+        if numbers[-1] == len(spaces) - 1:
+            below = _rows_below(lines, (left, bottom, right, page.height), rows)
+            rows += below
+            bottom = max([bottom, *(line.y1 for row in below for line in row)])
         taken = {id(line) for row in rows for line in row}
         # a rule below the first rows sets them apart where other rows have none
         n_header = len(spaces[numbers[0]]) if len(numbers) > 1 and len(rows) > len(numbers) else 0
         cells, header = _cells(page, rows, n_header, set_apart=True)
-        table = table_line(cells, (left, heights[numbers[0]], right, heights[numbers[-1] + 1]), header)
+        table = table_line(cells, (left, heights[numbers[0]], right, bottom), header)
         lines = [*(line for line in lines if id(line) not in taken), table]
     return lines
+
+
+def _rows_below(lines: Sequence[Line], box: Box, rows: Sequence[Sequence[Line]]) -> list[list[Line]]:
+    """The rows that go on below the last rule at the same distance, as where every second row has a background."""
+    taken = {id(line) for row in rows for line in row}
+    inside = [line for line in lines if is_inside(line, box, 4) and id(line) not in taken]
+    columns, found = find_columns(rows), [rows[-1]]
+    step = max((after[-1].y0 - row[-1].y0 for row, after in pairwise(rows)), default=0.0)
+    for row in rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))):
+        places = [columns_under(line, columns) for line in row]
+        if places != [[i] for i in range(len(columns) - len(row), len(columns))] or len(row) < len(columns) - 1:
+            break
+        if row[-1].y0 - found[-1][-1].y0 > 1.05 * step:
+            break
+        found.append(row)
+    return [list(row) for row in found[1:]]
 
 
 def _are_cells(rows: Sequence[Sequence[Line]]) -> bool:
@@ -119,15 +151,20 @@ def _may_be_header(rows: Sequence[Sequence[Line]]) -> bool:
     return 0 < len(rows) <= MAX_HEADER_ROWS and len(texts) > 1 and max(map(len, texts)) <= MAX_CELL_CHARS
 
 
-def _cells(page: Page, rows: Sequence[Sequence[Line]], n_header: int, set_apart: bool) -> tuple[Cells, int]:
+def _cells(
+    page: Page, rows: Sequence[Sequence[Line]], n_header: int, set_apart: bool, is_ruled: bool = True
+) -> tuple[Cells, int]:
     """Put every piece under a column; the rows of a header are one, and so are those of a cell.
 
     ``set_apart``: whether the first ``n_header`` rows differ from the others by a rule below them, type or spans.
     """
-    columns = find_columns(rows)
-    names = _names(page, rows[:n_header], columns) if n_header else []
+    columns = find_columns(rows[n_header:] or rows)
+    if max(map(len, rows[:n_header]), default=0) > len(columns):
+        columns = find_columns(rows)
+    full = [row for row in rows[:n_header] if len(row) == len(columns)]
+    names = _names(page, rows[:n_header], find_columns([*full, *rows[n_header:]])) if n_header else []
     bold = all(line.bold for line in rows[0]) and not all(line.bold for row in rows[1:] for line in row)
-    table = _body(rows[n_header:], columns)
+    table = _body(rows[n_header:], columns, is_ruled)
     if names and names_columns([names, *table], set_apart):
         return [names, *table], 0
     if names:
@@ -135,11 +172,12 @@ def _cells(page: Page, rows: Sequence[Sequence[Line]], n_header: int, set_apart:
     return table, 0 if names_columns(table, set_apart=bold) else -1
 
 
-def _body(rows: Sequence[Sequence[Line]], columns: Sequence[Line]) -> Cells:
+def _body(rows: Sequence[Sequence[Line]], columns: Sequence[Line], is_ruled: bool) -> Cells:
     """The cells of rows below a header."""
     rows = fill_labels(rows_of_cells(rows, columns), columns)
-    steps = [after[-1].y0 - row[-1].y0 for row, after in pairwise(rows)]
-    tight = 1.25 * min(steps) if steps and max(steps) > 1.6 * min(steps) > 0 else 0.0
+    tops = [max(line.y0 for line in row[1:] or row) for row in rows]
+    steps = [after - top for top, after in pairwise(tops)]
+    tight = 1.25 * min(steps) if is_ruled and steps and max(steps) > 1.6 * min(steps) > 0 else 0.0
     table: Cells = []
     for i, row in enumerate(rows):
         places = [_column(line, columns) for line in row]
@@ -167,14 +205,50 @@ def _goes_on(row: Sequence[Line], places: Sequence[int], above: Sequence[str], s
 def _names(page: Page, rows: Sequence[Sequence[Line]], columns: Sequence[Line]) -> list[str]:
     """Names of columns from the rows of a header, each name at all columns that it spans."""
     stacked: list[list[tuple[str, bool]]] = []
-    for row, below in zip_longest(rows, rows[1:]):
+    lines: list[list[Line]] = []
+    for row in rows:  # a name in the middle of the header's rows belongs to the upper one
+        is_label = bool(lines) and len(row) == 1 and not _column(row[0], columns) and _column(lines[-1][0], columns)
+        if is_label:
+            lines[-1].insert(0, row[0])
+        else:
+            lines.append(list(row))
+    for row, below in zip_longest(lines, lines[1:]):
         cells = [("", False)] * len(columns)
-        for line in row:
-            first, last = _span(page, line, row, below, columns)
+        spans = [_span(page, line, row, below, columns) for line in row]
+        if below is not None and not any(text for above in stacked for text, _ in above):
+            spans = _spread(row, spans, below, columns)
+        for line, (first, last) in zip(row, spans, strict=True):
             for place in range(first, last + 1):
                 cells[place] = (f"{cells[place][0]} {line.text}".strip(), last > first)
         stacked.append(cells)
     return join_names(stacked)
+
+
+def _spread(
+    row: Sequence[Line], spans: Sequence[tuple[int, int]], below: Sequence[Line], columns: Sequence[Line]
+) -> list[tuple[int, int]]:
+    """Let names also span the columns beside them that have a name in the row below alone.
+
+    Only below a row with a name of the first column, which the row below lacks: else these are names of two lines.
+    """
+    lower = {_column(line, columns): line for line in below}
+    if spans[0][0] or 0 in lower:
+        return list(spans)
+    spread = list(spans)
+    for i, (line, (first, last)) in enumerate(zip(row, spans, strict=True)):
+        if not i:
+            continue
+        middle = (line.x0 + line.x1) / 2
+        after = spans[i + 1][0] if i + 1 < len(spans) else len(columns)
+        own = lower.get(first, columns[first])
+        is_left = abs(line.x0 - own.x0) < 0.5 * line.size
+        while last + 1 < after and last + 1 in lower and (is_left or middle > (own.x0 + own.x1) / 2):
+            last += 1
+        if not is_left and middle < (own.x0 + own.x1) / 2:
+            while first - 1 > spread[i - 1][1] and first - 1 in lower:
+                first -= 1
+        spread[i] = first, last
+    return spread
 
 
 def _span(

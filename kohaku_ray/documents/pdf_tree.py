@@ -14,9 +14,17 @@ from statistics import median
 
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
-from kohaku_ray.documents.pdf_blocks import CAPTION, Block
+from kohaku_ray.documents.pdf_blocks import Block
 from kohaku_ray.documents.pdf_headers import write_rows
-from kohaku_ray.documents.pdf_join import BULLETS, begins_item, compounds_in, ends_sentence, join_lines, without_leaders
+from kohaku_ray.documents.pdf_join import (
+    BULLETS,
+    CAPTION,
+    begins_item,
+    compounds_in,
+    ends_sentence,
+    join_lines,
+    without_leaders,
+)
 from kohaku_ray.documents.sentences import LEADERS, join_labels, split_lines, split_sentences
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
 
