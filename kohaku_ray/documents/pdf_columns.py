@@ -16,6 +16,7 @@ MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
 MAX_ALIGNED_ROWS = 200  # most rows that are searched at a time
 MAX_NAME_CHARS = 30  # longest line of a name in a header of several rows
 MAX_HEADER_ROWS = 4  # most lines of names above the first row of values
+MAX_LINE_CHARS = 80  # longest line of a wrapped cell
 MAX_NAME_GAP = 4.0  # farthest that a name over several columns stands from one of them, in font sizes
 Row = Sequence[Line]
 
@@ -73,21 +74,25 @@ def _lines_up(first: Row, row: Row) -> bool:
 
 
 def _is_near(above: Row, row: Row) -> bool:
-    return row[0].kind == "text" and row[0].y0 - above[0].y0 <= 3 * row[0].size
+    is_prose = len(row) == 1 and len(row[0].text) > MAX_LINE_CHARS
+    return row[0].kind == "text" and row[0].y0 - above[0].y0 <= 3 * row[0].size and not is_prose
 
 
 def _n_in_columns(window: Sequence[Row], n_columns: int) -> int:
     """How many rows from the first on are a table of so many columns, or 0."""
-    full = [row for row in window if len(row) == n_columns]
     first = next(i for i, row in enumerate(window) if len(row) == n_columns)
-    if first > MAX_HEADER_ROWS or len(full) < 2:
+    if first > MAX_HEADER_ROWS:
         return 0
-    columns = [_around([row[i] for row in full]) for i in range(n_columns)]
-    while any(left.x1 > right.x0 for left, right in pairwise(columns)):
-        full.pop()  # another table, or prose, below this one
-        if len(full) < 2:
-            return 0
-        columns = [_around([row[i] for row in full]) for i in range(n_columns)]
+    columns, n_full = list(window[first]), 1
+    for row in window[first + 1 :]:
+        if len(row) != n_columns:
+            continue
+        wider = [_around(pair) for pair in zip(columns, row, strict=True)]
+        if any(left.x1 > right.x0 for left, right in pairwise(wider)):
+            break  # another table, or prose, below this one
+        columns, n_full = wider, n_full + 1
+    if n_full < 2:
+        return 0
     if len(window[0]) < 2 or not all(_may_be_names(row, columns) for row in window[:first]):
         return 0
     n = first + 1

@@ -145,9 +145,9 @@ def test_a_raised_number_nearly_as_large_as_the_text():
     sheet = Sheet()
     x = sheet.put(72, 100, "The mean was 1.58", size=11)
     sheet.put(x, 94.7, "2", size=10.7)
-    x = sheet.put(72, 140, "It has 1.3 × 10", size=11)
+    x = sheet.put(72, 140, "It has 1.3 x 10", size=11)
     sheet.put(x, 134.7, "9", size=10.7)
-    assert sheet.tables()[1] == ["The mean was 1.58 [2]", "It has 1.3 × 10^9"]
+    assert sheet.tables()[1] == ["The mean was 1.58 [2]", "It has 1.3 x 10^9"]
 
 
 def test_lines_of_code_with_their_numbers_are_no_table():
