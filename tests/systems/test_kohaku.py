@@ -3,7 +3,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from systems.inprocess import InProcessTools, library, words
+from kit.scripted_tools import ScriptedTools, library, words
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.records import Question, Reply, TraceRow
@@ -53,7 +53,7 @@ def scripted(answers, plan=PLAN):
 
 
 def tools_for(*answers, plan=PLAN, **fields):
-    return InProcessTools(INDEX, scripted(answers, plan), SYSTEM, **fields)
+    return ScriptedTools(INDEX, scripted(answers, plan), SYSTEM, **fields)
 
 
 def prepared(tools, config, question=QUESTION):
@@ -92,7 +92,7 @@ def snippets(call):
 
 
 def answer_calls(tools):
-    return [call for call in tools.calls if call.role == "answer"]
+    return [call for call in tools.sent if call.role == "answer"]
 
 
 # ---- prepare
@@ -105,7 +105,7 @@ def test_the_plan_adds_queries_to_the_question(queries, searched):
     assert evidence.queries == (QUESTION.text, *searched)
     assert evidence.trace == tuple(TraceRow("plan", at, query) for at, query in enumerate(evidence.queries))
     opening = [(ask.role, ask.prompt, ask.schema) for ask in SYSTEM.opening(QUESTION, tools.prompts, config)]
-    assert [(call.role, call.prompt, call.schema) for call in tools.calls] == opening
+    assert [(call.role, call.prompt, call.schema) for call in tools.sent] == opening
     assert len(opening) == (queries > 1)
 
 
@@ -273,16 +273,16 @@ def replanned(*answers, **changed):
     def script(call):
         return json.dumps({"queries": PLANS[call.attempt]}) if call.role == "plan" else next(left)
 
-    tools = InProcessTools(INDEX, script, SYSTEM)
+    tools = ScriptedTools(INDEX, script, SYSTEM)
     return answered(tools, settings(**{"queries": 3, "top_k": 2, "max_retries": 2, "replan": True} | changed)), tools
 
 
 def test_with_replan_each_attempt_plans_with_its_own_seed_and_searches_its_own_queries_to_its_depth():
     found, tools = replanned(BLANK, BLANK, reply())
-    assert [(call.role, call.attempt) for call in tools.calls] == [
+    assert [(call.role, call.attempt) for call in tools.sent] == [
         (role, attempt) for attempt in range(3) for role in ("plan", "answer")
     ]
-    assert len({call.prompt.user for call in tools.calls if call.role == "plan"}) == 1, (
+    assert len({call.prompt.user for call in tools.sent if call.role == "plan"}) == 1, (
         "the seed differs, not the prompt"
     )
     searches = [call for call in tools.asked if call[0] in ("embed", "search")]
@@ -301,7 +301,7 @@ def test_with_replan_each_attempt_plans_with_its_own_seed_and_searches_its_own_q
 def test_with_replan_an_answer_at_once_plans_once_as_without_it():
     (found, tools), (plain, alone) = replanned(reply()), replanned(reply(), replan=False)
     assert found == plain
-    assert tools.calls == alone.calls
+    assert tools.sent == alone.sent
     kept, more = replanned(reply(refs=()), BLANK, BLANK), replanned(BLANK, reply())
     assert (kept[0].prediction.attempt, more[0].prediction.attempt) == (0, 1)
 
@@ -309,16 +309,13 @@ def test_with_replan_an_answer_at_once_plans_once_as_without_it():
 def test_members_that_replan_differently_do_not_share_what_the_model_is_shown():
     config, shared = settings(queries=2, top_k=2, max_retries=1, replan=True), {}
 
-    class Sharing(InProcessTools):
-        async def shared_by_members(self, key, make):
-            shared.setdefault(key, asyncio.ensure_future(make()))
-            return await shared[key]
-
     def tools_of(query):
         answers = iter([BLANK, reply()])
         plans = {0: QUERIES[0], 1: query}
         script = lambda call: json.dumps([plans[call.attempt]]) if call.role == "plan" else next(answers)  # noqa: E731
-        return Sharing(INDEX, script, SYSTEM)
+        tools = ScriptedTools(INDEX, script, SYSTEM)
+        tools.shared = shared
+        return tools
 
     async def run():
         members = [tools_of("owls hunt"), tools_of("rain fills lakes"), tools_of("owls hunt")]
@@ -338,7 +335,7 @@ def test_a_replan_that_fails_falls_back_to_the_question_and_says_so():
             return PLAN if call.attempt == 0 else "I cannot plan."
         return BLANK if call.attempt == 0 else reply()
 
-    tools = InProcessTools(INDEX, script, SYSTEM)
+    tools = ScriptedTools(INDEX, script, SYSTEM)
     found = answered(tools, settings(queries=3, max_retries=1, replan=True))
     assert (found.prediction.attempt, found.prediction.is_blank) == (1, False)
     [row] = rows_of(found, "plan")
@@ -351,13 +348,13 @@ def test_as_the_paper_counts_all_queries_are_planned_beside_the_question(queries
     tools, config = tools_for(), settings(queries=queries, count_question=False)
     evidence = prepared(tools, config)
     assert evidence.queries == (QUESTION.text, *QUERIES[:queries])
-    [call] = tools.calls
+    [call] = tools.sent
     assert call.prompt.variables["n_queries"] == asked_for
     assert call.schema["properties"]["queries"]["maxItems"] == asked_for
     assert SYSTEM.uses(config).roles == ("answer", "plan")
     plain = tools_for()
     prepared(plain, settings(queries=2))
-    assert queries == 1 or plain.calls == tools.calls, "the same call: what is kept of its reply differs"
+    assert queries == 1 or plain.sent == tools.sent, "the same call: what is kept of its reply differs"
 
 
 def test_without_a_bound_a_matched_paragraph_brings_its_whole_section():
@@ -365,7 +362,7 @@ def test_without_a_bound_a_matched_paragraph_brings_its_whole_section():
     book = library(book=[("Power", [" ".join(sentences[:200]), "Training draws 12 MW.", " ".join(sentences[200:])])])
     shown = {}
     for bound in (512, None):
-        tools = InProcessTools(book, scripted([reply(refs=("book",))]), SYSTEM)
+        tools = ScriptedTools(book, scripted([reply(refs=("book",))]), SYSTEM)
         config = settings(top_k=2, section_tokens=bound, max_context_tokens=None)
         assert rows_of(answered(tools, config), "evidence")[0].kind in ("sentence", "paragraph")
         shown[bound] = " ".join(text for _, text in snippets(answer_calls(tools)[0]))
@@ -403,14 +400,14 @@ def test_a_window_too_small_for_any_evidence_says_so():
     found, tools = asked(window_tokens=300, max_retries=0)
     assert found.prediction.is_blank
     assert "not one sentence of the evidence fits" in found.prediction.error
-    assert tools.calls == []
+    assert tools.sent == []
 
 
 def test_no_evidence_is_an_abstention_without_a_call():
     found, tools = asked(retrieval_threshold=1.0, max_retries=1)
     assert (found.prediction.is_blank, found.prediction.error, found.trace) == (True, None, ())
     assert (found.prediction.explanation, found.prediction.attempt) == ("No evidence was found.", 1)
-    assert (found.reply, tools.calls) == (None, [])
+    assert (found.reply, tools.sent) == (None, [])
 
 
 def test_fused_bm25_ranks_sentences_and_paragraphs_by_both_and_appends_none():
@@ -467,7 +464,7 @@ CUT_BY_WINDOW = replace(CUT, prompt_tokens=3000)
 )
 def test_a_reply_cut_off_is_asked_again_with_more_room_and_a_loop_deeper(replies, calls, error):
     found, tools = asked(*replies, window_tokens=4000, max_retries=1)
-    assert [(call.attempt, call.max_tokens) for call in tools.calls] == calls
+    assert [(call.attempt, call.max_tokens) for call in tools.sent] == calls
     assert found.prediction.answer_value == ("" if error else "12")
     assert found.prediction.error is None if error is None else error in found.prediction.error
     assert found.reply == (replies[-1] if error is None else replies[-1].text)
@@ -520,7 +517,7 @@ def test_a_model_that_fails_is_a_blank_row_with_the_error():
     found, tools = asked(BLANK, ModelError("HTTP 400"), reply(), max_retries=2)
     assert (found.prediction.is_blank, found.prediction.error) == (True, "ModelError: HTTP 400")
     assert (found.prediction.attempt, found.reply) == (1, None)
-    assert [call.attempt for call in tools.calls] == [0, 1]
+    assert [call.attempt for call in tools.sent] == [0, 1]
 
 
 # ---- overflow
@@ -565,13 +562,13 @@ def test_an_overflow_that_cannot_be_mended_ends_the_attempts(second, changed, er
     found, tools = asked(OVERFLOW, second, reply(), max_retries=2, **changed)
     assert found.prediction.is_blank
     assert found.prediction.error == f"ContextOverflowError: {error}"
-    assert len(tools.calls) == (2 if error.startswith("still") else 1)
+    assert len(tools.sent) == (2 if error.startswith("still") else 1)
     assert (found.prediction.attempt, found.measures["overflowed"]) == (0, 1)
 
 
 def test_after_an_overflow_the_next_attempt_is_deep_again():
     found, tools = asked(OVERFLOW, BLANK, reply(), top_k=4, dedup="node", max_retries=1)
-    assert [call.attempt for call in tools.calls] == [0, 0, 1]
+    assert [call.attempt for call in tools.sent] == [0, 0, 1]
     assert (found.prediction.attempt, found.measures["overflowed"], found.measures["matches"]) == (1, 0, 8)
 
 
@@ -629,9 +626,9 @@ def test_a_cross_encoder_that_has_no_evidence_or_fails_asks_no_model():
         raise ModelError("the cross-encoder broke on 4 pairs: out of memory")
 
     found, tools, _ = reordered(overlap, retrieval_threshold=1.0)
-    assert (found.prediction.is_blank, found.prediction.error, tools.calls) == (True, None, [])
+    assert (found.prediction.is_blank, found.prediction.error, tools.sent) == (True, None, [])
     found, tools, _ = reordered(broken)
-    assert (found.prediction.is_blank, tools.calls) == (True, [])
+    assert (found.prediction.is_blank, tools.sent) == (True, [])
     assert found.prediction.error == "ModelError: the cross-encoder broke on 4 pairs: out of memory"
 
 

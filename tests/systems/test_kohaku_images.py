@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit.scripted_tools import ScriptedTools
 from pydantic import ValidationError
-from systems.inprocess import InProcessTools, best, vector
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.errors import ContextOverflowError
@@ -53,25 +53,12 @@ INDEX = nodes()
 IMAGES = np.array([row for row in range(len(INDEX)) if INDEX.attachment_kind(row) == "image"])
 
 
-class Tools(InProcessTools):
-    async def search(self, view, vectors, top_k, within=None):
-        if view != "images":
-            return await super().search(view, vectors, top_k, within)
-        self.asked.append(("search", view, len(vectors), top_k))
-        captioned = np.array([row for row in IMAGES if INDEX.text_of(row)])
-        known = np.stack([vector(INDEX.text_of(row)) for row in captioned])
-        return [best(captioned, known @ query, top_k) for query in vectors]
-
-    def image(self, path, max_pixels):
-        return PromptImage(f"/index/{path}", max_pixels)
-
-
 def answered(script=None, window_tokens=None, **changed):
     """One answer; returns it and the tools."""
     fields = {"queries": 1, "bm25_top_k": 0, "top_k": 2, "top_k_final": None, "max_retries": 0, "image_top_k": 2}
     fields["image_tokens"] = 20
     config = KohakuSettings(**{**fields, **changed})
-    tools = Tools(INDEX, script or (lambda call: json.dumps(ANSWER)), SYSTEM, window_tokens=window_tokens)
+    tools = ScriptedTools(INDEX, script or (lambda call: json.dumps(ANSWER)), SYSTEM, window_tokens=window_tokens)
 
     async def run():
         return await SYSTEM.answer(await SYSTEM.prepare(QUESTION, tools, config), tools, config)
@@ -91,14 +78,14 @@ def test_images_nearest_to_the_queries_join_the_context_once_each():
     assert [(row.rank, row.note) for row in rows] == [(0, "dense"), (1, "dense")]
     assert rows[0].scores["similarity"] > rows[1].scores["similarity"]
     assert found.measures["images"] == 2
-    prompt = tools.calls[-1].prompt
+    prompt = tools.sent[-1].prompt
     assert "[ref_id=sea] Tide at the harbour, May." in prompt.user
     assert prompt.images == ()
 
 
 def test_sent_images_stand_in_rank_order_and_each_line_says_which():
     _, tools = answered(send_images=True, image_pixels=5000)
-    prompt = tools.calls[-1].prompt
+    prompt = tools.sent[-1].prompt
     assert prompt.images == tuple(PromptImage(f"/index/images/{name}.png", 5000) for name in ("tide", "crane"))
     lines = [line for line in prompt.user.split("\n") if "Image " in line or "Crane" in line]
     assert lines == ["[ref_id=sea] Image 1: Tide at the harbour, May.", "[ref_id=sea] Image 2: Crane at work."]
@@ -108,14 +95,14 @@ def test_near_adds_the_images_in_the_sections_of_the_matches_those_without_a_cap
     alone, _ = answered(image_top_k=1, send_images=True)
     both, tools = answered(top_k=6, image_top_k=4, images="near", send_images=True)
     assert [row.text for row in alone.trace if row.step == "image"] == ["Tide at the harbour, May."]
-    assert set(tools.calls[-1].schema["properties"]["ref_id"]["items"]["enum"]) == {"sea", "rain"}
+    assert set(tools.sent[-1].schema["properties"]["ref_id"]["items"]["enum"]) == {"sea", "rain"}
     names = ("tide", "crane", "walls", "rain")
-    assert set(sent(tools.calls[-1])) == {f"/index/images/{name}.png" for name in names}
+    assert set(sent(tools.sent[-1])) == {f"/index/images/{name}.png" for name in names}
     rows = {row.node_id: row for row in both.trace if row.step == "image"}
     walls = rows["sea:sec0:p3"]
     assert (walls.note, walls.kind, walls.scores, walls.text) == ("near, sent", "image", {}, "")
-    at = sent(tools.calls[-1]).index("/index/images/walls.png") + 1
-    assert re.search(rf"^\[ref_id=sea\] Image {at}:$", tools.calls[-1].prompt.user, re.MULTILINE)
+    at = sent(tools.sent[-1]).index("/index/images/walls.png") + 1
+    assert re.search(rf"^\[ref_id=sea\] Image {at}:$", tools.sent[-1].prompt.user, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("sends", "n_images"), [(False, 2), (True, 1)])
@@ -133,14 +120,14 @@ def test_a_refused_length_drops_an_image():
         return ContextOverflowError("too long") if len(call.prompt.images) > 1 else json.dumps(ANSWER)
 
     found, tools = answered(script, send_images=True, top_k=8, image_tokens=3)
-    assert [len(call.prompt.images) for call in tools.calls] == [2, 1]
+    assert [len(call.prompt.images) for call in tools.sent] == [2, 1]
     assert found.measures["overflowed"] == 1
 
 
 def test_a_retry_sends_more_images():
     blank = ANSWER | {"is_blank": True, "answer_value": "is_blank"}
     _, tools = answered(lambda call: json.dumps(blank), send_images=True, image_top_k=1, max_retries=1)
-    assert [len(call.prompt.images) for call in tools.calls] == [1, 2]
+    assert [len(call.prompt.images) for call in tools.sent] == [1, 2]
 
 
 def test_the_declaration_says_what_images_need():

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from systems.inprocess import InProcessTools, library
+from kit.scripted_tools import ScriptedTools, library
 
 from kohaku_ray import sample
 from kohaku_ray.models.json_text import loops
@@ -95,7 +95,7 @@ def answered(row, *later):
     words = "Training and inference draw power and water."
     index = library(**{doc_id: [("Page", [words])] for doc_id in row["allowed"] or ["none"]})
     left = iter([reply_of(row), *later])
-    tools = InProcessTools(index, lambda call: next(left), SYSTEM, max_tokens=row["tokens"])
+    tools = ScriptedTools(index, lambda call: next(left), SYSTEM, max_tokens=row["tokens"])
     config = KohakuSettings(queries=1, top_k=20, dedup="node", bm25_top_k=0, section_tokens=0)
 
     async def run():

@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 import pyarrow as pa
-from systems.inprocess import InProcessTools
+from kit.scripted_tools import ScriptedTools
 
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.nodes import NodeTable
@@ -47,7 +47,7 @@ INDEX = corpus()
 
 
 def tools_for(script, index=INDEX, **fields):
-    return InProcessTools(index, script, SYSTEM, **fields)
+    return ScriptedTools(index, script, SYSTEM, **fields)
 
 
 def settings(**changed):

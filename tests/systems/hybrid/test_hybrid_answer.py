@@ -56,7 +56,7 @@ def test_no_text_at_all_is_said_by_the_answer_and_not_flagged():
 
 def test_the_prompt_heads_each_text_with_its_mark_and_constrains_the_ids():
     _, tools = answered(reply())
-    [call] = tools.calls
+    [call] = tools.sent
     assert f"{MARK_A} Digue\n412 ont fui." in call.prompt.user
     assert "[1004 / ? / ?] Copie\nOn parle de (1002 / x / y) , 400." in call.prompt.user
     assert call.schema["properties"]["ref_id"]["items"]["enum"] == ["1002", "1004"]
@@ -92,7 +92,7 @@ def test_an_answer_cites_what_it_was_shown():
 def test_without_texts_no_model_is_asked():
     nothing = HybridEvidence(QUESTION, (QUESTION.text,), (), "the best score is 0.1, min_relevance is 0.6")
     found, tools = answered(evidence=nothing)
-    assert tools.calls == []
+    assert tools.sent == []
     assert found.prediction == Prediction(
         answer=NO_INFORMATION, answer_unit="habitants", explanation="the best score is 0.1, min_relevance is 0.6"
     )
@@ -143,17 +143,17 @@ def test_prose_that_refuses_is_blank_and_other_prose_is_unreadable():
 
 def test_what_cannot_be_read_is_asked_again_with_another_seed():
     found, tools = answered("Bonjour !", reply())
-    assert [call.attempt for call in tools.calls] == [0, 1]
+    assert [call.attempt for call in tools.sent] == [0, 1]
     assert (found.prediction.answer_value, found.prediction.attempt) == ("412", 1)
     failed, tools = answered("Bonjour !", "Rien.", answer_tries=2)
-    assert len(tools.calls) == 2
+    assert len(tools.sent) == 2
     assert failed.prediction.error is not None
     assert failed.prediction.is_blank
 
 
 def test_a_refused_length_is_met_with_the_better_half():
     found, tools = answered(ContextOverflowError("too long"), reply(refs=("1002", "1004")))
-    assert [len(call.prompt.variables["texts"]) for call in tools.calls] == [2, 1]
+    assert [len(call.prompt.variables["texts"]) for call in tools.sent] == [2, 1]
     assert found.prediction.ref_ids == ("1002",)
     assert found.measures["shown"] == 1
     failed, _ = answered(ContextOverflowError("too long"), ContextOverflowError("too long"))

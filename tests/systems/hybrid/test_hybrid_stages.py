@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from kit.scripted_tools import words
 from systems.hybrid.press import ARTICLES, INDEX, QUESTION, corpus, settings, shown, steps, tools_for
-from systems.inprocess import words
 
 from kohaku_ray.config import build_config, load_config
 from kohaku_ray.errors import ConfigError, ModelError
@@ -117,7 +117,7 @@ def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
     assert len(items) == 4
     opening = [one for one in tools.asked if one[1] in ("sentences", "chunks")]
     assert opening == [("lexical", view, (QUESTION.text,), 4) for view in ("sentences", "chunks")]
-    context = tools.calls[0].prompt.variables["context"]
+    context = tools.sent[0].prompt.variables["context"]
     assert [text[:160] for text in context] == [item.text for item in items]
     notes = [item.note for item in items if item.kind == "sentence"]
     assert notes
@@ -168,7 +168,7 @@ def test_the_question_is_the_first_sub_query_within_the_ten():
 def test_the_question_stands_alone_where_no_try_can_be_read(replies, n_calls, queries, error):
     tools = tools_for(lambda call: replies[call.attempt])
     evidence = prepared(tools=tools)
-    assert [call.attempt for call in tools.calls] == list(range(n_calls))
+    assert [call.attempt for call in tools.sent] == list(range(n_calls))
     assert evidence.queries == (QUESTION.text, *queries)
     head, items = steps(evidence.trace, "expansion")
     assert head.error is None if error is None else error in head.error

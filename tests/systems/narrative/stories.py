@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pyarrow as pa
-from systems.inprocess import InProcessTools
+from kit.scripted_tools import ScriptedTools
 
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import flatten
@@ -109,7 +109,7 @@ def scripted(search, verify=None):
 
 
 def tools_for(script=offline, index=INDEX, **fields):
-    return InProcessTools(index, script, SYSTEM, **fields)
+    return ScriptedTools(index, script, SYSTEM, **fields)
 
 
 def prepared(question, tools=None, **settings):

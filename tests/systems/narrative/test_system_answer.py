@@ -35,7 +35,7 @@ def asked(search, verify=None, story=STORY, **settings):
 
 
 def roles(tools):
-    return [call.role for call in tools.calls]
+    return [call.role for call in tools.sent]
 
 
 # ---- stages
@@ -71,8 +71,8 @@ def test_a_claimed_contradiction_is_confirmed_from_the_bar_on(label, confidence,
 def test_the_bar_and_the_stages_are_settings_and_the_prompt_says_the_bar():
     tools = tools_for(scripted(verdict(CONTRADICT), verdict(CONTRADICT, 0.7)))
     assert judged(STORY, tools, verify_bar=0.65).prediction.answer_value == CONTRADICT
-    assert "at least 65 % sure" in tools.calls[1].prompt.user
-    assert "Silence is not contradiction" in tools.calls[1].prompt.user
+    assert "at least 65 % sure" in tools.sent[1].prompt.user
+    assert "Silence is not contradiction" in tools.sent[1].prompt.user
     tools = tools_for(scripted(verdict(CONTRADICT, 0.55)))
     assert judged(STORY, tools, stages=1).prediction.answer_value == CONTRADICT
     assert roles(tools) == ["search"]
@@ -81,10 +81,10 @@ def test_the_bar_and_the_stages_are_settings_and_the_prompt_says_the_bar():
 def test_stage_two_sees_what_stage_one_accuses():
     claim = verdict(CONTRADICT, node_id=ROCK, quote="stood on a bare rock", analysis="He was not there.")
     _, tools = asked(claim, verdict(CONSISTENT), k=6)
-    verify = tools.calls[1].prompt.user
+    verify = tools.sent[1].prompt.user
     assert "The accusation: Because." in verify
     assert "stood on a bare rock: He was not there." in verify
-    first, second = ([part["ref_id"] for part in call.prompt.variables["passages"]] for call in tools.calls)
+    first, second = ([part["ref_id"] for part in call.prompt.variables["passages"]] for call in tools.sent)
     assert first[0] != ROCK
     assert second == [ROCK, *(one for one in first if one != ROCK)]
 
@@ -94,17 +94,17 @@ def test_stage_two_sees_what_stage_one_accuses():
 
 def test_excerpts_show_chapter_and_progress_and_findings_are_in_the_context():
     _, tools = asked(verdict(CONTRADICT), verdict(CONTRADICT), story=STORIES["137"])
-    for call in tools.calls:
+    for call in tools.sent:
         assert f"[ref_id={ROCK}] (CHAPTER II. THE ROCK, 50 % of the book) Anton Varga was arrested" in call.prompt.user
         assert "act_after_death: Anton Varga died in 1810 in the story" in call.prompt.user
         assert "Its heading: Prison" in call.prompt.user
     _, tools = asked(verdict(CONSISTENT), story=STORIES["137"], reasoning=False)
-    assert "act_after_death" not in tools.calls[0].prompt.user
+    assert "act_after_death" not in tools.sent[0].prompt.user
 
 
 def test_a_name_the_book_lacks_is_left_out_of_the_search_and_said_to_the_model():
     unknown, known = (asked(verdict(CONSISTENT), story=STORIES[key])[1] for key in ("007", "46"))
-    assert "Zeno Quill, a name that the novel does not have." in unknown.calls[0].prompt.user
+    assert "Zeno Quill, a name that the novel does not have." in unknown.sent[0].prompt.user
     searched = [[one[1] for one in tools.asked if one[0] == "embed"][-1] for tools in (unknown, known)]
     assert not any("Zeno" in text for text in searched[0])
     assert searched[1][-1].startswith("Anton Varga Anton Varga was born")
@@ -112,7 +112,7 @@ def test_a_name_the_book_lacks_is_left_out_of_the_search_and_said_to_the_model()
 
 def test_the_schema_admits_the_shown_ids_alone_and_no_endless_text():
     _, tools = asked(verdict(CONSISTENT), k=2)
-    (call,) = tools.calls
+    (call,) = tools.sent
     shown = [part["ref_id"] for part in call.prompt.variables["passages"]]
     longest = {"quote": "q" * 256, "claim": "c" * 256, "analysis": "a" * 256}
     (cited,) = json.loads(verdict(CONSISTENT, node_id=shown[1], **longest))["excerpts"]
@@ -228,10 +228,10 @@ def test_loose_replies_are_read(fields, label, confidence):
 def test_excerpts_that_do_not_fit_are_left_out_from_the_last():
     everything = tools_for(scripted(verdict(CONSISTENT)))
     judged(STORY, everything)
-    n_chars = sum(len(text) for _, text in everything.calls[0].prompt.messages)
+    n_chars = sum(len(text) for _, text in everything.sent[0].prompt.messages)
     tight = tools_for(scripted(verdict(CONSISTENT)), window_tokens=n_chars // 4 + 100 - 60, max_tokens=100)
     judged(STORY, tight)
-    (all_shown,), (shown,) = ([call.prompt.variables["passages"] for call in t.calls] for t in (everything, tight))
+    (all_shown,), (shown,) = ([call.prompt.variables["passages"] for call in t.sent] for t in (everything, tight))
     assert 0 < len(shown) < len(all_shown)
     assert shown == all_shown[: len(shown)]
 
@@ -239,7 +239,7 @@ def test_excerpts_that_do_not_fit_are_left_out_from_the_last():
 def test_a_window_for_no_excerpt_is_an_error_with_the_way_out():
     tools = tools_for(scripted(verdict(CONSISTENT)), window_tokens=400, max_tokens=100)
     found = judged(STORY, tools)
-    assert tools.calls == []
+    assert tools.sent == []
     assert "not one excerpt fits the model's window of 400 tokens" in found.prediction.error
     assert "roles.search.max_tokens, which is 100: lower that, or serve" in found.prediction.error
 
@@ -247,7 +247,7 @@ def test_a_window_for_no_excerpt_is_an_error_with_the_way_out():
 def test_a_refused_prompt_is_sent_once_more_with_fewer_excerpts():
     tools = tools_for(scripted([ContextOverflowError("too long"), verdict(CONSISTENT)]))
     assert judged(STORY, tools).prediction.answer_value == CONSISTENT
-    first, second = (len(call.prompt.variables["passages"]) for call in tools.calls)
+    first, second = (len(call.prompt.variables["passages"]) for call in tools.sent)
     assert (first, second) == (6, 5)
     twice = judged(STORY, tools_for(scripted([ContextOverflowError("too long")] * 2)))
     assert twice.prediction.error == "ContextOverflowError: too long"
@@ -257,7 +257,7 @@ def test_a_refused_prompt_is_sent_once_more_with_fewer_excerpts():
 
 
 def windows(tools):
-    calls = [call for call in tools.calls if call.role == "search"]
+    calls = [call for call in tools.sent if call.role == "search"]
     return [[part["ref_id"] for part in call.prompt.variables["passages"]] for call in calls]
 
 
@@ -273,7 +273,7 @@ def test_windows_of_the_book_hold_every_chunk_once_and_are_the_same_for_all_stor
     for key in ("46", "137", "007"):
         _, tools = asked(verdict(CONSISTENT), story=STORIES[key], evidence="book", window_tokens=60)
         seen.append(windows(tools))
-        prefixes = [call.prompt.user.split("\n\nThe backstory is about")[0] for call in tools.calls]
+        prefixes = [call.prompt.user.split("\n\nThe backstory is about")[0] for call in tools.sent]
         assert all(prefix.count("[ref_id=") == len(ids) for prefix, ids in zip(prefixes, seen[-1], strict=True))
     assert seen[0] == seen[1] == seen[2]
     assert len(seen[0]) > 2
@@ -286,8 +286,8 @@ def test_the_surest_contradiction_of_any_window_goes_to_stage_two(sure):
     replies = [verdict(CONSISTENT, 0.99), accused, verdict(CONTRADICT, 0.2), *[verdict(CONSISTENT)] * 9]
     found, tools = asked(replies, verdict(CONTRADICT, 0.93), evidence="book", window_tokens=60, k=2)
     assert (found.prediction.answer_value, roles(tools)[-1]) == (CONTRADICT, "verify")
-    assert found.measures["calls"] == len(tools.calls)
-    shown = [part["ref_id"] for part in tools.calls[-1].prompt.variables["passages"]]
+    assert found.measures["calls"] == len(tools.sent)
+    shown = [part["ref_id"] for part in tools.sent[-1].prompt.variables["passages"]]
     assert shown[0] == ROCK
     assert set(shown[1:]) <= {part.node_id for part in prepared(STORY, k=2).passages}
 
@@ -296,7 +296,7 @@ def test_a_window_that_does_not_fit_is_halved_and_nothing_is_unread():
     whole = tools_for(scripted(verdict(CONSISTENT)))
     judged(STORY, whole, evidence="book")
     assert windows(whole) == [WHOLE]
-    n_chars = sum(len(text) for _, text in whole.calls[0].prompt.messages)
+    n_chars = sum(len(text) for _, text in whole.sent[0].prompt.messages)
     tools = tools_for(scripted(verdict(CONSISTENT)), window_tokens=n_chars // 4 + 100 - 60, max_tokens=100)
     judged(STORY, tools, evidence="book", window_tokens=10_000)
     assert len(windows(tools)) == 2
@@ -329,7 +329,7 @@ def test_a_window_that_fails_is_the_rows_error_once_all_have_ended():
         tools = tools_for(script)
         found = judged(STORY, tools, evidence="book", window_tokens=30)
         assert found.prediction.error == "ModelError: second"
-        assert len(tools.calls) == 6
+        assert len(tools.sent) == 6
 
 
 # ---- ensembles

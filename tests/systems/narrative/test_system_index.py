@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from index.small_index import IDENTITY, FakeEncoder, build_whole
-from systems.inprocess import InProcessTools, vector
+from kit.scripted_tools import ScriptedTools, vector
 from systems.narrative.stories import GARDEN, INDEX, PRISON, count, judged, offline, prepared, stories
 
 from kohaku_ray.answering.local_index import LocalIndex
@@ -30,29 +30,6 @@ class WordEncoder(FakeEncoder):
         return np.stack([vector(text) for text in texts])
 
 
-class IndexTools(InProcessTools):
-    """``Tools`` over an index as the engine opens it."""
-
-    def __init__(self, local):
-        super().__init__(INDEX, offline, SYSTEM)
-        self.local = local
-
-    def _kinds(self, view):
-        return SYSTEM.views[view].kinds
-
-    async def embed(self, texts):
-        return np.stack(await self.local.embed(list(texts), False))
-
-    async def search(self, view, vectors, top_k, within=None):
-        return await self.local.search(list(vectors), self._kinds(view), top_k, within and tuple(within))
-
-    async def lexical(self, view, queries, top_k, within=None):
-        return await self.local.lexical(list(queries), self._kinds(view), top_k, within and tuple(within))
-
-    async def nodes(self, rows, section_tokens=0):
-        return (await self.local.nodes([tuple(map(int, rows))], section_tokens, ()))[0]
-
-
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("index") / "index")
@@ -75,7 +52,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def tools(path):
-    return IndexTools(LocalIndex(Index.open(path).shards[0], WordEncoder()))
+    return ScriptedTools(INDEX, offline, SYSTEM, index=LocalIndex(Index.open(path).shards[0], WordEncoder()))
 
 
 @pytest.mark.parametrize("key", ["46", "137", "007", "9"])

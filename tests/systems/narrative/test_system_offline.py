@@ -76,7 +76,7 @@ def test_what_it_decides_by_stands_in_the_messages():
     for key in ("46", "137"):
         tools = tools_for()
         judged(STORIES[key], tools)
-        prompt = tools.calls[0].prompt
+        prompt = tools.sent[0].prompt
         for claim in prompt.variables["claims"]:
             assert f"{claim['text']} ({claim['ref_id']}, {claim['similarity']})" in prompt.user
         for one in prompt.variables["findings"]:
@@ -87,7 +87,7 @@ def test_what_it_decides_by_stands_in_the_messages():
 def test_whole_stories_follow_its_own_schema_and_the_book(key):
     tools = tools_for()
     found = judged(STORIES[key], tools)
-    for call in tools.calls:
+    for call in tools.sent:
         jsonschema.validate(json.loads(asyncio.run(offline(call)).text), call.schema)
     assert found.prediction.error is None
     texts = {INDEX.node_id(row): INDEX.text_of(row) for row in range(len(INDEX))}
@@ -168,8 +168,8 @@ def run_all(questions):
             written.append((question_id, str(error)))
             continue
         written.append((evidence, found))
-    requests = [ChatRequest("m", call.prompt.messages, 0, 1, 9, 42, call.schema) for call in tools.calls]
-    return written, [request_key(request) for request in requests], repr([call.prompt for call in tools.calls])
+    requests = [ChatRequest("m", call.prompt.messages, 0, 1, 9, 42, call.schema) for call in tools.sent]
+    return written, [request_key(request) for request in requests], repr([call.prompt for call in tools.sent])
 
 
 def test_flipped_labels_change_nothing_to_the_byte():
