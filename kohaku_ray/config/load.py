@@ -79,12 +79,16 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
     if "settings" in expanded:
         raise ConfigError(f"{where}: no key settings: the settings of system {system.name} stand under {system.name}")
     errors: list[Any] = []
-    config = _validated_of(system, expanded, errors)
+    # The system's section, and the rest even if the section is invalid.
+    section, rest = expanded.get(system.name), {key: expanded[key] for key in expanded if key != system.name}
+    settings = validated(system.settings, {} if section is None else section, errors, (system.name,))
+    settings = settings or validated(system.settings, {}, [])
+    config = None if settings is None else validated(Config, {**rest, "settings": settings}, errors)
     made = _ordered(config) if config is not None else {}
     faults = misread(expanded, made)
     if config is None or errors or faults:
         together = not faults and all(entry["type"] == "value_error" for entry in errors)
-        texts = [explain(one, system, values, environment.hide) for one in errors] + faults
+        texts = [explain(error, system, values, environment.hide) for error in errors] + faults
         raise (ConflictError if together else ConfigError)(f"{where}: " + "; ".join(texts))
     environment.made = {place: value_at(made, place) for place in environment.references}
     config._environment = environment
@@ -124,21 +128,12 @@ def missing_encoder(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _validated_of(system: System, values: Mapping[str, Any], errors: list[Any]) -> Config | None:
-    """Validate the system's section, and the rest even if the section is invalid."""
-    rest = {key: value for key, value in values.items() if key != system.name}
-    section = values.get(system.name)
-    settings = validated(system.settings, {} if section is None else section, errors, (system.name,))
-    settings = settings or validated(system.settings, {}, [])
-    return None if settings is None else validated(Config, {**rest, "settings": settings}, errors)
-
-
-def validated(model: type[M], values: Any, errors: list[Any], at: KeyPath = ()) -> M | None:
-    """Build a section from plain values; None, with entries in ``errors``, if they do not fit."""
+def validated(model: type[M], values: Any, errors: list[Any], parents: KeyPath = ()) -> M | None:
+    """Build a section, its keys below ``parents``; None, with entries in ``errors``, if the values do not fit."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        errors += [{**one, "loc": tuple(map(str, (*at, *one["loc"])))} for one in error.errors()]
+        errors += [{**entry, "loc": tuple(map(str, (*parents, *entry["loc"])))} for entry in error.errors()]
     return None
 
 
@@ -205,18 +200,15 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `system:`")
     below: dict[str, Any] = {}
-    for base in _bases(values.pop("base", None), file):
-        below = merge(below, _read(base, (*seen, str(file))))
-    return merge(below, values)
-
-
-def _bases(base: Any, file: Path) -> list[str]:
+    base = values.pop("base", None)
     bases = [] if base is None else base if isinstance(base, list) else [base]
-    if all(isinstance(one, str) for one in bases):
-        return bases
-    raise ConfigError(
-        f"{file}: base is {shown(base)}: name a file or a preset, or a list such as [demo, models/ollama]"
-    )
+    if not all(isinstance(name, str) for name in bases):
+        raise ConfigError(
+            f"{file}: base is {shown(base)}: name a file or a preset, or a list such as [demo, models/ollama]"
+        )
+    for name in bases:
+        below = merge(below, _read(name, (*seen, str(file))))
+    return merge(below, values)
 
 
 def parse_file(file: Path, directory: str = "") -> Any:
@@ -296,23 +288,27 @@ def _unknown(loc: tuple[str, ...], system: System) -> str:
     key, *parents = ".".join(_place(loc)), *loc[:-1]
     if key in system_names():
         return f"{key} are settings of another system, and system is {system.name}: set system to {key}, or drop them"
-    keys = [one.split(".") for one in keys_of(system=system)]
-    known = list(dict.fromkeys(".".join(one[:n]) for one in keys for n in range(1, len(one) + 1)))
+    keys = [name.split(".") for name in keys_of(system=system)]
+    known = list(dict.fromkeys(".".join(parts[:n]) for parts in keys for n in range(1, len(parts) + 1)))
     known += [f"{key.rpartition('.')[0]}.{name}" for name in _section_at(parents).model_fields]
     last = loc[-1]
-    elsewhere = next((f", did you mean {one}?" for one in known if one.rpartition(".")[2] == last), "")
+    elsewhere = next((f", did you mean {name}?" for name in known if name.rpartition(".")[2] == last), "")
     return f"no key {key}{did_you_mean(key, known) or elsewhere}"
 
 
 def _section_at(parents: Sequence[str]) -> type[BaseModel]:
     """Return the section at a place; of several kinds, the one that pydantic's location names."""
-    found: list[type[BaseModel]] = [Config]
+    sections: list[type[BaseModel]] = [Config]
     for parent in parents:
-        if parent in found[0].model_fields:
-            found = list(_models_in(found[0].model_fields[parent].annotation)) or found
+        fields = sections[0].model_fields
+        if parent in fields:
+            sections = list(_models_in(fields[parent].annotation)) or sections
         else:  # the name of an entry, or its kind
-            found = [one for one in found if "kind" in (f := one.model_fields) and f["kind"].default == parent] or found
-    return found[0]
+            kinds = {
+                section.model_fields["kind"].default: section for section in sections if "kind" in section.model_fields
+            }
+            sections = [kinds[parent]] if parent in kinds else sections
+    return sections[0]
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -36,12 +35,9 @@ _Loader.add_implicit_resolver(_INT, re.compile(_WHOLE), list("-+0123456789"))
 _Loader.add_implicit_resolver(_FLOAT, re.compile(_DECIMAL), list("-+0123456789."))
 
 
-def _int_of(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = node.value.replace("_", "")
-    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-
-
-_Loader.add_constructor(_INT, _int_of)
+_Loader.add_constructor(
+    _INT, lambda _, node: int(node.value.replace("_", ""), {"0o": 8, "0x": 16}.get(node.value[:2], 10))
+)
 
 
 def read_yaml(text: str | bytes) -> Any:
@@ -102,23 +98,17 @@ def _measure(node: yaml.Node, sizes: dict[int, int], above: list[yaml.Node]) -> 
         raise ConfigError(
             f"line {line}: more than {MOST_DEPTH} lists and sections stand inside each other: write fewer"
         )
+    inner = list(node.value) if isinstance(node, yaml.SequenceNode) else []
     if isinstance(node, yaml.MappingNode):
         _check_keys(node)
-    size = 1 + sum(_measure(inner, sizes, [*above, node]) for inner in _inner(node))
+        inner = [part for pair in node.value for part in pair]
+    size = 1 + sum(_measure(part, sizes, [*above, node]) for part in inner)
     if size > MOST_VALUES:
         raise ConfigError(
             f"the value in line {line} unfolds to more than {MOST_VALUES:,} values: write fewer aliases (*)"
         )
     sizes[id(node)] = size
     return size
-
-
-def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            yield from pair
-    elif isinstance(node, yaml.SequenceNode):
-        yield from node.value
 
 
 def _check_keys(node: yaml.MappingNode) -> None:

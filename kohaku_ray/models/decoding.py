@@ -302,7 +302,7 @@ class Batch:
             choose(self.rows, self._logits)
             ended = [row for row in self.rows if row.has_ended]
             if ended:
-                self._keep([place for place, row in enumerate(self.rows) if not row.has_ended])
+                self._keep([index for index, row in enumerate(self.rows) if not row.has_ended])
         return ended
 
     def _step(self) -> None:
@@ -316,14 +316,19 @@ class Batch:
     def _computed(self, row: DecodingRow) -> Computed:
         """Return a row's prompt as the model reads it: one of those kept, or the rest of what begins as one of them."""
         ids = np.array(row.prompt, np.int64)
-        equal = [_n_equal(one.ids, ids) for one in self.kept]
-        n_known, place = max(zip(equal, range(len(equal)), strict=True), default=(0, 0))
-        if n_known and n_known == len(ids) == len(self.kept[place].ids):
-            self.kept.append(self.kept.pop(place))
+        n_known = nearest = 0
+        for index, kept in enumerate(self.kept):  # the last of those with the longest common start
+            n = min(len(kept.ids), len(ids))
+            differ = np.flatnonzero(kept.ids[:n] != ids[:n])
+            n_equal = int(differ[0]) if len(differ) else n
+            if n_equal >= n_known:
+                n_known, nearest = n_equal, index
+        if n_known and n_known == len(ids) == len(self.kept[nearest].ids):
+            self.kept.append(self.kept.pop(nearest))
             row.n_cached = n_known
             return self.kept[-1]
         n_known = row.n_cached = min(n_known, len(ids) - 1)  # the last token's logits are needed
-        known = [tuple(each[..., :n_known, :] for each in both) for both in self.kept[place].state] if n_known else []
+        known = [tuple(each[..., :n_known, :] for each in both) for both in self.kept[nearest].state] if n_known else []
         cache = self._new_cache(known)
         logits = self._forward(torch.from_numpy(ids[n_known:])[None], cache)
         computed = Computed(ids, [(layer.keys, layer.values) for layer in cache.layers], logits)
@@ -370,25 +375,18 @@ class Batch:
         self._cache = self._new_cache([(below([k for k, _ in one]), below([v for _, v in one])) for one in by_layer])
         self._logits = torch.cat(logits)
 
-    def _keep(self, places: Sequence[int]) -> None:
-        """Keep the rows at these places, without the padding that all of them have."""
-        self.rows = [self.rows[place] for place in places]
-        least = min((self._padding[place] for place in places), default=0)
-        self._padding = [self._padding[place] - least for place in places]
-        if not places:
+    def _keep(self, indices: Sequence[int]) -> None:
+        """Keep these rows, without the padding that all of them have."""
+        self.rows = [self.rows[index] for index in indices]
+        least = min((self._padding[index] for index in indices), default=0)
+        self._padding = [self._padding[index] - least for index in indices]
+        if not indices:
             self._cache = self._logits = None
             return
-        at = torch.tensor(places)
+        left = torch.tensor(indices)
         kept = [(layer.keys, layer.values) for layer in self._cache.layers]
-        self._cache = self._new_cache([tuple(one[at.to(one.device), :, least:] for one in both) for both in kept])
-        self._logits = self._logits[at.to(self._logits.device)]
-
-
-def _n_equal(one: I64, other: I64) -> int:
-    """Count the tokens that two prompts have in common from their start."""
-    n = min(len(one), len(other))
-    differ = np.flatnonzero(one[:n] != other[:n])
-    return int(differ[0]) if len(differ) else n
+        self._cache = self._new_cache([tuple(each[left.to(each.device), :, least:] for each in both) for both in kept])
+        self._logits = self._logits[left.to(self._logits.device)]
 
 
 @dataclass(slots=True, eq=False)

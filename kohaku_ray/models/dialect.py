@@ -6,6 +6,7 @@ temperature and top_p together, or keywords of a schema. The refusal names it, s
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -61,7 +62,9 @@ class Dialect:
     def learn(self, sent: Fields, refusal: str) -> None:
         """Learn from the refusal of a request that was ``sent``; a refusal that names nothing known changes nothing."""
         if _ASKS_FOR_OTHER.search(refusal) and "max_tokens" in sent:
-            self._changes["max_tokens is sent as max_completion_tokens"] = _rename_max_tokens
+            self._changes["max_tokens is sent as max_completion_tokens"] = lambda fields: {
+                "max_completion_tokens" if name == "max_tokens" else name: value for name, value in fields.items()
+            }
         elif not _REFUSES.search(refusal) or _BOUNDS_VALUE.search(refusal):
             return
         elif _OF_SCHEMA.search(refusal) and (keyword := _named_keyword(sent, refusal)) is not None:
@@ -72,11 +75,12 @@ class Dialect:
         else:
             for name in ("temperature", "top_p", "seed"):
                 if name in sent and _names(refusal, name):
-                    self._leave_out(name)
+                    self._changes[f"{name} is not sent"] = functools.partial(_without_field, left_out=name)
                     return
 
-    def _leave_out(self, name: str) -> None:
-        self._changes[f"{name} is not sent"] = lambda fields: {key: fields[key] for key in fields if key != name}
+
+def _without_field(fields: dict[str, Any], left_out: str) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name != left_out}
 
 
 def _without_one(fields: dict[str, Any]) -> dict[str, Any]:
@@ -84,11 +88,7 @@ def _without_one(fields: dict[str, Any]) -> dict[str, Any]:
     if not {"temperature", "top_p"} <= fields.keys():
         return fields
     neutral = next((name for name in ("top_p", "temperature") if fields[name] == 1), None)
-    return {name: value for name, value in fields.items() if name != neutral}
-
-
-def _rename_max_tokens(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"max_completion_tokens" if name == "max_tokens" else name: value for name, value in fields.items()}
+    return fields if neutral is None else _without_field(fields, neutral)
 
 
 def _names(text: str, word: str) -> bool:

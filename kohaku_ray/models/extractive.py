@@ -108,15 +108,14 @@ def read_question(question: str, answer_unit: str | None, answer_type: str | Non
     words = content_words(text)
     if known is not None:  # a number in the unit asked for says as much as the unit's name
         nouns, words = "", tuple(word for word in words if find_unit(word) is None and word.lower() != known.dimension)
-    factors = {stem(word): _factor(word, at) for at, word in enumerate(words)}
+    factors = {}
+    for position, word in enumerate(words):
+        has_digit, has_letter = any(map(str.isdigit, word)), any(map(str.isalpha, word))
+        is_name = position > 0 and word[0].isupper()
+        factors[stem(word)] = 3.0 if has_digit and has_letter else 1.5 if has_digit or is_name else 1.0
     return SoughtValue(
         text, factors, kind, known, frozenset(map(stem, content_words(nouns))), unit, bool(_RANGE.search(text))
     )
-
-
-def _factor(word: str, at: int) -> float:
-    has_digit, has_letter = any(map(str.isdigit, word)), any(map(str.isalpha, word))
-    return 3.0 if has_digit and has_letter else 1.5 if has_digit or (at and word[0].isupper()) else 1.0
 
 
 def parse_unit(text: str) -> Unit | None:

@@ -31,7 +31,11 @@ def find(text: str, accept: Callable[[Any], Any | None]) -> Any | None:
     if accepted is not None:
         return accepted
     for part in _parts(text):
-        for value in _balanced(part):
+        for bracket in islice(re.finditer(r"[{\[]", part), _MOST_STARTS):
+            try:
+                value, _ = _LENIENT.raw_decode(part, bracket.start())
+            except (ValueError, RecursionError):
+                continue
             accepted = accept(value)
             if accepted is not None:
                 return accepted
@@ -71,15 +75,6 @@ def loops(text: str) -> bool:
 def _parts(text: str) -> Iterator[str]:
     _, _, after_thinking = text.rpartition("</think>")
     yield from dict.fromkeys((after_thinking, text))
-
-
-def _balanced(text: str) -> Iterator[Any]:
-    for bracket in islice(re.finditer(r"[{\[]", text), _MOST_STARTS):
-        try:
-            value, _ = _LENIENT.raw_decode(text, bracket.start())
-        except (ValueError, RecursionError):
-            continue
-        yield value
 
 
 def _complete(text: str, lists: Collection[str]) -> Any | None:

@@ -294,7 +294,7 @@ class OpenAIBackend:
         self._secrets = re.compile("|".join(patterns)) if patterns else None
         self._limiter: Limiter = limiter or TokenBucket(None)
         self._client: httpx.AsyncClient | None = None
-        self._there: list[str] | None = None
+        self._listed_models: list[str] | None = None
         self._dialect = Dialect()
 
     async def chat(self, request: ChatRequest) -> Reply:
@@ -305,7 +305,13 @@ class OpenAIBackend:
             TransientModelError: Every try failed; the message has their number and the last reason.
             ModelError: The server refuses the request.
         """
-        self._require_fits(request)
+        window = self._settings.window_tokens
+        if request.least_tokens > window:
+            raise ContextOverflowError(
+                f"the prompt has {request.n_chars} characters, at least {request.least_tokens} tokens, but the window "
+                f"of {self._model} is {window} tokens: let the system's settings give less context, or "
+                "raise deployments.*.window_tokens if the model takes more"
+            )
         fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
         # Retries of a server's temporary failures alone. The others: a lost replica (engine/serving/handles), a blank
         # answer (the system's attempts), a lost actor (engine/actors/pool). docs/operations.md has their product.
@@ -318,7 +324,10 @@ class OpenAIBackend:
             if failure.retry_after_s is not None:
                 await self._limiter.penalise(failure.retry_after_s)
             if tries < self._settings.max_tries:
-                await asyncio.sleep(self._pause_s(tries, failure.retry_after_s))
+                # Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once.
+                bound_s = min(MAX_BACKOFF_S, self._settings.backoff_s * 2 ** min(tries - 1, 30))
+                jitter_s = random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
+                await asyncio.sleep((failure.retry_after_s or 0.0) + jitter_s)
         raise TransientModelError(
             f"{self._model} at {self._shown_url}: gave up after {tries} tries, the last one: {failure}",
             failure.retry_after_s,
@@ -352,11 +361,11 @@ class OpenAIBackend:
         try:
             listed = json.loads(response.body)["data"]
             # A name of several lines would print lines of its own.
-            names = (" ".join(clean_text(self._redacted(str(one["id"]))).split()) for one in listed)
-            found = dict(zip(names, (one.get("max_model_len") for one in listed), strict=True))
+            names = (" ".join(clean_text(self._redacted(str(entry["id"]))).split()) for entry in listed)
+            windows = dict(zip(names, (entry.get("max_model_len") for entry in listed), strict=True))
         except (AttributeError, ValueError, RecursionError, LookupError, TypeError):
             raise ModelError(f"{where}, no list of models") from None
-        return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
+        return {name: window if isinstance(window, int) else None for name, window in sorted(windows.items())}
 
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -368,20 +377,6 @@ class OpenAIBackend:
     def _shown_url(self) -> str:
         """The URL without parts that may be secret."""
         return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
-
-    def _require_fits(self, request: ChatRequest) -> None:
-        window = self._settings.window_tokens
-        if request.least_tokens > window:
-            raise ContextOverflowError(
-                f"the prompt has {request.n_chars} characters, at least {request.least_tokens} tokens, but the window "
-                f"of {self._model} is {window} tokens: let the system's settings give less context, or "
-                "raise deployments.*.window_tokens if the model takes more"
-            )
-
-    def _pause_s(self, tries: int, retry_after_s: float | None) -> float:
-        """Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once."""
-        bound_s = min(MAX_BACKOFF_S, self._settings.backoff_s * 2 ** min(tries - 1, 30))
-        return (retry_after_s or 0.0) + random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
 
     async def _post(self, sent: Mapping[str, Any]) -> Reply:
         body = json.dumps(sent).encode("ascii")
@@ -434,16 +429,16 @@ class OpenAIBackend:
 
     async def with_models(self, said: str) -> str:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
-        if self._there is None:
+        if self._listed_models is None:
             try:
-                self._there = list(await self.models())
+                self._listed_models = list(await self.models())
             except ModelError:  # a server without a list: its refusal says enough
-                self._there = [self._model]
-        if self._model in self._there or "is not on the server" in said:
+                self._listed_models = [self._model]
+        if self._model in self._listed_models or "is not on the server" in said:
             return said
-        more = len(self._there) - MAX_LISTED
-        listed = ", ".join(self._there[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
-        guess = did_you_mean(self._model, self._there)
+        more = len(self._listed_models) - MAX_LISTED
+        listed = ", ".join(self._listed_models[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+        guess = did_you_mean(self._model, self._listed_models)
         return f"model {self._model!r} is not on the server, which has {listed or 'none'}{guess} ({said})"
 
     def _open_client(self) -> httpx.AsyncClient:

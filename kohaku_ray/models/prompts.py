@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import jinja2
@@ -145,7 +144,11 @@ class Prompts:
         try:
             system, user = ("".join(template.blocks[block](template.new_context(shown))).strip() for block in BLOCKS)
         except Exception as error:  # a template may raise anything: it is the user's own program
-            line = _template_line(error.__traceback__, template)
+            line, traceback = 1, error.__traceback__  # the line of the innermost frame that runs the template's code
+            while traceback is not None:
+                if traceback.tb_frame.f_code.co_filename == _TEMPLATE_CODE:
+                    line = template.get_corresponding_lineno(traceback.tb_lineno)
+                traceback = traceback.tb_next
             raise ConfigError(
                 f"{self._sources[role].origin}, line {line}: {error}: a template may use {', '.join(sorted(shown))}"
             ) from error
@@ -206,32 +209,25 @@ def read_templates(
         ConfigError: The directory, or all of its files, are missing, or a file is no UTF-8 text.
     """
     names = {role: f"{role}.j2" if "{" in text else text for role, (text, _) in roles.items()}
-    own = _own_templates(directory, sorted(set(names.values())))
-    found = {}
+    users: dict[str, Path] = {}
+    if directory is not None:
+        folder, wanted = Path(directory), sorted(set(names.values()))
+        if not folder.is_dir():
+            raise ConfigError(f"the prompt directory {directory!r} does not exist: create it or leave prompts out")
+        users = {name: folder / name for name in wanted if (folder / name).exists()}
+        if not users:
+            raise ConfigError(
+                f"the prompt directory {directory!r} holds neither {' nor '.join(wanted)}: add one of them"
+            )
+    templates = {}
     for role, (text, examples) in roles.items():
-        file = own.get(names[role]) or (None if "{" in text else (package or Path()) / text)
-        source = text if file is None else _read_text(file)
-        found[role] = Template(source, str(file) if file else f"template of role {role}", examples)
-    return found
-
-
-def _own_templates(directory: str | None, names: Sequence[str]) -> dict[str, Path]:
-    if directory is None:
-        return {}
-    folder = Path(directory)
-    if not folder.is_dir():
-        raise ConfigError(f"the prompt directory {directory!r} does not exist: create it or leave prompts out")
-    own = {name: folder / name for name in names if (folder / name).exists()}
-    if not own:
-        raise ConfigError(f"the prompt directory {directory!r} holds neither {' nor '.join(names)}: add one of them")
-    return own
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+        file = users.get(names[role]) or (None if "{" in text else (package or Path()) / text)
+        try:
+            source = text if file is None else file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+        templates[role] = Template(source, str(file) if file else f"template of role {role}", examples)
+    return templates
 
 
 class _Environment(SandboxedEnvironment):
@@ -266,13 +262,3 @@ def _compiled(source: str, origin: str) -> jinja2.Template:
             f"add {' and '.join(f'{{% block {block} %}}…{{% endblock %}}' for block in missing)}"
         )
     return template
-
-
-def _template_line(traceback: TracebackType | None, template: jinja2.Template) -> int:
-    """Find the template's line that failed: the innermost frame that runs the template's code."""
-    line = 1
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == _TEMPLATE_CODE:
-            line = template.get_corresponding_lineno(traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return line

@@ -56,26 +56,22 @@ def data_uris(images: Sequence[PromptImage]) -> list[str]:
 
 @functools.lru_cache(maxsize=CACHED)
 def _data_uri(image: PromptImage) -> str:
+    from PIL import Image
+
     try:
         data = read_file(image.path)
     except (OSError, DataError) as error:
         raise ModelError(f"{image.path}, an image of the prompt, cannot be read ({error}): index again") from None
-    return "data:image/png;base64," + base64.b64encode(_scaled(data, image)).decode("ascii")
-
-
-def _scaled(data: bytes, image: PromptImage) -> bytes:
-    from PIL import Image
-
     try:
         with Image.open(io.BytesIO(data)) as opened:
             size = fitting_size(opened.width, opened.height, image.max_pixels)
-            if size == opened.size:
-                return data
-            written = io.BytesIO()
-            opened.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(written, "PNG")
+            if size != opened.size:
+                scaled = io.BytesIO()
+                opened.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(scaled, "PNG")
+                data = scaled.getvalue()
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ModelError(f"{image.path} is no image that can be sent ({error}): index again") from None
-    return written.getvalue()
+    return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
 
 
 MAX_REPLY_MIB = 4.0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -242,16 +243,14 @@ def room_for_ranks(deployment: VllmConfig) -> int:
 
 def describe_adapters(deployment: VllmConfig) -> str:
     """List a deployment's adapters with their rank and the model they were trained on, as far as is known here."""
-    said = []
+    described = []
     for name, source in deployment.adapters.items():
         path = _adapter_directory(source)
-        known = (
-            ""
-            if path is None
-            else f" (rank {_adapter_rank(path)}, of {_base_model(_adapter_settings(path)) or 'a model not named'})"
-        )
-        said.append(name + known)
-    return ", ".join(said)
+        if path is not None:
+            base = _base_model(_adapter_settings(path)) or "a model not named"
+            name += f" (rank {_adapter_rank(path)}, of {base})"
+        described.append(name)
+    return ", ".join(described)
 
 
 def check_adapters(deployment: VllmConfig, base: Path | None) -> None:
@@ -336,10 +335,15 @@ def _check_base(path: Path, model: str, base: Path | None) -> None:
     """Refuse an adapter of another model: one of another size, or of another name where sizes are not known."""
     theirs, layers, widths = _base_model(_adapter_settings(path)), set(), set()
     for name, shape in _shapes(path).items():
-        if "vision" not in name and "visual" not in name and (found := _READS_HIDDEN.search(name)):
-            layers.add(int(found[1]))
+        if "vision" not in name and "visual" not in name and (match := _READS_HIDDEN.search(name)):
+            layers.add(int(match[1]))
             widths.add(int(shape[1]))
-    width, n_layers = (None, None) if base is None else _sizes(base)
+    width = n_layers = None
+    if base is not None:
+        with contextlib.suppress(OSError, ValueError):
+            config = json.loads(base.read_text())
+            config = config.get("text_config") or config
+            width, n_layers = config.get("hidden_size"), config.get("num_hidden_layers")
     if widths and width is not None and n_layers is not None:
         if widths != {width} or max(layers) >= n_layers:
             raise ConfigError(
@@ -371,12 +375,3 @@ def _shapes(path: Path) -> dict[str, list[int]]:
             return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
-
-
-def _sizes(config_file: Path) -> tuple[int | None, int | None]:
-    try:
-        config = json.loads(config_file.read_text())
-    except (OSError, ValueError):
-        return None, None
-    config = config.get("text_config") or config
-    return config.get("hidden_size"), config.get("num_hidden_layers")

@@ -34,9 +34,12 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         ``prompt_tokens``, ``cached_tokens`` and ``completion_tokens``.
     """
     from vllm import LLM, SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    llm: Any = LLM(job["model"], **_known_to_plain(job["engine"]))
+    # Without the arguments that only a server's front end takes, such as ``enable_prompt_tokens_details``.
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    llm: Any = LLM(job["model"], **{key: value for key, value in job["engine"].items() if key in known})
     tokenizer: Any = llm.get_tokenizer()
 
     def prompt(messages: Any) -> dict[str, list[int]]:
@@ -82,14 +85,6 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         first = {**run["questions"][0][0], "messages": job["warm_up"]}
         generate([[first]], 1)  # which loads what its grammar needs
         yield generate(run["questions"], run["in_flight"])
-
-
-def _known_to_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop arguments that only a server's front end takes, such as ``enable_prompt_tokens_details``."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    known = {field.name for field in dataclasses.fields(EngineArgs)}
-    return {key: value for key, value in kwargs.items() if key in known}
 
 
 @contextmanager
