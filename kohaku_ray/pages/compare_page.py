@@ -15,7 +15,7 @@ from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.pages.glance import cost_lines
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
-from kohaku_ray.pages.questions import Limits, QuestionView, anchor_of
+from kohaku_ray.pages.questions import PageLimits, QuestionView, anchor_of
 from kohaku_ray.pages.report import Inputs, Select, gather, selects
 from kohaku_ray.pages.score_text import pair_text
 from kohaku_ray.pages.text import list_link
@@ -25,9 +25,9 @@ from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import publish
 
 LIMITS = (
-    Limits(questions=3000, items=10, match_chars=600, around_chars=150, text_chars=1000),
-    Limits(questions=3000, items=4, match_chars=200, around_chars=60, text_chars=200),
-    Limits(questions=1000, items=2, match_chars=100, around_chars=30, text_chars=100),
+    PageLimits(questions=3000, items=10, match_chars=600, around_chars=150, text_chars=1000),
+    PageLimits(questions=3000, items=4, match_chars=200, around_chars=60, text_chars=200),
+    PageLimits(questions=1000, items=2, match_chars=100, around_chars=30, text_chars=100),
 )
 """Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
 
@@ -55,7 +55,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SideAnswer:
     """One run's answer to a question."""
 
     side: Side
@@ -72,7 +72,7 @@ class Beside:
     anchor: str  # its id on the page
     truth: SubmissionRow
     gold: str
-    answers: tuple[Answer, Answer]
+    answers: tuple[SideAnswer, SideAnswer]
 
     @property
     def verdict(self) -> str:
@@ -122,7 +122,7 @@ def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str) 
 
 
 def _render(
-    comparing: Comparing, runs: Sequence[str], inputs: Sequence[Inputs | None], metric: Metric, limits: Limits
+    comparing: Comparing, runs: Sequence[str], inputs: Sequence[Inputs | None], metric: Metric, limits: PageLimits
 ) -> bytes:
     truth = scored_rows(read_truth(comparing.truth, [metric]), [metric])
     sides = [
@@ -161,7 +161,7 @@ def _side(
     truth: Mapping[str, SubmissionRow],
     comparing: Comparing,
     metric: Metric,
-    limits: Limits,
+    limits: PageLimits,
 ) -> Side:
     rows = read_submission(submission_of(path)).rows
     scores = [metric.score_question(truth[key], rows[key]) for key in comparing.question_ids]
@@ -172,7 +172,7 @@ def _side(
 def _beside(at: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metric: Metric) -> Beside:
     classify = metric.classify or (lambda truth, given: None)
     a, b = (
-        Answer(side, side.rows[key], side.scores[at], classify(truth, side.rows[key]) or "", side.views.get(key))
+        SideAnswer(side, side.rows[key], side.scores[at], classify(truth, side.rows[key]) or "", side.views.get(key))
         for side in sides
     )
     return Beside(anchor_of(key, at + 1), truth, metric.gold(truth), (a, b))

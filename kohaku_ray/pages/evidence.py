@@ -69,7 +69,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeLocation:
     """The place of a node."""
 
     path: tuple[str, ...]  # titles and ordinals from the document down
@@ -80,7 +80,7 @@ class Place:
     is_table: bool = False
 
 
-class Places:
+class NodeLocations:
     """Looks nodes up in the index that a run used; without an index, a node's id gives its place."""
 
     def __init__(self, nodes: NodeTable | None, node_ids: Iterable[str], titles: Mapping[str, str]) -> None:
@@ -92,27 +92,29 @@ class Places:
             found = pc.index_in(pa.array(wanted, pa.string()), value_set=nodes.table["node_id"].combine_chunks())
             self._rows = {key: row for key, row in zip(wanted, found.to_pylist(), strict=True) if row is not None}
 
-    def find(self, node_id: str, text: str) -> Place:
+    def find(self, node_id: str, text: str) -> NodeLocation:
         """Return a node's place; an index where its text does not begin with ``text`` has changed and is not used."""
         row = self._rows.get(node_id)
         if self._nodes is None or row is None or not _begins(self._nodes.text_of(row), text):
             doc_id, *below = node_id.split(":")
-            return Place((self._titles.get(doc_id) or doc_id, *below))
+            return NodeLocation((self._titles.get(doc_id) or doc_id, *below))
         return self._place(self._nodes, row)
 
-    def _place(self, nodes: NodeTable, row: int) -> Place:
+    def _place(self, nodes: NodeTable, row: int) -> NodeLocation:
         line = [*reversed(nodes.ancestors(row)), row]
         # A section may be named as its document: said once.
         path = tuple(label for label, _ in groupby(self._label(nodes, at) for at in line))
         page = nodes.table["page"][row].as_py()
         paragraph = nodes.paragraph_of(row)
         if paragraph < 0:
-            return Place(path, page)
+            return NodeLocation(path, page)
         text = nodes.text_of(paragraph)
         is_table = nodes.table["attachment_kind"][paragraph].as_py() == "table"
         if paragraph == row:
-            return Place(path, page, text, 0, len(text), is_table)
-        return Place(path, page, text, nodes.table["start"][row].as_py(), nodes.table["end"][row].as_py(), is_table)
+            return NodeLocation(path, page, text, 0, len(text), is_table)
+        return NodeLocation(
+            path, page, text, nodes.table["start"][row].as_py(), nodes.table["end"][row].as_py(), is_table
+        )
 
     def _label(self, nodes: NodeTable, row: int) -> str:
         kind = KINDS[nodes.kind[row]]
@@ -141,7 +143,7 @@ def open_index(paths: Iterable[str]) -> tuple[Index | None, str]:
     return None, reason
 
 
-def excerpt(place: Place, text: str, match_chars: int, around_chars: int) -> Excerpt:
+def excerpt(place: NodeLocation, text: str, match_chars: int, around_chars: int) -> Excerpt:
     """Mark a match (``text`` is it, or its beginning) in its paragraph; long texts are cut, the sides by themselves."""
     paragraph = place.paragraph
     if paragraph is None or not _begins(paragraph[place.start : place.end], text):

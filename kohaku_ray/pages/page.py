@@ -62,7 +62,7 @@ def _prose(text: str) -> Markup:
     return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(visible(text)))))  # noqa: S704 - escaped
 
 
-class Part(NamedTuple):
+class PackedPart(NamedTuple):
     """Where a packed part is: the number of its chunk, and its place in it."""
 
     chunk: int
@@ -81,9 +81,9 @@ class Packed:
         self._parts: list[str] = []
         self._n_chars = self.n_bytes = 0
 
-    def add(self, html: str) -> Part:
+    def add(self, html: str) -> PackedPart:
         """Add a part: HTML whose texts are escaped, without a NUL, which no text on a page has."""
-        part = Part(len(self._chunks), len(self._parts))
+        part = PackedPart(len(self._chunks), len(self._parts))
         self._parts.append(html)
         self._n_chars += len(html)
         if self._n_chars >= CHUNK_CHARS:

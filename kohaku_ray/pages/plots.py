@@ -77,7 +77,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """A line through points."""
 
     name: str
@@ -332,7 +332,7 @@ def _scale(figure: Figure, axes: Axes, low: float, high: float) -> None:
 
 
 @drawing()
-def lines(every: Sequence[Line], *, x_label: str, y_label: str, label: str) -> Markup:
+def lines(every: Sequence[PlotLine], *, x_label: str, y_label: str, label: str) -> Markup:
     """Draw lines from 0 up, with a mark at every point."""
     figure, axes = new_figure()
     colours, dashes = cycle(PALETTE), cycle(("--", ":", "-."))

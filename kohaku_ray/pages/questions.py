@@ -12,7 +12,7 @@ from functools import cached_property
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.views import IMAGE
-from kohaku_ray.pages.evidence import Citation, Documents, Excerpt, Place, Places, excerpt
+from kohaku_ray.pages.evidence import Citation, Documents, Excerpt, NodeLocation, NodeLocations, excerpt
 from kohaku_ray.records import BLANK
 from kohaku_ray.run.files import Row, RunFiles, StepRows, steps_of
 from kohaku_ray.values.normalise import group_values
@@ -31,7 +31,7 @@ _ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PageLimits:
     """How much of a run its page shows."""
 
     questions: int
@@ -97,7 +97,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberView:
     """One member's answer; its tokens are those of all attempts."""
 
     row: Row  # of answers.parquet
@@ -108,7 +108,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class VoteGroup:
     """Members that gave the same answer."""
 
     value: str  # empty for the blanks
@@ -128,8 +128,8 @@ class QuestionView:
     truth: Truth | None
     citations: tuple[Citation, ...]
     steps: tuple[Step, ...] = field(repr=False)
-    members: tuple[Member, ...] = field(repr=False)
-    groups: tuple[Group, ...] = field(repr=False)
+    members: tuple[MemberView, ...] = field(repr=False)
+    groups: tuple[VoteGroup, ...] = field(repr=False)
 
     @property
     def funnel(self) -> tuple[Step, ...]:
@@ -225,7 +225,7 @@ def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]
 
 
 def view_questions(
-    run: RunFiles, gold: Gold | None, documents: Documents, places: Places, limits: Limits
+    run: RunFiles, gold: Gold | None, documents: Documents, places: NodeLocations, limits: PageLimits
 ) -> list[QuestionView]:
     """Build the view of each question, in the run's order."""
     tables = [run.by_question(name) for name in ("answers", "trace", "usage")]
@@ -291,13 +291,13 @@ def _member_outcome(row: Row, truth: Truth | None) -> str:
 
 def _members(
     vote: Row, answers: Sequence[Row], usage: Sequence[Row], truth: Truth | None, compat: str | None
-) -> tuple[Member, ...]:
+) -> tuple[MemberView, ...]:
     places = _group_places(vote, answers, is_exact=compat is not None)
     members = []
     for row, place in zip(answers, places, strict=True):
         calls = [call for call in usage if call["member"] == row["member"]]
         prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
-        members.append(Member(row, place, _member_outcome(row, truth), prompt, completion))
+        members.append(MemberView(row, place, _member_outcome(row, truth), prompt, completion))
     return tuple(members)
 
 
@@ -312,7 +312,7 @@ def _group_places(vote: Row, answers: Sequence[Row], is_exact: bool) -> list[int
     return [order.index(key) for key in keys]
 
 
-def _groups(vote: Row, members: Sequence[Member]) -> tuple[Group, ...]:
+def _groups(vote: Row, members: Sequence[MemberView]) -> tuple[VoteGroup, ...]:
     total = sum(vote["group_weights"]) or 1.0
     winner = next((member.group for member in members if member.row["member"] == vote["winner"]), None)
     groups = []
@@ -320,17 +320,19 @@ def _groups(vote: Row, members: Sequence[Member]) -> tuple[Group, ...]:
         blank = is_blank(value)
         who = tuple(member.row["member"] for member in members if member.group == place)
         wins = place == winner and blank == vote["is_blank"]
-        groups.append(Group("" if blank else value, weight, weight / total, who, wins))
+        groups.append(VoteGroup("" if blank else value, weight, weight / total, who, wins))
     return tuple(groups)
 
 
-def _steps(vote: Row, rows: Sequence[Row], truth: Truth | None, places: Places, limits: Limits) -> tuple[Step, ...]:
+def _steps(
+    vote: Row, rows: Sequence[Row], truth: Truth | None, places: NodeLocations, limits: PageLimits
+) -> tuple[Step, ...]:
     cited = {ref.lower() for ref in vote["ref_ids"]}
     gold = {ref.lower() for ref in truth.row.ref_ids} - {BLANK} if truth is not None else set()
 
     def view(row: Row) -> StepItem:
         if row["node_id"] is None:
-            return StepItem(row, (), None, excerpt(Place(()), row["text"], limits.match_chars, 0), False, False)
+            return StepItem(row, (), None, excerpt(NodeLocation(()), row["text"], limits.match_chars, 0), False, False)
         place = places.find(row["node_id"], row["text"])
         shown = excerpt(place, row["text"], limits.match_chars, limits.around_chars)
         names = _names(row)

@@ -15,7 +15,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.index.store import Index
-from kohaku_ray.pages.evidence import Documents, Pictures, Places, open_index
+from kohaku_ray.pages.evidence import Documents, NodeLocations, Pictures, open_index
 from kohaku_ray.pages.glance import (
     Cause,
     causes_of,
@@ -35,7 +35,7 @@ from kohaku_ray.pages.questions import (
     RIGHT,
     WRONG,
     Gold,
-    Limits,
+    PageLimits,
     QuestionView,
     shown_steps,
     view_questions,
@@ -48,10 +48,10 @@ from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import is_file, join_path, publish
 
 LIMITS = (
-    Limits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
-    Limits(questions=3000, items=8, match_chars=400, around_chars=120, text_chars=500),
-    Limits(questions=3000, items=4, match_chars=200, around_chars=60, text_chars=200),
-    Limits(questions=1000, items=4, match_chars=200, around_chars=60, text_chars=200),
+    PageLimits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
+    PageLimits(questions=3000, items=8, match_chars=400, around_chars=120, text_chars=500),
+    PageLimits(questions=3000, items=4, match_chars=200, around_chars=60, text_chars=200),
+    PageLimits(questions=1000, items=4, match_chars=200, around_chars=60, text_chars=200),
 )
 """Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
 
@@ -83,13 +83,13 @@ class Inputs:
     notes: Sequence[str]  # what the reader must know first
     why_unscored: str  # why there are no scores, or what is odd about them; else empty
 
-    def views(self, limits: Limits) -> list[QuestionView]:
+    def views(self, limits: PageLimits) -> list[QuestionView]:
         """View the first questions, each with as much evidence as the limits allow."""
         lists = (shown_steps(rows, limits.items) for rows in self.run.by_question("trace").values())
         wanted = (
             row["node_id"] for steps in lists for _, shown in steps for row in shown if row["node_id"] is not None
         )
-        places = Places(self.index.nodes if self.index else None, wanted, self.documents.titles)
+        places = NodeLocations(self.index.nodes if self.index else None, wanted, self.documents.titles)
         return view_questions(self.run, self.gold, self.documents, places, limits)
 
 
@@ -173,7 +173,7 @@ def _documents(run: RunFiles, index: Index | None) -> Documents:
     return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls, indexed)
 
 
-def _render(inputs: Inputs, limits: Limits) -> bytes:
+def _render(inputs: Inputs, limits: PageLimits) -> bytes:
     """Render the page; stop where it exceeds ``MAX_BYTES``, unless these are the smallest limits."""
     views = inputs.views(limits)
     environment, packed = page_environment(limits.text_chars), Packed()
@@ -197,14 +197,14 @@ def _render(inputs: Inputs, limits: Limits) -> bytes:
     return page.encode()
 
 
-def view_run(inputs: Inputs, limits: Limits, views: Sequence[QuestionView]) -> dict[str, Any]:
+def view_run(inputs: Inputs, limits: PageLimits, views: Sequence[QuestionView]) -> dict[str, Any]:
     """View a run as a whole, as the template reads it: counts, causes and plots are those of all questions."""
     run, report = inputs.run, inputs.report
     n = len(run.tables["votes"])
     every = views
     if len(views) < n:
-        whole = Limits(n, 1, 1, 0, limits.text_chars)
-        every = view_questions(run, inputs.gold, inputs.documents, Places(None, (), {}), whole)
+        whole = PageLimits(n, 1, 1, 0, limits.text_chars)
+        every = view_questions(run, inputs.gold, inputs.documents, NodeLocations(None, (), {}), whole)
     metrics = report.metrics if report is not None else ()
     classes = report.classes if report is not None else ()
     known = (("truth", report.truth), ("run", report.files[0])) if report is not None else ()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kohaku_ray.pages.plots import Chart, Line, lines
+from kohaku_ray.pages.plots import Chart, PlotLine, lines
 from kohaku_ray.pages.tables import as_text
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.storage import make_directory, publish
@@ -334,7 +334,7 @@ def charts(bench: Throughput) -> list[Chart]:
 
 def _lines(
     rows: Sequence[Record], kind: str, name: str, plain: str, limit: str, figure: str = "generated_per_s"
-) -> list[Line]:
+) -> list[PlotLine]:
     """Join what was measured of a kind over replicas, with the limits of its peer; none without any."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -343,10 +343,10 @@ def _lines(
     counts = sorted({n for found in points.values() for n, _ in found})
     limits = {limit.format_map(row): row[figure] for row in rows if row["kind"] == plain} if points else {}
     return [
-        *(Line(name, sorted(found)) for name, found in points.items()),
-        *(Line(name, [(n, n * rate) for n in counts], is_limit=True) for name, rate in limits.items()),
+        *(PlotLine(name, sorted(found)) for name, found in points.items()),
+        *(PlotLine(name, [(n, n * rate) for n in counts], is_limit=True) for name, rate in limits.items()),
     ]
 
 
-def _said(every: Iterable[Line]) -> str:
+def _said(every: Iterable[PlotLine]) -> str:
     return "; ".join(f"{line.name}: {', '.join(f'{y:.3g} at {x:g}' for x, y in line.points)}" for line in every)

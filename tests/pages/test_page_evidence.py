@@ -11,7 +11,7 @@ from run_files import TABLE, TEXT, index
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.pages import evidence
-from kohaku_ray.pages.evidence import PICTURE_SIDES, Excerpt, Pictures, Place, Places, excerpt, open_index
+from kohaku_ray.pages.evidence import PICTURE_SIDES, Excerpt, NodeLocation, NodeLocations, Pictures, excerpt, open_index
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def nodes(tmp_path_factory):
 
 
 def find(nodes, node_id, text):
-    return Places(nodes, [node_id], {}).find(node_id, text)
+    return NodeLocations(nodes, [node_id], {}).find(node_id, text)
 
 
 def test_a_sentence_is_marked_inside_its_paragraph(nodes):
@@ -49,14 +49,14 @@ def test_a_match_without_surroundings_stands_alone(nodes, node_id, text, shown):
 
 
 def test_long_surroundings_and_matches_are_cut():
-    place = Place(("d",), None, "a" * 50 + "MATCH" + "b" * 50, 50, 55)
+    place = NodeLocation(("d",), None, "a" * 50 + "MATCH" + "b" * 50, 50, 55)
     assert excerpt(place, "MATCH", 900, 10) == Excerpt(f"… {'a' * 10}", "MATCH", f"{'b' * 10} …", False)
     assert excerpt(place, "MATCH", 2, 10).match == "MA … [3 more characters]"
 
 
 def test_a_node_that_no_index_has_keeps_its_id_as_path(nodes):
-    assert find(nodes, "gone:sec0:p0", "x") == Place(("gone", "sec0", "p0"))
-    titled = Places(None, ["a2024:sec0:p1"], {"a2024": "Annual report"})
+    assert find(nodes, "gone:sec0:p0", "x") == NodeLocation(("gone", "sec0", "p0"))
+    titled = NodeLocations(None, ["a2024:sec0:p1"], {"a2024": "Annual report"})
     assert titled.find("a2024:sec0:p1", "x").path == ("Annual report", "sec0", "p1")
 
 

@@ -10,7 +10,7 @@ from kohaku_ray.pages.plots import (
     INK,
     PALETTE,
     Band,
-    Line,
+    PlotLine,
     banded_lines,
     error_bars,
     frontier,
@@ -74,7 +74,7 @@ PLOTS = {
         [name, "b"], ["4", "8"], np.array([[0.5, np.nan], [0.7, 0.9]]), [["0.5", "–"], ["0.7", "0.9"]],
         x_label="k", y_label="model", label=name,
     ),
-    "lines": lambda name: lines([Line(name, [(1, 2), (2, 3)])], x_label="n", y_label="rate", label=name),
+    "lines": lambda name: lines([PlotLine(name, [(1, 2), (2, 3)])], x_label="n", y_label="rate", label=name),
     "banded_lines": lambda name: banded_lines(
         [Band(name, [1, 3], [0.5, 0.6], [0.1, np.nan]), Band("b", [1], [0.4], [0.1])],
         x_label="size", y_label="score", label=name,

@@ -28,7 +28,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.paired import paired_bootstrap
 from kohaku_ray.pages import report as report_module
 from kohaku_ray.pages.glance import Coverage
-from kohaku_ray.pages.questions import Limits
+from kohaku_ray.pages.questions import PageLimits
 from kohaku_ray.pages.report import LIMITS, gather, view_run, write_report
 from kohaku_ray.run.files import read_run
 from kohaku_ray.run.tables import SCHEMAS
@@ -209,7 +209,7 @@ def test_figures_of_a_whole_run_are_shown_with_the_gold_of_their_metric(tmp_path
 
 
 def test_a_page_that_would_be_too_large_shows_less(tmp_path, monkeypatch):
-    limits = (Limits(9, 9, 25_000, 50, 5000), Limits(2, 1, 30, 5, 50))
+    limits = (PageLimits(9, 9, 25_000, 50, 5000), PageLimits(2, 1, 30, 5, 50))
     monkeypatch.setattr(report_module, "LIMITS", limits)
     monkeypatch.setattr(report_module, "MAX_BYTES", 110_000)
     letters = random.Random(0)
