@@ -60,7 +60,7 @@ def write_groups(comparing: Comparing, output: str) -> str:
 def _short_names(files: Sequence[str]) -> tuple[str, ...]:
     """Name files by what their paths do not share, runs by their directories."""
     parts = [file.removesuffix("/submission.csv").removesuffix(".csv").split("/") for file in files]
-    n_shared = next((at for at, names in enumerate(zip(*parts, strict=False)) if len({*names}) > 1), 0)
+    n_shared = next((number for number, names in enumerate(zip(*parts, strict=False)) if len({*names}) > 1), 0)
     return tuple("/".join(names[n_shared:]) for names in parts)
 
 
@@ -97,11 +97,13 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
     first, second = split.labels[:2]
     a, b = ([score.score for score in split.scores[label]] for label in (first, second))
     differences, shift = split.differences[second], shift_of(split, second)
-    said = cut("; ".join(f"{groups.names[at]}: {a[at]:.3f}, {b[at]:.3f}" for at in order), _SAID_CHARS)
+    scores = cut(
+        "; ".join(f"{groups.names[number]}: {a[number]:.3f}, {b[number]:.3f}" for number in order), _SAID_CHARS
+    )
     yield Chart(
         f"Score on {second} against {first}",
         f"A point for each of {shift.n} {of}; above the dashed line it scores more on the second group.",
-        scatter(a, b, x_label=f"score, {first}", y_label=f"score, {second}", label=f"{first}, {second}: {said}"),
+        scatter(a, b, x_label=f"score, {first}", y_label=f"score, {second}", label=f"{first}, {second}: {scores}"),
     )
     pearson = shift.correlation.pearson
     yield Chart(
@@ -114,7 +116,7 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
             differences,
             x_label=f"score, {first}",
             y_label=f"{second} less {first}",
-            label=f"Difference by the score on {first}, Pearson {write_effect(pearson)}. {first}, {second}: {said}",
+            label=f"Difference by the score on {first}, Pearson {write_effect(pearson)}. {first}, {second}: {scores}",
         ),
     )
     yield Chart(
@@ -133,25 +135,25 @@ def group_charts(groups: SweepGroups, of: str) -> Iterator[Chart]:
         f"Difference, {second} less {first}",
         f"By rank on {first}.{_left_out(drawn, order, of)}",
         error_bars(
-            [groups.names[at] for at in drawn],
-            [differences[at] for at in drawn],
+            [groups.names[number] for number in drawn],
+            [differences[number] for number in drawn],
             [math.nan] * len(drawn),
             x_label=f"{second} less {first}",
             y_label=of,
-            label=f"Differences of {first}, {second}: {said}",
+            label=f"Differences of {first}, {second}: {scores}",
         ),
     )
     drawn = order[:N_SLOPES]
-    before, after = ([split.ranks[label][at] for at in drawn] for label in (first, second))
+    before, after = ([split.ranks[label][number] for number in drawn] for label in (first, second))
     yield Chart(
         f"Ranks, {first} to {second}",
         f"Green climbs, orange falls, grey stays; rank 1 is best.{_left_out(drawn, order, of)}",
         slopes(
-            [groups.names[at] for at in drawn],
+            [groups.names[number] for number in drawn],
             before,
             after,
             heads=(first, second),
-            label=f"Ranks by {first}, {second}: {said}",
+            label=f"Ranks by {first}, {second}: {scores}",
         ),
     )
     bands = rank_bands(split, second)

@@ -234,8 +234,8 @@ def group_table(files: Sequence[str], order: Sequence[int], split: Split) -> Tab
 def correlation_table(split: Split, of: str, between: str) -> Table:
     """Lay out how the scores on two groups correlate; the first column is named ``of``."""
     rows = [
-        [f"{a} {between} {b}", found.pearson, found.spearman, found.kendall]
-        for (a, b), found in split.correlations.items()
+        [f"{a} {between} {b}", correlation.pearson, correlation.spearman, correlation.kendall]
+        for (a, b), correlation in split.correlations.items()
     ]
     head = [of, *(Column(name, "+.3f", missing="n/a") for name in ("Pearson", "Spearman", "Kendall"))]
     return Table.of(head, rows, "Correlation of the scores")
@@ -261,9 +261,9 @@ def split_tables(files: Sequence[str], order: Sequence[int], split: Split, of: s
         yield f"every question has {split.by} {labels[0]}: there is nothing to compare it with"
     elif files[2:]:
         yield as_text(correlation_table(split, f"{len(files)} {of}", between="~"))
-        yield from sorted({found.reason for found in split.correlations.values() if found.reason})
+        yield from sorted({correlation.reason for correlation in split.correlations.values() if correlation.reason})
     else:
-        yield next(found.reason for found in split.correlations.values())
+        yield next(correlation.reason for correlation in split.correlations.values())
 
 
 def _move(move: float) -> str:

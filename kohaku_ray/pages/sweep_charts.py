@@ -94,11 +94,11 @@ def table_charts(
 
 
 def _heat(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison], smallest_visible: float) -> Chart:
-    scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
-    noisy = {place for place, one in comparisons.items() if is_noise(one)}
+    scores = {position: score_of(cell).mean for position, cell in grid.cells.items() if cell.is_scored}
+    noisy = {position for position, comparison in comparisons.items() if is_noise(comparison)}
 
-    def text(place: GridPosition) -> str:
-        return f"{scores[place]:.3f}{f' {LIKE_BEST}' if place in noisy else ''}" if place in scores else "–"
+    def text(position: GridPosition) -> str:
+        return f"{scores[position]:.3f}{f' {LIKE_BEST}' if position in noisy else ''}" if position in scores else "–"
 
     svg = heat_map(
         list(map(row_name, grid.rows)),
@@ -117,14 +117,18 @@ def _heat(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison], small
     return Chart("Heat map", note, svg)
 
 
-def is_noise(one: Comparison) -> bool:
+def is_noise(comparison: Comparison) -> bool:
     """Whether a cell is not told apart from the best of its column: the interval of their difference holds 0."""
-    low, high = one.interval.low, one.interval.high
-    return not one.is_best and low is not None and high is not None and low <= 0 <= high
+    low, high = comparison.interval.low, comparison.interval.high
+    return not comparison.is_best and low is not None and high is not None and low <= 0 <= high
 
 
 def _noise(comparisons: Mapping[GridPosition, Comparison]) -> str:
-    tested = [one for one in comparisons.values() if not one.is_best and one.interval.low is not None]
+    tested = [
+        comparison
+        for comparison in comparisons.values()
+        if not comparison.is_best and comparison.interval.low is not None
+    ]
     n = sum(map(is_noise, tested))
     if not n:
         return ""
@@ -141,9 +145,9 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
         points = [(x, score_of(cell)) for x, cell in cells if cell is not None and cell.is_scored]
         if points:
             xs, scores = zip(*points, strict=True)
-            bands.append(Band(row_name(row), xs, [one.mean for one in scores], [one.sd for one in scores]))
-    best = sorted(range(len(bands)), key=lambda at: (-float(np.mean(bands[at].mean)), at))[:MOST_LINES]
-    drawn = [bands[at] for at in sorted(best)]
+            bands.append(Band(row_name(row), xs, [score.mean for score in scores], [score.sd for score in scores]))
+    best = sorted(range(len(bands)), key=lambda number: (-float(np.mean(bands[number].mean)), number))[:MOST_LINES]
+    drawn = [bands[number] for number in sorted(best)]
     svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_said(grid))
     title = "Ensemble-size curves" if grid.table.repeats == "subsamples" else "Score along the axis"
     note = f"Line: mean; band: ± one standard deviation over {grid.table.repeats}."
@@ -157,7 +161,7 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
 def _bars(grid: TableGrid) -> Chart:
     scored = [(row_name(row), score_of(cell)) for (row, _), cell in grid.cells.items() if cell.is_scored]
     names, scores = zip(*scored, strict=True)
-    means, deviations = [one.mean for one in scores], [one.sd for one in scores]
+    means, deviations = [score.mean for score in scores], [score.sd for score in scores]
     svg = error_bars(names, means, deviations, x_label=_SCORE, y_label=grid.row_axis, label=_said(grid))
     return Chart("Scores", f"Point: mean; bar: ± one standard deviation over {grid.table.repeats}.", svg)
 
@@ -171,28 +175,32 @@ def _said(grid: TableGrid) -> str:
 def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]) -> Chart:
     """Draw the distribution of errors over the labels of a fact."""
     counts = counts[:MOST_DRAWN]
-    said = "; ".join(f"{one.label}: {1 - one.n_right / one.n:.1%} of {one.n:,}" for one in counts if one.n)
+    described = "; ".join(
+        f"{label_counts.label}: {1 - label_counts.n_right / label_counts.n:.1%} of {label_counts.n:,}"
+        for label_counts in counts
+        if label_counts.n
+    )
     svg = share_bars(
-        [one.label for one in counts],
-        {name: [one.share(name) for one in counts] for name in classes},
+        [label_counts.label for label_counts in counts],
+        {name: [label_counts.share(name) for label_counts in counts] for name in classes},
         dict(zip(classes, cycle(_ERROR_COLOURS), strict=False)),
         x_label="share of all predictions",
-        label=cut(f"Errors by {fact}: {said}", _SAID_CHARS),
+        label=cut(f"Errors by {fact}: {described}", _SAID_CHARS),
     )
     return Chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg)
 
 
 def cost_points(behind: Sequence[CellRuns], cost: Callable[[SweepRun], float]) -> list[CostPoint]:
     """List every setting with runs and a cost (of a whole run) that was scored on the questions of most settings."""
-    asked = Counter(one.cell.question_ids for one in behind if one.cell.run_ids)
+    asked = Counter(cell_runs.cell.question_ids for cell_runs in behind if cell_runs.cell.run_ids)
     usual = asked.most_common(1)[0][0] if asked else ()
-    found = []
-    for one in behind:
-        prices = [cost(run) / max(len(run.predictions), 1) for _, run in one.runs]
-        if any(prices) and one.cell.question_ids == usual:
-            group = next(iter(one.runs[0][1].facts.values()), _OTHERS)
-            found.append(CostPoint(one, group, float(np.mean(prices)), score_of(one.cell).mean))
-    return found
+    points = []
+    for cell_runs in behind:
+        prices = [cost(run) / max(len(run.predictions), 1) for _, run in cell_runs.runs]
+        if any(prices) and cell_runs.cell.question_ids == usual:
+            group = next(iter(cell_runs.runs[0][1].facts.values()), _OTHERS)
+            points.append(CostPoint(cell_runs, group, float(np.mean(prices)), score_of(cell_runs.cell).mean))
+    return points
 
 
 def pareto_frontier(points: Sequence[CostPoint]) -> list[CostPoint]:
@@ -211,13 +219,13 @@ def cost_chart(points: Sequence[CostPoint], unit: str) -> Chart:
     for point in points:
         groups.setdefault(point.group if point.group in usual else _OTHERS, []).append((point.cost, point.score))
     steps = pareto_frontier(points)
-    said = "; ".join(f"{step.of.names[0]} {step.score:.3f} at {write_number(step.cost)}" for step in steps)
+    described = "; ".join(f"{step.of.names[0]} {step.score:.3f} at {write_number(step.cost)}" for step in steps)
     svg = frontier(
         groups,
-        [(step.cost, step.score, str(at)) for at, step in enumerate(steps, 1)],
+        [(step.cost, step.score, str(number)) for number, step in enumerate(steps, 1)],
         x_label=f"{unit} per question (log scale)",
         y_label=_SCORE,
-        label=cut(f"Score against {unit} per question. Pareto frontier: {said}", _SAID_CHARS),
+        label=cut(f"Score against {unit} per question. Pareto frontier: {described}", _SAID_CHARS),
     )
     note = "One point per setting, mean over its runs; the line joins those that score more than all that cost no more."
     return Chart(f"Score against {unit}", note, svg)
@@ -252,12 +260,12 @@ def list_classes(sweep: Sweep) -> tuple[ErrorClass, ...]:
 
 def class_chart(classes: Sequence[ErrorClass]) -> Chart:
     """Draw each class's share of all errors, of at least one."""
-    said = "; ".join(f"{one.name}: {one.share:.1%}" for one in classes)
+    described = "; ".join(f"{error_class.name}: {error_class.share:.1%}" for error_class in classes)
     svg = row_bars(
-        [one.name for one in classes],
-        {"": [one.share for one in classes]},
+        [error_class.name for error_class in classes],
+        {"": [error_class.share for error_class in classes]},
         x_label="share of all errors",
-        label=f"Classes of errors. {said}",
+        label=f"Classes of errors. {described}",
     )
     return Chart("Classes of errors", "Over the predictions of all runs.", svg)
 
@@ -265,13 +273,13 @@ def class_chart(classes: Sequence[ErrorClass]) -> Chart:
 def rate_charts(sweep: Sweep) -> Iterator[Chart]:
     """Draw error rates by the facts that differ among the runs, and wrong values against wrong references by each."""
     facts = dict.fromkeys(fact for run in sweep.runs for fact in run.facts)
-    rates = {fact: found for fact in facts if len(found := error_rates(sweep, fact)) > 1}
+    rates = {fact: fact_rates for fact in facts if len(fact_rates := error_rates(sweep, fact)) > 1}
     if rates:
         yield _rate_bars(sweep, list(rates))
     both = scored_parts(sweep.metric)[:2]
     if len(both) == 2:
-        for fact, found in rates.items():
-            yield _rate_points(sweep.metric, fact, found, both)
+        for fact, fact_rates in rates.items():
+            yield _rate_points(sweep.metric, fact, fact_rates, both)
 
 
 def scored_parts(metric: Metric) -> list[str]:
@@ -284,16 +292,16 @@ def _rate_bars(sweep: Sweep, facts: Sequence[str]) -> Chart:
     first, *more = facts
     second = next((fact for fact in more if len(error_rates(sweep, fact)) <= len(PALETTE)), None)
     shown = (first,) if second is None else (first, second)
-    found = {rate.labels: rate.score for rate in error_rates(sweep, *shown)}
+    rate_of = {rate.labels: rate.score for rate in error_rates(sweep, *shown)}
     rows = [rate.labels[0] for rate in error_rates(sweep, first)][:MOST_ROWS]
     columns = [rate.labels for rate in error_rates(sweep, second)] if second else [()]
     series = {
-        f"{second} = {column[0]}" if column else "": [found.get((row, *column), math.nan) for row in rows]
+        f"{second} = {column[0]}" if column else "": [rate_of.get((row, *column), math.nan) for row in rows]
         for column in columns
     }
-    said = "; ".join(f"{', '.join(labels)}: {rate:.1%}" for labels, rate in found.items())
+    described = "; ".join(f"{', '.join(labels)}: {rate:.1%}" for labels, rate in rate_of.items())
     names = " and ".join(shown)
-    label = cut(f"Error rate by {names}. {said}", _SAID_CHARS)
+    label = cut(f"Error rate by {names}. {described}", _SAID_CHARS)
     svg = row_bars(rows, series, x_label="error rate (1 − score)", y_label=first, label=label)
     return Chart(f"Error rate by {names}", "1 − score, mean over the runs.", svg)
 
@@ -306,12 +314,12 @@ def _rate_points(metric: Metric, fact: str, rates: Sequence[ErrorRate], parts: S
         [label] = rate.labels
         name = label if parse_number(label) is None else f"{fact} = {label}"
         points[name] = rate.parts[parts[1]], rate.parts[parts[0]]
-    said = "; ".join(f"{name}: {value} {y:.1%}, {refs} {x:.1%}" for name, (x, y) in points.items())
+    described = "; ".join(f"{name}: {value} {y:.1%}, {refs} {x:.1%}" for name, (x, y) in points.items())
     svg = named_points(
         points,
         x_label=f"{refs} wrong (1 − mean)",
         y_label=f"{value} wrong (1 − mean)",
-        label=cut(f"Errors of {value} against {refs} by {fact}. {said}", _SAID_CHARS),
+        label=cut(f"Errors of {value} against {refs} by {fact}. {described}", _SAID_CHARS),
     )
     left_out = f" The {len(points)} best of {len(rates)}." if len(points) < len(rates) else ""
     return Chart(f"Errors of {value} against {refs} by {fact}", f"Mean over the runs.{left_out}", svg)

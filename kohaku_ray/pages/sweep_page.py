@@ -231,7 +231,7 @@ def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], flo
         for number, step in enumerate(pareto_frontier(points), 1)
     ]
     head = Column(""), Column("Pareto frontier", align="left"), f"{unit} per question", "score"
-    n_left_out = sum(bool(one.cell.run_ids) for one in behind) - len(points)
+    n_left_out = sum(bool(cell_runs.cell.run_ids) for cell_runs in behind) - len(points)
     return {
         "unit": unit,
         "chart": cost_chart(points, unit),
@@ -242,7 +242,9 @@ def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], flo
 
 def _class_table(classes: Sequence[ErrorClass]) -> Table:
     head = "class", "errors", Column("of all errors", ".1f", " %"), Column("what it is", align="left")
-    return Table.of(head, [(one.name, one.n, 100 * one.share, one.note) for one in classes])
+    return Table.of(
+        head, [(error_class.name, error_class.n, 100 * error_class.share, error_class.note) for error_class in classes]
+    )
 
 
 def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
@@ -263,31 +265,31 @@ def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:
         if fact is None or fact in run.facts:
             groups.setdefault("all runs" if fact is None else run.facts[fact], []).append(run)
     rates = {rate.labels: rate for rate in error_rates(sweep, *([] if fact is None else [fact]))}
-    found = []
+    error_counts = []
     for label in sorted(groups, key=by_number):
         counts = Counter(given.error for run in groups[label] for given in run.predictions.values())
         of_class = Counter({name: counts[name] for name in sweep.metric.classes})
         rate = rates.get(() if fact is None else (label,))
-        found.append(ErrorCounts(label, counts.total(), of_class, rate))
-    return found
+        error_counts.append(ErrorCounts(label, counts.total(), of_class, rate))
+    return error_counts
 
 
 def examples(sweep: Sweep) -> dict[str, list[Example]]:
     """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs where possible."""
     asked = {question.question_id: question for question in sweep.questions}
-    found: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
+    chosen: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
     spare: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
     for run in sweep.runs:
         had = set()
         for question_id, given in run.predictions.items():
             name = given.error
-            if name not in found or question_id not in asked or question_id in found[name]:
+            if name not in chosen or question_id not in asked or question_id in chosen[name]:
                 continue
-            into = spare[name] if name in had else found[name]
+            into = spare[name] if name in had else chosen[name]
             if len(into) < N_EXAMPLES:
                 into.setdefault(question_id, Example(asked[question_id], given, run))
                 had.add(name)
-    return {name: list((of_class | spare[name] | of_class).values())[:N_EXAMPLES] for name, of_class in found.items()}
+    return {name: list((of_class | spare[name] | of_class).values())[:N_EXAMPLES] for name, of_class in chosen.items()}
 
 
 QUESTIONS_SHOWN = (2000, 1000, 500, 200, 100, 50, 20, 0)
@@ -305,14 +307,14 @@ def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[CellRun
 
     The whole has at most ``room`` bytes, unless the cells' names alone need more.
     """
-    asked = {one.question_id: _asked(one) for one in questions}
-    most = max((len(one.cell.question_ids) for one in behind), default=0)
+    asked = {question.question_id: _asked(question) for question in questions}
+    most = max((len(cell_runs.cell.question_ids) for cell_runs in behind), default=0)
     text = ""
     for limit in [limit for limit in QUESTIONS_SHOWN if limit < most or limit == QUESTIONS_SHOWN[0]]:
         packed = Packed()
         entries = []
-        for one in behind:
-            entries.append(_entry(one, asked, limit, packed))
+        for cell_runs in behind:
+            entries.append(_entry(cell_runs, asked, limit, packed))
             if packed.n_bytes > room and limit:
                 break
         text = "".join([*entries, packed.elements()])
@@ -326,44 +328,46 @@ def safe(text: str, n_chars: int) -> str:
     return f"<bdi>{escape(visible(cut(text, n_chars)))}</bdi>"
 
 
-def _entry(one: CellRuns, asked: Mapping[str, str], limit: int, packed: Packed) -> str:
-    n, score = min(limit, len(one.cell.question_ids)), score_of(one.cell).write()
-    left_out = _left_out(one, n) if n < len(one.cell.question_ids) else ()
-    part = packed.add("".join([*_facts(one), *left_out, *(_rows(one, asked, n) if n else ())]))
+def _entry(cell_runs: CellRuns, asked: Mapping[str, str], limit: int, packed: Packed) -> str:
+    n, score = min(limit, len(cell_runs.cell.question_ids)), score_of(cell_runs.cell).write()
+    left_out = _left_out(cell_runs, n) if n < len(cell_runs.cell.question_ids) else ()
+    part = packed.add("".join([*_facts(cell_runs), *left_out, *(_rows(cell_runs, asked, n) if n else ())]))
     return (
-        f'<details class="card"><summary>{safe(one.names[0], _NAME_CHARS)} <b>{score}</b></summary>'
-        f'<div class="body" id="{one.anchor}" data-chunk="{part.chunk}" data-part="{part.at}"></div></details>\n'
+        f'<details class="card"><summary>{safe(cell_runs.names[0], _NAME_CHARS)} <b>{score}</b></summary>'
+        f'<div class="body" id="{cell_runs.anchor}" data-chunk="{part.chunk}" data-part="{part.at}"></div></details>\n'
     )
 
 
-def _facts(one: CellRuns) -> Iterator[str]:
-    if len(one.names) > 1:
-        yield f'<p class="dim small">The same setting as {safe("; ".join(one.names[1:]), 3 * _NAME_CHARS)}</p>'
-    if one.runs:
-        named = (f"<code>{safe(run.path or run.run_id, _NAME_CHARS)}</code> (seed {run.seed})" for _, run in one.runs)
+def _facts(cell_runs: CellRuns) -> Iterator[str]:
+    if len(cell_runs.names) > 1:
+        yield f'<p class="dim small">The same setting as {safe("; ".join(cell_runs.names[1:]), 3 * _NAME_CHARS)}</p>'
+    if cell_runs.runs:
+        named = (
+            f"<code>{safe(run.path or run.run_id, _NAME_CHARS)}</code> (seed {run.seed})" for _, run in cell_runs.runs
+        )
         yield f'<p class="small">Runs: {", ".join(named)}</p>'
 
 
-def _left_out(one: CellRuns, n: int) -> Iterator[str]:
-    n_all = len(one.cell.question_ids)
+def _left_out(cell_runs: CellRuns, n: int) -> Iterator[str]:
+    n_all = len(cell_runs.cell.question_ids)
     which = f"The first {n:,} of {n_all:,} questions" if n else f"None of {n_all:,} questions"
-    rest = " The runs' directories hold all of them." if one.runs else ""
+    rest = " The runs' directories hold all of them." if cell_runs.runs else ""
     yield f'<p class="note small">{which}: the page has no room for more.{rest}</p>'
 
 
-def _rows(one: CellRuns, asked: Mapping[str, str], n: int) -> Iterator[str]:
-    runs, cell = one.runs[:MOST_SEEDS], one.cell
+def _rows(cell_runs: CellRuns, asked: Mapping[str, str], n: int) -> Iterator[str]:
+    runs, cell = cell_runs.runs[:MOST_SEEDS], cell_runs.cell
     given = "".join(f"<th>seed {run.seed}</th>" for _, run in runs) or '<th class="n">right</th>'
     yield '<div class="scroll"><table class="asked"><thead><tr><th>id</th><th>question</th><th>truth</th>'
     yield f'{given}<th class="n">score</th></tr></thead><tbody>'
     right, right_share, scores = cell.right.tolist(), cell.right.mean(axis=0).tolist(), cell.by_question.tolist()
-    for at, question_id in enumerate(cell.question_ids[:n]):
+    for number, question_id in enumerate(cell.question_ids[:n]):
         yield asked.get(question_id) or f"<tr><th>{safe(question_id, _ID_CHARS)}</th><td></td><td></td>"
         for seed, run in runs:
-            yield f'<td class="{"right" if right[seed][at] > 0.5 else "wrong"}">{_given(run, question_id)}</td>'
+            yield f'<td class="{"right" if right[seed][number] > 0.5 else "wrong"}">{_given(run, question_id)}</td>'
         if not runs:
-            yield f'<td class="n">{right_share[at]:.3f}</td>'
-        yield f'<td class="n">{scores[at]:.3f}</td></tr>\n'
+            yield f'<td class="n">{right_share[number]:.3f}</td>'
+        yield f'<td class="n">{scores[number]:.3f}</td></tr>\n'
     yield "</tbody></table></div>"
 
 
@@ -374,8 +378,9 @@ def _given(run: SweepRun, question_id: str) -> str:
     return _BLANK if is_blank(prediction.answer_value) else safe(prediction.answer_value, _VALUE_CHARS)
 
 
-def _asked(one: SweepQuestion) -> str:
+def _asked(question: SweepQuestion) -> str:
     """Begin a question's row, which is the same for every figure."""
-    unit = "" if is_blank(one.answer_unit) else f" {safe(one.answer_unit, _VALUE_CHARS)}"
-    truth = _BLANK if is_blank(one.answer_value) else f"{safe(one.answer_value, _VALUE_CHARS)}{unit}"
-    return f"<tr><th>{safe(one.question_id, _ID_CHARS)}</th><td>{safe(one.text, _TEXT_CHARS)}</td><td>{truth}</td>"
+    unit = "" if is_blank(question.answer_unit) else f" {safe(question.answer_unit, _VALUE_CHARS)}"
+    truth = _BLANK if is_blank(question.answer_value) else f"{safe(question.answer_value, _VALUE_CHARS)}{unit}"
+    text = safe(question.text, _TEXT_CHARS)
+    return f"<tr><th>{safe(question.question_id, _ID_CHARS)}</th><td>{text}</td><td>{truth}</td>"

@@ -125,10 +125,10 @@ def compute_stats(table: SweepTable, metric: Metric | None = None) -> TableStats
     ranked: dict[GridPosition, float] = {}
     for column in grid.columns:
         scored = [(row, column) for row in grid.rows if (cell := grid.cells.get((row, column))) and cell.is_scored]
-        found = compare_column([grid.cells[place] for place in scored])
-        comparisons |= dict(zip(scored, found, strict=True))
-        if found:
-            ranked |= dict(zip(scored, ranks([one.mean for one in found]).tolist(), strict=True))
+        compared = compare_column([grid.cells[position] for position in scored])
+        comparisons |= dict(zip(scored, compared, strict=True))
+        if compared:
+            ranked |= dict(zip(scored, ranks([comparison.mean for comparison in compared]).tolist(), strict=True))
     reasons = dict.fromkeys(_reason(cell) for cell in grid.cells.values() if _reason(cell))
     names = dict.fromkeys([*(metric.parts if metric else ()), *(name for cell in table.cells for name in cell.parts)])
     selection = select_best(table.cells, metric)
@@ -158,8 +158,8 @@ def lay_out(table: SweepTable) -> TableGrid:
     """Arrange a table's cells; the labels of a single axis become rows."""
     names, (*others, last) = axis_names(table), table.axes
     places = {(tuple(cell.at[axis.name] for axis in others), cell.at[last.name]): cell for cell in table.cells}
-    there = {column for _, column in places}
-    columns = tuple(label for label in last.labels if label in there)
+    present = {column for _, column in places}
+    columns = tuple(label for label in last.labels if label in present)
     if not others:
         alone: dict[GridPosition, SweepCell] = {((column,), ONLY_COLUMN): cell for (_, column), cell in places.items()}
         return TableGrid(table, names, "", tuple((label,) for label in columns), (ONLY_COLUMN,), alone)
@@ -218,13 +218,15 @@ def _paper(cell: SweepCell, name: str, digits: int) -> str:
 def write_measure(stats: TableStats, name: str) -> dict[GridPosition, str]:
     """Write a measure of every cell that has it, with digits by its size."""
     cells = stats.grid.cells.items()
-    found = {place: one for place, cell in cells if (one := measure_of(stats.table, cell, name)) is not None}
-    largest = max((abs(one.mean) for one in found.values()), default=0.0)
+    spreads = {
+        position: spread for position, cell in cells if (spread := measure_of(stats.table, cell, name)) is not None
+    }
+    largest = max((abs(spread.mean) for spread in spreads.values()), default=0.0)
     digits = 0 if largest >= 1000 else 1 if largest >= 100 else 2 if largest >= 1 else 3
-    paper = {place: _paper(stats.grid.cells[place], name, digits) for place in found}
+    paper = {position: _paper(stats.grid.cells[position], name, digits) for position in spreads}
     return {
-        place: f"{one.write(digits)} ({paper[place]})" if paper[place] else one.write(digits)
-        for place, one in found.items()
+        position: f"{spread.write(digits)} ({paper[position]})" if paper[position] else spread.write(digits)
+        for position, spread in spreads.items()
     }
 
 
@@ -259,7 +261,7 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
         lines.append("paper: the paper's own figure of the same setting, not a figure of this sweep.")
     if stats.average:
         lines.append("Average rank: over the columns in which every row has a score; 1 is best.")
-    n_asked = {one.n_questions for one in stats.comparisons.values()}
+    n_asked = {compared.n_questions for compared in stats.comparisons.values()}
     if len(n_asked) > 1:
         lines.append(
             f"Cells have {min(n_asked):,} to {max(n_asked):,} questions; each is compared with the best of its column "
@@ -268,40 +270,42 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
     return lines
 
 
-def verdict(found: Selection | None, name: str = "") -> list[str]:
+def verdict(selection: Selection | None, name: str = "") -> list[str]:
     """Say what a selection can tell and what not; ``name`` names the best cell."""
-    if found is None:
+    if selection is None:
         return []
-    n, cells = pluralize(found.n_questions, "question"), f"{found.n_cells:,} cells"
+    n, cells = pluralize(selection.n_questions, "question"), f"{selection.n_cells:,} cells"
     lines = []
-    if found.detectable is not None and found.detectable_best is not None:
-        seen, best = f"{found.detectable:.2f}", f"{found.detectable_best:.2f}"
+    if selection.detectable is not None and selection.detectable_best is not None:
+        seen, best = f"{selection.detectable:.2f}", f"{selection.detectable_best:.2f}"
         other = f" among the best (median pair of all {cells}: {seen})" if seen != best else f" among {cells}"
         lines.append(
             f"{n}: differences under {best} cannot be seen{other}; 80 % power, two-sided 5 %, paired by question. A "
-            f"difference of {EFFECT:g} needs {found.n_needed:,} questions."
+            f"difference of {EFFECT:g} needs {selection.n_needed:,} questions."
         )
     else:
-        why = "two are needed" if found.n_questions < 2 else f"all {cells} differ by the same on each"
+        why = "two are needed" if selection.n_questions < 2 else f"all {cells} differ by the same on each"
         lines.append(f"{n}: no difference can be seen, {why}.")
-    low, high = found.rank_intervals[found.best]
-    n_tied = found.n_tied[found.best]
+    low, high = selection.rank_intervals[selection.best]
+    n_tied = selection.n_tied[selection.best]
     tied = f" It is tied with {pluralize(n_tied, 'other')}." if n_tied else ""
-    equal = " Cells that are equal on every question count once." if found.n_distinct < found.n_cells else ""
+    equal = " Cells that are equal on every question count once." if selection.n_distinct < selection.n_cells else ""
     lines.append(
-        f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {found.n_distinct:,}; the "
-        f"interval of {pluralize(found.n_first, 'cell')} reaches rank {found.first:g} (bootstrap over questions)."
+        f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {selection.n_distinct:,}; the "
+        f"interval of {pluralize(selection.n_first, 'cell')} reaches rank {selection.first:g} (bootstrap over "
+        "questions)."
         f"{tied}{equal}"
     )
-    if found.expected is None or found.low is None or found.high is None:
+    if selection.expected is None or selection.low is None or selection.high is None:
         lines.append(f"{n}: too few to correct the best score for its selection.")
     else:
         lines.append(
-            f"The best of {cells} scores {found.score:.3f} here; corrected for its selection {found.expected:.3f} is "
-            f"expected, and {found.low:.2f} to {found.high:.2f} (95 %) on {n} of the same kind."
+            f"The best of {cells} scores {selection.score:.3f} here; corrected for its selection "
+            f"{selection.expected:.3f} is expected, and {selection.low:.2f} to {selection.high:.2f} (95 %) on "
+            f"{n} of the same kind."
         )
-    if found.n_left_out:
-        lines.append(f"{found.n_left_out:,} cells with other questions are left out of these figures.")
+    if selection.n_left_out:
+        lines.append(f"{selection.n_left_out:,} cells with other questions are left out of these figures.")
     return lines
 
 
@@ -321,7 +325,7 @@ def sweep_verdict(sweep: Sweep) -> list[str]:
 
 def footnotes(stats: TableStats) -> list[str]:
     """List the reasons of unfinished cells, numbered."""
-    return [f"[{at}] {cut(reason, REASON_CHARS)}" for at, reason in enumerate(stats.reasons, 1)]
+    return [f"[{number}] {cut(reason, REASON_CHARS)}" for number, reason in enumerate(stats.reasons, 1)]
 
 
 def score_table(stats: TableStats, anchors: Mapping[str, str] | None = None) -> Table:
@@ -371,18 +375,18 @@ class CellRuns:
 def list_cell_runs(sweep: Sweep) -> list[CellRuns]:
     """List every scored cell once, in the order of the tables."""
     runs = {run.run_id: run for run in sweep.runs}
-    found: dict[str, CellRuns] = {}
+    listed: dict[str, CellRuns] = {}
     for table in sweep.tables:
         for cell in table.cells:
             if not cell.is_scored:
                 continue
             name = f"{table.title}: {name_cell(table, cell)}"
-            if cell.cell_id in found:
-                found[cell.cell_id].names.append(name)
+            if cell.cell_id in listed:
+                listed[cell.cell_id].names.append(name)
                 continue
             of_cell = [(seed, runs[run_id]) for seed, run_id in enumerate(cell.run_ids) if run_id in runs]
-            found[cell.cell_id] = CellRuns(f"cell-{len(found) + 1}", [name], cell, of_cell)
-    return list(found.values())
+            listed[cell.cell_id] = CellRuns(f"cell-{len(listed) + 1}", [name], cell, of_cell)
+    return list(listed.values())
 
 
 _STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")

@@ -188,21 +188,23 @@ def records(bench: Throughput) -> list[Record]:
     calls per second in ``of_plain``.
     """
     rate = {
-        (one.replicas, one.members, one.concurrency): one.measured.questions_per_s
-        for one in bench.cells
-        if one.measured
+        (entry.replicas, entry.members, entry.concurrency): entry.measured.questions_per_s
+        for entry in bench.cells
+        if entry.measured
     }
-    limit = {one.members: one.measured.questions_per_s for one in bench.plain if one.measured}
+    limit = {entry.members: entry.measured.questions_per_s for entry in bench.plain if entry.measured}
     rows = []
     for plain in bench.plain:
         row = _record("plain", 1, plain.members, None, plain)
         rows.append(row | {"cost_ratio": _over(limit.get(1), limit.get(plain.members))})
     for cell in bench.cells:
         n, m, c = cell.replicas, cell.members, cell.concurrency
-        own = rate.get((n, m, c))
+        own_rate = rate.get((n, m, c))
         row = _record("serve", n, m, c, cell)
-        row |= {"cached_bound": (m - 1) / m, "cost_ratio": _over(rate.get((n, 1, c)), own)}
-        rows.append(row | {"scaling": _over(own, rate.get((1, m, c)), n), "of_plain": _over(own, limit.get(m), n)})
+        row |= {"cached_bound": (m - 1) / m, "cost_ratio": _over(rate.get((n, 1, c)), own_rate)}
+        rows.append(
+            row | {"scaling": _over(own_rate, rate.get((1, m, c)), n), "of_plain": _over(own_rate, limit.get(m), n)}
+        )
     rows += _run_records(bench)
     return [row | _of_gpus(row, bench.gpus) for row in rows]
 
@@ -213,10 +215,10 @@ def _run_records(bench: Throughput) -> list[Record]:
         rows.append(_record("plain answers", 1, bench.plain_run.members, None, bench.plain_run))
         calls_per_s = rows[0]["calls_per_s"]
     runs = [_record("answers", run.replicas, run.members, None, run) for run in bench.runs]
-    one = next((row["answers_per_s"] for row in runs if row["replicas"] == 1), None)
+    rate_of_one = next((row["answers_per_s"] for row in runs if row["replicas"] == 1), None)
     for row in runs:
         n = row["replicas"]
-        row["scaling"] = _over(row["answers_per_s"], one, n) if one else None
+        row["scaling"] = _over(row["answers_per_s"], rate_of_one, n) if rate_of_one else None
         row["of_plain"] = _over(row["calls_per_s"], calls_per_s, n)
     return rows + runs
 
@@ -274,7 +276,7 @@ def _table(title: str, rows: Sequence[Record], notes: Sequence[str] = ()) -> Tab
 
 def absences(bench: Throughput) -> list[str]:
     """List what was not measured and why, one line per reason."""
-    found = []
+    lines = []
     for row in records(bench):
         replicas = pluralize(row["replicas"], "replica")
         where = {
@@ -284,8 +286,8 @@ def absences(bench: Throughput) -> list[str]:
             "answers": f"{replicas}, answer run",
         }[row["kind"]]
         if row["status"] != "measured":
-            found.append(f"{replicas if row['status'] == 'skipped' else where}: {row['status']}: {row['reason']}")
-    return list(dict.fromkeys(found))
+            lines.append(f"{replicas if row['status'] == 'skipped' else where}: {row['status']}: {row['reason']}")
+    return list(dict.fromkeys(lines))
 
 
 def describe(bench: Throughput) -> str:
@@ -340,10 +342,10 @@ def _lines(
     for row in rows:
         if row["kind"] == kind:
             points.setdefault(name.format_map(row), []).append((row["replicas"], row[figure]))
-    counts = sorted({n for found in points.values() for n, _ in found})
+    counts = sorted({n for pairs in points.values() for n, _ in pairs})
     limits = {limit.format_map(row): row[figure] for row in rows if row["kind"] == plain} if points else {}
     return [
-        *(PlotLine(name, sorted(found)) for name, found in points.items()),
+        *(PlotLine(name, sorted(pairs)) for name, pairs in points.items()),
         *(PlotLine(name, [(n, n * rate) for n in counts], is_limit=True) for name, rate in limits.items()),
     ]
 
