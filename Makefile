@@ -104,7 +104,7 @@ bench: setup ## Benchmarks, each against a peer or a limit of the same run.
 	$(BIN)/python benchmarks/decide.py
 
 # vLLM and FAISS for GPUs do not go together with those of .venv: an environment of its own, as the image has it.
-bench-gpu: .venv-gpu/installed ## Every path that a GPU takes, each beside a peer: at most 12 minutes on a GPU machine.
+bench-gpu: .venv-gpu/installed ## Every path that a GPU takes, each beside a peer: at most 19 minutes on a GPU machine.
 	.venv-gpu/bin/python benchmarks/gpu.py $(BENCH_GPU)
 
 .venv-gpu/installed: pyproject.toml cluster/constraints.txt cluster/overrides.txt

@@ -1,12 +1,15 @@
 """Every path that a GPU takes, each beside a peer of the same run; `make bench-gpu` on a GPU machine.
 
-    python benchmarks/gpu.py [--device cuda|cpu] [--small] [--sections encoder,faiss] [--without vllm] [--output DIR]
+    python benchmarks/gpu.py [--device cuda|cpu] [--small] [--bare] [--sections encoder,faiss] [--without vllm]
+        [--gpu-hour DOLLARS] [--output DIR]
 
-Each section is a process of its own with a time limit (together at most 12 minutes). Every figure stands in
+Each section is a process of its own with a time limit (together at most 19 minutes). Every figure stands in
 DIR/DEVICE-DATE.json, with machine, versions, command and its peer, as soon as it is measured. A section without a
 figure is a failure, as is a figure that was not measured though the machine has what it needs; leave a section out by
 name.
-`--device cpu --small` runs, in small, everything that works without a GPU.
+`--bare` runs what needs neither Ray nor vLLM, on whatever torch is there. `--device cpu --small` runs, in small,
+everything that works without a GPU. Besides, vLLM's Triton compiles a file when it starts: gcc and Python's headers
+must be there (python3-dev).
 """
 
 from __future__ import annotations
@@ -24,13 +27,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-LIMITS_S = {"encoder": 100, "index": 90, "faiss": 100, "cross_encoder": 60, "vllm": 360}
-"""Seconds of each section on a GPU: 12 minutes in all; vLLM starts its engine twice, and compiles it once."""
+LIMITS_S = {"encoder": 130, "index": 90, "faiss": 170, "cross_encoder": 60, "transformers": 90, "vllm": 600}
+"""Seconds of each section on a GPU; vLLM starts its engine twice, and compiles it once."""
+BARE = ("encoder", "faiss", "cross_encoder", "transformers")
+"""Sections that need neither Ray nor vLLM."""
 POLL_S = 1.0
 """Seconds between looks at what a section has measured."""
 CPU_LIMIT_S = 600
@@ -38,18 +44,45 @@ PACKAGES = ("torch", "sentence-transformers", "faiss-cpu", "faiss-gpu", "vllm", 
 RESULTS = Path(__file__).parent / "results"
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How the sections run.
+
+    Attributes:
+        device: Where they compute.
+        small: At sizes for a machine without a GPU.
+        bare: Without Ray and vLLM.
+        gpu_hour: Dollars; 0: not known.
+    """
+
+    device: str
+    small: bool = False
+    bare: bool = False
+    gpu_hour: float = 0.0
+
+    def arguments(self) -> list[str]:
+        """Return the command line's arguments that say the same."""
+        flags = [f"--{name}" for name in ("small", "bare") if getattr(self, name)]
+        return ["--device", self.device, "--gpu-hour", str(self.gpu_hour), *flags]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a machine without a GPU")
-    parser.add_argument("--sections", type=_names, default=list(LIMITS_S), help="only these, by comma")
+    parser.add_argument("--bare", action="store_true", help="without Ray and vLLM")
+    parser.add_argument("--gpu-hour", type=float, default=0.0, help="its price, for dollars per 1,000 answers")
+    parser.add_argument("--sections", type=_names, help="only these, by comma")
     parser.add_argument("--without", type=_names, default=[], help="not these")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    how = Run(arguments.device, arguments.small, arguments.bare, arguments.gpu_hour)
     if arguments.section:
-        return run_section(arguments.section, arguments.device, arguments.small, arguments.to)
+        return run_section(arguments.section, how, arguments.to)
+    if arguments.bare and (more := [name for name in arguments.sections or () if name not in BARE]):
+        parser.error(f"--bare runs {', '.join(BARE)}: {', '.join(more)} needs Ray")
     report: dict[str, Any] = {**facts(arguments.device), "small": arguments.small, "sections": {}}
     print("  ".join(f"{name}: {value}" for name, value in report.items() if isinstance(value, str)))
     path = arguments.output / f"{slug(report['device'])}-{report['date'][:10]}.json"
@@ -59,9 +92,10 @@ def main() -> int:
         report["sections"][name] = found
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
-    for name in [name for name in arguments.sections if name not in arguments.without]:
+    sections = arguments.sections or (BARE if arguments.bare else LIMITS_S)
+    for name in [name for name in sections if name not in arguments.without]:
         limit_s = LIMITS_S[name] if arguments.device == "cuda" else CPU_LIMIT_S
-        found = apart(name, arguments.device, arguments.small, limit_s, functools.partial(keep, name))
+        found = apart(name, how, limit_s, functools.partial(keep, name))
         keep(name, found)
         print_section(name, found)
     print(f"\nwritten to {path}")
@@ -76,14 +110,13 @@ def _names(given: str) -> list[str]:
 
 
 def apart(
-    name: str, device: str, small: bool, limit_s: float, keep: Callable[[dict[str, Any]], None] = lambda found: None
+    name: str, how: Run, limit_s: float, keep: Callable[[dict[str, Any]], None] = lambda found: None
 ) -> dict[str, Any]:
     """Run a section in a process group of its own.
 
     Args:
         name: The section.
-        device: Where it computes.
-        small: Whether it takes the sizes for a machine without a GPU.
+        how: Where and at what sizes.
         limit_s: Seconds after which it is ended.
         keep: Takes what is measured, whenever that is more.
 
@@ -103,11 +136,9 @@ def apart(
 
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, "result.jsonl"), Path(folder, "log")
-        command = [sys.executable, __file__, "--device", device, "--section", name, "--to", str(result)]
+        command = [sys.executable, __file__, "--section", name, "--to", str(result), *how.arguments()]
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*command, *(["--small"] if small else [])], stdout=out, stderr=out, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
             n_kept, ended = 0, ""
             try:
                 while process.poll() is None and not ended:
@@ -145,12 +176,12 @@ def stop_group(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def run_section(name: str, device: str, small: bool, path: Path) -> int:
+def run_section(name: str, how: Run, path: Path) -> int:
     from gpu_sheet import Sheet
 
     sheet = Sheet(path)
     with sheet.measuring(name):
-        if device == "cuda":
+        if how.device == "cuda":
             import torch
 
             if not torch.cuda.is_available():
@@ -159,11 +190,11 @@ def run_section(name: str, device: str, small: bool, path: Path) -> int:
         if name == "vllm":
             from gpu_vllm import vllm
 
-            vllm(sheet, device, small)
+            vllm(sheet, how)
         else:
             import gpu_sections
 
-            gpu_sections.SECTIONS[name](sheet, device, small)
+            gpu_sections.SECTIONS[name](sheet, how)
     return 0
 
 

@@ -9,12 +9,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from gpu import Run
 from gpu_sheet import Sheet
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -43,16 +45,20 @@ def sentences(n: int) -> list[str]:
     return [f"{at} {' '.join(rng.choice(words, length))}" for at, length in enumerate(lengths)]
 
 
-def encoder(sheet: Sheet, device: str, small: bool) -> None:
+def encoder(sheet: Sheet, how: Run) -> None:
+    """A large encoder and a small one in the number formats that a GPU and a CPU have by default."""
+    formats = ("float32",) if how.device == "cpu" else ("bfloat16", "float32")
     with tempfile.TemporaryDirectory() as folder:
         with sheet.measuring("XLM-R shape, random"):
-            shape = (64, 2, 128) if small else (1024, 24, 4096)
-            texts = sentences(100 if small else 8_000)
+            shape = (64, 2, 128) if how.small else (1024, 24, 4096)
+            texts = sentences(100 if how.small else 8_000)
             large, n_parameters = random_xlm_r(Path(folder), texts, *shape)
             name = f"XLM-R shape, {n_parameters / 1e6:.0f} M, random"
-            compare_encoders(sheet, name, large, texts, device, "float32" if device == "cpu" else "float16")
-        with sheet.measuring("MiniLM"):
-            compare_encoders(sheet, "MiniLM", MINILM, sentences(100 if small else 40_000), device, "float32")
+            compare_encoders(sheet, f"{name}, {formats[0]}", large, texts, how.device, formats[0])
+        for precision in formats:
+            with sheet.measuring(f"MiniLM, {precision}"):
+                texts = sentences(100 if how.small else 40_000)
+                compare_encoders(sheet, f"MiniLM, {precision}", MINILM, texts, how.device, precision)
 
 
 def random_xlm_r(path: Path, texts: list[str], hidden: int, layers: int, inner: int) -> tuple[str, int]:
@@ -138,7 +144,7 @@ def compare_encoders(sheet: Sheet, name: str, model: str, texts: list[str], devi
     sheet.add(name, rate, "SentenceTransformer.encode", n / took["encode"], "texts/s")
 
 
-def index(sheet: Sheet, device: str, small: bool) -> None:
+def index(sheet: Sheet, how: Run) -> None:
     """The whole index job, of WattBot if it is here, beside a process that only calls ``encode`` on the same texts."""
     import index as whole
 
@@ -146,7 +152,8 @@ def index(sheet: Sheet, device: str, small: bool) -> None:
 
     data = os.environ.get("KOHAKU_DATA")
     is_here = bool(data and Path(data, "wattbot").is_dir())
-    name = "sample" if small else "WattBot" if is_here else "made-up collection"
+    device = how.device
+    name = "sample" if how.small else "WattBot" if is_here else "made-up collection"
     config = str(CONFIGS / "wattbot.yaml") if name == "WattBot" else "demo"
     with tempfile.TemporaryDirectory() as folder:
         overrides = [f"index.path={folder}/index", *(["index.encoder_gpus=1"] if device == "cuda" else [])]
@@ -172,43 +179,55 @@ def index(sheet: Sheet, device: str, small: bool) -> None:
     sheet.add(f"index job, {name}", rates[0], "encode of the same texts", rates[1], "texts/s", note=note)
 
 
-def faiss(sheet: Sheet, device: str, small: bool) -> None:
-    """Flat search of 64 queries on the GPU and on the CPU, through the same index; hits compared."""
+def faiss(sheet: Sheet, how: Run) -> None:
+    """Search of 64 queries on the GPU beside FAISS alone there and the same index on the CPU; hits compared."""
     from kohaku_ray.index import gpu
 
-    for n in (25_000,) if small else (25_000, 1_000_000, 10_000_000):
-        name = f"flat on GPU, {n:,} vectors"
-        if device == "cpu":
+    flat = [(25_000, False)] if how.small else [(25_000, False), (1_000_000, False), (10_000_000, False)]
+    lists = (25_000, "IVF64,Flat") if how.small else (1_000_000, "IVF4096,Flat")
+    cells = [(n, "Flat", half) for n, half in flat] + [(*lists, False)]
+    if not how.small:
+        cells.append((20_000_000, "Flat", True))
+    for n, factory, half in cells:
+        name = f"{factory}{', float16' if half else ''} on GPU, {n:,} vectors"
+        if how.device == "cpu":
             sheet.skip(name, "--device is cpu", is_failure=False)
         with sheet.measuring(name):
-            if device == "cuda" and (reason := gpu.missing()):
+            if how.device == "cuda" and (reason := gpu.missing()):
                 raise SystemError(reason)
-            compare_flat(sheet, n, device)
+            compare_searches(sheet, name, n, factory, half, how.device)
         gc.collect()
 
 
-def compare_flat(sheet: Sheet, n: int, device: str) -> None:
+def compare_searches(sheet: Sheet, name: str, n: int, factory: str, half: bool, device: str) -> None:
     from kohaku_ray.index.vectors import VectorIndex
 
     vectors, queries = units(n, device), units(64, "cpu", seed=1)
-    on_cpu = VectorIndex.build(vectors, np.arange(n, dtype=np.int64))
+    on_cpu = VectorIndex.build(vectors, np.arange(n, dtype=np.int64), factory, train_on_gpu=device == "cuda")
+    on_cpu.probe(16)
     rounds = 1 if n > 1_000_000 else ROUNDS
+    # As many candidates as ours asks for: the rest is rescoring.
+    n_asked = 32
 
     def search() -> Any:
         return on_cpu.search(queries, 16)
 
     if device == "cpu":
         # Without a GPU, the peer is FAISS itself.
-        took = best_of(rounds, ours=search, bare=lambda: on_cpu.faiss_index.search(queries, 16))
-        sheet.add(f"flat on CPU, {n:,} vectors", 64 / took["ours"], "FAISS alone", 64 / took["bare"], "queries/s")
+        took = best_of(rounds, ours=search, bare=lambda: on_cpu.faiss_index.search(queries, n_asked))
+        name = name.replace("on GPU", "on CPU")
+        sheet.add(name, 64 / took["ours"], "FAISS alone", 64 / took["bare"], "queries/s")
         return
-    on_gpu = on_cpu.on_gpu()
+    on_gpu = on_cpu.on_gpu(half)
+    bare = on_gpu.faiss_index._on_gpu
     pairs = zip(on_gpu.search(queries, 16), search(), strict=True)
     n_other = sum(not np.array_equal(one.rows, other.rows) for one, other in pairs)
-    took = best_of(rounds, ours=lambda: on_gpu.search(queries, 16), cpu=search)
-    note = f"{n_other} of 64 queries have other hits"
-    sheet.add(f"flat on GPU, {n:,} vectors", 64 / took["ours"], "on CPU", 64 / took["cpu"], "queries/s", note=note)
-    if n_other:
+    took = best_of(rounds, ours=lambda: on_gpu.search(queries, 16), bare=lambda: bare.search(queries, n_asked))
+    note = f"{n_other} of 64 queries have other hits than on the CPU"
+    rate = 64 / took["ours"]
+    sheet.add(name, rate, f"{type(bare).__name__}.search alone", 64 / took["bare"], "queries/s", note=note)
+    sheet.add(name, rate, "the same on the CPU", 64 / best_of(1, cpu=search)["cpu"], "queries/s")
+    if n_other and factory == "Flat":
         raise AssertionError(f"GPU and CPU differ at {n:,} vectors: {note}")
 
 
@@ -223,16 +242,12 @@ def units(n: int, device: str, seed: int = 0) -> Any:
     return found
 
 
-def cross_encoder(sheet: Sheet, device: str, small: bool) -> None:
-    """Pairs through the Serve replica beside ``CrossEncoder.predict`` on the same pairs."""
+def cross_encoder(sheet: Sheet, how: Run) -> None:
+    """Pairs through the Serve replica (bare: its model alone) beside ``CrossEncoder.predict`` on the same pairs."""
     import torch
     from sentence_transformers import CrossEncoder
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-    from kohaku_ray.config import load_config
-    from kohaku_ray.engine.cluster import connected
-    from kohaku_ray.engine.serving.applications import serving
-    from kohaku_ray.engine.serving.handles import rank_pairs
     from kohaku_ray.index.identity import locate_model
     from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 
@@ -243,31 +258,120 @@ def cross_encoder(sheet: Sheet, device: str, small: bool) -> None:
         layers = {"hidden_size": DIM, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 4 * DIM}
         shape = BertConfig(vocab_size=len(pieces), num_labels=1, initializer_range=0.1, **layers)
         BertForSequenceClassification(shape).save_pretrained(path)
-        texts = sentences(128 if small else 12_800)
+        texts = sentences(128 if how.small else 12_800)
         pairs = [(f"What does plant {at % 200} make of it?", text) for at, text in enumerate(texts)]
-        deployment = CrossEncoderConfig(model=path, gpus=1 if device == "cuda" else 0)
-        plain = CrossEncoder(path, max_length=deployment.max_tokens, device=device)
-        config = load_config("demo")
-        with connected(config.cluster), serving({"pairs": deployment}) as applications:
-            served: list[float] = []
+        deployment = CrossEncoderConfig(model=path, gpus=1 if how.device == "cuda" else 0)
+        plain = CrossEncoder(path, max_length=deployment.max_tokens, device=how.device)
+        served: list[float] = []
 
-            def through_serve() -> None:
-                served[:] = asyncio.run(rank_pairs(applications["pairs"], pairs))
+        def bare() -> Any:
+            return plain.predict(pairs, batch_size=deployment.batch_pairs, show_progress_bar=False)
 
-            def bare() -> Any:
-                return plain.predict(pairs, batch_size=deployment.batch_pairs, show_progress_bar=False)
+        with ExitStack() as until_end:
+            if how.bare:
+                loaded = deployment.load()
 
-            took = best_of(ROUNDS, ours=through_serve, bare=bare)
+                def ours() -> None:
+                    served[:] = loaded.predict(pairs, batch_size=deployment.batch_pairs, show_progress_bar=False)
+            else:
+                application = until_end.enter_context(started_ranker(deployment))
+
+                def ours() -> None:
+                    from kohaku_ray.engine.serving.handles import rank_pairs
+
+                    served[:] = asyncio.run(rank_pairs(application, pairs))
+
+            took = best_of(ROUNDS, ours=ours, bare=bare)
             apart = float(np.abs(np.array(served) - np.asarray(bare()).ravel()).max())
+    name = "cross-encoder, MiniLM shape" if how.bare else "cross-encoder, MiniLM shape, replica"
     note = f"{len(pairs)} pairs, calls of 256; scores differ by at most {apart:.1e}"
-    rates = (len(pairs) / took[name] for name in ("ours", "bare"))
-    ours, theirs = rates
-    sheet.add("cross-encoder, MiniLM shape, replica", ours, "predict", theirs, "pairs/s", note=note)
+    ours_per_s, theirs_per_s = (len(pairs) / took[way] for way in ("ours", "bare"))
+    sheet.add(name, ours_per_s, "predict", theirs_per_s, "pairs/s", note=note)
 
 
-SECTIONS: dict[str, Callable[[Sheet, str, bool], None]] = {
+@contextmanager
+def started_ranker(deployment: Any) -> Iterator[str]:
+    """Serve a cross-encoder while the block runs."""
+    from kohaku_ray.config import load_config
+    from kohaku_ray.engine.cluster import connected
+    from kohaku_ray.engine.serving.applications import serving
+
+    with connected(load_config("demo").cluster), serving({"pairs": deployment}) as applications:
+        yield applications["pairs"]
+
+
+QWEN_05B = {
+    **{"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+    **{"num_key_value_heads": 2, "vocab_size": 151_936, "max_position_embeddings": 32_768, "tie_word_embeddings": True},
+}
+"""Shape of Qwen2.5-0.5B."""
+
+
+def transformers(sheet: Sheet, how: Run) -> None:
+    """Kind transformers, eight questions of four members, beside ``generate`` of the same prompts in batches."""
+    import torch
+    from kohaku_ray.models.local import LocalBackend
+    from kohaku_ray.models.weights import load_model
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from kohaku_ray import sample
+    from kohaku_ray.models.request import ChatRequest
+
+    sys.path.insert(0, str(CONFIGS.parent / "tests"))
+    from kit import tiny_llama
+
+    n_tokens, n_context, batch = (8, 60, 4) if how.small else (64, 1000, 32)
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [path.read_text(encoding="utf-8") for path in sorted(Path(sample.path("documents")).rglob("*.md"))]
+        path = Path(tiny_llama.build(Path(folder), texts, window=2048))
+        if not how.small:
+            torch.manual_seed(0)
+            Qwen2ForCausalLM(Qwen2Config(**QWEN_05B)).to(torch.bfloat16).save_pretrained(path)
+        model, tokenizer = load_model(path, n_gpus=1 if how.device == "cuda" else 0, n_cpus=os.cpu_count() or 1)
+        backend = LocalBackend(model, tokenizer, name="random", window_tokens=2048, batch_size=batch)
+        rng, words = np.random.default_rng(0), np.array(sample.words())
+        prompts = [f"{at} {' '.join(rng.choice(words, n_context // 2))}" for at in range(8)]
+        requests = [
+            ChatRequest("m", (("user", prompt),), 0.7, 1.0, n_tokens, seed, None, session_id=prompt[:2])
+            for prompt in prompts
+            for seed in range(4)
+        ]
+        generated: dict[str, int] = {}
+
+        async def ask_all() -> list[Any]:
+            return await asyncio.gather(*map(backend.chat, requests))
+
+        def ours() -> None:
+            generated["ours"] = sum(reply.completion_tokens for reply in asyncio.run(ask_all()))
+
+        def bare() -> None:
+            tokenizer.padding_side, tokenizer.pad_token = "left", tokenizer.eos_token
+            rendered = [
+                tokenizer.apply_chat_template(
+                    [{"role": "user", "content": one.messages[0][1]}], tokenize=False, add_generation_prompt=True
+                )
+                for one in requests
+            ]
+            total = 0
+            for first in range(0, len(rendered), batch):
+                ids = tokenizer(rendered[first : first + batch], return_tensors="pt", padding=True).to(model.device)
+                ids.pop("token_type_ids", None)
+                found = model.generate(
+                    **ids, do_sample=True, temperature=0.7, top_k=0, max_new_tokens=n_tokens, min_new_tokens=n_tokens
+                )
+                total += found[:, ids["input_ids"].shape[1] :].numel()
+            generated["bare"] = total
+
+        took = best_of(1, ours=ours, bare=bare)
+    rates = {way: generated[way] / took[way] for way in took}
+    note = f"{len(requests)} calls, {len(prompts)} prompts; ours reads a question's prompt once"
+    sheet.add("kind transformers", rates["ours"], "generate", rates["bare"], "tokens/s", note=note)
+
+
+SECTIONS: dict[str, Callable[[Sheet, Run], None]] = {
     "encoder": encoder,
     "index": index,
     "faiss": faiss,
     "cross_encoder": cross_encoder,
+    "transformers": transformers,
 }

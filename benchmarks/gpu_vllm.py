@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from gpu import Run
 from gpu_sheet import Sheet
 
 TESTS = Path(__file__).parents[1] / "tests"
 
 
-def vllm(sheet: Sheet, device: str, small: bool) -> None:
+def vllm(sheet: Sheet, how: Run) -> None:
     """Engine, ensemble, answers and routing of a Qwen2.5-7B shape without trained weights (small: a tiny Llama)."""
+    device, small = how.device, how.small
     from importlib.util import find_spec
 
     if find_spec("vllm") is None:
@@ -37,12 +41,13 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
         (model / "model.safetensors").unlink()
         if not small:
             (model / "config.json").write_text(json.dumps(QWEN_7B))
+            widen_vocabulary(model / "tokenizer.json", QWEN_7B["vocab_size"])
         deployment = {
             "kind": "vllm",
             "model": str(model),
             "window_tokens": window,
             "start_timeout_s": 600,
-            # LLM.generate and a server differ in defaults: with equal ones the second engine finds the first's kernels.
+            # A plain engine and a server differ in defaults: with equal ones the second finds the first's kernels.
             "engine_kwargs": {"load_format": "dummy", **(SCHEDULING if device == "cuda" else {})},
             **({"cpus": 1} if device == "cpu" else {}),
         }
@@ -53,9 +58,12 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
         if device == "cpu":
             overrides.append("cluster.num_cpus=6")
         config = load_config("demo", overrides)
-        sizes = {"questions": 4, "output_tokens": 8} if small else {"questions": 16, "output_tokens": 128}
-        answered = {"answer_questions": 8 if small else 40}
-        grid = Grid(replicas=(1,), members=(1, 9), concurrency=(8,), context_tokens=context, **sizes, **answered)
+        # Ten waves of what is in flight: the first and the last fill no engine.
+        in_flight = 2 if small else IN_FLIGHT
+        sizes = {"questions": 4, "output_tokens": 8} if small else {"questions": 10 * in_flight, "output_tokens": 128}
+        answered = {"answer_questions": 8 if small else 5 * in_flight}
+        replicas = (1, 2) if n_gpus(device) > 1 else (1,)
+        grid = Grid(replicas, members=(1, 9), concurrency=(in_flight,), context_tokens=context, **sizes, **answered)
         energy, ask_all = Energy(), bench._ask_all
         spent: dict[int, float] = {}
         added: set[str] = set()
@@ -63,12 +71,13 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
         async def metered(handle: Any, asked: Any, n_in_flight: int) -> Any:
             before = energy.joules()
             replies = await ask_all(handle, asked, n_in_flight)
+            # Of one replica: the counter is one GPU's. A warm-up has fewer questions.
             if before is not None and len(asked) == grid.questions:
                 spent[len(asked[0])] = (energy.joules() or before) - before
             return replies
 
         def so_far(found: Any, _: str) -> None:
-            add_new(sheet, found, grid, spent, added)
+            add_new(sheet, found, grid, spent, added, how.gpu_hour)
 
         # It writes its page after every cell.
         with patch.object(bench, "_ask_all", metered), patch.object(bench, "write_throughput", so_far):
@@ -82,14 +91,42 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
             routing(sheet, overrides, device, f"{folder}/routing", sizes, context)
 
 
-def add_new(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added: set[str]) -> None:
+def n_gpus(device: str) -> int:
+    """Count the GPUs that this process sees."""
+    import torch
+
+    return torch.cuda.device_count() if device == "cuda" else 0
+
+
+def widen_vocabulary(path: Path, size: int) -> None:
+    """Give a byte-level tokenizer as many tokens as the model has logits, for grammars to run through.
+
+    The tokens are pairs of its own: no merge makes them, so that texts are tokenised as before.
+    """
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary: dict[str, int] = whole["model"]["vocab"]
+    plain = sorted((token for token in vocabulary if not token.startswith("<|")), key=len, reverse=True)
+    next_id = 1 + max([*vocabulary.values(), *(one["id"] for one in whole["added_tokens"])])
+    for first, second in itertools.product(plain, plain):
+        if next_id >= size:
+            break
+        if first + second not in vocabulary:
+            vocabulary[first + second], next_id = next_id, next_id + 1
+    path.write_text(json.dumps(whole), encoding="utf-8")
+
+
+def add_new(
+    sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added: set[str], gpu_hour: float = 0.0
+) -> None:
     """Add the figures of the cells that are measured by now, each once."""
     from kohaku_ray.pages.throughput import records
 
     plain = {one.members: one for one in found.plain}
-    cells = {cell.members: cell for cell in found.cells}
+    cells = {cell.members: cell for cell in found.cells if cell.replicas == 1}
+    twice = {cell.members: cell for cell in found.cells if cell.replicas == 2 and cell.measured is not None}
     rates = {n: cell.measured.questions_per_s for n, cell in cells.items() if cell.measured is not None}
     note = f"{grid.context_tokens} tokens of context, {grid.output_tokens} generated, {grid.questions} questions"
+    note += f", {grid.concurrency[0]} in flight"
     for n in rates.keys() & plain.keys():
         name = f"engine, {n} member(s)"
         if plain[n].measured is None or name in added:
@@ -97,7 +134,7 @@ def add_new(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added:
         added.add(name)
         limit = plain[n].measured.questions_per_s
         wanted = 0.9 if n == 1 and grid.context_tokens >= 8000 else None
-        sheet.add(name, rates[n], "LLM.generate, the same calls", limit, "questions/s", at_least=wanted, note=note)
+        sheet.add(name, rates[n], "plain vLLM, fed alike", limit, "questions/s", at_least=wanted, note=note)
     if found.plain_run is not None and found.plain_run.measured is not None and "answers" not in added:
         added.add("answers")
         peer, run = found.plain_run.measured, found.runs[0].measured
@@ -108,7 +145,20 @@ def add_new(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added:
             f"{''.join(share)}{run.n_questions} questions, {run.n_usable} of {run.n_answers} answers without an error"
         )
         name, limit = "answer run, 9 members", peer.n_calls / peer.wall_s
-        sheet.add(name, run.n_calls / run.wall_s, "LLM.generate, the same calls", limit, "calls/s", note=said)
+        sheet.add(name, run.n_calls / run.wall_s, "plain vLLM, fed alike", limit, "calls/s", note=said)
+        if gpu_hour:
+            dollars = [1000 * gpu_hour / 3600 * one.wall_s / run.n_answers for one in (run, peer)]
+            said = f"{gpu_hour:g} dollars per hour of the GPU"
+            sheet.add("1,000 answers", dollars[0], "plain vLLM, fed alike", dollars[1], "dollars", note=said)
+        if run.joules is not None and 9 in spent:
+            engine = 1000 * spent[9] / (9 * grid.questions)
+            name = "energy of 1,000 answers"
+            sheet.add(name, 1000 * run.joules / run.n_answers, "the grid's calls, 9 members", engine, "J")
+    for n in twice.keys() & rates.keys():
+        if f"two replicas, {n}" not in added:
+            added.add(f"two replicas, {n}")
+            both = twice[n].measured.questions_per_s
+            sheet.add(f"two replicas, {n} member(s)", both, "one replica", rates[n], "questions/s", at_least=1.8)
     if {1, 9} <= rates.keys() and "ensemble" not in added:
         added.add("ensemble")
         limit = 2.0 if grid.context_tokens >= 8000 else None
@@ -145,7 +195,7 @@ def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: d
 
 
 class Energy:
-    """The GPU's energy counter.
+    """The energy counter of the first GPU that this process sees.
 
     Attributes:
         reason: Why there is none; empty where there is.
@@ -157,7 +207,10 @@ class Energy:
             from vllm.third_party import pynvml
 
             pynvml.nvmlInit()
-            self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(0))
+            first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+            by = pynvml.nvmlDeviceGetHandleByIndex if first.isdecimal() else pynvml.nvmlDeviceGetHandleByUUID
+            gpu = by(int(first) if first.isdecimal() else first)
+            self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
             self._read()
         except Exception as error:  # any of NVML's
             self.reason = f"no energy counter: {type(error).__name__}: {error}"
@@ -166,6 +219,9 @@ class Energy:
         """Joules since some moment in the past; None without a counter."""
         return None if self.reason else self._read() / 1000
 
+
+IN_FLIGHT = 16
+"""Questions in flight per replica."""
 
 SCHEDULING = {"max_num_batched_tokens": 8192, "max_num_seqs": 256}
 

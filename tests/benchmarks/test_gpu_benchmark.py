@@ -34,20 +34,37 @@ def test_figures_have_peers_and_what_is_missing_a_reason(tmp_path):
     report = json.loads(path.read_text())
     assert {"device", "driver", "versions", "date", "command"} <= report.keys()
     section = report["sections"]["faiss"]
-    [figure] = section["figures"]
-    assert figure["ratio"] == pytest.approx(figure["figure"] / figure["peer"])
-    assert [one["name"] for one in section["skipped"]] == ["flat on GPU, 25,000 vectors"]
+    assert [one["name"] for one in section["figures"]] == [
+        "Flat on CPU, 25,000 vectors",
+        "IVF64,Flat on CPU, 25,000 vectors",
+    ]
+    for figure in section["figures"]:
+        assert figure["ratio"] == pytest.approx(figure["figure"] / figure["peer"])
+        assert figure["peer_name"] == "FAISS alone"
+    assert [one["name"] for one in section["skipped"]] == [
+        "Flat on GPU, 25,000 vectors",
+        "IVF64,Flat on GPU, 25,000 vectors",
+    ]
     assert all(one["reason"] and one["reason"] in done.stdout for one in section["skipped"])
 
 
 @pytest.mark.slow
-def test_the_encoder_and_faiss_are_measured_on_a_machine_without_ray_and_vllm(tmp_path):
+def test_bare_measures_on_a_machine_without_ray_and_vllm(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules |= {'ray': None, 'vllm': None}\n")
     paths = os.pathsep.join([str(tmp_path), str(BENCHMARKS.parent)])
-    sections = ["--sections", "encoder,faiss", "--output", str(tmp_path)]
-    done = run("--device", "cpu", "--small", *sections, PYTHONPATH=paths)
+    done = run("--device", "cpu", "--small", "--bare", "--output", str(tmp_path), PYTHONPATH=paths)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FAILED" not in done.stdout
+    [path] = tmp_path.glob("*.json")
+    sections = json.loads(path.read_text())["sections"]
+    assert list(sections) == ["encoder", "faiss", "cross_encoder", "transformers"]
+    assert all(one["figures"] for one in sections.values())
+
+
+def test_bare_refuses_a_section_that_needs_ray(tmp_path):
+    done = run("--bare", "--sections", "encoder,vllm", "--output", str(tmp_path))
+    assert done.returncode == 2
+    assert "--bare runs encoder, faiss, cross_encoder, transformers: vllm needs Ray" in done.stderr
 
 
 def test_a_section_that_cannot_run_fails_unless_it_is_left_out_by_name(tmp_path):
@@ -58,7 +75,7 @@ def test_a_section_that_cannot_run_fails_unless_it_is_left_out_by_name(tmp_path)
     assert run("--sections", "faiss", "--without", "faiss", *out).returncode == 0
     wrong = run("--without", "fais", *out)
     assert wrong.returncode == 2
-    assert "no section fais: choose from encoder, index, faiss, cross_encoder, vllm" in wrong.stderr
+    assert "no section fais: choose from encoder, index, faiss, cross_encoder, transformers, vllm" in wrong.stderr
 
 
 SECTION = """
@@ -86,7 +103,7 @@ def test_a_figure_is_kept_when_it_is_measured_whatever_comes_before_and_after(
     script = tmp_path / "section.py"
     script.write_text(SECTION.format(benchmarks=str(BENCHMARKS), end=end))
     monkeypatch.setattr(gpu, "__file__", str(script))
-    found = gpu.apart("faiss", "cpu", True, limit_s, kept.append)
+    found = gpu.apart("faiss", gpu.Run("cpu", small=True), limit_s, kept.append)
     assert [one["name"] for one in kept[0]["figures"]] == ["second"]
     assert kept[0]["wall_s"] < found["wall_s"], "before the section ended"
     assert [one["name"] for one in found["figures"]] == ["second"]
@@ -99,12 +116,42 @@ def test_an_answer_run_stands_beside_plain_vllm_given_its_calls_once(tmp_path, m
     from kohaku_ray.engine.jobs.bench import Grid
     from kohaku_ray.pages.throughput import AnswerRun, Gpus, Measurement, Plain, Throughput
 
-    run = AnswerRun(1, 9, Measurement(40, 400, 20.0, 8000, 2000, 5000, n_answers=360, n_usable=30))
+    run = AnswerRun(1, 9, Measurement(40, 400, 20.0, 8000, 2000, 5000, n_answers=360, n_usable=30, joules=720.0))
     plain = Plain(9, Measurement(40, 400, 16.0, 8000, 2000))
     found = Throughput({}, runs=(run,), plain_run=plain, gpus=Gpus(1, 1e6, 1000))
     sheet, added = module("gpu_sheet").Sheet(tmp_path / "result.jsonl"), set()
     for so_far in (Throughput({}, runs=(run,)), found, found):
-        module("gpu_vllm").add_new(sheet, so_far, Grid(), {}, added)
-    [line] = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
+        module("gpu_vllm").add_new(sheet, so_far, Grid(), {9: 144.0}, added, gpu_hour=3.6)
+    line, dollars, joules = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
     assert (line["figure"], line["peer"], line["ratio"], line["unit"]) == (20, 25, 0.8, "calls/s")
     assert line["note"] == "0.500 of the GPU's bf16 FLOP/s, 40 questions, 30 of 360 answers without an error"
+    assert (dollars["figure"], dollars["peer"]) == (pytest.approx(1000 * 0.001 * 20 / 360), pytest.approx(16 / 360))
+    assert (joules["figure"], joules["peer"], joules["unit"]) == (2000.0, 1000.0, "J")
+
+
+def test_a_second_replica_stands_beside_the_first(tmp_path, module):
+    from kohaku_ray.engine.jobs.bench import Grid
+    from kohaku_ray.pages.throughput import BenchCell, Measurement, Throughput
+
+    cells = [BenchCell(n, 1, 16, Measurement(160 * n, 160 * n, 20.0 + n, 8000, 2000)) for n in (1, 2)]
+    sheet = module("gpu_sheet").Sheet(tmp_path / "result.jsonl")
+    module("gpu_vllm").add_new(sheet, Throughput({}, cells=tuple(cells)), Grid(), {}, set())
+    [line] = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
+    assert (line["name"], line["peer_name"]) == ("two replicas, 1 member(s)", "one replica")
+    assert line["ratio"] == pytest.approx(2 * 21 / 22)
+
+
+def test_the_benchmarks_grammars_run_through_as_many_tokens_as_the_model_has_logits(tmp_path, module):
+    from kit import tiny_llama
+    from kit.tiny_job import SAMPLE_TEXTS
+    from tokenizers import Tokenizer
+
+    path = Path(tiny_llama.build(tmp_path, SAMPLE_TEXTS))
+    before = Tokenizer.from_file(str(path / "tokenizer.json"))
+    gpu_vllm = module("gpu_vllm")
+    gpu_vllm.widen_vocabulary(path / "tokenizer.json", gpu_vllm.QWEN_7B["vocab_size"])
+    after = Tokenizer.from_file(str(path / "tokenizer.json"))
+    assert max(after.get_vocab().values()) == 152_063
+    text = "The fans of 7 racks draw 40 kW."
+    assert after.encode(text).ids == before.encode(text).ids
+    assert after.decode([152_063])
