@@ -366,3 +366,49 @@ def test_nodes_on_aws_have_an_image_a_driver_and_the_shared_files():
     shared = mount.split()[-1]
     assert f"-v {shared}:{shared}" in cluster["docker"]["run_options"]
     assert load_config(str(CLUSTER / "job.yaml")).shared == shared
+
+
+@pytest.mark.slow
+def test_a_python_that_is_too_new_is_named_with_those_that_are_not(tmp_path):
+    uv, venv = Path(sys.executable).with_name("uv"), str(tmp_path / "venv")
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, venv], check=True)
+    command = [uv, "pip", "install", "--dry-run", "--python", venv, "--python-version", "3.13", ".[gpu]"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if "error sending request" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode != 0
+    assert "Python>=3.11,<3.13" in " ".join(done.stderr.split())
+
+
+LOWEST = """
+import importlib, pkgutil, sys
+import kohaku_ray
+for module in pkgutil.walk_packages(kohaku_ray.__path__, "kohaku_ray."):
+    if module.name not in ("kohaku_ray.__main__", "kohaku_ray.engine.serving.vllm_replica"):  # which runs vLLM
+        importlib.import_module(module.name)
+print("imported")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_least_versions_that_the_project_asks_for_are_enough(tmp_path):
+    """Every module imports, and a GGUF file's tokenizer gives its model's texts: transformers 5.17 did neither."""
+    uv, venv = Path(sys.executable).with_name("uv"), tmp_path / "venv"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(venv)], check=True)
+    python, env = str(venv / "bin" / "python"), {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}
+    given = ["--constraint", str(tmp_path / "here.txt"), "--override", "overrides.txt", ".[transformers,office]"]
+    # Of torch there is one version; the build that is here is not downloaded again.
+    (tmp_path / "here.txt").write_text(f"torch=={importlib.metadata.version('torch')}\n")
+    for packages in (["--resolution", "lowest-direct", *given], ["pytest", "pytest-timeout", "hypothesis"]):
+        command = [uv, "pip", "install", "--quiet", "--python", python, *packages]
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        if "error sending request" in done.stderr:
+            pytest.skip("no package index can be reached")
+        assert done.returncode == 0, done.stderr
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([python, "-c", LOWEST], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("imported\n"), done.stderr[-2000:]
+    tests = ["tests/index/test_gguf.py", "tests/index/test_vectors.py", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run([python, "-m", "pytest", *tests], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
