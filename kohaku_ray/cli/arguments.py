@@ -79,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     sweep = _add(commands, run.sweep)
     _completed(
-        sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps"),
+        sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of one of the package's"),
         _sweeps,
     )
     sweep.add_argument(

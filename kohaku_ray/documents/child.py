@@ -37,6 +37,7 @@ def serve(handle: int) -> None:
             if not code:
                 return
             connection.send(code)
+            _load_pdf()  # most files that end a parser are PDFs: the next one need not import it again
 
 
 def _serve_forked(connection: Connection) -> NoReturn:
@@ -44,6 +45,8 @@ def _serve_forked(connection: Connection) -> NoReturn:
     try:
         while True:
             name, data, timeout_s, images = connection.recv()
+            if name.lower().endswith(".pdf") or data.startswith(b"%PDF"):
+                _load_pdf()  # here, so that it does not count against the file's time limit
             n_pages = int(Path("/proc/self/statm").read_text().split()[0])
             most = n_pages * resource.getpagesize() + int(MEMORY_GIB * 2**30)
             resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
@@ -64,8 +67,12 @@ def _serve_forked(connection: Connection) -> NoReturn:
 
 def _load() -> None:
     """Import what parsers import on first use, so that it does not count against a file's time limit."""
-    import pymupdf  # noqa: F401
     import selectolax.lexbor  # noqa: F401
 
     document_adapter()
     load_sentences()
+
+
+def _load_pdf() -> None:
+    with contextlib.suppress(ImportError):  # the parser says what to install
+        import pymupdf  # noqa: F401

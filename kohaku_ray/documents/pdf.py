@@ -70,9 +70,17 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     columns and pages. A table is one paragraph, each row a sentence. A picture is an attachment with the caption next
     to it. In a slide deck every slide is a section. Scripts and embedded files are not touched. With ``images``
     embedded images are extracted, and vector figures with a caption.
-    """
-    import pymupdf
 
+    Raises:
+        DataError: It is damaged, encrypted or a scan, or PyMuPDF is not installed.
+    """
+    try:
+        import pymupdf
+    except ImportError:
+        raise DataError(
+            f"{name} needs the package pymupdf, which reads PDFs (AGPL or a commercial licence): pip install pymupdf, "
+            "or give the document in another format."
+        ) from None
     pymupdf.TOOLS.mupdf_display_errors(False)
     pymupdf.TOOLS.mupdf_display_warnings(False)
     with _open(name, data) as file:

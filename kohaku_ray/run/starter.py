@@ -16,7 +16,7 @@ _NOT_SENT = {".rayignore": "# What `ray job submit --working-dir .` does not sen
 
 _SETTINGS = f"""\
 # Relative paths are relative to this file. `kohaku-ray validate {CONFIG}` says what a run would use.
-base: default                  # [default, models/ollama] answers with a model: see configs/models
+base: default                  # [default, models/ollama] answers with a model
 run: runs/my                   # outputs; a changed configuration should get a directory of its own
 documents:
   paths: [{DOCUMENTS}]           # files and directories: PDF, HTML, Markdown, text, CSV, KohakuRAG JSON

@@ -1,0 +1,36 @@
+"""The readme that a package index shows: README.md, with links that lead somewhere outside the repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)]*)\)")
+
+
+def write_outside(readme: str, source: str | None) -> str:
+    """Point relative links below ``source``, the address of the repository's files.
+
+    Without one a link's text alone is kept, and a picture is left out.
+    """
+
+    def rewritten(link: re.Match[str]) -> str:
+        mark, text, place = link.groups()
+        if source is not None:
+            return f"{mark}[{text}]({source.rstrip('/')}/{place})"
+        return "" if mark else text
+
+    return re.sub(r"\n{3,}", "\n\n", _LINK.sub(rewritten, readme))
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Fills ``project.readme``."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Rewrite README.md; ``project.urls.Source`` is the address of its files, where there is one."""
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        source = metadata.get("urls", {}).get("Source")
+        metadata["readme"] = {"content-type": "text/markdown", "text": write_outside(text, source)}
