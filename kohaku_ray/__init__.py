@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kohaku_ray.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from kohaku_ray.api import Run, score, vote
+    from kohaku_ray.api import Run, Sweep, score, vote
     from kohaku_ray.config import load_config
 
-__all__ = ["Run", "load_config", "score", "vote"]
+__all__ = ["Run", "Sweep", "load_config", "score", "vote"]
 
-_PLACES = dict.fromkeys(("Run", "score", "vote"), "kohaku_ray.api") | {"load_config": "kohaku_ray.config"}
+_PLACES = dict.fromkeys(("Run", "Sweep", "score", "vote"), "kohaku_ray.api") | {"load_config": "kohaku_ray.config"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,9 +15,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -38,11 +39,15 @@ from kohaku_ray.run.tracking import check_tracking, is_tracked, track
 from kohaku_ray.run.vote_files import FileVote, run_vote
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import join_path
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
+from kohaku_ray.sweep.race import steer_sweep
 
 if TYPE_CHECKING:
     from kohaku_ray.answering.bundle import Bundled, Replay
     from kohaku_ray.engine.actors.pool import ActorPool
     from kohaku_ray.engine.jobs.index_stream import IndexSummary
+    from kohaku_ray.engine.jobs.sweep import SweepSummary
 
 ASKED = "asked"
 """Directory, in a run's own, of single questions."""
@@ -216,6 +221,59 @@ class Run:
         found = pl.from_arrow(RunDirectory(self.path).read_table(name))
         assert isinstance(found, pl.DataFrame)
         return found
+
+
+class Sweep:
+    """One sweep: its job, and requests to the job that races it, from whatever process.
+
+    ::
+
+        sweep = Sweep("depth.yaml", ["my.yaml"], race=True)
+        sweep.run()                                        # elsewhere, meanwhile:
+        sweep.stop("top_k=4"); sweep.add({"kohaku.top_k": 32})
+
+    Attributes:
+        page: Path of its page, which shows a race as it goes on.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        base: Sequence[str] = (),
+        overrides: Sequence[str] = (),
+        output: str | None = None,
+        *,
+        race: bool | None = None,
+    ) -> None:
+        """Read a sweep; arguments as of ``load_sweep``."""
+        self.loaded = load_sweep(path, base, overrides, output, race)
+        self.page = join_path(os.path.abspath(self.loaded.sweep.output), "sweep.html")
+
+    def run(self) -> SweepSummary:
+        """Make every run that is not finished, write tables and page, and return the counts.
+
+        Raises:
+            ConfigError: The configuration or the cluster does not fit; nothing was started.
+            DataError: Questions or the ledger cannot be used, or another job races this sweep.
+        """
+        from kohaku_ray.engine.jobs.sweep import finish_sweep, run_sweep
+
+        plan = plan_sweep(self.loaded)
+        summary = run_sweep(plan)
+        finish_sweep(plan, summary)
+        return summary
+
+    def stop(self, cell: str) -> None:
+        """Ask the job to stop a cell, named by its labels or its id; a ``ConfigError`` says why it cannot be."""
+        steer_sweep(self.loaded, "stop", cell)
+
+    def resume(self, cell: str) -> None:
+        """Ask the job to let a cell that has left the race go on to the end."""
+        steer_sweep(self.loaded, "resume", cell)
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Ask the job to add values to axes, by axis."""
+        steer_sweep(self.loaded, "add", values)
 
 
 def vote(files: Sequence[str], rule: VoteRule | None = None) -> FileVote:

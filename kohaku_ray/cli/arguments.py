@@ -90,6 +90,15 @@ def make_parser() -> argparse.ArgumentParser:
     sweep.add_argument("--dry-run", action="store_true", help="print cells, indexes and calls; start nothing")
     _add_rows_in_error(sweep)
     sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
+    sweep.add_argument(
+        "--race", action=argparse.BooleanOptionalAction, help="drop cells that are beaten, whatever the file says"
+    )
+    acts = sweep.add_mutually_exclusive_group()
+    acts.add_argument("--stop", metavar="CELL", help="ask the job that races this sweep to stop a cell, and end here")
+    acts.add_argument("--resume", metavar="CELL", help="ask it to let a cell that has left go on to the end")
+    acts.add_argument(
+        "--add", action="append", default=[], metavar="KEY=VALUE", help="ask it to add a value to an axis"
+    )
 
     vote = _add(commands, run.vote)
     vote.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files, in member order")

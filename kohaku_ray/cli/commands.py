@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kohaku_ray.cli.results import (
     AnswerResult,
@@ -30,6 +30,7 @@ from kohaku_ray.cli.results import (
     ReportResult,
     ScoreResult,
     ShowResult,
+    SteerResult,
     SweepResult,
     ValidateResult,
     VoteResult,
@@ -244,8 +245,15 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.sweep.collect import track_sweep
     from kohaku_ray.sweep.load import load_sweep
     from kohaku_ray.sweep.plan import plan_sweep
+    from kohaku_ray.sweep.race import Act, read_additions, steer_sweep
 
-    loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
+    loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race)
+    asked: dict[Act, Any] = {"stop": arguments.stop, "resume": arguments.resume, "add": read_additions(arguments.add)}
+    for act, what in asked.items():
+        if what:
+            named = steer_sweep(loaded, act, what)
+            print_result(f"{act} {named}: read before the next shard, by the job that runs or by the next one")
+            return Outcome(f"{act} {named}", SteerResult(act, named))
     n_cells = loaded.sweep.n_cells
     grid = f"{pluralize(n_cells, 'cell')} × {pluralize(len(loaded.sweep.seeds), 'seed')}"
     if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(grid)):

@@ -114,6 +114,14 @@ class AskResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SteerResult:
+    """What a sweep's job was asked for."""
+
+    act: str
+    asked: str
+
+
+@dataclass(frozen=True, slots=True)
 class SweepResult:
     """Of ``sweep``."""
 

@@ -39,6 +39,10 @@ def shard_size(n_questions: int) -> int:
     return max(LEAST_SHARD, -(-n_questions // MOST_SHARDS))
 
 
+Figures = tuple[int, float | None, tuple[float, float], tuple[float, float, float] | None]
+"""What of a ``Racer`` is computed from its scores: questions, mean, bounds, gap."""
+
+
 @dataclass(frozen=True, slots=True)
 class Racer:
     """A cell's standing after the questions it has answered.
@@ -87,6 +91,7 @@ class Race:
         self._money: F64 = np.zeros((0, BETS.size))  # logarithms
         self._kept: set[str] = set()
         self._left: dict[str, Left] = {}
+        self._figures: dict[int, Figures] = {}
         self._pace: list[tuple[int, float, int, float]] = []  # leader and second before each question, and their sums
 
     def enter(self, name: str, *, is_kept: bool = False) -> None:
@@ -148,8 +153,10 @@ class Race:
         playing = self.in_play
         within = max((least[self._rows[name]] for name in playing), default=0.0) - self.n_questions * self.tolerance
         leaving: dict[str, Left] = {}
-        for name in (name for name in playing if name not in self._kept):
+        for name in playing:
             row = self._rows[name]
+            if name in self._kept or self._n[row] == self.n_questions:
+                continue  # one that has answered everything has nothing to save
             if most[row] < within - _ROUNDING:
                 leaving[name] = "out of reach"
             elif self._peak[row] * self.error >= 1.0:
@@ -196,24 +203,33 @@ class Race:
     def standings(self) -> list[Racer]:
         """Every cell's standing, in the order of entering."""
         leader, n_cells = self.leader, max(len(self._rows), 2)
-        lead = None if leader is None else self._rows[leader]
-        figures: dict[int, tuple[int, float | None, tuple[float, float], tuple[float, float, float] | None]] = {}
-        for n in np.unique(self._n):
-            rows = np.flatnonzero(self._n == n)
+        lead = -1 if leader is None else self._rows[leader]
+        left = {self._rows[name] for name in self._left}
+        # A cell that has left keeps its figures; those of the others follow the leader.
+        known = {row for row, (n, *_) in self._figures.items() if row in left and n == self._n[row]}
+        stale = [row for row in self._rows.values() if row not in known]
+        for n in np.unique(self._n[stale]).tolist():
+            rows = [row for row in stale if self._n[row] == n]
             x, low, high = self._x[rows, :n], self._low, self._high
-            ends = mean_bounds(x, low, high, self.error / (2 * n_cells))
-            gaps: list[tuple[float, float, float]] = []
-            if lead is not None and 0 < n <= self._n[lead]:
+            ends = zip(*mean_bounds(x, low, high, self.error / (2 * n_cells)), strict=True)
+            gaps = {}
+            if lead >= 0 and 0 < n <= self._n[lead]:
                 d = x - self._x[lead, :n]
                 bounds = mean_bounds(d, low - high, high - low, self.error / (n_cells * (n_cells - 1)))
-                gaps = [*zip(d.mean(axis=1).tolist(), *(end.tolist() for end in bounds), strict=True)]
-            for place, row in enumerate(rows):
-                mean, between = (float(x[place].mean()) if n else None), (float(ends[0][place]), float(ends[1][place]))
-                figures[row] = (int(n), mean, between, gaps[place] if gaps else None)
+                gaps = dict(zip(rows, map(_floats, zip(d.mean(axis=1), *bounds, strict=True)), strict=True))
+                gaps |= {lead: (0.0, 0.0, 0.0)} if lead in gaps else {}
+            for row, mean, between in zip(rows, x.mean(axis=1) if n else [None] * len(rows), ends, strict=True):
+                score = None if mean is None else float(mean)
+                self._figures[row] = (n, score, (float(between[0]), float(between[1])), gaps.get(row))
         return [
-            Racer(name, *figures[row], float(self._peak[row]), self._left.get(name, ""), name in self._kept)
+            Racer(name, *self._figures[row], float(self._peak[row]), self._left.get(name, ""), name in self._kept)
             for name, row in self._rows.items()
         ]
+
+
+def _floats(gap: tuple[float, float, float]) -> tuple[float, float, float]:
+    mean, low, high = gap
+    return float(mean), float(low), float(high)
 
 
 def mean_bounds(x: F64, low: F64, high: F64, error: float) -> tuple[F64, F64]:

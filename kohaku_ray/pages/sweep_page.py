@@ -15,6 +15,7 @@ from kohaku_ray.evaluation.selection import Selection
 from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
+from kohaku_ray.pages.race_page import race_block
 from kohaku_ray.pages.score_text import explain_conflict
 from kohaku_ray.pages.sweep_charts import (
     ErrorClass,
@@ -131,6 +132,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         examples=examples(sweep),
         questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
         packed=Packed(),  # the questions bring their own
+        **(race_block(sweep.race) if sweep.race else {"view": None}),
     )
     before, after = text.split(_PLACE)
     return before + write_questions(sweep.questions, behind, MAX_BYTES - len(text.encode())) + after

@@ -201,6 +201,8 @@ def score_field(stats: TableStats, position: GridPosition, anchors: Mapping[str,
     reason = _reason(cell)
     footnote = 1 + stats.reasons.index(reason) if reason else 0
     comparison = stats.comparisons.get(position)
+    if cell.state == "dropped":
+        return MarkedText(f"({score_of(cell).write()})", footnote=footnote)
     if comparison is None:
         return MarkedText("no scores" if cell.state == "finished" else cell.state, footnote=footnote)
     is_alone = sum(column == position[1] for _, column in stats.comparisons) == 1
@@ -378,7 +380,7 @@ def list_cell_runs(sweep: Sweep) -> list[CellRuns]:
     listed: dict[str, CellRuns] = {}
     for table in sweep.tables:
         for cell in table.cells:
-            if not cell.is_scored:
+            if not cell.total.size:
                 continue
             name = f"{table.title}: {name_cell(table, cell)}"
             if cell.cell_id in listed:
@@ -531,7 +533,7 @@ def _figures(stats: TableStats, position: GridPosition, cell: SweepCell) -> dict
     }
     comparison = stats.comparisons.get(position)
     if comparison is None:
-        return record
+        return record | ({"mean": score_of(cell).mean} if cell.total.size else {})
     chosen = stats.selection
     if chosen is not None and cell.cell_id in chosen.ranks:
         record |= {"rank": chosen.ranks[cell.cell_id], "n_tied": chosen.n_tied[cell.cell_id]}

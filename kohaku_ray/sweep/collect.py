@@ -43,6 +43,7 @@ from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.paper import model_name, with_paper
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, is_there, truth_of_sweep
+from kohaku_ray.sweep.race import SweepRace
 from kohaku_ray.sweep.study import ensembles, files_of, outlook, pool_of
 from kohaku_ray.version import __version__
 
@@ -64,6 +65,7 @@ def collect(
     skipped: Mapping[str, str] | None = None,
     spending: Sequence[str] = (),
     metric: str = DEFAULT_METRIC,
+    race: SweepRace | None = None,
 ) -> Sweep:
     """Read every finished run of a sweep and build its tables.
 
@@ -73,6 +75,7 @@ def collect(
         skipped: Why runs were not tried, by run id.
         spending: What the last start used, one line per item.
         metric: Name of the metric of all scores.
+        race: How the cells were raced: those that left it have what was seen of them.
 
     Raises:
         ConfigError: There is no such metric.
@@ -85,7 +88,9 @@ def collect(
         with_paper(
             plan,
             planned,
-            _table(planned, read, why, found) if planned.table.pool is None else _studied(planned, plan, reader, why),
+            _table(planned, read, why, found, race)
+            if planned.table.pool is None
+            else _studied(planned, plan, reader, why, race),
         )
         for planned in plan.tables
     )
@@ -108,6 +113,7 @@ def collect(
         provenance=_provenance(plan),
         spending=dict(_named(line) for line in spending),
         groups=groups,
+        race=None if race is None else race.view({**failed, **(skipped or {})}, is_running=False),
     )
 
 
@@ -232,9 +238,13 @@ def _models(config: Config) -> str:
     return ", ".join(dict.fromkeys(map(model_name, config.answering_models.values())))
 
 
-def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> SweepTable:
+def _table(
+    planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric, race: SweepRace | None
+) -> SweepTable:
     table = planned.table
-    cells = [_cell(cell, read, why, metric) for cell in planned.cells]
+    cells = [
+        (race.cell(cell, table.name) if race else None) or _cell(cell, read, why, metric) for cell in planned.cells
+    ]
     axes = _axes(table)
     if table.combine != "grid":
         # Settings that are not crossed make one axis, whatever keys they have.
@@ -285,7 +295,9 @@ def _question_measures(runs: Sequence[_Read], questions: Sequence[str]) -> dict[
     return {name: means[name].to_numpy() for name in means.columns}
 
 
-def _studied(planned: PlannedTable, plan: SweepPlan, reader: _Reader, why: _Missing) -> SweepTable:
+def _studied(
+    planned: PlannedTable, plan: SweepPlan, reader: _Reader, why: _Missing, race: SweepRace | None
+) -> SweepTable:
     """Score ensembles of recorded members: every size and rule at once, over the same subsamples."""
     table, pool_config = planned.table, planned.table.pool
     assert pool_config is not None
@@ -305,8 +317,13 @@ def _studied(planned: PlannedTable, plan: SweepPlan, reader: _Reader, why: _Miss
         drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
         what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
         notes = (what, *outlook(members, reader.metric), *members.notes)
-    title = table.title or table.name
-    return SweepTable(table.name, title, _axes(table), tuple(cells), repeats="subsamples", notes=notes)
+    title, axes = table.title or table.name, _axes(table)
+    whole = SweepTable(table.name, title, axes, tuple(cells), repeats="subsamples", notes=notes)
+    known = [cell.cell_id for cell in cells if cell.is_scored]
+    if race is None or not known:
+        return whole
+    rows = reader.truth(planned.configs[known[0]]).rows
+    return race.study(whole, {key: reader.metric.unanswerable(row) for key, row in rows.items()})
 
 
 def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
@@ -335,8 +352,9 @@ def _provenance(plan: SweepPlan) -> dict[str, str]:
     questions = dict.fromkeys(resolve(config.questions.path) for config in plan.configs)
     pools = [table.pool for table in sweep.tables if table.pool is not None and table.pool.files]
     members = dict.fromkeys(Path(file).stem for pool in pools for file in files_of(pool))
+    declared = sweep.model_dump(mode="json", exclude=None if sweep.race else {"race"})
     return {
-        "sweep": f"{plan.loaded.where}, {digest(sweep.model_dump(mode='json'))}",
+        "sweep": f"{plan.loaded.where}, {digest(declared)}",
         "base": f"{', '.join(sweep.base)}, {digest(plan.loaded.base)}",
         "seeds": ", ".join(map(str, sweep.seeds)),
         "documents": "; ".join(corpora),

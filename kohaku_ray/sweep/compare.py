@@ -24,6 +24,7 @@ from kohaku_ray.evaluation.paired import (
     paired_effect,
     paired_permutation,
 )
+from kohaku_ray.evaluation.race import Racer
 from kohaku_ray.evaluation.report import labels_of
 from kohaku_ray.evaluation.selection import Selection, select
 from kohaku_ray.evaluation.statistics import Welch, holm, mean_sd, stars, welch
@@ -37,9 +38,9 @@ FEW_SEEDS = 3
 SCORE = "score"
 """Name of the score among a paper's figures."""
 
-State = Literal["finished", "partial", "failed", "skipped", "unfinished"]
+State = Literal["finished", "partial", "failed", "skipped", "unfinished", "dropped"]
 """State of a cell: all of its seeds finished, some of them, none because of an error, none because something is
-missing, none so far."""
+missing, none so far, none since it has left a race: its scores are of the questions until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +104,17 @@ class SweepCell:
     @property
     def scores(self) -> F64:
         """Score under every seed: shape ``(n_seeds,)``."""
-        return self.total.mean(axis=1) if self.is_scored else np.zeros(0)
+        return self.total.mean(axis=1) if self.total.size else np.zeros(0)
 
     @property
     def by_question(self) -> F64:
         """Score of every question, mean over seeds: shape ``(n_questions,)``."""
-        return self.total.mean(axis=0) if self.is_scored else np.zeros(0)
+        return self.total.mean(axis=0) if self.total.size else np.zeros(0)
 
     @property
     def is_scored(self) -> bool:
-        """Whether it has scores."""
-        return self.total.size > 0
+        """Whether it has scores that can be compared: not of the first questions alone, as a cell that was dropped."""
+        return self.total.size > 0 and self.state != "dropped"
 
     @property
     def is_thin(self) -> bool:
@@ -153,6 +154,34 @@ class SweepGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class CellView:
+    """A cell of a race, as shown."""
+
+    name: str
+    racer: Racer
+    state: str
+    curve: tuple[tuple[int, float, float, float], ...]  # after each shard: questions, mean, ends of its interval
+
+
+@dataclass(frozen=True, slots=True)
+class RaceView:
+    """A race as it stands: all that pages and the terminal show of it."""
+
+    title: str
+    rule: str
+    n_questions: int
+    n_seen: int
+    tables: Mapping[str, tuple[CellView, ...]]  # by title, cells from the best to the worst
+    acts: tuple[str, ...] = ()  # what happened, the last first
+    notes: tuple[str, ...] = ()
+    n_asked: int = 0  # by the cells so far
+    n_saved: int = 0  # what the cells that left would ask for, as much per question as before
+    unit: str = "model calls"  # what is counted
+    seconds_left: float | None = None  # if nobody leaves any more
+    is_running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """A whole sweep, ready for display."""
 
@@ -166,6 +195,7 @@ class Sweep:
     provenance: Mapping[str, str] = field(default_factory=dict)  # versions, files and digests, by name
     spending: Mapping[str, str] = field(default_factory=dict)  # calls, tokens, seconds; differ from start to start
     groups: SweepGroups | None = None  # None: not asked for
+    race: RaceView | None = None  # None: it was not raced
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +267,8 @@ def select_best(cells: Sequence[SweepCell], metric: Metric | None = None) -> Sel
     if len(kept) < 2:
         return None
     scores = {cell.cell_id: cell.by_question[_common(cell, kept[0])[0]] for cell in kept}
-    return select(scores, metric.ends if metric else (0.0, 1.0), len(scored) - len(kept))
+    n_left_out = len({cell.cell_id for cell in cells if cell.total.size}) - len(kept)
+    return select(scores, metric.ends if metric else (0.0, 1.0), n_left_out)
 
 
 def _compare(cell: SweepCell, best: SweepCell) -> Comparison:

@@ -108,7 +108,11 @@ class LoadedSweep:
 
 
 def load_sweep(
-    path: str, base: Sequence[str] = (), overrides: Sequence[str] = (), output: str | None = None
+    path: str,
+    base: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    output: str | None = None,
+    race: bool | None = None,
 ) -> LoadedSweep:
     """Read a sweep and check every value of every axis separately.
 
@@ -118,12 +122,15 @@ def load_sweep(
             documents and questions.
         overrides: Overrides ``a.b=c``; they win over everything but the tables.
         output: Replaces the sweep's own.
+        race: Races the sweep, as by default if its file says nothing of it, or does not; None: as the file says.
 
     Raises:
         ConfigError: The file cannot be read, an axis names no key, or a value does not fit.
     """
     file = _find(path)
     given = _whole(file) | ({"output": output} if output else {})
+    if race is not None and not (race and isinstance(given.get("race"), Mapping)):
+        given["race"] = race
     sweep = _validated(given, str(file))
     if "seed" in sweep.set or any(text.partition("=")[0].strip() == "seed" for text in overrides):
         raise ConfigError(f"{file}: seed is set, but every cell is run with each of the sweep's seeds: set those")
@@ -156,7 +163,7 @@ def load_sweep(
     loaded = LoadedSweep(sweep, str(file), compose, presets, (*own, *sweep.set), published=published)
     try:
         for table in sweep.tables:
-            _check_table(loaded, table)
+            check_table(loaded, table)
     except ConflictError:
         raise
     except ConfigError as error:
@@ -237,11 +244,11 @@ def _explained(entry: Any) -> str:
     if entry["type"] != "extra_forbidden":
         return explain(entry)
     key, place = entry["loc"][-1], ".".join(entry["loc"])
-    sections = (TableConfig, PoolConfig, PaperConfig)
+    sections = (TableConfig, PoolConfig, PaperConfig, RaceConfig)
     return f"no key {place}{did_you_mean(key, [name for section in sections for name in section.model_fields])}"
 
 
-def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
+def check_table(loaded: LoadedSweep, table: TableConfig) -> None:
     """Check every value of every axis separately: conflicts between values are reported per cell."""
     where = f"{loaded.where}: table {table.name}"
     choices: list[Mapping[str, Any]] = list(table.cells)
@@ -494,6 +501,20 @@ class TableConfig(Settings):
         return tuple(dict.fromkeys(name for keys in self.layers() for name in names_of(keys.get(WITH))))
 
 
+class RaceConfig(Settings):
+    """How cells leave a sweep before they have answered all questions."""
+
+    error: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
+    """Greatest probability that the best cell of any table is dropped; 0: only cells that no remaining question could
+    bring back leave."""
+    tolerance: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
+    """A cell is dropped when its score is shown to be more than this below the best; closer ones stay."""
+    shard: PositiveInt | None = None
+    """Questions between two looks. Default: a twentieth of all, at least four."""
+    seed: int = 0
+    """Seed of the order in which all cells are asked."""
+
+
 class SweepConfig(Settings):
     """The configuration of a sweep."""
 
@@ -519,6 +540,9 @@ class SweepConfig(Settings):
     correlation are then also shown by group."""
     concurrency: PositiveInt | None = None
     """Cells in flight; None: four, or as many as fill the models' replicas."""
+    race: RaceConfig | None = None
+    """Drops cells that are beaten while the sweep runs ([Sweeps](sweeps.md#race)): `on`, or its keys. `off`: every cell
+    answers all questions."""
     tables: Annotated[tuple[TableConfig, ...], Field(min_length=1)]
     """Tables of the sweep."""
 
@@ -526,6 +550,11 @@ class SweepConfig(Settings):
     @classmethod
     def _one_or_many(cls, names: Any) -> Any:
         return _listed(names)
+
+    @field_validator("race", mode="before")
+    @classmethod
+    def _on_or_off(cls, race: Any) -> Any:
+        return {} if race in (True, "on") else None if race in (False, "off") else race
 
     @field_validator("seeds")
     @classmethod

@@ -6,12 +6,13 @@ once. A finished run is never repeated, and a failed run stops no other.
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.evaluation.selection import Selection
 from kohaku_ray.index.pending import can_reuse, reuse_vectors
+from kohaku_ray.pages.race_page import describe_race, write_race
 from kohaku_ray.pages.sweep_page import write_sweep
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, describe_sweep
 from kohaku_ray.pages.terminal import Progress
@@ -55,6 +57,7 @@ from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
 from kohaku_ray.sweep.plan import SweepPlan, is_there
+from kohaku_ray.sweep.race import SHARDS, SweepRace
 
 
 @dataclass(slots=True)
@@ -70,6 +73,7 @@ class SweepSummary:
     n_calls: Counter[str] = field(default_factory=Counter)  # model calls that this start's runs asked for, by source
     shared: Counter[tuple[str, str]] = field(default_factory=Counter)  # see ``Retriever.counts``
     n_indexes: int = 0  # built
+    race: SweepRace | None = None  # how the cells were raced; None: they were not
     wall_s: float = 0.0
 
     def add(self, run_id: str, outcome: AnswerSummary | Exception) -> None:
@@ -113,19 +117,21 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
     """
     began = time.perf_counter()
     summary = SweepSummary(len(plan.runs))
-    waiting = plan.unfinished
     for line in missing_lines(plan):
         print_progress(f"sweep   {line}")
-    if waiting:
-        first, n_waiting = next(iter(waiting.values())), len(waiting)
+    if plan.loaded.sweep.race is not None:
+        race_sweep(plan, summary)
+    elif waiting := plan.unfinished:
+        first = next(iter(waiting.values()))
         check_places(first)
         check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
         _check_servers(waiting)
         with Session(first.cluster) as session:
             waiting = _affordable(session, plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
-            with Progress("sweep", n_waiting, "runs") as progress:
-                _make_runs(plan, waiting, summary, progress)
+            left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
+            with closing(_Actors(_most_at_once(plan, left), list(left.values()))) as actors:
+                _make_runs(plan, waiting, summary, actors)
     summary.wall_s = time.perf_counter() - began
     return summary
 
@@ -146,6 +152,53 @@ def _check_servers(waiting: Mapping[str, Config]) -> None:
         raise ConfigError("; ".join(faults.values()))
     for fault in faults.values():
         print_progress(f"sweep   warning: {fault}")
+
+
+def race_sweep(plan: SweepPlan, summary: SweepSummary) -> None:
+    """Let the cells answer shard by shard until most have left the race, then finish the runs of the others.
+
+    After each shard the page is written and the log is read. Replies are in the ledger, so that a run that is finished
+    at last asks only what no shard has asked.
+
+    Raises:
+        DataError: Another job races this sweep.
+    """
+    race = summary.race = SweepRace(plan)
+
+    def lost() -> dict[str, str]:
+        return {**summary.failed, **summary.skipped}
+
+    def show() -> None:
+        view = race.view(lost(), is_running=True)
+        write_race(view, race.output)
+        for line in describe_race(view):
+            print_progress(f"sweep   {line}")
+
+    for line in (race.rule_text, *race.notes):
+        print_progress(f"sweep   {line}")
+    with race.held():
+        race.begin()
+        if race.advance((), show) is None and not race.whole:
+            return
+        first = next(iter(race.plan.unfinished.values()))
+        check_places(first)
+        check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
+        _check_servers(race.plan.unfinished)
+        most = _most_at_once(race.plan, race.plan.unfinished)
+        with Session(first.cluster) as session, closing(_Actors(most, ())) as actors:
+            _affordable(session, race.plan, race.plan.unfinished, summary)
+            groups = _grouped(race.plan.unfinished, lambda one: tuple(_applications(one).values()))
+            if len(groups) == 1:  # else models take turns, as the cluster may not hold all of them
+                session.start_replicas(first.used_deployments, shared=True)
+            while (work := race.advance(lost(), show)) is not None:
+                actors.serve(work.plan.runs.values())
+                _build_indexes(work.plan, work.configs, summary)
+                _make_runs(work.plan, work.configs, summary, actors, work.question_ids)
+            rest = {run_id: config for run_id, config in race.whole.items() if run_id not in lost()}
+            actors.serve(race.plan.runs.values())
+            _build_indexes(race.plan, rest, summary)
+            summary.n_made = summary.n_ended = 0
+            _make_runs(race.plan, rest, summary, actors)
 
 
 def _affordable(
@@ -170,7 +223,8 @@ def finish_sweep(plan: SweepPlan, summary: SweepSummary) -> tuple[str, list[str]
     Returns:
         The results as text, the written files, the page first, and what each table's best cell can tell, by table.
     """
-    sweep = collect(plan, summary.failed, summary.skipped, summary.lines(), plan.metric)
+    plan = summary.race.plan if summary.race else plan  # with the cells that were added
+    sweep = collect(plan, summary.failed, summary.skipped, summary.lines(), plan.metric, summary.race)
     summary.n_errors = sum(run.n_errors for run in sweep.runs)
     output = os.path.abspath(plan.loaded.sweep.output)
     try:
@@ -213,24 +267,35 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
             return
 
 
-def _make_runs(plan: SweepPlan, waiting: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
-    """Make the runs grouped by models, then by ledger and index: replicas start once per group, actors more seldom."""
+def _make_runs(
+    plan: SweepPlan,
+    waiting: Mapping[str, Config],
+    summary: SweepSummary,
+    actors: _Actors,
+    shard: Sequence[str] | None = None,
+) -> None:
+    """Make the runs grouped by models, then by ledger and index: replicas start once per group, actors more seldom.
+
+    ``shard`` are the questions that all of them answer; None: all that they have.
+    """
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
-    with closing(_Actors(max(_n_at_once(plan, one) for one in left.values()), list(left.values()))) as actors:
+    summary.n_ended = 0
+    with Progress("sweep", len(waiting), "runs") as progress:
         for group in _grouped(left, lambda one: tuple(_applications(one).values())):
             first = next(iter(group.values()))
             if why := first.budget.over(_paid(plan)):
                 summary.failed |= dict.fromkeys(group, f"not made: {why}")
                 continue
             deployments = first.used_deployments
-            print_progress(f"sweep   {pluralize(len(group), 'run')} on {', '.join(deployments)}")
+            if shard is None:
+                print_progress(f"sweep   {pluralize(len(group), 'run')} on {', '.join(deployments)}")
             parts = _grouped(group, lambda one: (one.ledger.path, *_searched(one)))
             actors.close_unless_for(list(parts[0].values()))  # replicas may need their room
             with _failing_alone(group, summary), Session(first.cluster) as session:
                 session.start_replicas(deployments)
                 for part in parts:
                     with _failing_alone(part, summary):
-                        _make_together(plan, part, summary, progress, actors)
+                        _make_together(plan, part, summary, progress, actors, shard)
 
 
 @contextmanager
@@ -268,6 +333,12 @@ class _Actors:
         self._pool: ActorPool | None = None
         self._needed: object = None
 
+    def serve(self, runs: Iterable[Config]) -> None:
+        """Expect these runs from now on; a pool that was started for fewer ends, as it searches as deep as they did."""
+        if list(runs) != list(self._runs):
+            self.close()
+            self._runs = list(runs)
+
     def pool_for(self, runs: Sequence[Config]) -> ActorPool:
         """Return the pool for runs on one index, and start it if it is another one."""
         self.close_unless_for(runs)
@@ -304,7 +375,12 @@ class _Actors:
 
 
 def _make_together(
-    plan: SweepPlan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress, actors: _Actors
+    plan: SweepPlan,
+    runs: Mapping[str, Config],
+    summary: SweepSummary,
+    progress: Progress,
+    actors: _Actors,
+    shard: Sequence[str] | None,
 ) -> None:
     """Make runs on one index, several at once, in threads, which only wait."""
     configs = list(runs.values())
@@ -324,7 +400,7 @@ def _make_together(
 
         if spending.stopped:
             raise KohakuRayError(f"not made: {spending.stopped}")
-        return _make_one(config, pool, ledger, go_on, spending)
+        return _make_one(config, pool, ledger, go_on, spending, shard)
 
     with Session(configs[0].cluster) as session, ThreadPoolExecutor(_n_at_once(plan, configs[0])) as threads:
         ledger = session.open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
@@ -354,9 +430,14 @@ def _make_together(
 def _paid(plan: SweepPlan) -> Counter[str]:
     """Sum what the sweep's runs have paid so far, in this start and earlier ones."""
     total: Counter[str] = Counter()
-    for config in plan.runs.values():
-        total.update(RunDirectory(config.run).paid())
+    shards = glob.glob(os.path.join(glob.escape(os.path.abspath(plan.loaded.sweep.output)), SHARDS, "*", "*"))
+    for directory in (*(config.run for config in plan.runs.values()), *shards):
+        total.update(RunDirectory(directory).paid())
     return total
+
+
+def _most_at_once(plan: SweepPlan, runs: Mapping[str, Config]) -> int:
+    return max((_n_at_once(plan, config) for config in runs.values()), default=1)
 
 
 def _n_at_once(plan: SweepPlan, config: Config) -> int:
@@ -365,9 +446,17 @@ def _n_at_once(plan: SweepPlan, config: Config) -> int:
 
 
 def _make_one(
-    config: Config, pool: ActorPool, ledger: Ledger, go_on: Callable[[float], None], spending: Spending
+    config: Config,
+    pool: ActorPool,
+    ledger: Ledger,
+    go_on: Callable[[float], None],
+    spending: Spending,
+    shard: Sequence[str] | None,
 ) -> AnswerSummary:
-    """Make one run as ``run_answer`` does, on a running pool, unless another sweep has made it meanwhile."""
+    """Make one run as ``run_answer`` does, on a running pool, unless another sweep has made it meanwhile.
+
+    Of a ``shard`` it answers these questions alone; its directory is named after them.
+    """
     began = time.perf_counter()
     if is_finished(config.run):
         return AnswerSummary(config.run)
@@ -375,6 +464,9 @@ def _make_one(
     context = context_of(config, ledger, _applications(config), config.declaration.prompts(config.prompts))
     identity = identity_of(config, open_index(config))
     questions = questions_of(config)
+    if shard is not None:
+        by_id = {question.question_id: question for question in questions}
+        questions = [by_id[question_id] for question_id in shard]
 
     def show(so_far: AnswerSummary) -> None:
         go_on(so_far.n_questions / (len(questions) + 1))  # the last part is its files
@@ -384,4 +476,8 @@ def _make_one(
 
 def dry_run(plan: SweepPlan) -> str:
     """Describe what a sweep will do; see ``describe_plan``."""
-    return describe_plan(plan, lambda path: SegmentStore(path).index(lambda _: True).keys())
+    text = describe_plan(plan, lambda path: SegmentStore(path).index(lambda _: True).keys())
+    if plan.loaded.sweep.race is None:
+        return text
+    race = SweepRace(plan)
+    return "\n".join([text, "", race.rule_text, *race.notes])

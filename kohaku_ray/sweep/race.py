@@ -1,0 +1,621 @@
+"""A raced sweep, without Ray: the order of its questions, who answers on, what was seen, and the log that steers it.
+
+All of it follows from what lies in the sweep's directory: the shards that runs have answered, and the requests of the
+log. A job that was killed does the same again, asks nothing twice, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.yaml_text import read_yaml
+from kohaku_ray.errors import ConfigError, KohakuRayError, did_you_mean
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.race import Left, Race, Racer, shard_size
+from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.index.arrays import F64, I64, Mask
+from kohaku_ray.records import digest
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.identity import is_finished, summary_of
+from kohaku_ray.run.lease import LeaseFile
+from kohaku_ray.run.sources import questions_of
+from kohaku_ray.storage import Directory
+from kohaku_ray.sweep.compare import CellView, RaceView, SweepCell, SweepTable
+from kohaku_ray.sweep.load import LoadedSweep, TableConfig, check_table, choices_of
+from kohaku_ray.sweep.plan import PlannedCell, SweepPlan, plan_sweep, truth_of_sweep
+
+LOG = "sweep.jsonl"
+"""File of a raced sweep's directory: one JSON object per line, what happened and what persons asked for."""
+
+SHARDS = "race"
+"""Directory below it of what the runs answered before the race was over: one per run, in it one per shard."""
+
+PAYS_FROM = 200
+"""Questions from which recorded runs have saved half of their calls."""
+
+Act = Literal["stop", "resume", "add"]
+Entry = dict[str, Any]
+
+
+class SweepLog:
+    """The log of a raced sweep; any process may append to it."""
+
+    def __init__(self, output: str) -> None:
+        self.path = os.path.join(os.path.abspath(output), LOG)
+
+    def append(self, act: str, **values: Any) -> None:
+        """Append a line in one write; a line that a killed process left torn stays one of its own."""
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "act": act, **values})
+        with open(self.path, "ab+") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+            torn = b"" if file.read(1) in (b"", b"\n") else b"\n"
+            file.write(torn + line.encode() + b"\n")
+
+    def read(self) -> tuple[list[Entry], int]:
+        """Return the entries, and the number of lines that are none."""
+        entries, n_garbage = [], 0
+        try:
+            with open(self.path, "rb") as file:
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return [], 0
+        for line in filter(None, lines):
+            try:
+                entry = json.loads(line)
+                is_entry = isinstance(entry, dict) and isinstance(entry.get("act"), str)
+                # A request names a cell or values, everything else a number of questions, or nothing.
+                is_entry = is_entry and isinstance(entry.get("cell", ""), str)
+                is_entry = is_entry and isinstance(entry.get("questions", 0), int)
+                is_entry = is_entry and isinstance(entry.get("values", {}), dict)
+            except ValueError:
+                is_entry = False
+            if is_entry:
+                entries.append(entry)
+            n_garbage += not is_entry
+        return entries, n_garbage
+
+
+def steer_sweep(loaded: LoadedSweep, act: Act, what: str | Mapping[str, Any]) -> str:
+    """Ask the job of a sweep to stop, resume or add a cell; it reads the request before its next shard.
+
+    Args:
+        loaded: The sweep.
+        act: What to do.
+        what: The cell, by labels such as ``top_k=8, rerank=none`` or by its id; to add: values by axis.
+
+    Returns:
+        What was asked for.
+
+    Raises:
+        ConfigError: There is no such cell, it is the last one, or the values fit no table.
+    """
+    if loaded.sweep.race is None:
+        raise ConfigError(f"{loaded.where}: race is off, so no job reads requests between shards: set race to on")
+    log, request = SweepLog(loaded.sweep.output), uuid.uuid4().hex[:8]
+    if act == "add":
+        assert isinstance(what, Mapping)
+        with_added(loaded, what)
+        log.append("add", request=request, values=dict(what))
+        return ", ".join(f"{key}={value}" for key, value in what.items())
+    entries, _ = log.read()
+    begun: dict[str, Any] = next((entry for entry in reversed(entries) if entry["act"] == "begin"), {})
+    names: dict[str, str] = dict(begun.get("cells", {}))
+    if not names:
+        raise ConfigError(f"{log.path}: no job has begun to race this sweep, so it has no cells: start it first")
+    cell = find_cell(names, str(what))
+    seen: dict[str, Any] = next((entry for entry in reversed(entries) if entry["act"] == "seen"), {})
+    if act == "stop" and [cell] in seen.get("in_race", {}).values():
+        raise ConfigError(f"{names[cell]} is the last cell in the race: end the job instead, or resume another first")
+    log.append(act, request=request, cell=cell, name=names[cell])
+    return names[cell]
+
+
+def read_additions(texts: Sequence[str]) -> dict[str, Any]:
+    """Read ``KEY=VALUE`` texts, each with a value in YAML, as ``steer_sweep`` takes them."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, raw = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--add {text}: expected KEY=VALUE, such as --add kohaku.top_k=32")
+        values[key.strip()] = read_yaml(raw)
+    return values
+
+
+def find_cell(names: Mapping[str, str], text: str) -> str:
+    """Find the one cell that has all these labels, or this id or the beginning of it.
+
+    Raises:
+        ConfigError: No cell has, or several have.
+    """
+    exact = [cell for cell, name in names.items() if text in (name, cell)]
+    asked = {part.replace(" ", "") for part in text.split(",")}
+
+    def has(name: str) -> bool:
+        labels = {part.replace(" ", "") for part in name.split(",")}
+        return asked <= labels | {label.partition("=")[2] for label in labels}
+
+    found = exact or [cell for cell, name in names.items() if has(name) or (len(text) >= 4 and cell.startswith(text))]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ConfigError(f"no cell is {text!r}{did_you_mean(text, names.values())}: name its labels, as on the page")
+    some = "; ".join(names[cell] for cell in found[:5])
+    raise ConfigError(f"{len(found)} cells are {text!r} ({some}{' …' if len(found) > 5 else ''}): name more labels")
+
+
+def with_added(loaded: LoadedSweep, values: Mapping[str, Any]) -> LoadedSweep:
+    """Add values to the axes of every table that has these axes, or a cell to every list of cells with these keys.
+
+    Raises:
+        ConfigError: No table has, or a value does not fit.
+    """
+    tables: list[TableConfig] = []
+    for table in loaded.sweep.tables:
+        update: dict[str, Any] = {}
+        if table.pool is None and table.combine == "list" and values.keys() == table.cells[0].keys():
+            update = {"cells": (*table.cells, {key: values[key] for key in table.cells[0]})}
+        elif table.pool is None and table.combine == "grid" and values.keys() <= table.axes.keys():
+            update = {"axes": {name: _extended(name, axis, values) for name, axis in table.axes.items()}}
+        if update:
+            table = TableConfig.model_validate({**table.model_dump(), **update})
+            check_table(loaded, table)
+        tables.append(table)
+    if tables == list(loaded.sweep.tables):
+        axes = dict.fromkeys(axis for table in loaded.sweep.tables if table.pool is None for axis in table.labels())
+        unknown = next((key for key in values if key not in axes), "")
+        raise ConfigError(
+            f"{', '.join(map(str, values))}: no table has these axes without these values"
+            f"{did_you_mean(unknown, axes)}; axes: {', '.join(axes)}"
+        )
+    return replace(loaded, sweep=loaded.sweep.model_copy(update={"tables": tuple(tables)}))
+
+
+def _extended(name: str, axis: Any, values: Mapping[str, Any]) -> Any:
+    if name not in values:
+        return axis
+    if isinstance(axis, Mapping):
+        given = values[name]
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"axis {name} has labels: add a label with its keys, {name}={{label: {{key: value}}}}")
+        return {**axis, **given}
+    known = {label for label, _ in choices_of(name, axis)}
+    return (
+        *axis,
+        *(
+            value
+            for label, values_of in choices_of(name, [values[name]])
+            if label not in known
+            for value in values_of.values()
+        ),
+    )
+
+
+@dataclass(slots=True)
+class TableRace:
+    """The race of one table's cells."""
+
+    title: str
+    race: Race
+    names: dict[str, str]  # of its cells, by their ids
+    curves: dict[str, list[tuple[int, float, float, float]]] = field(default_factory=dict)
+    racers: dict[str, Racer] = field(default_factory=dict)
+
+    def observe(self, scores: Mapping[str, F64]) -> list[str]:
+        """Take scores in, draw the curves on, and return the cells that leave."""
+        leaving = self.race.observe(scores)
+        self.racers = {racer.name: racer for racer in self.race.standings()}
+        for name in scores:
+            racer = self.racers[name]
+            if racer.mean is not None:
+                self.curves.setdefault(name, []).append((racer.n, racer.mean, *racer.bounds))
+        return leaving
+
+    def views(self, states: Mapping[str, str] | None = None) -> tuple[CellView, ...]:
+        """Show every cell: those in the race first, then the last to leave; the better of two first."""
+        found = []
+        for racer in self.racers.values() or self.race.standings():
+            state = racer.left and (racer.left if racer.left == "stopped" else f"dropped, {racer.left}")
+            state = state or (states or {}).get(racer.name, "kept" if racer.is_kept else "in the race")
+            found.append(CellView(self.names[racer.name], racer, state, tuple(self.curves.get(racer.name, ()))))
+        return tuple(sorted(found, key=lambda one: (bool(one.racer.left), -one.racer.n, -(one.racer.mean or 0.0))))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """Runs that have to answer some questions, each in a directory of its own."""
+
+    plan: SweepPlan
+    question_ids: tuple[str, ...]
+    configs: Mapping[str, Config]  # by run id
+
+
+class SweepRace:
+    """The race of a sweep, table by table, over one order of the questions that most of its cells have.
+
+    Attributes:
+        plan: The sweep with the cells that were added.
+    """
+
+    def __init__(self, plan: SweepPlan) -> None:
+        assert plan.loaded.sweep.race is not None
+        self.plan, self.rule, self.output = plan, plan.loaded.sweep.race, os.path.abspath(plan.loaded.sweep.output)
+        self.log, self._metric = SweepLog(self.output), find_metric(plan.metric)
+        self.tables: dict[str, TableRace] = {}
+        self.studies: dict[str, TableRace] = {}
+        self.notes: list[str] = []
+        self._runs: dict[str, dict[int, str]] = {}  # of raced cells, by seed
+        self._seen: dict[str, list[Mapping[str, float]]] = {}  # parts of scores by run, in the order of the race
+        self._asked: Counter[str] = Counter()  # model calls by run
+        self._applied: set[str] = set()
+        self._at, self._steered = 0, -1  # shards that were observed, and after which the log was read last
+        self._began, self._seconds, self._n_answered = 0.0, 0.0, 0
+        kinds = Counter(_asked_of(config) for config in self._candidates(plan).values())
+        self._usual = kinds.most_common(1)[0][0] if kinds else None
+        config = next((one for one in plan.runs.values() if _asked_of(one) == self._usual), None)
+        truth = truth_of_sweep(config, self._metric).rows if config else {}
+        asked = [question.question_id for question in questions_of(config)] if config else []
+        scored = [key for key in asked if key in truth]
+        order = np.random.default_rng(self.rule.seed).permutation(len(scored))
+        self.order, self._truth = [scored[at] for at in order], truth
+        self.size = min(self.rule.shard or shard_size(len(scored)), max(len(scored), 1))
+        self._unanswerable = [self._metric.unanswerable(truth[key]) for key in self.order]
+        self._include(plan)
+        entries, _ = self.log.read()
+        key = digest([self.order, self.size, self.rule.error, self.rule.tolerance])
+        same = next((at for at, entry in enumerate(entries) if entry.get("race") == key), len(entries))
+        seen = [entry.get("questions", 0) for entry in entries[same:] if entry["act"] == "seen"]
+        self._front = max(seen, default=0)
+        self._known = {(entry["act"], entry.get("cell"), entry.get("questions")) for entry in entries[same:]}
+        self._key = key
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other jobs from racing the same sweep while the block runs."""
+        os.makedirs(self.output, exist_ok=True)
+        return LeaseFile(Directory(self.output), "sweep", "wait for it to end, or give -o for another directory").held()
+
+    def _candidates(self, plan: SweepPlan) -> dict[str, Config]:
+        """Return the configurations of the cells that can be raced, by their ids."""
+        pools = {table.table.pool.table for table in plan.tables if table.table.pool is not None}
+        return {
+            cell.cell_id: planned.configs[cell.cell_id]
+            for planned in plan.tables
+            for cell in planned.cells
+            if planned.table.pool is None and planned.table.name not in pools and not cell.reason
+        }
+
+    def _include(self, plan: SweepPlan) -> None:
+        """Let the cells of a plan in that are not in yet."""
+        self.plan, candidates, self.notes = plan, self._candidates(plan), []
+        fit = {
+            cell: config
+            for cell, config in candidates.items()
+            if _asked_of(config) == self._usual and config.ensemble.vote.weights != "agreement"
+        }
+        if len(fit) < len(candidates):
+            left = len(candidates) - len(fit)
+            self.notes.append(f"{left} cells answer all questions: they have other ones, or votes by agreement.")
+        raced = [[cell for cell in planned.cells if cell.cell_id in fit] for planned in plan.tables]
+        n_pools = sum(planned.table.pool is not None for planned in plan.tables)
+        self._n_tables = n_pools + sum(len(cells) > 1 for cells in raced)
+        low, high = (self._shares([dict.fromkeys(self._metric.parts, end)] * len(self.order)) for end in (0.0, 1.0))
+        for planned, cells in zip(plan.tables, raced, strict=True):
+            if len(cells) < 2:
+                continue
+            race = Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance)
+            one = self.tables.setdefault(
+                planned.table.name, TableRace(planned.table.title or planned.table.name, race, {})
+            )
+            for cell in (cell for cell in cells if cell.cell_id not in one.names):
+                is_whole = all(is_finished(plan.runs[run].run) for run in cell.runs.values())
+                one.names[cell.cell_id] = name_of(cell)
+                one.race.enter(cell.cell_id, is_kept=is_whole)
+                self._runs[cell.cell_id] = dict(cell.runs)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Names of all raced cells, by their ids."""
+        return {cell: name for one in self.tables.values() for cell, name in one.names.items()}
+
+    def dropped(self, cell_id: str, table: str) -> str:
+        """Say why a cell of a table has left, and when; empty: it has not."""
+        one = self.tables.get(table)
+        why = one.race.left.get(cell_id, "") if one else ""
+        if not one or not why:
+            return ""
+        return _left_text(why, one.race.n_seen(cell_id), len(self.order))
+
+    @property
+    def whole(self) -> dict[str, Config]:
+        """Runs to finish: those of the cells that have not left every race they were in, and all that are not raced."""
+        playing = {cell for one in self.tables.values() for cell in one.race.in_play}
+        left = {run for cell, runs in self._runs.items() if cell not in playing for run in runs.values()}
+        kept = {run for cell in playing for run in self._runs[cell].values()}
+        return {run: config for run, config in self.plan.unfinished.items() if run not in left - kept}
+
+    def advance(self, lost: Collection[str], show: Callable[[], None]) -> ShardWork | None:
+        """Observe what lies on disk, shard by shard, and return what must be answered next; None: the race is over.
+
+        Args:
+            lost: Runs that failed or cannot be made in this start.
+            show: Called after each shard that no earlier start has observed.
+        """
+        if self._began:
+            self._seconds, self._began = self._seconds + time.monotonic() - self._began, 0.0
+        n_shards = -(-len(self.order) // self.size)
+        while self._at < n_shards:
+            if self._steered < self._at:
+                self._steer(lost)
+                self._steered = self._at
+            racing = {
+                cell for one in self.tables.values() if len(self._active(one, lost)) > 1 for cell in one.race.in_play
+            }
+            wanted = dict.fromkeys(run for cell in self._runs if cell in racing for run in self._runs[cell].values())
+            if not wanted:
+                return None
+            for shard in range(self._at + 1):
+                ids = tuple(self.order[shard * self.size : (shard + 1) * self.size])
+                todo = [run for run in wanted if run not in lost and not self._read(run, shard, ids)]
+                if todo:
+                    self._began, self._n_answered = time.monotonic(), self._n_answered + len(todo) * len(ids)
+                    return ShardWork(self.plan, ids, {run: self._placed(run, ids) for run in todo})
+            self._observe()
+            if self._at * self.size > self._front:
+                show()
+        return None
+
+    def _active(self, one: TableRace, lost: Collection[str]) -> list[str]:
+        return [cell for cell in one.race.in_play if not set(self._runs[cell].values()) & set(lost)]
+
+    def _placed(self, run: str, ids: Sequence[str]) -> Config:
+        config = self.plan.runs[run]
+        return config.model_copy(update={"run": os.path.join(self.output, SHARDS, run, digest(list(ids)))})
+
+    def _read(self, run: str, shard: int, ids: Sequence[str]) -> bool:
+        """Read a run's answers to a shard, if they are there; a finished run has answered all."""
+        seen = self._seen.setdefault(run, [])
+        if len(seen) >= min((shard + 1) * self.size, len(self.order)):
+            return True
+        whole = self.plan.runs[run].run
+        found, asked = (whole, self.order) if is_finished(whole) else (self._placed(run, ids).run, ids)
+        if found != whole and not is_finished(found):
+            return False
+        given = read_submission(RunDirectory(found).file("submission.csv")).rows
+        rows = [self._metric.score_question(self._truth[key], given.get(key)).parts for key in asked]
+        self._seen[run] = rows if found == whole else [*seen, *rows]
+        if found != whole:
+            self._asked[run] += sum(summary_of(found).n_calls.values())
+        return True
+
+    def _shares(self, rows: Sequence[Mapping[str, float]]) -> F64:
+        n = len(self.order)
+        parts = {part: np.full(n, np.nan) for part in self._metric.parts}
+        for part, values in parts.items():
+            values[: len(rows)] = [row[part] for row in rows]
+        return self._metric.shares(parts, self._unanswerable)[: len(rows)]
+
+    def _observe(self) -> None:
+        self._at += 1
+        end = min(self._at * self.size, len(self.order))
+        for name, one in self.tables.items():
+            scores = {}
+            for cell in one.race.in_play:
+                runs = [self._shares(self._seen.get(run, [])[:end]) for run in self._runs[cell].values()]
+                n = min(map(len, runs))
+                if n > one.race.n_seen(cell):
+                    scores[cell] = np.mean([run[:n] for run in runs], axis=0)[one.race.n_seen(cell) :]
+            for cell in one.observe(scores):
+                why, named = one.race.left[cell], {"name": one.names[cell], "table": name}
+                self._note("dropped", cell=cell, questions=end, why=why, evidence=one.racers[cell].evidence, **named)
+        self._note("seen", questions=end, in_race={name: one.race.in_play for name, one in self.tables.items()})
+
+    def _note(self, act: str, **values: Any) -> None:
+        """Log what happened, unless an earlier start has."""
+        key = (act, values.get("cell"), values.get("questions"))
+        if key not in self._known:
+            self._known.add(key)
+            self.log.append(act, **values)
+
+    def begin(self) -> None:
+        """Log that a job races these cells from now on."""
+        self.log.append("begin", race=self._key, n_questions=len(self.order), cells=self.names)
+
+    def _steer(self, lost: Collection[str]) -> None:
+        """Do what persons have asked for: what an earlier start has done again where it did."""
+        position = self._at * self.size
+        entries, n_garbage = self.log.read()
+        if n_garbage:
+            note = f"{n_garbage} lines of {LOG} cannot be read and are passed over."
+            self.notes = [*(one for one in self.notes if LOG not in one), note]
+        answered = {entry.get("request"): entry for entry in entries if entry["act"] in ("done", "refused")}
+        for entry in entries:
+            request, earlier = entry.get("request"), answered.get(entry.get("request"))
+            if entry["act"] not in ("stop", "resume", "add") or request in self._applied:
+                continue
+            if earlier is None and position < self._front:
+                continue
+            if earlier is not None and (earlier["act"] == "refused" or earlier.get("questions", 0) > position):
+                continue
+            self._applied.add(str(request))
+            why = self._apply(entry, lost)
+            if earlier is None:
+                self.log.append(
+                    "refused" if why else "done", request=request, questions=position, **({"why": why} if why else {})
+                )
+
+    def _apply(self, entry: Entry, lost: Collection[str]) -> str:
+        """Do what an entry asks for; returns why not."""
+        if entry["act"] == "add":
+            try:
+                self._include(plan_sweep(with_added(self.plan.loaded, entry.get("values", {}))))
+            except KohakuRayError as error:
+                return str(error)
+            self.begin()
+            return ""
+        races = [one for one in self.tables.values() if entry.get("cell") in one.names]
+        if not races:
+            return "no such cell is in the race"
+        cell = str(entry["cell"])
+        if entry["act"] == "resume":
+            for one in races:
+                one.race.enter(cell)
+            return ""
+        if any(self._active(one, lost) == [cell] for one in races):
+            return "it is the last cell in the race"
+        for one in races:
+            if cell in one.race.in_play:
+                one.race.stop(cell)
+        return ""
+
+    def cell(self, planned: PlannedCell, table: str) -> SweepCell | None:
+        """Return what was seen of a cell that has left its table's race; None: it has not, or nothing was."""
+        reason = self.dropped(planned.cell_id, table)
+        n = self.tables[table].race.n_seen(planned.cell_id) if reason else 0
+        if not n:
+            return None
+        seen = [self._seen[run][:n] for run in planned.runs.values()]
+        parts = {part: np.array([[row[part] for row in rows] for rows in seen]) for part in self._metric.parts}
+        return SweepCell(
+            cell_id=planned.cell_id,
+            at=planned.at,
+            state="dropped",
+            reason=reason,
+            seeds=tuple(planned.runs),
+            question_ids=tuple(self.order[:n]),
+            parts=parts,
+            total=self._metric.shares(parts, self._unanswerable[:n]),
+        )
+
+    def study(self, table: SweepTable, unanswerable: Mapping[str, bool]) -> SweepTable:
+        """Race the cells of a study, whose scores are all known: those that leave keep what they had answered by then.
+
+        ``unanswerable`` is by question; all cells have the same ones.
+        """
+        scored = {cell.cell_id: cell for cell in table.cells if cell.is_scored}
+        if len(scored) < 2:
+            return table
+        n = len(unanswerable)
+        order, size = np.random.default_rng(self.rule.seed).permutation(n), self.rule.shard or shard_size(n)
+        flags = np.array([*unanswerable.values()])[order]
+        parts = [{part: np.full(n, end) for part in self._metric.parts} for end in (0.0, 1.0)]
+        low, high = (self._metric.shares(part, flags) for part in parts)
+        one = TableRace(table.title, Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance), {})
+        for name, cell in scored.items():
+            one.race.enter(name)
+            one.names[name] = name_of(cell)
+        for first in range(0, n, size):
+            if len(one.race.in_play) > 1:
+                at = order[first : first + size]
+                one.observe({name: scored[name].by_question[at] for name in one.race.in_play})
+        self.studies[table.name] = one
+        return replace(table, cells=tuple(self._seen_of(one, cell, order, flags) for cell in table.cells))
+
+    def _seen_of(self, one: TableRace, cell: SweepCell, order: I64, unanswerable: Mask) -> SweepCell:
+        why = one.race.left.get(cell.cell_id)
+        if not why:
+            return cell
+        at = order[: one.race.n_seen(cell.cell_id)]
+        parts = {part: values[:, at] for part, values in cell.parts.items()}
+        return replace(
+            cell,
+            state="dropped",
+            reason=_left_text(why, len(at), len(order)),
+            question_ids=tuple(cell.question_ids[i] for i in at),
+            parts=parts,
+            total=self._metric.shares(parts, unanswerable[: len(at)]),
+        )
+
+    @property
+    def rule_text(self) -> str:
+        """Say what the race promises, and what races of recorded runs have saved with as many questions."""
+        n, error = (
+            len(self.order) or max((one.race.n_questions for one in self.studies.values()), default=0),
+            self.rule.error,
+        )
+        looks = f"Race: a look every {self.rule.shard or shard_size(n)} of {n:,} questions" if n else "Race"
+        if not error:
+            return f"{looks}; a cell leaves only if no remaining question could bring it back."
+        share = np.interp(np.log(max(n, 1)), np.log([41, 282, 1000]), [0.81, 0.43, 0.24])
+        pays = "" if n >= PAYS_FROM else "; a race pays from a few hundred questions on"
+        outlook = f" 37 recorded runs of WattBot asked {share:.0%} of their calls with so many questions{pays}."
+        rule = f"{looks}; a cell leaves when it is beaten by more than {self.rule.tolerance:g}."
+        promise = f"The best cell of every table stays with a probability of at least {1 - error:.0%}"
+        return f"{rule} {promise}, whenever the race is stopped.{outlook if n else ''}"
+
+    def view(self, lost: Mapping[str, str], *, is_running: bool) -> RaceView:
+        """Show the race as it stands."""
+        runs = {run for of_cell in self._runs.values() for run in of_cell.values()}
+        states = {
+            cell: f"failed: {lost[run]}" for cell in self._runs for run in self._runs[cell].values() if run in lost
+        }
+        n, whole, left, saved = len(self.order), self.whole, 0, 0.0
+        for run in runs:
+            n_seen = len(self._seen.get(run, ()))
+            if run in whole and run not in lost:
+                left += n - n_seen
+            elif run not in whole:
+                saved += self._asked[run] / max(n_seen, 1) * (n - n_seen)
+        asked, unit = self._asked.total(), "model calls"
+        if not runs:  # a study makes no calls: its cells' scores of questions are counted
+            racers = [racer for one in self.studies.values() for racer in one.race.standings()]
+            n = max((one.race.n_questions for one in self.studies.values()), default=0)
+            asked, unit = sum(racer.n for racer in racers), "scores of questions"
+            saved = sum(one.race.n_questions * len(one.names) for one in self.studies.values()) - asked
+        entries, _ = self.log.read()
+        rate = self._seconds / self._n_answered if self._n_answered else None
+        return RaceView(
+            title=self.plan.loaded.sweep.title or os.path.basename(self.output),
+            rule=self.rule_text,
+            n_questions=n,
+            n_seen=min(self._at * self.size, n) if runs else n,
+            tables={one.title: one.views(states) for one in [*self.tables.values(), *self.studies.values()]},
+            acts=tuple(_told(entry, entries) for entry in reversed(entries) if entry["act"] in _TOLD),
+            notes=tuple(self.notes),
+            n_asked=asked,
+            n_saved=round(saved),
+            unit=unit,
+            seconds_left=rate * left if rate is not None and is_running else None,
+            is_running=is_running,
+        )
+
+
+def _left_text(why: Left, n_seen: int, n_questions: int) -> str:
+    by = "stopped by hand" if why == "stopped" else why
+    return f"{by}: it left the race after {n_seen:,} of {n_questions:,} questions"
+
+
+_TOLD = ("stop", "resume", "add", "dropped", "refused")
+
+
+def _told(entry: Entry, entries: Sequence[Entry]) -> str:
+    """Tell one entry of the log in a line."""
+    at, act = f"{entry.get('time', '')}  ", entry["act"]
+    if act == "dropped":
+        return f"{at}{entry.get('name')} dropped after {entry.get('questions')} questions ({entry.get('why')})"
+    if act == "refused":
+        asked = next((one for one in entries if one.get("request") == entry.get("request")), entry)
+        return f"{at}refused to {asked['act']} {asked.get('name', asked.get('values', ''))}: {entry.get('why')}"
+    what = entry.get("name") or ", ".join(f"{key}={value}" for key, value in entry.get("values", {}).items())
+    done = next((one for one in entries if one["act"] == "done" and one.get("request") == entry.get("request")), None)
+    when = f" after {done.get('questions')} questions" if done else " (not read yet)"
+    return f"{at}{act} {what}, by hand{when}"
+
+
+def name_of(cell: PlannedCell | SweepCell) -> str:
+    """Name a cell by its labels."""
+    return ", ".join(f"{axis.rpartition('.')[2]}={label}" for axis, label in cell.at.items())
+
+
+def _asked_of(config: Config) -> str:
+    return digest(config.questions.model_dump(mode="json"))

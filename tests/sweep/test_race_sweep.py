@@ -1,0 +1,440 @@
+"""A raced sweep without Ray: what is asked, what leaves, how persons steer it, and that it goes on where it was."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from kohaku_ray.cli import main
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.pages.race_page import describe_race, write_race
+from kohaku_ray.run.identity import is_finished
+from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.sweep.collect import collect
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
+from kohaku_ray.sweep.race import SweepLog, SweepRace, find_cell, read_additions, steer_sweep
+
+QUALITY = {1: 0.5, 2: 0.6, 4: 0.75, 16: 0.95, 32: 0.97}
+"""Share of questions that a cell answers right, by its top_k."""
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load a sweep over 120 questions, or as many as given, all its places below ``tmp_path``."""
+
+    def make(n_questions: int = 120, **values):
+        questions = tmp_path / f"questions{n_questions}.csv"
+        with questions.open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["id", "question", "answer_value", "answer_unit", "ref_id"])
+            rows.writerows(
+                [f"q{i:03}", f"How many are {i}?", str(i + 1), "is_blank", '["a"]'] for i in range(n_questions)
+            )
+        places = {name: str(tmp_path / name) for name in ("output", "runs", "indexes")}
+        common = {"kohaku.top_k_final": None, "questions.path": str(questions)}
+        defaults = {"seeds": [0], "race": {"error": 0.05, "tolerance": 0.01}}
+        defaults |= {} if "tables" in values else {"axes": {"kohaku.top_k": [1, 4, 16]}}
+        common |= values.pop("set", {})
+        path = tmp_path / "mine.yaml"
+        path.write_text(
+            yaml.safe_dump({"base": ["paper"], **places, **defaults, **values, "set": common}, sort_keys=False)
+        )
+        own = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
+        return load_sweep(str(path), ["demo"], own)
+
+    return make
+
+
+def answer(config, question_ids) -> None:
+    """Write what is read of a finished run: right answers to as many questions as its cell's quality."""
+    directory = Path(config.run)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("config.yaml", *(f"{table}.parquet" for table in SCHEMAS)):
+        (directory / name).touch()
+    with (directory / "submission.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "question", "answer", "answer_value", "answer_unit", "ref_id"])
+        for question_id in question_ids:
+            luck = np.random.default_rng(int(question_id[1:]) + 1000 * config.seed).random()
+            value = str(int(question_id[1:]) + 1) if luck < QUALITY[config.settings.top_k] else "9999"
+            rows.writerow([question_id, "", "", value, "is_blank", '["a"]'])
+    facts = {"status": "finished", "run": str(directory), "n_calls": {"made": 2 * len(question_ids)}}
+    (directory / "run.json").write_text(json.dumps(facts))
+
+
+def drive(race: SweepRace, n_steps: int = 10_000, lost=(), shown=None) -> list[tuple[str, ...]]:
+    """Do what a race asks for, as the job does; returns the questions of each piece of work."""
+    asked = []
+    for _ in range(n_steps):
+        work = race.advance(lost, lambda: shown.append(race.view({}, is_running=True)) if shown is not None else None)
+        if work is None:
+            break
+        asked.append(work.question_ids)
+        for config in work.configs.values():
+            answer(config, work.question_ids)
+    return asked
+
+
+def by_name(race: SweepRace) -> dict[str, tuple[str, int]]:
+    """Why each cell left, and the questions it has answered."""
+    [one] = race.tables.values()
+    return {one.names[racer.name]: (racer.left, racer.n) for racer in one.race.standings()}
+
+
+def log_of(race: SweepRace, act: str) -> list[dict]:
+    return [entry for entry in race.log.read()[0] if entry["act"] == act]
+
+
+def test_losers_leave_early_and_the_winner_alone_is_made_whole(load):
+    race, shown = SweepRace(plan_sweep(load())), []
+    race.begin()
+    asked = drive(race, shown=shown)
+    left = by_name(race)
+    assert left["top_k=16"][0] == ""
+    assert left["top_k=1"] == ("beaten", log_of(race, "dropped")[0]["questions"])
+    assert left["top_k=1"][1] < 60
+    assert left["top_k=4"][0] == "beaten"
+    [whole] = race.whole.values()
+    assert whole.settings.top_k == 16
+    assert [view.n_seen for view in shown] == [entry["questions"] for entry in log_of(race, "seen")]
+    assert len(asked) == len(shown)
+    flat = [key for ids in asked for key in ids]
+    assert len(set(flat)) == len(flat), "a shard is asked of all cells at once"
+    assert flat != sorted(flat), "in one random order"
+    view = race.view({}, is_running=False)
+    n_left = 120 - left["top_k=1"][1] + 120 - left["top_k=4"][1]
+    assert view.n_saved == 2 * n_left, "two calls per question"
+    assert view.n_asked == 2 * sum(n for _, n in left.values())
+
+
+def test_the_order_is_seeded_and_the_same_for_every_cell(load):
+    orders = [SweepRace(plan_sweep(load(race={"seed": seed}))).order for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == sorted(orders[2])
+
+
+def test_off_is_as_if_there_were_no_race(load, tmp_path):
+    off, unsaid = load(race=False), load(race="off")
+    assert off.sweep == unsaid.sweep
+    assert off.sweep.race is None
+    plan = plan_sweep(off)
+    for config in plan.runs.values():
+        answer(config, [f"q{i:03}" for i in range(120)])
+    assert set(plan.runs) == set(plan_sweep(load(race=True)).runs), "cells are the same runs"
+    with pytest.raises(ConfigError, match="race is off, so no job reads requests"):
+        steer_sweep(off, "stop", "top_k=4")
+
+
+@pytest.mark.parametrize(
+    ("race", "message"),
+    [
+        ({"error": 1.0}, "race.error"),
+        ({"error": -0.1}, "race.error"),
+        ({"tolerance": 2}, "race.tolerance"),
+        ({"shard": 0}, "race.shard"),
+        ({"errors": 0.1}, "no key race.errors, did you mean error"),
+        ("maybe", "race"),
+    ],
+)
+def test_what_a_race_cannot_be_is_said(load, race, message):
+    with pytest.raises(ConfigError, match=message):
+        load(race=race)
+
+
+def test_a_job_that_was_killed_between_shards_goes_on_and_asks_nothing_twice(load):
+    first = SweepRace(plan_sweep(load()))
+    first.begin()
+    asked = drive(first, 3)
+    again = SweepRace(plan_sweep(load()))
+    again.begin()
+    shown = []
+    asked += drive(again, shown=shown)
+    flat = [key for ids in asked for key in ids]
+    assert len(set(flat)) == len(flat)
+    assert shown[0].n_seen == 3 * first.size, "shards that the first start has observed are not shown again"
+    assert by_name(again)["top_k=1"] == ("beaten", log_of(again, "dropped")[0]["questions"])
+    last = SweepRace(plan_sweep(load()))
+    assert drive(last) == []
+    assert by_name(last) == by_name(again)
+    dropped = [entry["name"] for entry in log_of(again, "dropped")]
+    assert len(dropped) == len(set(dropped)), "what was logged is not logged again"
+
+
+def test_a_job_that_was_killed_within_a_shard_asks_the_cells_that_lack_it(load):
+    race = SweepRace(plan_sweep(load()))
+    work = race.advance((), lambda: None)
+    assert work is not None
+    run, config = next(iter(work.configs.items()))
+    answer(config, work.question_ids)
+    again = SweepRace(plan_sweep(load())).advance((), lambda: None)
+    assert again is not None
+    assert again.question_ids == work.question_ids
+    assert set(again.configs) == set(work.configs) - {run}
+
+
+def test_a_person_stops_and_resumes_a_cell_and_both_are_replayed(load):
+    loaded = load(race={"error": 0.0})
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race, 2)
+    assert steer_sweep(loaded, "stop", "4") == "top_k=4"
+    drive(race, 3)
+    assert by_name(race)["top_k=4"] == ("stopped", 2 * race.size)
+    steer_sweep(loaded, "resume", "top_k=4")
+    work = race.advance((), lambda: None)
+    assert work is not None
+    assert {config.settings.top_k for config in work.configs.values()} == {4}, "it catches up first"
+    assert work.question_ids == tuple(race.order[2 * race.size : 3 * race.size])
+    drive(race)
+    assert by_name(race)["top_k=4"] == ("", 120)
+    assert [entry["questions"] for entry in log_of(race, "done")] == [2 * race.size, 5 * race.size]
+    again = SweepRace(plan_sweep(loaded))
+    assert drive(again) == []
+    assert by_name(again) == by_name(race)
+    acts = race.view({}, is_running=False).acts
+    assert any(f"stop top_k=4, by hand after {2 * race.size} questions" in act for act in acts)
+
+
+def test_a_request_of_nobody_running_waits_for_the_next_start(load):
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race, 2)
+    race.advance((), lambda: None)
+    steer_sweep(loaded, "stop", "top_k=16")
+    again = SweepRace(plan_sweep(loaded))
+    drive(again)
+    assert by_name(again)["top_k=16"] == ("stopped", 2 * race.size), "not at the first shard, which is known"
+
+
+def test_values_are_added_to_an_axis(load):
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race, 2)
+    assert steer_sweep(loaded, "add", {"kohaku.top_k": 32}) == "kohaku.top_k=32"
+    drive(race)
+    left = by_name(race)
+    assert left["top_k=32"][0] == ""
+    assert left["top_k=1"][0] == "beaten"
+    assert "32" in race.plan.loaded.sweep.tables[0].labels()["kohaku.top_k"]
+    again = SweepRace(plan_sweep(loaded))
+    assert drive(again) == []
+    assert by_name(again) == left
+    for config in race.whole.values():
+        answer(config, race.order)
+    assert all(is_finished(config.run) for config in race.whole.values())
+    assert race.whole == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kohaku.top_q": 3}, "did you mean kohaku.top_k"),
+        ({"kohaku.top_k": 4}, "no table has these axes without these values"),
+        ({"kohaku.top_k": "many"}, "kohaku.top_k"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_before_it_is_logged(load, values, message):
+    loaded = load()
+    with pytest.raises(ConfigError, match=message):
+        steer_sweep(loaded, "add", values)
+    assert SweepLog(loaded.sweep.output).read() == ([], 0)
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+        read_additions(["kohaku.top_k"])
+    assert read_additions(["a=1", "b={x: {y: 2}}"]) == {"a": 1, "b": {"x": {"y": 2}}}
+
+
+def test_the_last_cell_is_not_stopped(load):
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    with pytest.raises(ConfigError, match="no job has begun to race this sweep"):
+        steer_sweep(loaded, "stop", "top_k=1")
+    race.begin()
+    for name in ("top_k=1", "top_k=4", "top_k=16"):
+        steer_sweep(loaded, "stop", name)
+    drive(race)
+    assert [left for left, _ in by_name(race).values()] == ["stopped", "stopped", ""]
+    [refused] = log_of(race, "refused")
+    assert refused["why"] == "it is the last cell in the race"
+    assert "refused to stop top_k=16" in race.view({}, is_running=False).acts[0]
+
+
+def test_cells_are_found_by_their_labels(load):
+    names = {"aaaa1": "rerank=none, top_k=4", "aaab2": "rerank=none, top_k=16", "bbbb3": "rerank=score, top_k=16"}
+    assert find_cell(names, "top_k=4") == "aaaa1"
+    assert find_cell(names, "16, score") == "bbbb3"
+    assert find_cell(names, "rerank=none, top_k=16") == find_cell(names, "aaab") == "aaab2"
+    with pytest.raises(ConfigError, match=r"2 cells are 'none' \(rerank=none, top_k=4; "):
+        find_cell(names, "none")
+    with pytest.raises(ConfigError, match="no cell is 'rerank=nome, top_k=4', did you mean rerank=none, top_k=4"):
+        find_cell(names, "rerank=nome, top_k=4")
+
+
+def test_garbage_in_the_log_is_passed_over_and_counted(load):
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    lines = [
+        '{"act": "stop"',
+        "\x00\xff",
+        "[]",
+        '{"act": 3}',
+        '{"act": "stop", "cell": 7}',
+        '{"act": "add", "values": []}',
+    ]
+    with open(race.log.path, "ab") as file:
+        file.write("\n".join(lines).encode())  # the last line is torn
+    steer_sweep(loaded, "stop", "top_k=1")
+    drive(race)
+    assert by_name(race)["top_k=1"][0] == "stopped"
+    assert "6 lines of sweep.jsonl cannot be read and are passed over." in race.view({}, is_running=True).notes
+
+
+def test_a_set_smaller_than_a_shard_is_one_shard(load):
+    race = SweepRace(plan_sweep(load(n_questions=3, race={"shard": 50})))
+    assert [len(ids) for ids in drive(race)] == [3]
+    assert {left for left, _ in by_name(race).values()} == {""}
+
+
+def test_cells_with_other_questions_are_not_raced(load):
+    race = SweepRace(plan_sweep(load(axes={"kohaku.top_k": [1, 16], "questions.limit": [None, 7]})))
+    asked = drive(race)
+    assert all("q" in key for ids in asked for key in ids)
+    assert len(by_name(race)) == 2
+    assert "2 cells answer all questions: they have other ones, or votes by agreement." in race.notes
+    assert {config.questions.limit for config in race.whole.values()} == {None, 7}
+
+
+def test_a_tie_of_all_cells_runs_all_of_them_to_the_end(load, monkeypatch):
+    for top_k in QUALITY:
+        monkeypatch.setitem(QUALITY, top_k, 0.9)
+    race = SweepRace(plan_sweep(load()))
+    drive(race)
+    assert set(by_name(race).values()) == {("", 120)}
+    assert len(race.whole) == 3
+
+
+def test_where_every_cell_fails_nothing_more_is_asked(load):
+    plan = plan_sweep(load())
+    race = SweepRace(plan)
+    assert drive(race, lost=list(plan.runs)) == []
+    [view] = [race.view(dict.fromkeys(plan.runs, "no key"), is_running=True)]
+    assert {cell.state for cells in view.tables.values() for cell in cells} == {"failed: no key"}
+
+
+def test_a_cell_that_failed_is_raced_by_the_next_start(load):
+    plan = plan_sweep(load())
+    lost = next(run for run, config in plan.runs.items() if config.settings.top_k == 16)
+    race = SweepRace(plan)
+    drive(race, lost=[lost])
+    again = SweepRace(plan)
+    drive(again)
+    assert by_name(again)["top_k=16"][0] == ""
+    assert by_name(again)["top_k=1"][0] == "beaten"
+
+
+def test_a_run_that_another_sweep_has_finished_is_compared_with_and_kept(load):
+    plan = plan_sweep(load())
+    done = next(config for config in plan.runs.values() if config.settings.top_k == 1)
+    answer(done, [f"q{i:03}" for i in range(120)])
+    race = SweepRace(plan)
+    drive(race)
+    assert by_name(race)["top_k=1"] == ("", by_name(race)["top_k=16"][1])
+
+
+def test_tables_race_apart_and_a_cell_goes_on_for_the_table_where_it_is_good(load):
+    tables = [
+        {"name": "all", "axes": {"kohaku.top_k": [1, 4, 16]}},
+        {"name": "few", "axes": {"kohaku.top_k": [1, 2]}},
+    ]
+    race = SweepRace(plan_sweep(load(tables=tables)))
+    drive(race)
+    low = next(cell for cell, name in race.names.items() if name == "top_k=2")
+    assert race.dropped(low, "few") == ""
+    weak = next(cell for cell, name in race.names.items() if name == "top_k=1")
+    assert race.dropped(weak, "all").startswith("beaten: it left the race after ")
+    assert race.tables["all"].race.error == race.tables["few"].race.error == 0.025
+
+
+def test_seeds_are_averaged(load):
+    race = SweepRace(plan_sweep(load(seeds=[0, 1, 2])))
+    work = race.advance((), lambda: None)
+    assert work is not None
+    assert len(work.configs) == 9
+    drive(race)
+    assert by_name(race)["top_k=16"][0] == ""
+    assert len(race.whole) == 3
+
+
+def test_two_jobs_do_not_race_one_sweep(load):
+    race = SweepRace(plan_sweep(load()))
+    other = SweepRace(race.plan).held()
+    with race.held(), pytest.raises(DataError, match=r"sweep .*output belongs to process \d+ .* give -o"):
+        other.__enter__()
+    with race.held():
+        pass
+
+
+def test_dropped_cells_stand_with_what_was_seen_and_are_compared_with_nobody(load):
+    plan = plan_sweep(load())
+    race = SweepRace(plan)
+    drive(race)
+    for one in race.tables.values():
+        for name in list(one.race.in_play)[:-1]:
+            raise AssertionError(f"{name} is in the race still")
+    sweep = collect(plan, {}, race=race)
+    states = {cell.at["kohaku.top_k"]: cell for cell in sweep.tables[0].cells}
+    assert states["1"].state == states["4"].state == "dropped"
+    assert states["16"].state == "unfinished"
+    n = by_name(race)["top_k=1"][1]
+    assert states["1"].question_ids == tuple(race.order[:n])
+    assert states["1"].reason == f"beaten: it left the race after {n} of 120 questions"
+    assert not states["1"].is_scored
+    assert states["1"].scores[0] < 0.6
+    assert sweep.race is not None
+
+
+def test_the_page_of_a_race_shows_it_and_reloads_while_it_runs(load, tmp_path):
+    race, shown = SweepRace(plan_sweep(load(title="<b>Depth</b>"))), []
+    race.begin()
+    drive(race, shown=shown)
+    page = Path(write_race(shown[2], str(tmp_path))).read_text()
+    assert '<meta http-equiv="refresh"' in page
+    assert "&lt;b&gt;Depth&lt;/b&gt;" in page
+    assert "<b>Depth</b>" not in page
+    assert "top_k=16" in page
+    assert page.count("<polyline") == 3
+    assert page.count("<polygon") >= 1
+    lines = describe_race(shown[-1])
+    assert len(lines) <= 10
+    assert lines[0].startswith(f"{shown[-1].n_seen} of 120 questions: 1 cells in the race")
+
+
+def test_the_command_writes_requests_from_another_shell(load, tmp_path, capsys):
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    command = ["sweep", loaded.where, "--base", "demo"]
+    assert main([*command, "--stop", "top_k=4"]) == 0
+    assert "stop top_k=4: read before the next shard" in capsys.readouterr().out
+    assert main([*command, "--add", "kohaku.top_k=32"]) == 0
+    assert main([*command, "--stop", "top_k=5"]) == 2
+    assert "no cell is 'top_k=5'" in capsys.readouterr().err
+    drive(race)
+    assert by_name(race)["top_k=4"][0] == "stopped"
+    assert "top_k=32" in by_name(race)
+
+
+def test_importing_the_race_loads_neither_ray_nor_torch():
+    code = "import sys, kohaku_ray.sweep.race; print({'ray', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"
