@@ -1,4 +1,4 @@
-"""From the bytes of an untrusted file to well-formed text, plain metadata and valid document ids."""
+"""Turn the bytes of an untrusted file into well-formed text, plain metadata and valid document ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the bytes of an untrusted image to pixels without transparency, as PNG named by its hash."""
+"""Turn the bytes of an untrusted image into pixels without transparency, as PNG named by its hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind of file some bytes are: one that is not what its name says is refused in so many words."""
+"""Tell what kind of file some bytes are, and refuse one that is not what its name says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of documents, local, on an object store or on the hub; data sets of the hub by URI.
+"""Read files of documents, local, on an object store or on the hub; data sets of the hub by URI.
 
 ``hf://datasets/OWNER/NAME?split=train`` is a data set, read by the package ``datasets`` as JSON lines, one per row;
 ``name`` (its configuration) and ``revision`` may be given too, and a slice with the split: ``split=train[:100]``.

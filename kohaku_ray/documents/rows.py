@@ -1,4 +1,4 @@
-"""Files of rows: CSV, JSON lines and Parquet, read alike; documents per row, and paragraphs per row."""
+"""Read files of rows alike, CSV, JSON lines and Parquet: a document per row, or a paragraph per row."""
 
 from __future__ import annotations
 

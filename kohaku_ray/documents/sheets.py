@@ -1,4 +1,4 @@
-"""Excel workbooks (.xlsx): a section per sheet, its cells as tables and texts, written as HTML and read as that is."""
+"""Read Excel workbooks (.xlsx): a section per sheet, its cells written as HTML, which is read as any other."""
 
 from __future__ import annotations
 

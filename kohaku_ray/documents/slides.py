@@ -1,4 +1,4 @@
-"""PowerPoint presentations (.pptx): a section per slide, written as HTML and read as that is."""
+"""Read PowerPoint presentations (.pptx): a section per slide, written as HTML, which is read as any other."""
 
 from __future__ import annotations
 

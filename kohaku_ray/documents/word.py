@@ -1,4 +1,4 @@
-"""Word documents (.docx), written as HTML and read as that is.
+"""Read Word documents (.docx): they are written as HTML, which is read as any other.
 
 The body's XML is walked, not the library's paragraphs: these leave out insertions, content controls and text boxes.
 """

@@ -199,7 +199,12 @@ def class_of(truth: SubmissionRow, given: SubmissionRow, value_score: float) -> 
     if _are_years(truth, true_numbers, numbers):
         return VALUE_SELECTION
     pairs = list(zip(true_numbers, numbers, strict=True))
-    return _numeric_class([pair for pair in pairs if not close(*pair)] or pairs)
+    wrong = [pair for pair in pairs if not close(*pair)] or pairs
+    if all(is_unit_conversion(truth, given) for truth, given in wrong):
+        return UNIT_CONVERSION
+    if all(is_rounding(truth, given) for truth, given in wrong):
+        return ROUNDING
+    return VALUE_SELECTION
 
 
 def is_unit_conversion(truth: float, given: float) -> bool:
@@ -219,14 +224,6 @@ def is_rounding(truth: float, given: float) -> bool:
 def _are_years(truth: SubmissionRow, true_numbers: Sequence[float], numbers: Sequence[float]) -> bool:
     has_no_unit = is_blank(truth.answer_unit) or fold(truth.answer_unit).startswith("year")
     return has_no_unit and all(one.is_integer() and 1500 <= one < 2100 for one in (*true_numbers, *numbers))
-
-
-def _numeric_class(wrong: Sequence[tuple[float, float]]) -> str:
-    if all(is_unit_conversion(truth, given) for truth, given in wrong):
-        return UNIT_CONVERSION
-    if all(is_rounding(truth, given) for truth, given in wrong):
-        return ROUNDING
-    return VALUE_SELECTION
 
 
 _VALUE, _REF = Part(0.75), Part(0.15, "references")

@@ -275,17 +275,13 @@ def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, 
     its own.
     """
     if nodes.lists.kind[row] == SENTENCE:
-        return _around_sentence(nodes, row, paragraph_tokens, siblings)
+        parent, _, end, tokens, _ = nodes.lists
+        run = range(parent[row] + 1, end[parent[row]])
+        before, after = run[: row - run.start][::-1], run[row - run.start + 1 :]
+        if sum(tokens[run.start : run.stop]) > paragraph_tokens:
+            before, after = before[:siblings], after[:siblings]
+        return MatchGroup(row, [row, *_in_turns(after, before)], {}, None)
     return _around_paragraph(nodes, row, section_tokens)
-
-
-def _around_sentence(nodes: NodeTable, row: int, paragraph_tokens: int, siblings: int) -> MatchGroup:
-    parent, _, end, tokens, _ = nodes.lists
-    run = range(parent[row] + 1, end[parent[row]])
-    before, after = run[: row - run.start][::-1], run[row - run.start + 1 :]
-    if sum(tokens[run.start : run.stop]) > paragraph_tokens:
-        before, after = before[:siblings], after[:siblings]
-    return MatchGroup(row, [row, *_in_turns(after, before)], {}, None)
 
 
 def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> MatchGroup:

@@ -1,4 +1,4 @@
-"""From texts to one member's answer: an analysis per source, a synthesis, citations in the context; its ballot."""
+"""Answer as one member: an analysis per source, a synthesis, citations of the context alone; and its ballot."""
 
 from __future__ import annotations
 

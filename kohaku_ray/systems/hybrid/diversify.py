@@ -1,4 +1,4 @@
-"""Fewer and more different texts of a ranking: repeats go, redundant texts (MMR), all but a few of each cluster."""
+"""Select fewer and more different texts of a ranking: without repeats, by MMR, the best few of each cluster."""
 
 from __future__ import annotations
 

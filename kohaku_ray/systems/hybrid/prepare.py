@@ -1,4 +1,4 @@
-"""From a question to at most ``max_context_docs`` texts of different sites: the nine stages, one after the other."""
+"""Gather the evidence by nine stages, one after the other: at most ``max_context_docs`` texts of different sites."""
 
 from __future__ import annotations
 

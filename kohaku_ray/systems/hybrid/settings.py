@@ -1,4 +1,4 @@
-"""What can be set of hybrid: a switch for each of its nine stages, and the stages' parameters."""
+"""The settings of hybrid: a switch for each of its nine stages, and the stages' parameters."""
 
 from __future__ import annotations
 

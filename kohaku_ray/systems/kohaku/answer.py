@@ -1,4 +1,4 @@
-"""From evidence to one member's answer: prompt, chat, parse, and retry deeper while the answer is blank."""
+"""Answer a question as one member: prompt, chat, parse, and retry deeper while the answer is blank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a question to evidence: plan, then search every query once, to the depth of the last retry."""
+"""Gather the evidence for a question: plan, then search every query once, to the depth of the last retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a character's backstory consistent with the novel?"""
+"""Judge whether a backstory of a character is consistent with the novel."""
 
 from __future__ import annotations
 

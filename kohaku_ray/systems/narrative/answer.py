@@ -1,4 +1,4 @@
-"""From evidence to one member's judgement: stage 1 looks for a contradiction, stage 2 confirms or rejects it."""
+"""Judge a story as one member: stage 1 looks for a contradiction, stage 2 confirms or rejects it."""
 
 from __future__ import annotations
 

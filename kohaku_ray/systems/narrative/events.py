@@ -1,4 +1,4 @@
-"""What a text asserts that a person did, or that befell a person: when, where, and until when in prison.
+"""Find what a text says that a person did, or that befell a person: when, where, and until when in prison.
 
 Only what is certain is read: a clause that opens with a person, a pronoun for the person or nothing new, and goes on
 with a verb; and what somebody says who introduces himself as the person.

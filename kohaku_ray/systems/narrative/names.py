@@ -1,4 +1,4 @@
-"""Which book a story names, and every spelling under which the book has its character; read without a model."""
+"""Find the book that a story names, and every spelling under which that book has the character; without a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where something happens: places of a sentence, by regular expressions or by a spaCy pipeline, and which are apart."""
+"""Find the places of a sentence, by regular expressions or by a spaCy pipeline, and which places are apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a story, a row of its file, to its evidence: find the book, search it by every clause, check by rules."""
+"""Gather the evidence for a story: find its book, search it by every clause, check the story by rules."""
 
 from __future__ import annotations
 

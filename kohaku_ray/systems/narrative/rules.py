@@ -1,4 +1,4 @@
-"""Where a story contradicts excerpts of its book by the years, places and captivities of a life; without a model."""
+"""Find where a story contradicts its book by the years, places and captivities of a life; without a model."""
 
 from __future__ import annotations
 

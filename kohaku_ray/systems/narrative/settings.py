@@ -1,4 +1,4 @@
-"""What can be set of narrative."""
+"""The settings of narrative."""
 
 from __future__ import annotations
 

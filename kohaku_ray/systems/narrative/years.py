@@ -1,4 +1,4 @@
-"""The years that a text names, stated or counted from the last one."""
+"""Find the years that a text names, stated or counted from the last one."""
 
 from __future__ import annotations
 
