@@ -12,18 +12,10 @@ from typing import Any
 from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends, well_formed
 from kohaku_ray.documents.formulas import write_asciimath, write_delimited, write_mathml, write_tex
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
-from kohaku_ray.documents.pdf_headers import join_names, names_columns, write_rows
 from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
-from kohaku_ray.documents.text import (
-    Draft,
-    TableCell,
-    fill_spans,
-    finish,
-    heading_path,
-    is_number,
-    list_paragraphs,
-)
+from kohaku_ray.documents.tables import TableCell, fill_spans, is_number, join_names, names_columns, write_rows
+from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)

@@ -20,9 +20,9 @@ from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metad
 from kohaku_ray.documents.formulas import match_formula, write_tex
 from kohaku_ray.documents.html import fragment_paragraphs, mathml_text
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
-from kohaku_ray.documents.pdf_headers import names_columns, write_rows
 from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
+from kohaku_ray.documents.tables import names_columns, write_rows
 from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
 

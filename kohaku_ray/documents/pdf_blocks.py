@@ -10,10 +10,10 @@ from operator import attrgetter
 
 from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_columns import aligned_rows
-from kohaku_ray.documents.pdf_headers import Cells
-from kohaku_ray.documents.pdf_join import CAPTION, begins_item, ends_sentence
 from kohaku_ray.documents.pdf_page import Line, Page, around
 from kohaku_ray.documents.pdf_tables import aligned_table, rows_of, ruled_tables
+from kohaku_ray.documents.pdf_text import CAPTION, begins_item, ends_sentence
+from kohaku_ray.documents.tables import Cells
 
 MIN_COLUMN_LINES = 3  # fewest lines side by side that are columns, where the page before has no gutter there
 MIN_COLUMN_CHARS = 18  # shortest mean line, in characters, of a column of prose; shorter ones are a table's cells

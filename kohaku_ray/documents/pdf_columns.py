@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from kohaku_ray.documents.pdf_join import CAPTION
 from kohaku_ray.documents.pdf_page import Line
+from kohaku_ray.documents.pdf_text import CAPTION
 from kohaku_ray.documents.sentences import LEADERS
-from kohaku_ray.documents.text import is_number
+from kohaku_ray.documents.tables import is_number
 
 MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
 MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules

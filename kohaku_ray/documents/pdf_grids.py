@@ -11,11 +11,9 @@ from typing import Any
 
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box
-from kohaku_ray.documents.pdf_glyphs import SCALE, Piece, one_font, several_fonts
-from kohaku_ray.documents.pdf_headers import Cells, join_names, names_columns
-from kohaku_ray.documents.pdf_join import join_lines
+from kohaku_ray.documents.pdf_text import SCALE, Piece, join_lines, one_font, several_fonts
 from kohaku_ray.documents.raised import plain_maths
-from kohaku_ray.documents.text import is_number
+from kohaku_ray.documents.tables import Cells, is_number, join_names, names_columns
 
 MAX_STROKES = 1500
 """Most strokes on a page that is searched for grids; one with more is a drawing and would take seconds."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_glyphs import SCALE, Piece, is_spaced, one_font, respaced, several_fonts
 from kohaku_ray.documents.pdf_grids import find_grids
+from kohaku_ray.documents.pdf_text import SCALE, Piece, is_spaced, one_font, respaced, several_fonts
 from kohaku_ray.documents.raised import plain_maths, write_lowered, write_raised
 
 

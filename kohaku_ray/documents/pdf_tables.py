@@ -17,10 +17,9 @@ from kohaku_ray.documents.pdf_columns import (
     rows_of_cells,
 )
 from kohaku_ray.documents.pdf_grids import MAX_HEADER_ROWS
-from kohaku_ray.documents.pdf_headers import Cells, join_names, names_columns, write_rows
-from kohaku_ray.documents.pdf_join import join_lines
 from kohaku_ray.documents.pdf_page import Line, Page, around
-from kohaku_ray.documents.text import is_number
+from kohaku_ray.documents.pdf_text import join_lines
+from kohaku_ray.documents.tables import Cells, is_number, join_names, names_columns, write_rows
 
 MAX_RULES = 400  # most rules on a page with tables; one with more is a drawing or ruled paper
 MAX_LINES = 3000  # most lines on a page that is searched for tables between rules

@@ -15,8 +15,7 @@ from statistics import median
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
 from kohaku_ray.documents.pdf_blocks import Block
-from kohaku_ray.documents.pdf_headers import write_rows
-from kohaku_ray.documents.pdf_join import (
+from kohaku_ray.documents.pdf_text import (
     BULLETS,
     CAPTION,
     begins_item,
@@ -26,6 +25,7 @@ from kohaku_ray.documents.pdf_join import (
     without_leaders,
 )
 from kohaku_ray.documents.sentences import LEADERS, join_labels, split_lines, split_sentences
+from kohaku_ray.documents.tables import write_rows
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
 
 MAX_BOLD_CHARS = 70  # longest such heading

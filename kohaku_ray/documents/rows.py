@@ -25,7 +25,8 @@ from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
 from kohaku_ray.documents.parser_output import olmocr_id, parse_olmocr
 from kohaku_ray.documents.sentences import split_lines, split_sentences
-from kohaku_ray.documents.text import text_sections, written_rows
+from kohaku_ray.documents.tables import written_rows
+from kohaku_ray.documents.text import text_sections
 from kohaku_ray.errors import DataError
 
 HUB = "hf://"  # prefix of a data set on the Hugging Face hub, whose rows are read as JSON lines

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from kohaku_ray.documents.content import decode_text, default_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
@@ -204,82 +203,3 @@ def list_paragraphs(text: str) -> list[str]:
         paragraphs[-1].append(line)
         n_chars += len(line) + 1
     return ["\n".join(lines) for lines in paragraphs]
-
-
-_NUMERIC = re.compile(r"[\s\d.,:%±+×~≈<>=()^/−–-]*\d[\s\d.,:%±+×~≈<>=()^/−–-]*[^\W\d]{0,4}%?")
-
-
-def written_rows(cells: Sequence[Sequence[str]], has_header: bool) -> list[str]:
-    """Write a table's rows, empty cells left out.
-
-    Under a header a row reads ``column: value; …``, else its cells are joined by bars. A header without rows is a row.
-    """
-    if has_header and len(cells) > 1:
-        names, *body = cells
-        rows = [
-            "; ".join(
-                f"{name}: {value}" if name else value for name, value in zip_longest(names, row, fillvalue="") if value
-            )
-            for row in body
-        ]
-    else:
-        rows = [" | ".join(filter(None, row)) for row in cells]
-    return [row for row in rows if row]
-
-
-def looks_like_header(cells: Sequence[Sequence[str]], ruled: bool) -> bool:
-    """Whether the first row names the columns, in a table that marks no header.
-
-    Without rules or a grid, some column must hold numbers under a word.
-    """
-    header, *body = cells
-    names = [name for name in header if name]
-    # one empty name is common: over the column of row labels
-    if not body or len(names) < max(2, len(header) - 1) or any(map(is_number, names)):
-        return False
-    if any(len(row) != len(header) for row in body):
-        return False
-    return ruled or any(sum(is_number(row[i]) for row in body) * 2 >= len(body) for i in range(1, len(header)))
-
-
-def is_number(text: str) -> bool:
-    """Whether a cell holds a number, perhaps with a unit of a few letters."""
-    return _NUMERIC.fullmatch(text) is not None
-
-
-TableCell = tuple[str, int, int, bool]  # text, columns and rows spanned, whether it names others
-_FILLED = 4  # most characters of a table with its spans filled, per character without
-_FREE_CHARS = 100_000  # of any table, likewise
-
-
-def fill_spans(rows: Sequence[Sequence[TableCell]]) -> list[list[TableCell | None]]:
-    """Cells by row and column; one that spans several is at each of them, a later one where two overlap.
-
-    Spans that would repeat a table's text many times are not filled.
-    """
-    carried: dict[int, tuple[TableCell, int]] = {}  # column → cell of a row above, and how many rows it still covers
-    table: list[list[TableCell | None]] = []
-    budget = _FREE_CHARS + (_FILLED + 1) * sum(len(cell[0]) + 1 for row in rows for cell in row)
-
-    def take(column: int) -> TableCell | None:
-        cell, n = carried.pop(column, (None, 0))
-        if cell is not None and n > 1:
-            carried[column] = cell, n - 1
-        return cell
-
-    for row in rows:
-        cells: list[TableCell | None] = []
-        for cell in row:
-            while len(cells) in carried:
-                cells.append(take(len(cells)))
-            for _ in range(cell[1]):
-                take(len(cells))
-                if cell[2] > 1:
-                    carried[len(cells)] = cell, cell[2] - 1
-                cells.append(cell)
-        cells += [take(column) for column in range(len(cells), max(carried, default=-1) + 1)]
-        budget -= sum(len(cell[0]) + 1 if cell else 1 for cell in cells)
-        if budget < 0:
-            return [list(row) for row in rows]
-        table.append(cells)
-    return table
