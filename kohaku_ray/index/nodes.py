@@ -86,7 +86,7 @@ class NodeTable:
         """
         table = table.combine_chunks()  # one chunk per column, so that taking rows is cheap
         self._columns = Columns(table)
-        self.kind = _kind_codes(table)
+        self.kind: I8 = pc.index_in(table["kind"], pa.array(KINDS)).to_numpy().astype(np.int8)
         level = _levels(table, self.kind)
         self.parent = _parents(level)
         _check_tree(table, self.parent)
@@ -350,11 +350,6 @@ def _distinct(rows: I64) -> I64:
     is_new[1:] = ordered[1:] != ordered[:-1]
     distinct: I64 = ordered[is_new]
     return distinct
-
-
-def _kind_codes(table: pa.Table) -> I8:
-    numbers: I8 = pc.index_in(table["kind"], pa.array(KINDS)).to_numpy().astype(np.int8)
-    return numbers
 
 
 def _levels(table: pa.Table, kind: I8) -> I8:

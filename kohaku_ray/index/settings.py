@@ -12,6 +12,7 @@ from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, Settings, Shar
 Precision = Literal["float32", "float16", "bfloat16", "auto"]
 Device = Literal["auto", "cpu", "cuda"]
 Language = Literal["en", "fr"]
+"""Language of a text, which decides how it is split into terms."""
 ChildWeights = Literal["chars", "tokens", "uniform"]
 ParagraphVectors = Literal["averaged", "full", "both"]
 Captions = Literal["printed", "model", "none"]

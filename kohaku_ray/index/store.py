@@ -160,8 +160,17 @@ class Shard:
         """Vectors of the nodes of some kinds, which are a dense view; local ones are memory-mapped where contiguous."""
         self.index.require([View(tuple(kinds), dense=True)])
         name = kinds_key(kinds)
-        if name not in self._vectors:
-            self._vectors[name] = self._open_vectors(name)
+        if name in self._vectors:
+            return self._vectors[name]
+        if f"places-{name}" in self.files:
+            table = self.table("vectors", mapped=True)
+            places: I64 = self.table(f"places-{name}")["place"].to_numpy()
+            matrix, rows = column_matrix(table["vector"]), table["row"].to_numpy()
+            matrix, rows = take_rows(matrix, places), take_rows(rows, places)
+        else:  # images in a space of their own
+            table = self.table(f"{name}-vectors", mapped=True)
+            matrix, rows = column_matrix(table["vector"]), table["row"].to_numpy()
+        self._vectors[name] = VectorIndex(matrix, rows, self._faiss(f"faiss-{name}"))
         return self._vectors[name]
 
     def terms(self, kinds: Sequence[str]) -> TermIndex:
@@ -169,7 +178,14 @@ class Shard:
         self.index.require([View(tuple(kinds), lexical=True)])
         name = kinds_key(kinds)
         if name not in self._terms:
-            self._terms[name] = self._open_terms(name)
+            manifest = self.index.manifest
+            shared = read_table(self.index.directory, manifest["files"][f"statistics-{name}"])
+            mean_terms, bm25 = manifest["mean_terms"][name], manifest["settings"]["bm25"]
+            statistics = Statistics(shared["term"].to_pylist(), shared["idf"].to_numpy(), mean_terms)
+            rows, postings = self.table(f"rows-{name}"), self.table(f"postings-{name}", mapped=True)
+            counts = TermCounts.of(self.table(f"terms-{name}"), rows, postings)
+            settings = bm25["k1"], bm25["b"], bm25["language"]
+            self._terms[name] = counts.weighted(statistics, rows["row"].to_numpy(), *settings)
         return self._terms[name]
 
     def node_vectors(self, rows: I64, *, own_text: bool = False) -> F32:
@@ -188,24 +204,6 @@ class Shard:
     def table(self, role: str, *, mapped: bool = False) -> pa.Table:
         """Read a table by its role; see ``read_table``."""
         return read_table(self.index.directory, self.files[role], mapped=mapped)
-
-    def _open_vectors(self, name: str) -> VectorIndex:
-        if f"places-{name}" not in self.files:  # images in a space of their own
-            own = self.table(f"{name}-vectors", mapped=True)
-            return VectorIndex(column_matrix(own["vector"]), own["row"].to_numpy(), self._faiss(f"faiss-{name}"))
-        table = self.table("vectors", mapped=True)
-        places: I64 = self.table(f"places-{name}")["place"].to_numpy()
-        matrix, rows = take_rows(column_matrix(table["vector"]), places), take_rows(table["row"].to_numpy(), places)
-        return VectorIndex(matrix, rows, self._faiss(f"faiss-{name}"))
-
-    def _open_terms(self, name: str) -> TermIndex:
-        manifest = self.index.manifest
-        shared = read_table(self.index.directory, manifest["files"][f"statistics-{name}"])
-        mean_terms, bm25 = manifest["mean_terms"][name], manifest["settings"]["bm25"]
-        statistics = Statistics(shared["term"].to_pylist(), shared["idf"].to_numpy(), mean_terms)
-        rows, postings = self.table(f"rows-{name}"), self.table(f"postings-{name}", mapped=True)
-        counts = TermCounts.of(self.table(f"terms-{name}"), rows, postings)
-        return counts.weighted(statistics, rows["row"].to_numpy(), bm25["k1"], bm25["b"], bm25["language"])
 
     @functools.cached_property
     def _every_vector(self) -> tuple[F32, I64, I64]:

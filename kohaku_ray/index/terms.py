@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from rank_bm25 import BM25Okapi
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F64, I64, Hits
+from kohaku_ray.index.settings import Language
 from kohaku_ray.index.vectors import Ranges, in_ranges, ranked
 
 MOST_HELD = 128
@@ -35,9 +36,6 @@ _EDGES = "'\"`‘’“”."
 
 
 _POSTING = ("place", "count")
-
-Language = Literal["en", "fr"]
-"""Language of a text, which decides how it is split into terms."""
 
 _STOP_WORD_FILES: Mapping[Language, str] = {"en": "stopwords.txt", "fr": "stopwords_fr.txt"}
 
@@ -77,7 +75,7 @@ def _words(text: str) -> list[str]:
     """NLTK's word tokens; of words alone, such as most queries, they are what white space separates."""
     if _WORDS_ALONE.fullmatch(text) and not _SPLIT_BY_NLTK.search(text):
         return text.split()
-    tokens: list[str] = _word_tokenizer().tokenize(text)
+    tokens: list[str] = _nltk_object("nltk.tokenize.destructive", "NLTKWordTokenizer").tokenize(text)
     return tokens
 
 
@@ -102,17 +100,12 @@ def stop_words(language: Language = "en") -> frozenset[str]:
 @functools.lru_cache(maxsize=2**18)
 def _french_stem(word: str) -> str:
     """The stem of a word; cached, since stemming takes twice as long as splitting."""
-    return str(_french_stemmer().stem(word))
+    return str(_nltk_object("nltk.stem.snowball", "FrenchStemmer").stem(word))
 
 
 @functools.cache
-def _french_stemmer() -> Any:
-    return nltk_module("nltk.stem.snowball").FrenchStemmer()
-
-
-@functools.cache
-def _word_tokenizer() -> Any:
-    return nltk_module("nltk.tokenize.destructive").NLTKWordTokenizer()
+def _nltk_object(module: str, name: str) -> Any:
+    return getattr(nltk_module(module), name)()
 
 
 class _Okapi(BM25Okapi):  # type: ignore[misc]  # the package has no types
@@ -267,13 +260,15 @@ class TermIndex:
                 scored = (self._held_scores(query, held) for query in queries)
                 return [ranked(self.rows[held[some != 0]], some[some != 0]).prefix(top_k) for some in scored]
         scores = self.scores(queries)
-        found = []
+        hits = []
         for first, last in zip(scores.indptr[:-1], scores.indptr[1:], strict=True):
             values = scores.data[first:last]
             rows = self.rows[scores.indices[first:last]]
-            hit = values != 0 if within is None else (values != 0) & in_ranges(rows, within)
-            found.append(ranked(*_candidates(rows[hit], values[hit], top_k)).prefix(top_k))
-        return found
+            is_hit = values != 0 if within is None else (values != 0) & in_ranges(rows, within)
+            if is_hit.sum() > top_k:  # without what cannot be among the best: sorting the rest takes a fraction
+                is_hit &= values >= np.partition(values[is_hit], -top_k)[-top_k]
+            hits.append(ranked(rows[is_hit], values[is_hit]).prefix(top_k))
+        return hits
 
     def weights_of(self, rows: I64) -> list[tuple[I64, F64]]:
         """Return the terms of paragraphs, given by their node rows of shape ``(n,)``, for ``similarities``.
@@ -357,11 +352,3 @@ def similarities(paragraphs: Sequence[tuple[I64, F64]]) -> F64:
     asked = csr_matrix((np.ones_like(weights), column, ends), shape)
     scores: F64 = (asked @ csr_matrix((weights, column, ends), shape).T).toarray()
     return scores
-
-
-def _candidates(rows: I64, scores: F64, top_k: int) -> tuple[I64, F64]:
-    """Drop what cannot be among the best ``top_k``: sorting the rest takes a fraction of the time."""
-    if len(rows) <= top_k:
-        return rows, scores
-    good = scores >= np.partition(scores, -top_k)[-top_k]
-    return rows[good], scores[good]

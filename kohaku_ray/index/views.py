@@ -58,15 +58,15 @@ def united(*many: Iterable[View]) -> tuple[View, ...]:
     """Join views of equal kinds: dense and lexical where any of them is; sorted by their kinds."""
     found: dict[str, View] = {}
     for view in (view for views in many for view in views):
-        there = found.get(view.key, view)
+        known = found.get(view.key, view)
         kinds = tuple(sorted(set(view.kinds)))
-        found[view.key] = View(kinds, view.dense or there.dense, view.lexical or there.lexical)
+        found[view.key] = View(kinds, view.dense or known.dense, view.lexical or known.lexical)
     return tuple(found[key] for key in sorted(found))
 
 
 def views_of(manifest: Mapping[str, Any]) -> tuple[View, ...]:
     """Read an index's views from its manifest."""
-    return tuple(View(tuple(one["kinds"]), one["dense"], one["lexical"]) for one in manifest["views"])
+    return tuple(View(tuple(view["kinds"]), view["dense"], view["lexical"]) for view in manifest["views"])
 
 
 def as_plain(views: Iterable[View]) -> list[dict[str, Any]]:
@@ -81,7 +81,11 @@ def check_views(path: str, there: Iterable[View], needed: Iterable[View]) -> Non
         found = have.get(view.key)
         for way in ("dense", "lexical"):
             if getattr(view, way) and not (found is not None and getattr(found, way)):
-                known = ", ".join(f"{name} ({_ways(one)})" for name, one in have.items()) or "none"
+                ways = {
+                    name: " and ".join(way for way in ("dense", "lexical") if getattr(known, way))
+                    for name, known in have.items()
+                }
+                known = ", ".join(f"{name} ({way})" for name, way in ways.items()) or "none"
                 raise IndexMismatchError(
                     f"the index at {path} has no {way} view of {view.key}; its views are {known}: "
                     "`kohaku-ray index CONFIG` adds it without encoding anything twice"
@@ -101,7 +105,3 @@ def of_kinds(nodes: NodeTable, kinds: Iterable[str]) -> Mask:
     if IMAGE in wanted:
         mask |= pc.fill_null(pc.equal(nodes.table["attachment_kind"], IMAGE), False).to_numpy()
     return mask
-
-
-def _ways(view: View) -> str:
-    return " and ".join(way for way in ("dense", "lexical") if getattr(view, way))
