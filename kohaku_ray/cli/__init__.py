@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (KeyboardInterrupt, SystemExit) as end:
             if isinstance(end, SystemExit) and end.code != signal.SIGTERM:  # Ray's own handler, while it starts
                 raise
-            print_error("interrupted: repeat the same command to go on")
+            print_error("interrupted: run the same command again to go on")
             code = FAILED
         except BrokenPipeError:
             code = OK

@@ -22,14 +22,17 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     init = _add(commands, run.init)
-    init.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where (default: here)")
+    init.add_argument(
+        "directory", nargs="?", default=".", metavar="DIR", help="directory to write into (default: here)"
+    )
     of = init.add_mutually_exclusive_group()
-    of.add_argument("--gold", action="store_true", help="questions with gold answers, so that a run is scored")
+    of.add_argument("--gold", action="store_true", help="write questions with gold answers, so that runs are scored")
     of.add_argument(
         "--from",
         dest="source",
         metavar="FILE",
-        help="my.yaml from a configuration of KohakuRAG (.py) or of the hybrid pipeline (.env, YAML), which is not run",
+        help="make my.yaml from a configuration of KohakuRAG (.py) or of the hybrid pipeline (.env, YAML); it is read, "
+        "not executed",
     )
 
     index = _add(commands, run.index)
@@ -38,56 +41,68 @@ def make_parser() -> argparse.ArgumentParser:
 
     documents = _add(commands, run.documents)
     _add_config(documents)
-    documents.add_argument("--document", metavar="ID", help="one document, with its whole tree")
+    documents.add_argument("--document", metavar="ID", help="show one document with its whole tree")
     documents.add_argument(
-        "--trees", metavar="DIR", help="write each tree as KohakuRAG JSON, which is read back the same"
+        "--trees", metavar="DIR", help="write each tree as KohakuRAG JSON, which can be indexed again"
     )
 
     answer = _add(commands, run.answer)
     _add_config(answer)
     answer.add_argument(
-        "--retry", choices=["errors"], help="repeat calls whose recorded reply could not be used (rows with an error)"
+        "--retry", choices=["errors"], help="ask again where the recorded reply could not be used (rows with an error)"
     )
     answer.add_argument(
         "--again",
         action="store_true",
-        help="repeat a finished run, or replace that of another configuration; recorded replies are not asked for",
+        help="repeat a finished run, or replace the run of another configuration; recorded replies are used again",
     )
     answer.add_argument(
-        "--strict", action="store_true", help="refuse an index that was made from other documents than the configured"
+        "--strict", action="store_true", help="stop if the index was made from other documents than the configured ones"
     )
-    answer.add_argument("--no-report", action="store_true", help="write no report.html")
+    answer.add_argument("--no-report", action="store_true", help="do not write report.html")
     _add_rows_in_error(answer)
 
     ask = _add(commands, run.ask)
     _add_config(ask)
-    ask.add_argument("question", nargs="?", metavar="QUESTION", help="its text; with --watch the first one")
+    ask.add_argument("question", nargs="?", metavar="QUESTION", help="the question; with --watch, the first one")
     ask.add_argument(
-        "--column", action="append", default=[], metavar="NAME=TEXT", help="a further column, such as answer_unit=kWh"
+        "--column",
+        action="append",
+        default=[],
+        metavar="NAME=TEXT",
+        help="another column of the question, such as answer_unit=kWh",
     )
-    ask.add_argument("--items", type=int, default=5, metavar="N", help="items per step (default 5, 0: all)")
+    ask.add_argument("--items", type=int, default=5, metavar="N", help="items shown per step (default 5; 0: all)")
     ask.add_argument(
-        "--watch", action="store_true", help="keep actors and replicas up; read further questions, one per line"
+        "--watch",
+        action="store_true",
+        help="keep everything running and read more questions from standard input, one per line",
     )
 
     batch = _add(commands, run.batch)
-    batch.add_argument("input", metavar="IN.jsonl", help="requests, as OpenAI's batch files have them")
-    batch.add_argument("output", metavar="OUT.jsonl", help="replies; lines in error are in OUT.errors.jsonl")
+    batch.add_argument("input", metavar="IN.jsonl", help="requests in the format of OpenAI's batch files")
+    batch.add_argument("output", metavar="OUT.jsonl", help="the replies; lines in error go to OUT.errors.jsonl")
     batch.set_defaults(config="default")
     _add_others(batch)
     _add_rows_in_error(batch)
 
     sweep = _add(commands, run.sweep)
     _completed(
-        sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of one of the package's"),
+        sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep, such as paper"),
         _sweeps,
     )
     sweep.add_argument(
-        "--base", action="append", default=[], metavar="CONFIG", help="wins over the sweep's base: your documents"
+        "--base",
+        action="append",
+        default=[],
+        metavar="CONFIG",
+        help="your configuration, whose settings replace those of the sweep's own base",
     )
     _add_overrides(sweep)
-    sweep.add_argument("-o", "--output", metavar="DIR", help="directory of the page (default runs/sweeps/NAME)")
-    sweep.add_argument("--dry-run", action="store_true", help="print cells, indexes and calls; start nothing")
+    sweep.add_argument("-o", "--output", metavar="DIR", help="directory of page and tables (default runs/sweeps/NAME)")
+    sweep.add_argument(
+        "--dry-run", action="store_true", help="print the planned cells, indexes and model calls, and stop"
+    )
     _add_rows_in_error(sweep)
     sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
     sweep.add_argument(
@@ -108,11 +123,23 @@ def make_parser() -> argparse.ArgumentParser:
         "--ignore-blank",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="blanks do not vote if any run answers, as in `answer` (default: on)",
+        help="count no blank vote if any run answers, as `answer` does (default: on)",
     )
-    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain if at least this share is blank")
-    vote.add_argument("--refs", default="set", choices=get_args(rule.RefsRule), help="how references are chosen")
-    vote.add_argument("--weights", default="uniform", choices=get_args(rule.Weighting), help="weights of members")
+    vote.add_argument(
+        "--blank-quorum", type=_share, metavar="SHARE", help="abstain if at least this share of the runs is blank"
+    )
+    vote.add_argument(
+        "--refs",
+        default="set",
+        choices=get_args(rule.RefsRule),
+        help="how references are chosen: the most frequent set, or each that half of the members cite",
+    )
+    vote.add_argument(
+        "--weights",
+        default="uniform",
+        choices=get_args(rule.Weighting),
+        help="weights of the members: all equal, or by how often each agrees with the others",
+    )
     vote.add_argument("--tiebreak", default="first", choices=get_args(rule.Tiebreak))
     vote.add_argument("--compat", choices=get_args(rule.Compat), help="reproduce the published string-for-string vote")
     vote.add_argument("--jsonl", metavar="FILE", help="write the voted answers as JSON lines too (see answers.jsonl)")
@@ -147,16 +174,23 @@ def make_parser() -> argparse.ArgumentParser:
     bundle.add_argument(
         "--with-index",
         action="store_true",
-        help="put the index in, with the documents' text; without it the bundle has none but what replies quote",
+        help="include the index with the documents' text; without it, the bundle holds only the text that "
+        "replies quote",
     )
-    bundle.add_argument("--base", action="append", default=[], metavar="CONFIG", help="of a sweep: as given to `sweep`")
+    bundle.add_argument(
+        "--base", action="append", default=[], metavar="CONFIG", help="for a sweep: the --base that `sweep` was given"
+    )
     _add_overrides(bundle)
 
     replay = _add(commands, run.replay)
     replay.add_argument("bundles", nargs="+", metavar="ZIP", help="bundles")
-    replay.add_argument("--index", metavar="DIR", help="the index, where a bundle has none (default: the run's own)")
     replay.add_argument(
-        "--trust-code", action="store_true", help="import the modules that a bundle names for its system and metrics"
+        "--index", metavar="DIR", help="the index to use if the bundle has none (default: the run's own)"
+    )
+    replay.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="allow the bundle to import the modules that it names for its system and metrics",
     )
 
     report = _add(commands, run.report)
@@ -170,33 +204,52 @@ def make_parser() -> argparse.ArgumentParser:
 
     bench = _add(commands, run.bench)
     _add_config(bench)
-    bench.add_argument("--replicas", type=_counts, default=(1, 2), metavar="N,N", help="default 1,2")
-    bench.add_argument("--members", type=_counts, default=(1, 9), metavar="N,N", help="default 1,9")
     bench.add_argument(
-        "--concurrency", type=_counts, default=(8, 32), metavar="N,N", help="questions in flight per replica: 8,32"
+        "--replicas", type=_counts, default=(1, 2), metavar="N,N", help="numbers of replicas to measure (default 1,2)"
     )
-    bench.add_argument("--questions", type=_count, default=16, metavar="N", help="per replica and cell (default 16)")
-    bench.add_argument("--context-tokens", type=_count, default=2000, metavar="N", help="default 2000")
-    bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
+    bench.add_argument(
+        "--members", type=_counts, default=(1, 9), metavar="N,N", help="numbers of members to measure (default 1,9)"
+    )
+    bench.add_argument(
+        "--concurrency",
+        type=_counts,
+        default=(8, 32),
+        metavar="N,N",
+        help="questions in flight per replica (default 8,32)",
+    )
+    bench.add_argument(
+        "--questions", type=_count, default=16, metavar="N", help="questions per replica and cell (default 16)"
+    )
+    bench.add_argument(
+        "--context-tokens", type=_count, default=2000, metavar="N", help="tokens of context per prompt (default 2000)"
+    )
+    bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="tokens per reply (default 128)")
     bench.add_argument(
         "--answer-questions",
         type=int,
         metavar="N",
-        help="per replica, of an answer run after the grid; 0: none (default 10 × the largest concurrency; on CPUs 0)",
+        help="questions per replica of a whole answer run after the grid; 0: no such run (default 10 × the largest "
+        "concurrency; 0 on CPUs)",
     )
-    bench.add_argument("-o", "--output", default="runs/bench", metavar="DIR", help="default runs/bench")
+    bench.add_argument(
+        "-o", "--output", default="runs/bench", metavar="DIR", help="directory of the results (default runs/bench)"
+    )
 
     validate = _add(commands, run.validate)
     _add_config(validate)
-    validate.add_argument("--deep", action="store_true", help="compare each file of index and run with its checksum")
-    validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
-    validate.add_argument("--settings", action="store_true", help="print every setting first, defaults included")
+    validate.add_argument(
+        "--deep", action="store_true", help="also compare every file of the index and the run with its checksum"
+    )
+    validate.add_argument("--probe", action="store_true", help="also ask each model one short question")
+    validate.add_argument("--settings", action="store_true", help="also print every setting, defaults included")
 
     show = _add(commands, run.show)
     show.add_argument("run", metavar="RUN", help="a run's directory")
-    show.add_argument("question_id", nargs="?", metavar="QUESTION_ID", help="without it, the questions are listed")
-    show.add_argument("--prompt", action="store_true", help="print its prompts, as they were sent")
-    show.add_argument("--items", type=int, default=10, metavar="N", help="items per step (default 10, 0: all)")
+    show.add_argument(
+        "question_id", nargs="?", metavar="QUESTION_ID", help="a question of the run; without it, list the questions"
+    )
+    show.add_argument("--prompt", action="store_true", help="print its prompts as they were sent")
+    show.add_argument("--items", type=int, default=10, metavar="N", help="items shown per step (default 10; 0: all)")
 
     shell = _add(commands, run.completion)
     shell.add_argument("shell", choices=SHELLS, help='bash: eval "$(kohaku-ray completion bash)"')
@@ -226,12 +279,16 @@ def _add_rows_in_error(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows-in-error-ok",
         action="store_true",
-        help="exit code 0 where rows are in error and nothing else is: a scheduler would repeat the job for them",
+        help="exit code 0 instead of 3 if rows are in error and nothing else went wrong, so that no "
+        "scheduler repeats the job",
     )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    _completed(parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset"), _presets)
+    _completed(
+        parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset, such as demo"),
+        _presets,
+    )
     _add_others(parser)
 
 
@@ -242,7 +299,7 @@ def _add_others(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONFIG",
-        help="merged over the configuration, such as models/ollama or encoders/bge_m3; may be given twice",
+        help="a preset or YAML file whose settings replace those of CONFIG, such as models/ollama; may be given twice",
     )
     _completed(others, _presets)
     _add_overrides(parser)
@@ -259,7 +316,7 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any key, such as kohaku.top_k=8",
+        help="change one setting, such as kohaku.top_k=8; may be given twice",
     )
 
 

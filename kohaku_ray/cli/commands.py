@@ -105,7 +105,7 @@ def index(arguments: argparse.Namespace) -> Outcome:
 
 
 def documents(arguments: argparse.Namespace) -> Outcome:
-    """Show what the parser makes of each file: trees, rejects, odd pages."""
+    """Show how each file is parsed: its tree, what was rejected, what looks odd."""
     from kohaku_ray.pages.run_text import describe_collection, describe_tree
     from kohaku_ray.run.documents import parse_collection, write_trees
 
@@ -228,7 +228,7 @@ def _column(text: str) -> tuple[str, str]:
 
 
 def batch(arguments: argparse.Namespace) -> Outcome:
-    """Answer the requests of a batch file in OpenAI's format, each distinct one once."""
+    """Answer the requests of a file in OpenAI's batch format, each different one once."""
     from kohaku_ray.engine.jobs.batch import run_batch
 
     summary = run_batch(_load(arguments), arguments.input, arguments.output)
@@ -363,7 +363,7 @@ def score(arguments: argparse.Namespace) -> Outcome:
 
 
 def compare(arguments: argparse.Namespace) -> Outcome:
-    """List the questions that flipped between runs, with the paired test."""
+    """List the questions on which runs differ, with paired tests."""
     from kohaku_ray.evaluation.compare import compare_files
     from kohaku_ray.pages.score_text import describe_comparison
     from kohaku_ray.run.directory import submission_of, truth_of
@@ -401,7 +401,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
 
 
 def validate(arguments: argparse.Namespace) -> Outcome:
-    """Check configuration, files and cluster demand; start nothing."""
+    """Check configuration, files and what the cluster must have; start nothing."""
     from kohaku_ray.config import as_yaml
     from kohaku_ray.run.directory import RunDirectory
     from kohaku_ray.run.identity import is_finished
@@ -475,7 +475,7 @@ def bundle(arguments: argparse.Namespace) -> Outcome:
 
 
 def replay(arguments: argparse.Namespace) -> Outcome:
-    """Make a bundle's runs again from its replies, without model, key or network, and compare every table."""
+    """Repeat a bundle's runs from its recorded replies, without model, key or network, and compare every table."""
     from kohaku_ray.answering.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
     from kohaku_ray.run.summary import pluralize

@@ -166,7 +166,7 @@ def test_sigterm_in_the_first_seconds_is_one_line(tmp_path, delay_s):
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate(timeout=90)
     assert process.returncode == 1, error
-    assert error.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
+    assert error.strip().splitlines()[-1] == "interrupted: run the same command again to go on"
     assert "Traceback" not in error
 
 

@@ -91,7 +91,7 @@ def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index
             over.set()
             job.kill()
     assert job.returncode == 1, output
-    assert output.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
+    assert output.strip().splitlines()[-1] == "interrupted: run the same command again to go on"
     assert not any(word in output for word in ("SIG", "Traceback", "***", "terminate called", KEY)), output
     assert files_with_the_key(tmp_path, ray_home) == []
 
