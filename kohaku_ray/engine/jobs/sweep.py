@@ -233,7 +233,8 @@ def finish_sweep(plan: SweepPlan, summary: SweepSummary) -> tuple[str, list[str]
         raise DataError(f"output is {output} and cannot be made ({error.strerror}): choose another with -o") from None
     stats = compute_sweep_stats(sweep)
     selected = {one.table.name: one.selection for one in stats if one.selection is not None}
-    return describe_sweep(sweep, stats), write_sweep(sweep, output, stats), selected
+    raced = "" if sweep.race is None else "\n\n" + "\n".join([sweep.race.rule, *describe_race(sweep.race)])
+    return describe_sweep(sweep, stats) + raced, write_sweep(sweep, output, stats), selected
 
 
 def _build_indexes(plan: SweepPlan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:

@@ -1,0 +1,93 @@
+"""A raced sweep on a real cluster: watched, steered from another shell and from Python, killed, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from kit.answers import COMPARED, deployment
+from kit.fake_openai import Action, FakeOpenAI
+
+from kohaku_ray import Sweep
+from kohaku_ray.cli import main
+from kohaku_ray.sweep.race import SweepLog
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+N_QUESTIONS, SHARD = 12, 2
+
+
+def write_sweep(home: Path, server: FakeOpenAI, cluster: str) -> str:
+    common = {"kohaku.top_k_final": None, "questions.limit": N_QUESTIONS, "ledger.path": str(home / "ledger")}
+    common |= {"cluster.retriever.replicas": 1, "cluster.address": cluster, "index.encoders": 1, "kohaku.queries": 1}
+    common |= {"deployments.fake": deployment(server), "roles.answer.model": "fake", "ensemble.members": 1}
+    places = {name: str(home / name) for name in ("output", "runs", "indexes")}
+    values = {"base": ["paper"], **places, "seeds": [0], "race": {"error": 0, "shard": SHARD}, "set": common}
+    values["tables"] = [{"name": "depth", "axes": {"kohaku.top_k": [4, 8, 16]}}]
+    path = home / "mine.yaml"
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    return str(path)
+
+
+def start(path: str, *more: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "kohaku_ray", "sweep", path, "--base", "demo", *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for(log: SweepLog, act: str, n: int, job: subprocess.Popen) -> None:
+    until = time.monotonic() + 300
+    while sum(entry["act"] == act for entry in log.read()[0]) < n:
+        assert job.poll() is None, job.communicate()[0]
+        assert time.monotonic() < until, log.read()
+        time.sleep(0.1)
+
+
+def test_a_race_is_steered_killed_and_gone_on_with(cluster, tmp_path):
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.4)) as server:
+        path = write_sweep(tmp_path, server, cluster)
+        sweep = Sweep(path, ["demo"])
+        log = SweepLog(sweep.loaded.sweep.output)
+        job = start(path)
+        wait_for(log, "seen", 1, job)
+        page = Path(sweep.page).read_text()
+        assert '<meta http-equiv="refresh"' in page
+        asked = start(path, "--stop", "top_k=8")
+        assert asked.wait(60) == 0, asked.communicate()[0]
+        sweep.add({"kohaku.top_k": 2})
+        wait_for(log, "done", 2, job)
+        other = start(path)
+        output, _ = other.communicate(timeout=120)
+        assert other.returncode != 0
+        assert "belongs to process" in output
+        wait_for(log, "seen", 4, job)
+        job.kill()
+        job.wait()
+        sweep.resume("top_k=8")
+        job = start(path)
+        output, _ = job.communicate(timeout=400)
+        assert job.returncode == 0, output
+        keys = Counter(json.dumps([request.body["messages"], request.body["seed"]]) for request in server.log)
+        assert keys.most_common(4)[-1][1] == 1, "but for the calls in flight when it was killed, each is made once"
+        n_made = server.n_requests
+        states = [entry for entry in log.read()[0] if entry["act"] in ("done", "refused")]
+        assert [entry["act"] for entry in states] == ["done", "done", "done"]
+        assert "What happened" in Path(sweep.page).read_text()
+        assert '<meta http-equiv="refresh"' not in Path(sweep.page).read_text()
+        # Outputs are those of a sweep that was never raced, whose calls are all in the ledger.
+        runs = {run: Path(run) for run in map(str, (tmp_path / "runs").iterdir())}
+        assert len(runs) == 4
+        before = {name: [(run / name).read_bytes() for run in runs.values()] for name in COMPARED}
+        for run in runs.values():
+            run.rename(run.with_name(f"raced-{run.name}"))
+        added = yaml.safe_load(Path(path).read_text())
+        added["tables"][0]["axes"]["kohaku.top_k"].append(2)
+        Path(path).write_text(yaml.safe_dump(added, sort_keys=False))
+        assert main(["sweep", path, "--base", "demo", "--no-race", "-o", str(tmp_path / "plain")]) == 0
+        assert server.n_requests == n_made
+        assert {name: [(run / name).read_bytes() for run in runs.values()] for name in COMPARED} == before
