@@ -18,7 +18,7 @@ RELOAD_S = 5
 
 _WIDTH, _HEIGHT, _MARGIN = 720, 260, 40
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito
-_TOP = 4
+_TOP, _BANDS = 4, 3
 
 
 def write_race(view: RaceView, directory: str) -> str:
@@ -49,7 +49,7 @@ def _counts(view: RaceView) -> list[str]:
     n_left = sum(bool(racer.left) for racer in racers.values())
     total = max(view.n_asked + view.n_saved, 1)
     said = [
-        f"{len(racers) - n_left} cells in the race, {n_left} left",
+        f"{len(racers) - n_left:,} of {len(racers):,} cells in the race",
         f"{view.n_asked:,} {view.unit} asked for, about {view.n_saved:,} saved ({view.n_saved / total:.0%})",
     ]
     if view.seconds_left is not None:
@@ -105,7 +105,7 @@ def race_chart(cells: Sequence[CellView], n_questions: int) -> Markup:
         shown = line([(n, mean) for n, mean, _, _ in cell.curve])
         colour = _COLOURS[best.index(cell)] if cell in best else ""
         style = f'stroke="{colour}" stroke-width="2"' if colour else 'stroke="currentColor" opacity=".25"'
-        if colour:
+        if cell in best[:_BANDS]:
             edge = [(n, upper) for n, _, _, upper in cell.curve] + [(n, lower) for n, _, lower, _ in cell.curve[::-1]]
             parts.append(f'<polygon points="{line(edge)}" fill="{colour}" opacity=".1"/>')
         end, title = at(cell.curve[-1][0], cell.curve[-1][1]).split(","), Markup("<title>{}</title>").format(cell.name)

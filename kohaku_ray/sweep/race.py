@@ -227,7 +227,8 @@ class TableRace:
         found = []
         for racer in self.racers.values() or self.race.standings():
             state = racer.left and (racer.left if racer.left == "stopped" else f"dropped, {racer.left}")
-            state = state or (states or {}).get(racer.name, "kept" if racer.is_kept else "in the race")
+            whole = "whole" if racer.n == self.race.n_questions else "kept" if racer.is_kept else "in the race"
+            state = state or (states or {}).get(racer.name, whole)
             found.append(CellView(self.names[racer.name], racer, state, tuple(self.curves.get(racer.name, ()))))
         return tuple(sorted(found, key=lambda one: (bool(one.racer.left), -one.racer.n, -(one.racer.mean or 0.0))))
 

@@ -416,7 +416,7 @@ def test_the_page_of_a_race_shows_it_and_reloads_while_it_runs(load, tmp_path):
     assert page.count("<polygon") >= 1
     lines = describe_race(shown[-1])
     assert len(lines) <= 10
-    assert lines[0].startswith(f"{shown[-1].n_seen} of 120 questions: 1 cells in the race")
+    assert lines[0].startswith(f"{shown[-1].n_seen} of 120 questions: 1 of 3 cells in the race")
 
 
 def test_the_command_writes_requests_from_another_shell(load, tmp_path, capsys):

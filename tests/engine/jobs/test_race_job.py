@@ -20,7 +20,7 @@ from kohaku_ray.sweep.race import SweepLog
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-N_QUESTIONS, SHARD = 12, 2
+N_QUESTIONS, SHARD = 16, 2
 
 
 def write_sweep(home: Path, server: FakeOpenAI, cluster: str) -> str:
@@ -54,7 +54,7 @@ def test_a_race_is_steered_killed_and_gone_on_with(cluster, tmp_path):
         sweep = Sweep(path, ["demo"])
         log = SweepLog(sweep.loaded.sweep.output)
         job = start(path)
-        wait_for(log, "seen", 1, job)
+        wait_for(log, "seen", 2, job)  # the page is written after the line
         page = Path(sweep.page).read_text()
         assert '<meta http-equiv="refresh"' in page
         asked = start(path, "--stop", "top_k=8")
@@ -65,7 +65,7 @@ def test_a_race_is_steered_killed_and_gone_on_with(cluster, tmp_path):
         output, _ = other.communicate(timeout=120)
         assert other.returncode != 0
         assert "belongs to process" in output
-        wait_for(log, "seen", 4, job)
+        wait_for(log, "seen", 5, job)
         job.kill()
         job.wait()
         sweep.resume("top_k=8")
