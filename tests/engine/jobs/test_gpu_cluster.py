@@ -67,7 +67,7 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, ti
 
 
 LATE = """
-import json, sys, threading, time
+import json, subprocess, sys, threading
 import ray
 from ray.cluster_utils import Cluster
 from kohaku_ray.config import load_config
@@ -80,16 +80,16 @@ store = 100 * 2**20
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": store})
 ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False)
 given = threading.Event()
-lines = []
+lines, nodes = [], []
 say = index_stream.print_progress
 
 def seen(line):
     lines.append((line, given.is_set()))
     say(line)
     if line.startswith("encode  waiting") and any(one.startswith("parse  ") for one, _ in lines) and not given.is_set():
-        given.set()  # from a thread of its own: this one looks after the job
-        threading.Thread(target=lambda: cluster.add_node(num_cpus=1, resources={"encoder_node": 1},
-                                                         object_store_memory=store)).start()
+        given.set()
+        nodes.append(subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1",
+                                       f"--address={cluster.address}", '--resources={"encoder_node": 1}']))
 
 index_stream.print_progress = seen
 own = [f"documents.paths=[{folder}/in]", "documents.metadata=null", f"index.encoder.model={encoder}",
@@ -97,7 +97,10 @@ own = [f"documents.paths=[{folder}/in]", "documents.metadata=null", f"index.enco
        "index.resources={encoder_node: 0.001}"]
 summary = run_index(load_config("demo", own))
 print(json.dumps({"lines": lines, "parse_s": summary.parse_s, "encode_s": summary.encode_s,
-                  "counts": summary.counts}))
+                  "counts": summary.counts}), flush=True)
+for node in nodes:
+    node.terminate()
+    node.wait(20)
 ray.shutdown()
 cluster.shutdown()
 """
