@@ -30,6 +30,7 @@ help: ## Show this list.
 
 setup: .venv/installed ## Create .venv with all dependencies.
 .venv/installed: pyproject.toml constraints.txt overrides.txt
+	@$(PYTHON) scripts/check_python.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --override overrides.txt \
@@ -108,6 +109,7 @@ bench-gpu: .venv-gpu/installed ## Every path that a GPU takes, each beside a pee
 	.venv-gpu/bin/python benchmarks/gpu.py $(BENCH_GPU)
 
 .venv-gpu/installed: pyproject.toml cluster/constraints.txt cluster/overrides.txt
+	@$(PYTHON) scripts/check_python.py
 	test -x .venv-gpu/bin/python || $(PYTHON) -m venv .venv-gpu
 	.venv-gpu/bin/python -m pip install --quiet uv
 	.venv-gpu/bin/uv pip install --python .venv-gpu/bin/python --constraint cluster/constraints.txt \
