@@ -52,7 +52,7 @@ def start_block(config: Config, executor: Executor) -> Any:
     settled = None
     for wave in waves_of(config):
         if answered:
-            settled = executor.settle(answered)
+            settled = executor.settle(tuple(answered))  # those of earlier waves alone
         for member in wave:
             if not prepared or config.ensemble.scope == "question":
                 prepared.append(executor.prepare(member, settled))
