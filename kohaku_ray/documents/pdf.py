@@ -162,23 +162,18 @@ def _is_in_column(number: Line, page: Page) -> bool:
 
 def _is_in_table(line: Line, page: Page) -> bool:
     """Whether a line is one of several in a row, right above or below as many in the same columns."""
-    row, *others = _rows_near(line, page)
-    return len(row) >= MIN_CELLS and any(
-        len(other) == len(row) and all(a.x0 < b.x1 and b.x0 < a.x1 for a, b in zip(row, other, strict=True))
-        for other in others
-    )
-
-
-def _rows_near(line: Line, page: Page) -> list[list[Line]]:
-    """The lines beside one, those right above, and those right below."""
-    rows: list[list[Line]] = [[], [], []]
+    rows: list[list[Line]] = [[], [], []]  # beside it, right above, right below
     for other in page.lines:
         distance = (other.y0 - line.y0) / line.size
         if abs(distance) < MAX_ROW_STEP and other.size:
             rows[0 if abs(distance) < 0.5 else 1 if distance < 0 else 2].append(other)
-    for row in rows:
-        row.sort(key=lambda one: one.x0)
-    return rows
+    for pieces in rows:
+        pieces.sort(key=lambda piece: piece.x0)
+    row, *others = rows
+    return len(row) >= MIN_CELLS and any(
+        len(other) == len(row) and all(a.x0 < b.x1 and b.x0 < a.x1 for a, b in zip(row, other, strict=True))
+        for other in others
+    )
 
 
 def _marginal(page: Page) -> list[Line]:
@@ -222,28 +217,26 @@ MAX_WATERMARKS = 20  # most lines on a page that are looked at; more large ones 
 
 
 def _watermarks(lines: Sequence[Line]) -> list[Line]:
-    """Large words that lie across lines of text."""
+    """Large words that lie across lines of text: smaller ones run through their middle."""
     if len(lines) <= MIN_COVERED:
         return []
     sizes = sorted([line.size for line in lines])
     if sizes[-1] < MIN_WATERMARK * sizes[len(sizes) // 2]:
         return []
     least = MIN_WATERMARK * sizes[len(sizes) // 2]
-    large = [line for line in lines if line.size >= least]
-    return [line for line in large[:MAX_WATERMARKS] if _n_covered(line, lines) >= MIN_COVERED]
-
-
-def _n_covered(large: Line, lines: Sequence[Line]) -> int:
-    """How many smaller lines run through the middle of a large one."""
-    margin = 0.2 * (large.y1 - large.y0)
-    top, bottom = large.y0 + margin, large.y1 - margin
-    return sum(
-        top < (line.y0 + line.y1) / 2 < bottom
-        and line.x0 < large.x1
-        and line.x1 > large.x0
-        and line.size * MIN_WATERMARK <= large.size
-        for line in lines
-    )
+    watermarks = []
+    for large in [line for line in lines if line.size >= least][:MAX_WATERMARKS]:
+        margin = 0.2 * (large.y1 - large.y0)
+        n_covered = sum(
+            large.y0 + margin < (line.y0 + line.y1) / 2 < large.y1 - margin
+            and line.x0 < large.x1
+            and line.x1 > large.x0
+            and line.size * MIN_WATERMARK <= large.size
+            for line in lines
+        )
+        if n_covered >= MIN_COVERED:
+            watermarks.append(large)
+    return watermarks
 
 
 MIN_LINE_NUMBERS = 5  # fewest numbers on a page that number its lines

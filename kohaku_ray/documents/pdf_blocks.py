@@ -67,8 +67,10 @@ def _gutter(lines: Sequence[Line], known: float | None) -> float | None:
     width = rights[-1] - left
     if width <= 0:
         return None
-    if known is not None and _is_crossed_by_few(lines, known):
-        return known
+    if known is not None:
+        n_left, n_right = bisect_right(rights, known), len(lines) - bisect_left(lefts, known)
+        if n_left > 0 and n_right > 0 and len(lines) - n_left - n_right <= 0.3 * len(lines):
+            return known  # few lines cross it
     return _best_strip(lefts, rights, left, _N_BINS / width) if len(lines) >= 2 * MIN_COLUMN_LINES else None
 
 
@@ -96,12 +98,6 @@ def _best_strip(lefts: Sequence[float], rights: Sequence[float], left: float, sc
         elif score == best and b == last + 1:
             last = b
     return left + (first + last) / 2 / scale if first >= 0 else None
-
-
-def _is_crossed_by_few(lines: Sequence[Line], gutter: float) -> bool:
-    n_left = sum(line.x1 <= gutter for line in lines)
-    n_right = sum(line.x0 >= gutter for line in lines)
-    return n_left > 0 and n_right > 0 and len(lines) - n_left - n_right <= 0.3 * len(lines)
 
 
 def _bands(ordered: Sequence[Line], gutter: float) -> list[list[Line]]:
@@ -243,20 +239,17 @@ def _belongs(members: Sequence[Line], line: Line, reach: float, left: float) -> 
     if last.kind != "text" or line.kind != "text" or line.is_note:
         return False
     size = last.size
-    if abs(line.size - size) > 0.1 * size or line.bold != last.bold or (last.bold and _is_over(last, line)):
+    if abs(line.size - size) > 0.1 * size or line.bold != last.bold:
+        return False
+    # in bold, a line heads another one if it is a little larger, or in capitals and the other is indented
+    is_indented = line.x0 - last.x0 > 2 * line.size and last.text.isupper() and not line.text.isupper()
+    if last.bold and (last.size - line.size > 0.05 * line.size or is_indented):
         return False
     if not -0.5 * size < line.y0 - last.y0 < reach * size:
         return False
     if line.x0 > last.x1 or line.x1 < last.x0:
         return False
     return not _is_indented(members, line, left)
-
-
-def _is_over(heading: Line, line: Line) -> bool:
-    """Whether a line in bold heads another one: it is a little larger, or in capitals and the other is indented."""
-    if heading.size - line.size > 0.05 * line.size:
-        return True
-    return line.x0 - heading.x0 > 2 * line.size and heading.text.isupper() and not line.text.isupper()
 
 
 def _is_indented(members: Sequence[Line], line: Line, left: float) -> bool:

@@ -255,14 +255,10 @@ def _are_level(runs: Sequence[Sequence[Piece]]) -> bool:
 
 
 def _turns(textpage: Any) -> list[list[int]]:
-    """Which way each piece of each block runs; a margin stamp or an axis label runs otherwise than the text."""
-    text = (block for block in textpage.this if block.m_internal.type == _TEXT)
-    return [[_direction(line.m_internal.dir) for line in block] for block in text]
-
-
-def _direction(vector: Any) -> int:
-    """Which way a piece runs: 0 across the page, 1 upwards, 3 downwards."""
-    return 0 if abs(vector.x) >= abs(vector.y) else 1 if vector.y < 0 else 3
+    """Which way each piece of each block runs: 0 across the page, 1 upwards, 3 downwards, as a margin stamp may."""
+    blocks = (block for block in textpage.this if block.m_internal.type == _TEXT)
+    vectors = [[line.m_internal.dir for line in block] for block in blocks]
+    return [[0 if abs(v.x) >= abs(v.y) else 1 if v.y < 0 else 3 for v in block] for block in vectors]
 
 
 def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:

@@ -56,7 +56,9 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
             chars[round(block.box[0])] += n
     if not chars or n_bold > MAX_BOLD_SHARE * sum(len(block.text) for block in texts):
         return set(), set()
-    margins = _margins(chars)
+    # left edges at which much of the text begins
+    near = {left: chars[left - 1] + chars[left] + chars[left + 1] for left in list(chars)}
+    margins = sorted(left for left, n in near.items() if n >= MIN_MARGIN_SHARE * chars.total())
     found: set[int] = set()
     centred: set[int] = set()
     below: Block | None = None  # the next text that is no candidate itself
@@ -71,12 +73,6 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
     if len(found) + len(centred) > MAX_HEADING_SHARE * len(texts):
         return set(), set()
     return found | centred, centred
-
-
-def _margins(chars: Counter[float]) -> list[float]:
-    """Left edges at which much of the text begins, from left to right."""
-    near = {left: chars[left - 1] + chars[left] + chars[left + 1] for left in list(chars)}
-    return sorted(left for left, n in near.items() if n >= MIN_MARGIN_SHARE * chars.total())
 
 
 def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
@@ -349,7 +345,8 @@ def _add(blocks: list[Block], block: Block) -> None:
         return
     if block.kind == "text" and block.lines[0][:1].islower() and not begins_item(block.lines[0]):
         for before in reversed(blocks[-LOOK_BACK:]):
-            if _is_aside(before, block):
+            # a picture, a table or a footnote in a smaller font may interrupt a paragraph
+            if before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]):
                 continue
             if abs(before.size - block.size) <= 0.1 * block.size and not ends_sentence(before.lines[-1]):
                 before.lines.extend(block.lines)
@@ -376,11 +373,6 @@ def _continues_table(table: Block, block: Block) -> bool:
         if not (is_same or _CONTINUED.search(block.text_of_caption)):
             return False
     return block.header < 0 or (table.header >= 0 and block.cells[block.header] == table.cells[table.header])
-
-
-def _is_aside(before: Block, block: Block) -> bool:
-    """Whether a block may interrupt a paragraph: a picture, a table, a footnote in a smaller font."""
-    return before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]) is not None
 
 
 MIN_LANDSCAPE_SHARE = 0.8  # least share of a deck's pages that are wider than high
