@@ -15,9 +15,12 @@ import yaml
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.pages.race_page import describe_race, write_race
+from kohaku_ray.pages.sweep_tables import compute_stats, score_table, write_csv
+from kohaku_ray.pages.tables import as_text
 from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep.collect import collect
+from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column, select_best
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 from kohaku_ray.sweep.race import SweepLog, SweepRace, find_cell, read_additions, steer_sweep
@@ -438,3 +441,30 @@ def test_importing_the_race_loads_neither_ray_nor_torch():
     code = "import sys, kohaku_ray.sweep.race; print({'ray', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
+
+
+def made_cell(name: str, scores, state="finished") -> SweepCell:
+    scores = np.atleast_2d(np.asarray(scores, dtype=float))
+    ids = tuple(f"q{i}" for i in range(scores.shape[1]))
+    reason = "beaten: it left the race" if state == "dropped" else ""
+    return SweepCell(name, {"k": name}, state, reason, (0,), ids, {"value": scores}, scores)
+
+
+def test_statistics_are_of_whole_cells_however_many_were_dropped():
+    rng = np.random.default_rng(0)
+    whole = [made_cell("a", rng.random(40)), made_cell("b", rng.random(40) / 2)]
+    dropped = [made_cell(name, np.ones(8), "dropped") for name in "cdef"]
+    found = select_best([*dropped, *whole])
+    assert found is not None
+    assert (found.best, found.n_cells, found.n_questions, found.n_left_out) == ("a", 2, 40, 4)
+    assert set(found.rank_intervals) == {"a", "b"}
+    assert [one.cell_id for one in compare_column([*dropped, *whole])] == ["a", "b"]
+    table = SweepTable("t", "t", (Axis("k", tuple("abcdef")),), (*whole, *dropped))
+    stats = compute_stats(table)
+    text = as_text(score_table(stats))
+    assert "(1.000) [1]" in text
+    assert "best (1.000)" not in text
+    rows = [line.split(",") for line in write_csv(stats).splitlines()]
+    by_label = {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]}
+    assert (by_label["c"]["state"], by_label["c"]["n_questions"], by_label["c"]["rank"]) == ("dropped", "8", "")
+    assert by_label["a"]["rank"] == "1"
