@@ -278,7 +278,9 @@ class SweepRace:
         same = next((at for at, entry in enumerate(entries) if entry.get("race") == key), len(entries))
         seen = [entry.get("questions", 0) for entry in entries[same:] if entry["act"] == "seen"]
         self._front = max(seen, default=0)
-        self._known = {(entry["act"], entry.get("cell"), entry.get("questions")) for entry in entries[same:]}
+        self._known = {
+            (entry["act"], *(entry.get(name) for name in ("cell", "table", "questions"))) for entry in entries[same:]
+        }
         self._key = key
 
     def held(self) -> AbstractContextManager[None]:
@@ -340,10 +342,14 @@ class SweepRace:
     @property
     def whole(self) -> dict[str, Config]:
         """Runs to finish: those of the cells that have not left every race they were in, and all that are not raced."""
+        given_up = self._given_up
+        return {run: config for run, config in self.plan.unfinished.items() if run not in given_up}
+
+    @property
+    def _given_up(self) -> set[str]:
         playing = {cell for one in self.tables.values() for cell in one.race.in_play}
         left = {run for cell, runs in self._runs.items() if cell not in playing for run in runs.values()}
-        kept = {run for cell in playing for run in self._runs[cell].values()}
-        return {run: config for run, config in self.plan.unfinished.items() if run not in left - kept}
+        return left - {run for cell in playing for run in self._runs[cell].values()}
 
     def advance(self, lost: Collection[str], show: Callable[[], None]) -> ShardWork | None:
         """Observe what lies on disk, shard by shard, and return what must be answered next; None: the race is over.
@@ -423,7 +429,7 @@ class SweepRace:
 
     def _note(self, act: str, **values: Any) -> None:
         """Log what happened, unless an earlier start has."""
-        key = (act, values.get("cell"), values.get("questions"))
+        key = (act, values.get("cell"), values.get("table"), values.get("questions"))
         if key not in self._known:
             self._known.add(key)
             self.log.append(act, **values)
@@ -560,27 +566,31 @@ class SweepRace:
         states = {
             cell: f"failed: {lost[run]}" for cell in self._runs for run in self._runs[cell].values() if run in lost
         }
-        n, whole, left, saved = len(self.order), self.whole, 0, 0.0
+        n, given_up, left, saved, asked, unit = len(self.order), self._given_up, 0, 0.0, 0, "model calls"
         for run in runs:
-            n_seen = len(self._seen.get(run, ()))
-            if run in whole and run not in lost:
+            path, n_seen, n_asked = self.plan.runs[run].run, len(self._seen.get(run, ())), self._asked[run]
+            if n_asked and is_finished(path):
+                n_asked = sum(summary_of(path).n_calls.values())
+            elif run in given_up:
+                saved += n_asked / max(n_seen, 1) * (n - n_seen)
+            elif run not in lost:
                 left += n - n_seen
-            elif run not in whole:
-                saved += self._asked[run] / max(n_seen, 1) * (n - n_seen)
-        asked, unit = self._asked.total(), "model calls"
+            asked += n_asked
         if not runs:  # a study makes no calls: its cells' scores of questions are counted
             racers = [racer for one in self.studies.values() for racer in one.race.standings()]
             n = max((one.race.n_questions for one in self.studies.values()), default=0)
             asked, unit = sum(racer.n for racer in racers), "scores of questions"
             saved = sum(one.race.n_questions * len(one.names) for one in self.studies.values()) - asked
         entries, _ = self.log.read()
+        every = [*self.tables.items(), *self.studies.items()]
+        titles = [one.title for _, one in every]
         rate = self._seconds / self._n_answered if self._n_answered else None
         return RaceView(
             title=self.plan.loaded.sweep.title or os.path.basename(self.output),
             rule=self.rule_text,
             n_questions=n,
             n_seen=min(self._at * self.size, n) if runs else n,
-            tables={one.title: one.views(states) for one in [*self.tables.values(), *self.studies.values()]},
+            tables={name if titles.count(one.title) > 1 else one.title: one.views(states) for name, one in every},
             acts=tuple(_told(entry, entries) for entry in reversed(entries) if entry["act"] in _TOLD),
             notes=tuple(self.notes),
             n_asked=asked,

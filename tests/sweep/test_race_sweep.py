@@ -116,6 +116,9 @@ def test_losers_leave_early_and_the_winner_alone_is_made_whole(load):
     n_left = 120 - left["top_k=1"][1] + 120 - left["top_k=4"][1]
     assert view.n_saved == 2 * n_left, "two calls per question"
     assert view.n_asked == 2 * sum(n for _, n in left.values())
+    answer(whole, race.order)
+    view = race.view({}, is_running=False)
+    assert (view.n_saved, view.n_asked) == (2 * n_left, 2 * (3 * 120 - n_left)), "the winner has answered all"
 
 
 def test_the_order_is_seeded_and_the_same_for_every_cell(load):

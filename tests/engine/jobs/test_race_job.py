@@ -41,7 +41,7 @@ def start(path: str, *more: str) -> subprocess.Popen:
 
 
 def wait_for(log: SweepLog, act: str, n: int, job: subprocess.Popen) -> None:
-    until = time.monotonic() + 300
+    until = time.monotonic() + 550
     while sum(entry["act"] == act for entry in log.read()[0]) < n:
         assert job.poll() is None, job.communicate()[0]
         assert time.monotonic() < until, log.read()
