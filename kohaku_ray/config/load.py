@@ -163,10 +163,13 @@ def as_yaml(config: Config) -> str:
 def _ordered(config: Config) -> dict[str, Any]:
     """Return plain values in a file's order: the system's section under its name, before the ensemble."""
     values = config.model_dump(mode="json")
-    own = {config.declaration.name: values.pop("settings"), **{key: values.pop(key) for key in ("roles", "prompts")}}
+    of_system = {
+        config.declaration.name: values.pop("settings"),
+        **{key: values.pop(key) for key in ("roles", "prompts")},
+    }
     ordered: dict[str, Any] = {}
     for key, value in values.items():
-        ordered |= own if key == "ensemble" else {}
+        ordered |= of_system if key == "ensemble" else {}
         ordered[key] = value
     return ordered
 

@@ -113,14 +113,14 @@ class Environment:
         if isinstance(value, Mapping):
             return {key: self.expand(inner, (*path, key)) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.expand(inner, (*path, str(at))) for at, inner in enumerate(value)]
+            return [self.expand(inner, (*path, str(index))) for index, inner in enumerate(value)]
         if not isinstance(value, str):
             return value
-        found = {match[1]: os.environ[match[1]] for match in _VARIABLE.finditer(value) if match[1] in os.environ}
-        text = _VARIABLE.sub(lambda match: found.get(match[1], _default(match, value)), value)
-        if found:
-            self.variables |= {} if _is_shown(path) else found
-            reference = _VARIABLE.sub(lambda m: m[0] if m[1] in found else _default(m, value), value)
+        used = {match[1]: os.environ[match[1]] for match in _VARIABLE.finditer(value) if match[1] in os.environ}
+        text = _VARIABLE.sub(lambda match: used.get(match[1], _default(match, value)), value)
+        if used:
+            self.variables |= {} if _is_shown(path) else used
+            reference = _VARIABLE.sub(lambda m: m[0] if m[1] in used else _default(m, value), value)
             self.references[path] = value.with_text(reference) if isinstance(value, RelativeToFile) else reference
             self.texts[path] = text
         return value.with_text(text) if isinstance(value, RelativeToFile) else text

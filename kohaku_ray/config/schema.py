@@ -142,9 +142,9 @@ class Config(Settings):
 
     def _check_deployed(self, key: str, name: str, ranks: bool) -> None:
         if name not in self.models:
-            there, guess = ", ".join(map(repr, self.models)), did_you_mean(name, self.models)
+            names, guess = ", ".join(map(repr, self.models)), did_you_mean(name, self.models)
             raise ValueError(
-                f"{key} is {shown(name)} but deployments has {there}{guess}: name one of them, or add yours"
+                f"{key} is {shown(name)} but deployments has {names}{guess}: name one of them, or add yours"
             )
         kind = self.models[name].kind
         if (kind == "cross_encoder") != ranks:
@@ -187,12 +187,12 @@ class Config(Settings):
     @property
     def models(self) -> dict[str, Deployment]:
         """What a role's `model` may name: each deployment, and each of kind vllm with each of its adapters."""
-        found: dict[str, Deployment] = dict(self.deployments)
+        models: dict[str, Deployment] = dict(self.deployments)
         for key, deployment in self.deployments.items():
             if isinstance(deployment, VllmConfig):
                 for adapter in deployment.adapters:
-                    found.setdefault(join_adapter(key, adapter), deployment.with_adapter(adapter))
-        return found
+                    models.setdefault(join_adapter(key, adapter), deployment.with_adapter(adapter))
+        return models
 
     def deployment_of(self, model: str) -> str:
         """Return the key of the deployment that answers for a name of ``models``."""

@@ -200,8 +200,8 @@ def content_words(text: str) -> tuple[str, ...]:
 def passages_of(ref_id: str, text: str) -> tuple[Passage, ...]:
     """Cut one snippet into sentences and table cells; members and attempts share the work."""
     texts = list(_texts(normalise(text)))
-    words = [words_of(one) for one in texts]
-    stems = [frozenset(stem for stem, _ in one) for one in words]
+    words = [words_of(text) for text in texts]
+    stems = [frozenset(stem for stem, _ in of_text) for of_text in words]
     near = [stems[i].union(*stems[max(0, i - 1) : i + 2]) for i in range(len(texts))]
     every = frozenset().union(*stems)
     return tuple(Passage(ref_id, texts[i], words[i], (stems[i], near[i], every)) for i in range(len(texts)))
@@ -238,27 +238,28 @@ def weigh(factors: Mapping[str, float], passages: Sequence[Passage]) -> dict[str
 
 def coverage(weights: Mapping[str, float], passage: Passage) -> float:
     """Weighted share of the terms that a passage covers; one that stands only beside it counts less."""
-    own, near, every = passage.layers
+    inner, near, every = passage.layers
     total = sum(weights.values()) or 1.0
     inside, beside, around = _AROUND
     factors = (
-        (w, inside if t in own else beside if t in near else around if t in every else 0.0) for t, w in weights.items()
+        (w, inside if t in inner else beside if t in near else around if t in every else 0.0)
+        for t, w in weights.items()
     )
     return sum(weight * factor for weight, factor in factors) / total
 
 
 def closeness(weights: Mapping[str, float], passage: Passage, start: int, end: int) -> float:
     """How close the found terms are to a span of a passage: 1 if adjacent, towards 0 with the distance in words."""
-    here = [at for at, (_, begin) in enumerate(passage.words) if start <= begin < end]
+    here = [index for index, (_, begin) in enumerate(passage.words) if start <= begin < end]
     if not here:
         return 0.0
     best: dict[str, float] = {}
-    for at, (term, _) in enumerate(passage.words):
-        if term in weights and not here[0] <= at <= here[-1]:
-            distance = here[0] - at if at < here[0] else at - here[-1]
+    for index, (term, _) in enumerate(passage.words):
+        if term in weights and not here[0] <= index <= here[-1]:
+            distance = here[0] - index if index < here[0] else index - here[-1]
             best[term] = max(best.get(term, 0.0), 4.0 / (3.0 + distance))
-    found = sum(weights[term] for term in passage.layers[0] if term in weights)
-    return sum(weights[term] * near for term, near in best.items()) / found if found else 0.0
+    total = sum(weights[term] for term in passage.layers[0] if term in weights)
+    return sum(weights[term] * near for term, near in best.items()) / total if total else 0.0
 
 
 def quoted(explanation: str, answer: str, value: str, unit: str, refs: Iterable[str] = ()) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class LocalBackend:
         while active or self._waiting:
             n_free = max(0, self._room - len(active))
             if n_free:  # equal prompts together, in order of arrival, and prompts that are kept first
-                order = {tuple(one.ids.tolist()): at for at, one in enumerate(self._batch.kept)}
+                order = {tuple(kept.ids.tolist()): index for index, kept in enumerate(self._batch.kept)}
                 self._waiting.sort(key=lambda row: order.setdefault(tuple(row.prompt), len(order)))
             new, self._waiting = self._waiting[:n_free], self._waiting[n_free:]
             active += new
@@ -194,9 +194,9 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     """Return the tokens that end a reply: the model's own list, such as an end of turn, and the tokenizer's."""
-    own = model.generation_config.eos_token_id if model.generation_config is not None else None
-    listed = own if isinstance(own, list) else [own]
-    return frozenset(int(one) for one in (*listed, tokenizer.eos_token_id) if one is not None)
+    ends = model.generation_config.eos_token_id if model.generation_config is not None else None
+    listed = ends if isinstance(ends, list) else [ends]
+    return frozenset(int(token) for token in (*listed, tokenizer.eos_token_id) if token is not None)
 
 
 ROOM_TOKENS = 128
@@ -333,12 +333,12 @@ class Batch:
         logits = self._forward(torch.from_numpy(ids[n_known:])[None], cache)
         computed = Computed(ids, [(layer.keys, layer.values) for layer in cache.layers], logits)
         self.kept.append(computed)
-        while len(self.kept) > 1 and sum(len(one.ids) for one in self.kept) > self._kept_tokens:
+        while len(self.kept) > 1 and sum(len(prompt.ids) for prompt in self.kept) > self._kept_tokens:
             del self.kept[0]
         return computed
 
     def _new_cache(self, state: KeyValues) -> Any:
-        return Cache(layers=[Growing(*one) for one in state]) if state else Cache(layer_class_to_replicate=Growing)
+        return Cache(layers=[Growing(*both) for both in state]) if state else Cache(layer_class_to_replicate=Growing)
 
     def _forward(self, ids: torch.Tensor, cache: Any, **inputs: Any) -> torch.Tensor:
         """Return the logits after the last token, shape ``(n_rows, n_vocabulary)``; the cache grows by the tokens."""
@@ -527,18 +527,18 @@ def sample(
     largest, chosen = logits.max(dim=-1)
     is_number = torch.isfinite(largest) & ~torch.isnan(logits).any(dim=-1)
     for in_order in (False, True):  # a sorted row is another sum: only those that need it
-        at = [
-            place
-            for place, (temperature, top_p) in enumerate(zip(temperatures, top_ps, strict=True))
+        drawn = [
+            index
+            for index, (temperature, top_p) in enumerate(zip(temperatures, top_ps, strict=True))
             if temperature > 0 and (top_p < 1) == in_order
         ]
-        if at:
+        if drawn:
             scale, top_p, uniform = (
-                torch.tensor([values[place] for place in at], dtype=torch.float64, device=logits.device)[:, None]
+                torch.tensor([values[index] for index in drawn], dtype=torch.float64, device=logits.device)[:, None]
                 for values in (temperatures, top_ps, uniforms)
             )
-            chosen[at] = _drawn(
-                torch.softmax(logits[at].double() / scale, dim=-1), top_p if in_order else None, uniform
+            chosen[drawn] = _drawn(
+                torch.softmax(logits[drawn].double() / scale, dim=-1), top_p if in_order else None, uniform
             )
     tokens: list[int] = torch.where(is_number, chosen, -1).tolist()
     return tokens
@@ -551,9 +551,9 @@ def _drawn(shares: torch.Tensor, top_p: torch.Tensor | None, uniform: torch.Tens
         shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0.0)
     sums = shares.cumsum(-1)
     whole = sums[:, -1:].contiguous()
-    at = torch.searchsorted(sums, whole * uniform, right=True)
-    at = torch.minimum(at, torch.searchsorted(sums, whole))  # the last token that has a share
-    return (at if order is None else order.gather(1, at))[:, 0]
+    position = torch.searchsorted(sums, whole * uniform, right=True)
+    position = torch.minimum(position, torch.searchsorted(sums, whole))  # the last token that has a share
+    return (position if order is None else order.gather(1, position))[:, 0]
 
 
 def grammar_tokenizer(tokenizer: Any, end_ids: Sequence[int]) -> Any:

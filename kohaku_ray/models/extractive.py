@@ -129,7 +129,7 @@ def parse_unit(text: str) -> Unit | None:
 def rank(asked: SoughtValue, passages: Sequence[Passage]) -> list[Choice]:
     """Rank the passages that offer a value by their coverage of the question and the fit of the value."""
     weights = weigh(asked.factors, passages)
-    covered = sorted(((coverage(weights, one), one) for one in passages), key=lambda pair: -pair[0])
+    covered = sorted(((coverage(weights, passage), passage) for passage in passages), key=lambda pair: -pair[0])
     plain = {term for term, factor in asked.factors.items() if factor == 1.0}
     choices = []
     for share, passage in covered[:_N_READ]:
@@ -164,18 +164,18 @@ def _values(
 def _numbers(asked: SoughtValue, passage: Passage, weights: Mapping[str, float]) -> Iterator[tuple[float, str]]:
     wants_year = asked.kind == "year"
     given = {match["low"].replace(",", "") for match, _ in _amounts(asked.text)}
-    for match, own in _amounts(passage.text):
+    for match, unit in _amounts(passage.text):
         low, high = match["low"].replace(",", ""), (match["high"] or "").replace(",", "")
         looks_like_year = re.fullmatch(r"(?:19|20)\d\d", low) is not None and not match["magnitude"]
-        fit = 0.0 if wants_year else _fit(asked, match, own)
+        fit = 0.0 if wants_year else _fit(asked, match, unit)
         if fit is None or {low, high} & given or (wants_year and not looks_like_year):
             continue
         if looks_like_year and not wants_year and fit < _FITS:
             continue
         near = 0.3 * closeness(weights, passage, match.start("low"), match.end("low"))
         scale = _MAGNITUDES.get(match["magnitude"] or "", 1.0)
-        if asked.unit is not None and own is not None:
-            scale *= own.factor / asked.unit.factor
+        if asked.unit is not None and unit is not None:
+            scale *= unit.factor / asked.unit.factor
         ends = [_written(end, scale) for end in (low, high) if end]
         value = f"[{','.join(ends)}]" if high else ends[0]
         yield near + fit + (0.3 if high and asked.wants_range else 0.0), value
@@ -184,30 +184,30 @@ def _numbers(asked: SoughtValue, passage: Passage, weights: Mapping[str, float])
 @lru_cache(maxsize=16384)
 def _amounts(text: str) -> tuple[tuple[re.Match[str], Unit | None], ...]:
     """The numbers of a text that are no labels (Table 3), each with its unit where it has one with a dimension."""
-    found = []
+    amounts = []
     for match in _NUMBER.finditer(text):
         before, tokens = text[: match.start()][-40:], _tokens(match)
         if _LABEL.search(before):
             continue
-        own = find_unit("$") if match["currency"] else find_unit("x") if _FACTOR.search(before) else None
+        unit = find_unit("$") if match["currency"] else find_unit("x") if _FACTOR.search(before) else None
         for n in range(len(tokens), 0, -1):
-            own = own or find_unit(" ".join(tokens[:n]).rstrip("."))
-        found.append((match, own))
-    return tuple(found)
+            unit = unit or find_unit(" ".join(tokens[:n]).rstrip("."))
+        amounts.append((match, unit))
+    return tuple(amounts)
 
 
 def _tokens(match: re.Match[str]) -> list[str]:
     return match["after"].replace("-fold", " fold").lstrip("- ").split()[:4]
 
 
-def _fit(asked: SoughtValue, match: re.Match[str], own: Unit | None) -> float | None:
+def _fit(asked: SoughtValue, match: re.Match[str], unit: Unit | None) -> float | None:
     """How an amount's unit fits the one asked for; None: not at all."""
     if asked.unit is not None:
-        if own is not None and own.dimension == asked.unit.dimension:
+        if unit is not None and unit.dimension == asked.unit.dimension:
             return _FITS
-        return None if own or _tokens(match) else -0.2
+        return None if unit or _tokens(match) else -0.2
     if asked.counted:
-        return _FITS if asked.counted & set(map(stem, _tokens(match))) else None if own else -0.1
+        return _FITS if asked.counted & set(map(stem, _tokens(match))) else None if unit else -0.1
     return 0.0
 
 

@@ -427,19 +427,19 @@ class OpenAIBackend:
         retry_s = retry_after_s(response.headers.get("Retry-After"))
         return _Response(response.status_code, reason, retry_s, body, self._redacted)
 
-    async def with_models(self, said: str) -> str:
+    async def with_models(self, refusal: str) -> str:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
         if self._listed_models is None:
             try:
                 self._listed_models = list(await self.models())
             except ModelError:  # a server without a list: its refusal says enough
                 self._listed_models = [self._model]
-        if self._model in self._listed_models or "is not on the server" in said:
-            return said
+        if self._model in self._listed_models or "is not on the server" in refusal:
+            return refusal
         more = len(self._listed_models) - MAX_LISTED
         listed = ", ".join(self._listed_models[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
         guess = did_you_mean(self._model, self._listed_models)
-        return f"model {self._model!r} is not on the server, which has {listed or 'none'}{guess} ({said})"
+        return f"model {self._model!r} is not on the server, which has {listed or 'none'}{guess} ({refusal})"
 
     def _open_client(self) -> httpx.AsyncClient:
         """Open the client inside the event loop that will use it."""
@@ -467,16 +467,16 @@ class OpenAIBackend:
 
     def _refusal(self, response: _Response) -> ModelError:
         status, text = response.status, response.text
-        said = f"HTTP {status} {response.reason}: {text[:_BODY_CHARS]}"
+        refused = f"HTTP {status} {response.reason}: {text[:_BODY_CHARS]}"
         if status in _TRANSIENT_STATUS or status >= 500:
-            return TransientModelError(said, response.retry_after_s)
+            return TransientModelError(refused, response.retry_after_s)
         where = f"{self._model} at {self._shown_url}/chat/completions"
         if refuses_length(status, text):
             return ContextOverflowError(
-                f"{where} refuses the prompt's length: {said}: lower deployments.*.window_tokens, now "
+                f"{where} refuses the prompt's length: {refused}: lower deployments.*.window_tokens, now "
                 f"{self._settings.window_tokens}, to what the server takes"
             )
-        return ModelError(f"{where}: {said}: {self._way_out(status)}")
+        return ModelError(f"{where}: {refused}: {self._way_out(status)}")
 
     def _way_out(self, status: int) -> str:
         if status in (401, 403) and self._settings.api_key_env is None:

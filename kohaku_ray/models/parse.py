@@ -56,15 +56,15 @@ def parse_answer(
         A prediction; blank if the model abstained, and blank with ``error`` if nothing could be read.
     """
     reply = Reply(reply) if isinstance(reply, str) else reply
-    found, is_cut = find(reply.text, _answer_fields), False
-    if found is None:
-        found, is_cut = find_cut(reply.text, _cut_fields, _LISTS), True
-    if found is None:
+    fields, is_cut = find(reply.text, _answer_fields), False
+    if fields is None:
+        fields, is_cut = find_cut(reply.text, _cut_fields, _LISTS), True
+    if fields is None:
         return Prediction(answer_unit=unit or "", attempt=attempt, error=why_nothing(reply, "JSON object of an answer"))
-    own_unit = value_text(found.get("answer_unit"))
-    refs, n_foreign = match_refs(found.get("ref_id"), allowed)
-    value, is_typed, odd = _value_of(found, kind, unit)
-    says_blank = value_text(found.get("is_blank")).casefold() in _TRUE_WORDS
+    own_unit = value_text(fields.get("answer_unit"))
+    refs, n_foreign = match_refs(fields.get("ref_id"), allowed)
+    value, is_typed, odd = _value_of(fields, kind, unit)
+    says_blank = value_text(fields.get("is_blank")).casefold() in _TRUE_WORDS
     is_blank = is_blank_lenient(value) or (says_blank and not (refs and is_typed))
     flags = {
         "contradictory": not is_blank and (says_blank or odd == "contradictory"),
@@ -74,11 +74,11 @@ def parse_answer(
         "cut": is_cut,
     }
     return Prediction(
-        answer=value_text(found.get("answer")),
+        answer=value_text(fields.get("answer")),
         answer_value="" if is_blank else value,
         answer_unit=(unit or "") if is_blank_lenient(own_unit) else own_unit,
         ref_ids=() if is_blank else refs,
-        explanation=value_text(found.get("explanation")),
+        explanation=value_text(fields.get("explanation")),
         is_blank=is_blank,
         n_foreign_refs=n_foreign,
         attempt=attempt,
@@ -112,19 +112,19 @@ def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[s
     if n <= 1:
         return Plan((question_text,))
     reply = Reply(reply) if isinstance(reply, str) else reply
-    found = find(reply.text, _query_list) or find_cut(reply.text, _query_list, _LISTS)
-    if found is None:
+    queries = find(reply.text, _query_list) or find_cut(reply.text, _query_list, _LISTS)
+    if queries is None:
         return Plan((question_text,), error=why_nothing(reply, "JSON object with queries"))
     asked = _words(" ".join((STATEMENT.sub("", question_text), *shown)))
     distinct = {_fold(question_text): question_text}
     dropped: dict[str, str] = {}
-    for query in (" ".join(query.split()) for query in found):
+    for query in (" ".join(query.split()) for query in queries):
         reason = _why_no_query(query, asked, max(MOST_QUERY_CHARS, 2 * len(question_text)))
         if reason:
             dropped.setdefault(query[:MOST_QUERY_CHARS], reason)
         else:
             distinct.setdefault(_fold(query), query)
-    error = f"none of the {len(found)} queries can be searched" if len(dropped) == len(found) else None
+    error = f"none of the {len(queries)} queries can be searched" if len(dropped) == len(queries) else None
     return Plan(tuple(distinct.values())[:n], tuple(dropped.items()), error)
 
 
@@ -197,8 +197,8 @@ def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[
     if depth > _MAX_DEPTH or value is None or isinstance(value, bool):
         return
     if isinstance(value, Mapping):
-        own = [value[key] for key in _REF_KEYS if key in value]
-        for item in own or value.values():
+        named = [value[key] for key in _REF_KEYS if key in value]
+        for item in named or value.values():
             yield from _cited(item, is_known, depth + 1)
     elif isinstance(value, list):
         for item in value:
@@ -223,14 +223,14 @@ def _bare_ref(text: str) -> str:
     return _REF_PREFIX.sub("", text.strip(WRAPPING)).strip(WRAPPING)
 
 
-def _value_of(found: Mapping[str, Any], kind: Kind | None, unit: str | None) -> tuple[str, bool, str]:
+def _value_of(fields: Mapping[str, Any], kind: Kind | None, unit: str | None) -> tuple[str, bool, str]:
     """Return the value, whether it is of the kind asked for, and the flag of an ``answer`` that stands in."""
-    said = value_text(found["answer_value"] if "answer_value" in found else found.get("answer"))
-    answer = value_text(found.get("answer"))
-    if kind == "boolean" and is_blank_lenient(said) and answer.strip(". ").lower() in BOOLEANS:
+    given = value_text(fields["answer_value"] if "answer_value" in fields else fields.get("answer"))
+    answer = value_text(fields.get("answer"))
+    if kind == "boolean" and is_blank_lenient(given) and answer.strip(". ").lower() in BOOLEANS:
         return read_as(answer, kind)[0], True, "contradictory"
-    value, is_typed = read_as(said, kind, unit)
-    if is_typed or kind == "text" or is_blank_lenient(said):
+    value, is_typed = read_as(given, kind, unit)
+    if is_typed or kind == "text" or is_blank_lenient(given):
         return value, is_typed, ""
     answer, fits = read_as(answer, kind, unit)
     return (answer, True, "mistyped") if fits and not is_blank_lenient(answer) else (value, False, "")

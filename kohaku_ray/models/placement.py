@@ -37,23 +37,23 @@ class Placement(Generic[R]):
 
     def place(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
         """Return the replica of a question's next call; ``order`` is the ring's of all live ``replicas``."""
-        there = self._at.get(question)
-        if there is not None and there in replicas:
+        last = self._at.get(question)
+        if last is not None and last in replicas:
             self._at.move_to_end(question)
             self._open(question)
-            return there
+            return last
         # Counts this question too: every replica of an idle cluster takes one.
         most = math.ceil(self._bound * (self.n_in_flight + 1) / len(order))
-        place = next((replica for replica in order if self._loads[replica] < most), order[0])
+        chosen = next((replica for replica in order if self._loads[replica] < most), order[0])
         self.n_placed += 1
-        self.n_moved += place != order[0]
-        if question in self._calls and there is not None:  # its replica died during its calls
-            self._loads[there] -= 1
-            self._loads[place] += 1
-        self._at[question] = place
+        self.n_moved += chosen != order[0]
+        if question in self._calls and last is not None:  # its replica died during its calls
+            self._loads[last] -= 1
+            self._loads[chosen] += 1
+        self._at[question] = chosen
         self._at.move_to_end(question)
         self._open(question)
-        return place
+        return chosen
 
     def began(self, question: str) -> None:
         """Record that a call of a placed question has started."""

@@ -159,19 +159,15 @@ def _without(group: MatchGroup, held: AbstractSet[int]) -> MatchGroup:
 
 def _within(nodes: NodeTable, group: MatchGroup, room: int | None) -> tuple[MatchGroup, int]:
     """Keep the longest prefix of sentences that fits; returns its tokens too."""
-    every = nodes.lists.tokens
+    every, chars = nodes.lists.tokens, nodes.lists.chars
     tokens = [every[leaf] for leaf in group.leaves]
-    costs = list(accumulate(tokens, initial=_title_tokens(nodes, group, sum(tokens))))[1:]
+    title_tokens = 0
+    if group.title is not None:  # estimated by the tokens per character of its text: only nodes are counted
+        n_chars = sum(chars[leaf] for leaf in group.leaves)
+        title_tokens = math.ceil(sum(tokens) * len(nodes.title_of(group.title)) / n_chars)
+    costs = list(accumulate(tokens, initial=title_tokens))[1:]
     n = len(costs) if room is None else bisect_right(costs, room)
     return group if n == len(costs) else group.only(group.leaves[:n]), costs[n - 1] if n else 0
-
-
-def _title_tokens(nodes: NodeTable, group: MatchGroup, n_tokens: int) -> int:
-    """Estimate a title's tokens by its length and the tokens per character of its text: only nodes are counted."""
-    if group.title is None:
-        return 0
-    chars = nodes.lists.chars
-    return math.ceil(n_tokens * len(nodes.title_of(group.title)) / sum(chars[leaf] for leaf in group.leaves))
 
 
 def group_snippets(nodes: NodeTable, group: MatchGroup) -> list[ContextSnippet]:
@@ -201,8 +197,10 @@ def _text(nodes: NodeTable, leaves: Sequence[int]) -> str:
     parts: list[str] = []
     end = -1
     for first, last in _runs(leaves):
-        if parts:
-            parts.append("\n" if _runs_on(nodes, end, first) else GAP)
+        if parts:  # the document's next sentence, in a neighbourhood that left nothing out between
+            is_gapless = nodes.source_row[first] - nodes.source_row[end] == first - end
+            runs_on = is_gapless and not (nodes.kind[end + 1 : first] == SENTENCE).any()
+            parts.append("\n" if runs_on else GAP)
         parts.append(nodes.text_between(first, last))
         end = last
     return "".join(parts)
@@ -212,12 +210,6 @@ def _runs(leaves: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of rows; sentences of a run are neighbours in one paragraph."""
     opens = [at for at, leaf in enumerate(leaves) if not at or leaf != leaves[at - 1] + 1]
     return [(leaves[at], leaves[past - 1]) for at, past in pairwise([*opens, len(leaves)])]
-
-
-def _runs_on(nodes: NodeTable, leaf: int, later: int) -> bool:
-    """Whether a sentence is the document's next after another, in a neighbourhood that left nothing out between."""
-    is_gapless = nodes.source_row[later] - nodes.source_row[leaf] == later - leaf
-    return bool(is_gapless and not (nodes.kind[leaf + 1 : later] == SENTENCE).any())
 
 
 def context_match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -> Match:
@@ -286,27 +278,22 @@ def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, 
 
 def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> MatchGroup:
     parent, _, end, tokens, _ = nodes.lists
-    own, section = range(row + 1, end[row]), parent[row]
+    sentences, section = range(row + 1, end[row]), parent[row]
     run = [below for below in range(section, end[section]) if nodes.lists.kind[below] == SENTENCE]
     start = bisect_left(run, row)
     near, used = [], 0
-    for leaf in _in_turns(run[start + len(own) :], run[:start][::-1]):
+    for leaf in _in_turns(run[start + len(sentences) :], run[:start][::-1]):
         used += tokens[leaf]
         if used > section_tokens:
             break
         near.append(leaf)
-    return MatchGroup(row, [*own, *near], _captions_among(nodes, near), section)
+    paragraphs = {parent[leaf] for leaf in near}
+    attached = {paragraph for paragraph in paragraphs if nodes.attachment_kind(paragraph) is not None}
+    captions = {leaf: parent[leaf] for leaf in near if parent[leaf] in attached}
+    return MatchGroup(row, [*sentences, *near], captions, section)
 
 
 def _in_turns(after: Sequence[int], before: Sequence[int]) -> list[int]:
     """Both sides of a match, nearest first; of two equally near ones, the following one first."""
     n = min(len(after), len(before))
     return [*chain.from_iterable(zip(after[:n], before[:n], strict=True)), *after[n:], *before[n:]]
-
-
-def _captions_among(nodes: NodeTable, leaves: Sequence[int]) -> dict[int, int]:
-    """Map each caption among these sentences to its image's or table's paragraph."""
-    parent = nodes.lists.parent
-    paragraphs = {parent[leaf] for leaf in leaves}
-    attached = {paragraph for paragraph in paragraphs if nodes.attachment_kind(paragraph) is not None}
-    return {leaf: parent[leaf] for leaf in leaves if parent[leaf] in attached} if attached else {}

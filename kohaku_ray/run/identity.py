@@ -127,11 +127,13 @@ def check_replaces(config: Config) -> None:
     """Refuse to replace the finished outputs of another configuration; the error names the keys that differ."""
     config = resolve_paths(config)
     written = join_path(config.run, "config.yaml")
-    if not is_finished(config.run) or (there := read_file(written).decode()) == (here := as_yaml(config)):
+    if not is_finished(config.run) or (finished := read_file(written).decode()) == (asked := as_yaml(config)):
         return
     if _facts(config.run).get("identity") == identity_of(config, open_index(config)):
         return  # settings of devices and paths: the outputs are the same
-    before, after = ({".".join(place): value for place, value in leaves(yaml.safe_load(one))} for one in (there, here))
+    before, after = (
+        {".".join(place): value for place, value in leaves(yaml.safe_load(text))} for text in (finished, asked)
+    )
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     changes = ", ".join(f"{key} is {shown(before.get(key))} there, {shown(after.get(key))} here" for key in keys[:3])
     more = f", and {len(keys) - 3} keys more" if len(keys) > 3 else ""
@@ -145,7 +147,7 @@ def check_replaces(config: Config) -> None:
 
 def summary_of(run: str) -> AnswerSummary:
     """Return the counts that a finished run has recorded."""
-    facts, known = _facts(run), {one.name for one in fields(AnswerSummary)}
+    facts, known = _facts(run), {field.name for field in fields(AnswerSummary)}
     return AnswerSummary(**{key: facts[key] for key in known & facts.keys()})
 
 
@@ -158,7 +160,11 @@ def _code(system: System) -> str:
     try:
         file = Path(inspect.getsourcefile(system.prepare) or "")
         is_package = (file.parent / "__init__.py").is_file()
-        files = sorted(one for one in file.parent.rglob("*") if one.suffix in (".py", ".j2")) if is_package else [file]
-        return digest([digest_text(one.read_bytes()) for one in files])
+        files = (
+            sorted(source for source in file.parent.rglob("*") if source.suffix in (".py", ".j2"))
+            if is_package
+            else [file]
+        )
+        return digest([digest_text(source.read_bytes()) for source in files])
     except (OSError, TypeError):
         return ""

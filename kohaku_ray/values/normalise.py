@@ -143,22 +143,16 @@ def _pair(text: str, asked: Asked) -> Value | None:
     for cut in cuts[:_MOST_CUTS]:
         ends = parse_amount(text[: cut.start()], asked), parse_amount(text[cut.end() :], asked)
         if ends[0] is not None and ends[1] is not None:
-            pair = _pair_of(ends[0], ends[1], asked)
+            # An end without a unit takes the other's, and the low one the high one's "million" too.
+            low, high = _borrow(ends[0], ends[1]), _borrow(ends[1], ends[0])
+            if not ends[0].scale and not ends[0].unit:
+                low = low._replace(scale=high.scale)
+            first, last = measure(low, asked), measure(high, asked)
             # 5--3 is no range, -5--3 is one
-            if pair is not None and (ends[1].number >= 0 or ends[0].number <= ends[1].number or " " in cut[0]):
-                return pair
+            is_range = high.number >= 0 or low.number <= high.number or " " in cut[0]
+            if is_range and first is not None and last is not None and first[1] == last[1]:
+                return Value("pair", tuple(sorted((first[0], last[0]))), first[1])
     return None
-
-
-def _pair_of(low: Amount, high: Amount, asked: Asked) -> Value | None:
-    """Measure both ends; an end without a unit takes the other's, and the low one the high one's "million" too."""
-    first = _borrow(low, high)
-    if not low.scale and not low.unit:
-        first = first._replace(scale=high.scale)
-    measured = measure(first, asked), measure(_borrow(high, low), asked)
-    if measured[0] is None or measured[1] is None or measured[0][1] != measured[1][1]:
-        return None
-    return Value("pair", tuple(sorted((measured[0][0], measured[1][0]))), measured[0][1])
 
 
 def _borrow(amount: Amount, other: Amount) -> Amount:

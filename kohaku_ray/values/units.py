@@ -98,12 +98,12 @@ def _spell_out() -> tuple[Units, Units]:
     """List the spellings of every unit: symbols with prefixes; names in singular and plural, and plain ones."""
     symbols: Units = {}
     names: Units = {}
-    for dimension, factor, bare, own, singular in PREFIXED:
-        for prefix in ("", *own):
+    for dimension, factor, bare, prefixes, singular in PREFIXED:
+        for prefix in ("", *prefixes):
             name, scale = _PREFIXES[prefix]
             unit = Unit(dimension, factor * scale)
             symbols.update(dict.fromkeys((prefix + symbol for symbol in bare), unit))
-            names.update(dict.fromkeys((name + one + ending for one in singular for ending in ("", "s")), unit))
+            names.update(dict.fromkeys((name + base + ending for base in singular for ending in ("", "s")), unit))
     for dimension, factor, spellings in PLAIN:
         names.update(dict.fromkeys(spellings, Unit(dimension, factor)))
     return symbols, names
