@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import Any
 
 from kohaku_ray.documents.raised import END, LOWER, RAISE, write_lowered, write_raised
@@ -350,6 +351,127 @@ _WRITERS: dict[str, Callable[[Sequence[str]], str]] = {
     "msqrt": lambda parts: write_root("".join(parts)),
     "mroot": lambda parts: write_root(*parts[:2]),
 }
+
+_OPERATORS = frozenset({"mrel", "mbin", "mpunct", "mopen", "mclose"})
+_SIGNS_DRAWN = str.maketrans("−⋅∗", "-·*")
+_EM = re.compile(r"(?<![\w-])(?:top|height)\s*:\s*(-?[\d.]+)em")
+
+
+def katex_mathml(node: Any) -> str:
+    """Rebuild MathML from what KaTeX shows (``span.katex-html``), for pages that have its drawing alone.
+
+    KaTeX sets powers, indices and fractions as lists of lines (``vlist``), each at a height of its own.
+    """
+    return f"<math>{_markup(_tokens(node, 0))}</math>"
+
+
+_Token = tuple[str, str]
+"""Tag of MathML and its content, which is markup where the tag is none of a single character's."""
+
+
+def _tokens(node: Any, depth: int) -> list[_Token]:
+    """Read the children of an element of KaTeX's drawing."""
+    tokens: list[_Token] = []
+    if depth > MAX_FORMULA_DEPTH:
+        return [("mtext", escape(node.text() or ""))]
+    for child in node.iter(include_text=True):
+        classes = _classes(child)
+        if child.tag == "-text":
+            tokens += _characters(child.text() or "", _classes(node))
+        elif "msupsub" in classes:
+            base = tokens.pop() if tokens else ("mrow", "")
+            lines = _lines(child, depth)
+            lowered = [text for height, text, _ in lines if height < 0]
+            raised = [text for height, text, _ in lines if height >= 0]
+            tag = "m" + "sub" * bool(lowered) + "sup" * bool(raised)
+            tokens.append((tag, _markup([base]) + "".join(map(_in_row, (*lowered[:1], *raised[:1])))))
+        elif "mfrac" in classes:
+            lines = [text for _, text, _ in _lines(child, depth) if text]
+            tokens.append(("mfrac", "".join(map(_in_row, (lines[0], lines[-1])))) if lines else ("mrow", ""))
+        elif "sqrt" in classes:
+            parts = list(child.iter(include_text=False))
+            degree = next((part for part in parts if "root" in _classes(part)), None)
+            inside = [_lines(part, depth) for part in parts if part is not degree]
+            tag, root = ("msqrt", "") if degree is None else ("mroot", _in_row(_markup(_tokens(degree, depth + 1))))
+            tokens.append((tag, _in_row(next((lines[0][1] for lines in inside if lines), "")) + root))
+        elif "accent" in classes:
+            lines = [text for _, text, line in _lines(child, depth) if line.css_first(".accent-body") is None]
+            tokens.append(("mrow", "".join(lines[:1])))
+        elif "mtable" in classes:
+            columns = [_lines(part, depth) for part in child.iter(include_text=False) if part.css_first(".vlist")]
+            rows = ("".join(f"<mtd>{text}</mtd>" for _, text, _ in row) for row in zip(*columns, strict=False))
+            tokens.append(("mtable", "".join(f"<mtr>{row}</mtr>" for row in rows)))
+        elif "mspace" in classes:
+            tokens.append(("mspace", ""))
+        elif "mord" in classes and (child.text() or "") in ",.":
+            tokens.append(("mn", child.text() or ""))  # in 1{,}287: a comma between words is no mord
+        elif "op-limits" in classes:
+            lines = _lines(child, depth)
+            at = next((place for place, (_, _, line) in enumerate(lines) if line.css_first(".mop")), 0)
+            above, below = [text for _, text, _ in lines[:at]], [text for _, text, _ in lines[at + 1 :]]
+            tag = "m" + "under" * bool(below) + "over" * bool(above)
+            texts = (lines[at][1], *below[:1], *above[:1]) if lines else ()
+            tokens.append((tag if above or below else "mrow", "".join(map(_in_row, texts))))
+        elif not classes & {"strut", "pstrut", "vlist-s", "frac-line"}:
+            tokens += _tokens(child, depth + 1)
+            if "mop" in classes and "msupsub" not in str(child.html) and len(child.text() or "") > 1:
+                tokens.append(("mo", "\u2061"))  # as MathML has between sin and x
+    return _joined_numbers(tokens)
+
+
+def _classes(node: Any) -> set[str]:
+    """Names of an element's classes; of late versions, without their prefix ``katex-``."""
+    names = (node.attributes.get("class") or "").split() if node.tag != "-text" else ()
+    return {name.removeprefix("katex-") for name in names}
+
+
+def _characters(text: str, classes: set[str]) -> list[_Token]:
+    text = text.replace("\u200b", "").strip(" ").translate(_SIGNS_DRAWN)
+    if not text:
+        return []
+    if classes & _OPERATORS:
+        return [("mo", escape(text))]
+    tag = "mn" if re.fullmatch(r"[\d.,]+", text) else "mi" if len(text) == 1 and text.isalpha() else "mtext"
+    return [(tag, escape(text))]
+
+
+def _lines(node: Any, depth: int) -> list[tuple[float, str, Any]]:
+    """The lines of the first list below an element, the highest first: height over the base line, markup, element."""
+    vlist = node.css_first(".vlist")
+    lines = []
+    for line in vlist.iter(include_text=False) if vlist is not None else ():
+        strut = line.css_first(".pstrut")
+        top, height = (
+            _EM.search((part.attributes.get("style") or "") if part is not None else "") for part in (line, strut)
+        )
+        up = -float(top[1]) - float(height[1] if height else 2.7) if top else 0.0
+        lines.append((up, _markup(_tokens(line, depth + 1)), line))
+    return sorted(lines, key=lambda found: -found[0])
+
+
+def _joined_numbers(tokens: list[_Token]) -> list[_Token]:
+    """Join digits that stand side by side, also where the last of them has a power: ``1``, ``0^9`` is ``10^9``."""
+    joined: list[_Token] = []
+    for tag, content in tokens:
+        if joined and joined[-1][0] == "mn":
+            digits = joined[-1][1]
+            if tag == "mn":
+                joined[-1] = ("mn", digits + content)
+                continue
+            if tag in ("msup", "msub", "msubsup") and content.startswith("<mn>"):
+                joined[-1] = (tag, f"<mn>{digits}{content[4:]}")
+                continue
+        joined.append((tag, content))
+    return joined
+
+
+def _markup(tokens: Sequence[_Token]) -> str:
+    return "".join(f"<{tag}>{content}</{tag}>" for tag, content in tokens)
+
+
+def _in_row(markup: str) -> str:
+    return f"<mrow>{markup}</mrow>"
+
 
 _ASCII_WORDS = _SYMBOLS | {"xx": "×", "oo": "∞", "del": "∂", "grad": "∇", "sqrt": "√", "o+": "⊕"}
 _ASCII_TOKEN = re.compile(

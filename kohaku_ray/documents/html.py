@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends, well_formed
-from kohaku_ray.documents.formulas import write_asciimath, write_delimited, write_mathml, write_tex
+from kohaku_ray.documents.formulas import katex_mathml, write_asciimath, write_delimited, write_mathml, write_tex
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
 from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
@@ -338,6 +338,8 @@ class _Reader:
         for query, key in (("[data-latex]", "data-latex"), ("img[alt]", "alt")):
             if (inner := node.css_first(query)) is not None:
                 return write_tex(inner.attributes[key] or "")
+        if match is not None and match["tex"] and (drawn := node.css_first(".katex-html")) is not None:
+            return mathml_text(katex_mathml(drawn))
         return None
 
     def _text(self, node: Any) -> None:

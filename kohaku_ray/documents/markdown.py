@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from importlib import import_module
 from typing import Any
 
 import yaml
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, well_formed
@@ -25,6 +27,8 @@ from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_t
 from kohaku_ray.documents.tables import names_columns, write_rows
 from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
+
+table_rule: Any = import_module("markdown_it.rules_block.table")  # its package names a function so
 
 MAX_KEYS = 2000  # most keys of a mapping in the front matter, merged keys included
 _FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -73,6 +77,7 @@ def _reader() -> MarkdownIt:
     reader.block.ruler.before("fence", "formula_block", _formula_block, ends)
     reader.block.ruler.before("reference", "note", _note, ends)
     reader.block.ruler.before("html_block", "html_table", _html_table, ends)
+    reader.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
     return reader
 
 
@@ -168,6 +173,28 @@ def _html_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     if depth:
         state.env["after"] = end  # its end is missing, which is not searched for again
     return False
+
+
+def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Read a table with pipes, and of its rows also the cells beyond the header's, which the rule itself drops."""
+    first = len(state.tokens)
+    if not table_rule.table(state, start, end, silent):
+        return False
+    tokens = state.tokens[first:]
+    n_columns, line, kept = sum(token.type == "th_open" for token in tokens), start, []
+    for token in tokens:
+        if token.type == "tr_open" and token.map:
+            line = token.map[0]
+        elif token.type == "tr_close" and line > start:
+            cells = table_rule.escapedSplit(_line(state, line).strip())
+            cells = cells[not cells[0] : len(cells) - (not cells[-1])]
+            for cell in cells[n_columns:]:
+                inline = Token("inline", "", 0, map=[line, line + 1], level=token.level + 2, content=cell.strip())
+                inline.children = []
+                kept += [Token("td_open", "td", 1, level=token.level + 1), inline, Token("td_close", "td", -1)]
+        kept.append(token)
+    state.tokens[first:] = kept
+    return True
 
 
 def _front_matter(name: str, text: str) -> tuple[dict[str, str], str]:

@@ -112,10 +112,14 @@ def write_scripts(text: str) -> str:
         return text
     first, *rest = _SCRIPT.split(text)
     written = [_STRAY.sub("", first)]
-    before = written[0][-_REACH:]
+    before, of_symbol = written[0][-_REACH:], False
     for kind, run, between in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
         after = _STRAY.sub("", between)
-        script = _WRITERS[kind](before, run, after[:_REACH]) if run.strip() else run
+        if of_symbol and kind == RAISE and _SIMPLE.fullmatch(run.strip().translate(_SIGNS)):
+            script = f"^{run.strip().translate(_SIGNS)}"  # of x with an index: an exponent, no mark
+        else:
+            script = _WRITERS[kind](before, run, after[:_REACH]) if run.strip() else run
+        of_symbol = kind == LOWER and not between and _SYMBOL.search(before) is not None and not before[-1].isupper()
         written += (script, after)
         before = f"{before}{script}{after}"[-_REACH:]
     return "".join(written)

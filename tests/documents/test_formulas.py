@@ -1,6 +1,8 @@
 """Formulas in HTML and Markdown, however they are written: read once, as text with its numbers."""
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 from kit.trees import texts
@@ -107,6 +109,15 @@ def test_a_formula_that_is_a_script_belongs_to_the_text_before_it():
     assert body(text, "x.md") == ["10^9 of CO2, 5 m^2, 1.58 [2] found"]
 
 
+DRAWN = json.loads(Path(__file__).with_name("katex_drawn.json").read_text(encoding="utf-8"))
+"""What two versions of KaTeX draw (``output: "html"``): version, TeX, HTML."""
+
+
+@pytest.mark.parametrize(("version", "tex", "html"), DRAWN, ids=[f"{version} {tex}" for version, tex, _ in DRAWN])
+def test_a_formula_that_katex_only_draws_is_read_as_its_tex(version, tex, html):
+    assert body(f"<p>So {html} is.</p>") == [f"So {write_tex(tex)} is."]
+
+
 def test_formulas_of_markdown():
     text = "$$\n\\frac{E}{2}\n- x\n= 5\n$$\n\n```math\nE = mc^2\n```\n\n\\[\nE=mc^2\n\\]\n\n"
     text += "\\[1\\] and \\(3.8\\), `$x$` $`a+b`$"
@@ -133,6 +144,10 @@ def test_asciimath_where_the_page_loads_it():
         f"<math>{'<msup><mi>x</mi>' * 900}{'</msup>' * 900}</math>",
         f"\\({'{a+' * 2000}\\)",
         "\\( " * 30_000,
+        '<span class="katex"><span class="katex-html">'
+        + '<span class="mord"><span class="msupsub">' * 400
+        + "</span>" * 802,
+        '<span class="katex"><span class="katex-html">' + '<span class="mord">1</span>' * 30_000 + "</span></span>",
         "$a " * 30_000,
         f'<script type="math/tex">{"x^{" * 30_000}</script>',
     ],

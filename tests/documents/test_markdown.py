@@ -174,3 +174,15 @@ def test_raised_characters_notes_and_deleted_text():
         "[c] A note. It is long.",
     ]
     assert only("| E (10<sup>9</sup>) | B |\n|---|---|\n| 0.3<sup>1</sup> | 2 |").text == "E (10^9): 0.3 [1]; B: 2"
+
+
+def test_cells_beyond_the_header_of_a_table_are_kept():
+    rows = ("| H100 | 700 W | 3,200 `$` | |", "| A100 | 400 W |", "| L4 | 72 W | a \\| b |")
+    text = "\n".join(("# T", "", "| Model | Power |", "|---|---|", *rows))
+    document = parse_file("x.md", text.encode())
+    [paragraph] = document.sections[0].paragraphs
+    assert paragraph.text.split("\n") == [
+        "Model: H100; Power: 700 W; 3,200 $",
+        "Model: A100; Power: 400 W",
+        "Model: L4; Power: 72 W; a | b",
+    ]

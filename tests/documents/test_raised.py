@@ -2,7 +2,16 @@
 
 import pytest
 
-from kohaku_ray.documents.raised import plain_maths, write_lowered, write_mark, write_raised
+from kohaku_ray.documents.raised import (
+    END,
+    LOWER,
+    RAISE,
+    plain_maths,
+    write_lowered,
+    write_mark,
+    write_raised,
+    write_scripts,
+)
 
 EXPONENTS = [
     ("The model has 1.3 x 10", "9", " parameters", "^9"),
@@ -176,3 +185,8 @@ def test_a_long_text_takes_time_in_proportion():
     assert write_raised("(a" * 50_000, "2") == "^2"
     assert write_raised("data " * 50_000, "2") == "[2]"
     assert write_raised("a", "n - " * 50_000).endswith("n -")
+
+
+def test_a_raised_number_behind_the_index_of_a_letter_is_its_exponent():
+    assert write_scripts(f"x{LOWER}i{END}{RAISE}2{END}") == "xi^2"
+    assert write_scripts(f"CO{LOWER}2{END}{RAISE}3{END} and H{LOWER}2{END}{RAISE}1{END}") == "CO2 [3] and H2 [1]"
