@@ -386,8 +386,8 @@ def _tokens(node: Any, depth: int) -> list[_Token]:
             tag = "m" + "sub" * bool(lowered) + "sup" * bool(raised)
             tokens.append((tag, _markup([base]) + "".join(map(_in_row, (*lowered[:1], *raised[:1])))))
         elif "mfrac" in classes:
-            lines = [text for _, text, _ in _lines(child, depth) if text]
-            tokens.append(("mfrac", "".join(map(_in_row, (lines[0], lines[-1])))) if lines else ("mrow", ""))
+            texts = [text for _, text, _ in _lines(child, depth) if text]
+            tokens.append(("mfrac", "".join(map(_in_row, (texts[0], texts[-1])))) if texts else ("mrow", ""))
         elif "sqrt" in classes:
             parts = list(child.iter(include_text=False))
             degree = next((part for part in parts if "root" in _classes(part)), None)
@@ -395,8 +395,8 @@ def _tokens(node: Any, depth: int) -> list[_Token]:
             tag, root = ("msqrt", "") if degree is None else ("mroot", _in_row(_markup(_tokens(degree, depth + 1))))
             tokens.append((tag, _in_row(next((lines[0][1] for lines in inside if lines), "")) + root))
         elif "accent" in classes:
-            lines = [text for _, text, line in _lines(child, depth) if line.css_first(".accent-body") is None]
-            tokens.append(("mrow", "".join(lines[:1])))
+            texts = [text for _, text, line in _lines(child, depth) if line.css_first(".accent-body") is None]
+            tokens.append(("mrow", "".join(texts[:1])))
         elif "mtable" in classes:
             columns = [_lines(part, depth) for part in child.iter(include_text=False) if part.css_first(".vlist")]
             rows = ("".join(f"<mtd>{text}</mtd>" for _, text, _ in row) for row in zip(*columns, strict=False))
@@ -410,7 +410,7 @@ def _tokens(node: Any, depth: int) -> list[_Token]:
             at = next((place for place, (_, _, line) in enumerate(lines) if line.css_first(".mop")), 0)
             above, below = [text for _, text, _ in lines[:at]], [text for _, text, _ in lines[at + 1 :]]
             tag = "m" + "under" * bool(below) + "over" * bool(above)
-            texts = (lines[at][1], *below[:1], *above[:1]) if lines else ()
+            texts = [lines[at][1], *below[:1], *above[:1]] if lines else []
             tokens.append((tag if above or below else "mrow", "".join(map(_in_row, texts))))
         elif not classes & {"strut", "pstrut", "vlist-s", "frac-line"}:
             tokens += _tokens(child, depth + 1)
