@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Literal, TypeVar
 
@@ -77,9 +78,10 @@ def find_registered(kind: ExtensionKind, name: str, wanted: type[T]) -> T:
             )
         target = others[name]
     module, _, attribute = target.partition(":")
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # as ``python -m`` does
+    with suppress(FileNotFoundError):  # a directory that is gone has no module
+        here = os.getcwd()
+        if here not in sys.path and "" not in sys.path:
+            sys.path.append(here)  # as ``python -m`` does
     try:
         loaded = getattr(import_module(module), attribute)
     except ConfigError:

@@ -1,6 +1,9 @@
 """Systems, metrics and formats by name: the package's, an installed package's, one's own."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +83,17 @@ def test_a_name_is_an_entry_point_or_a_module_of_ones_own(mine):
 def test_what_cannot_be_found_says_why_and_the_way_out(mine, find, name, message):
     with pytest.raises(ConfigError, match=message):
         find(name)
+
+
+def test_a_working_directory_that_is_gone_ends_no_run_that_needs_nothing_of_it(tmp_path):
+    """As Ray's copy of it is when a submitted job has ended."""
+    program = (
+        "import os, sys; os.rmdir(os.getcwd()); sys.path = [one for one in sys.path if one]\n"
+        "from kohaku_ray.evaluation.metrics import find_metric\n"
+        "print(find_metric('wattbot').name)"
+    )
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], cwd=gone, env=env, capture_output=True, text=True)
+    assert done.stdout == "wattbot\n", done.stderr
