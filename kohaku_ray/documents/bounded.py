@@ -71,7 +71,7 @@ def in_time(call: Callable[[], T], timeout_s: float, late: DataError) -> T:
 def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = False) -> Document:
     """Call `parse_file` in this process's child, which is started where there is none; see `in_time`."""
     with _lock:
-        child = _running()
+        child = _running(reads_pdf(name, data))
         try:
             child.connection.send((name, data, timeout_s, images))
             reply = child.connection.recv()
@@ -122,14 +122,19 @@ _lock = threading.Lock()
 _child: _Child | None = None
 
 
-def _running() -> _Child:
-    """Return this process's child; one inherited through a fork answers the parent."""
+def reads_pdf(name: str, data: bytes) -> bool:
+    """Tell whether a file may be read as a PDF; for any other MuPDF is not loaded."""
+    return name.lower().endswith(".pdf") or data.startswith(b"%PDF")
+
+
+def _running(is_pdf: bool) -> _Child:
+    """Return this process's child, started for a PDF or another file; one inherited through a fork answers the parent."""
     global _child
     if _child is None or _child.owner != os.getpid() or _child.process.poll() is not None:
         ours, its = Pipe()
         with its:
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", "-c", f"from {__package__}.child import serve; serve({its.fileno()})"],
+                [sys.executable, "-P", "-c", f"from {__package__}.child import serve; serve({its.fileno()}, {is_pdf})"],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a library prints is no answer of the program's
                 pass_fds=[its.fileno()],

@@ -11,22 +11,25 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from kohaku_ray.documents.bounded import MEMORY_GIB, document_adapter, load_sentences, packed
+from kohaku_ray.documents.bounded import MEMORY_GIB, document_adapter, load_sentences, packed, reads_pdf
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import DataError
 
 
-def serve(handle: int) -> None:
+def serve(handle: int, is_pdf: bool) -> None:
     """Parse the files that arrive on a connection until it closes (the child's main loop).
 
-    When a parser ends its process, another is forked with all imports done, since imports take seconds.
+    When a parser ends its process, another is forked with all imports done, since imports take seconds: those of PDFs
+    only where one arrived first, or a parser ended.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     connection = Connection(handle)
     _load()
+    if is_pdf:
+        _load_pdf()
     gc.freeze()  # the collector looks at a file's objects only
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -45,7 +48,7 @@ def _serve_forked(connection: Connection) -> NoReturn:
     try:
         while True:
             name, data, timeout_s, images = connection.recv()
-            if name.lower().endswith(".pdf") or data.startswith(b"%PDF"):
+            if reads_pdf(name, data):
                 _load_pdf()  # here, so that it does not count against the file's time limit
             n_pages = int(Path("/proc/self/statm").read_text().split()[0])
             most = n_pages * resource.getpagesize() + int(MEMORY_GIB * 2**30)
