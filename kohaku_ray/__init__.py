@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kohaku_ray.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from kohaku_ray.api import Run, Sweep, score, vote
+    from kohaku_ray.api import Run, Sweep, bundle, replay, score, vote
     from kohaku_ray.config import load_config
 
-__all__ = ["Run", "Sweep", "load_config", "score", "vote"]
+__all__ = ["Run", "Sweep", "bundle", "load_config", "replay", "score", "vote"]
 
-_PLACES = dict.fromkeys(("Run", "Sweep", "score", "vote"), "kohaku_ray.api") | {"load_config": "kohaku_ray.config"}
+_PLACES = {name: "kohaku_ray.config" if name == "load_config" else "kohaku_ray.api" for name in __all__}
 
 
 def __getattr__(name: str) -> Any:
@@ -21,3 +21,8 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'kohaku_ray' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List what is asked for by name, imported or not."""
+    return sorted({*__all__, *globals()} - {"Any", "TYPE_CHECKING", "annotations", "import_module"})

@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -25,20 +26,20 @@ import polars as pl
 from kohaku_ray.config import Config
 from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.ensemble.vote import VoteRule
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.records import digest
 from kohaku_ray.run.directory import RunDirectory, submission_of
-from kohaku_ray.run.identity import check_replaces, finished_before
+from kohaku_ray.run.identity import check_replaces, finished_before, is_finished
 from kohaku_ray.run.scoring import ScoredRun, score_run, scores_of
 from kohaku_ray.run.sources import resolve
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tracking import check_tracking, is_tracked, track
 from kohaku_ray.run.vote_files import FileVote, run_vote
 from kohaku_ray.settings import resolve_paths
-from kohaku_ray.storage import join_path
+from kohaku_ray.storage import is_file, join_path
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 from kohaku_ray.sweep.race import steer_sweep
@@ -75,6 +76,31 @@ class Run:
         self._was_finished = False
         self._warm: ExitStack | None = None
         self._pool: ActorPool | None = None
+
+    def __repr__(self) -> str:
+        """Show the run's directory, its state and its scores."""
+        state, scores = self._look()
+        figures = "".join(f", {row['metric']} {row['score']:.4f}" for row in scores)
+        return f"Run({self.path!r}, {state}{figures})"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook the same as a table, with a link to the page."""
+        state, scores = self._look()
+        rows = "".join(f"<tr><td>{escape(row['metric'])}</td><td>{row['score']:.4f}</td></tr>" for row in scores)
+        table = f"<table><tr><th>metric</th><th>score</th></tr>{rows}</table>" if rows else ""
+        page = join_path(self.path, "report.html")
+        shown = os.path.relpath(page) if page.startswith(f"{os.getcwd()}/") else page  # notebooks serve their folder
+        link = f'<a href="{escape(shown)}">{escape(shown)}</a>' if is_file(page) else ""
+        return f"<p>Run <code>{escape(self.path)}</code>: {escape(state)}</p>{table}{link}"
+
+    def _look(self) -> tuple[str, list[dict[str, Any]]]:
+        """Return the state of the run's directory, and a finished run's scores, where it has gold answers."""
+        if not is_finished(self.path):
+            return ("not finished" if is_file(join_path(self.path, "run.json")) else "not answered yet"), []
+        try:
+            return "finished", self.scores.to_dicts()
+        except KohakuRayError:
+            return "finished, not scored", []
 
     def index(self) -> IndexSummary:
         """Index the configured documents.

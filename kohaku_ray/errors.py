@@ -25,6 +25,10 @@ from collections.abc import Iterable
 class KohakuRayError(Exception):
     """Base of every error this package raises on purpose."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Show the message alone in a notebook, which asks for this by its name: it says what to do."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class ConfigError(KohakuRayError):
     """A configuration, a flag or the cluster's size does not fit."""

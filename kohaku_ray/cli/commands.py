@@ -110,7 +110,7 @@ def documents(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.documents import parse_collection, write_trees
 
     config = _load(arguments)
-    collection = parse_collection(config, print_progress)
+    collection = parse_collection(config, print_progress if arguments.document is None else lambda _: None)
     if arguments.document is not None:
         collection = collection.only(arguments.document)
         print_result("\n\n".join(map(describe_tree, collection.documents)))

@@ -335,7 +335,10 @@ def explain(entry: Any, system: System | None = None, given: Any = None, hide: C
         return message
     if entry["type"] == "union_tag_not_found":
         kinds = "extractive, openai, vllm, transformers, cross_encoder"
-        return f"{key} has no kind: name one, such as kind: openai (kinds: {kinds})"
+        there = value_at(given, ("deployments",), {})
+        others = [name for name, value in there.items() if isinstance(value, Mapping) and "kind" in value]
+        meant = f"; did you mean {' or '.join(f'deployments.{name}' for name in others)}?" if others else ""
+        return f"{key} has no kind: name one, such as kind: openai (kinds: {kinds}){meant}"
     if entry["type"] == "invalid_key":
         where = f"{key.rpartition('.')[0]}: key " if "." in key else "key "
         return f"{where}{label_of(entry['input'])} is no text: put it in quotes, or correct it"

@@ -128,7 +128,7 @@ def reads_pdf(name: str, data: bytes) -> bool:
 
 
 def _running(is_pdf: bool) -> _Child:
-    """Return this process's child, started for a PDF or another file; one inherited through a fork answers the parent."""
+    """Return this process's child; one inherited through a fork answers the parent. ``is_pdf``: its first file is."""
     global _child
     if _child is None or _child.owner != os.getpid() or _child.process.poll() is not None:
         ours, its = Pipe()

@@ -260,15 +260,15 @@ class Metric:
         parts = {name: np.array([row.parts[name] for row in rows]) for name in self.parts}
         return self.shares(parts, [row.unanswerable for row in rows])
 
-    def count_errors(self, truth: Submission, predicted: Submission) -> dict[str, int]:
-        """Count each class over the questions that a submission answers; missing rows are counted by the scores."""
-        counts = dict.fromkeys(self.classes, 0)
+    def find_errors(self, truth: Submission, predicted: Submission) -> dict[str, list[str]]:
+        """List the ids in each class, of questions that a submission answers: the scores count missing rows."""
+        wrong: dict[str, list[str]] = {name: [] for name in self.classes}
         for key, row in truth.rows.items():
             given = predicted.rows.get(key)
             name = self.classify(row, given) if self.classify is not None and given is not None else None
             if name is not None:
-                counts[name] += 1
-        return counts
+                wrong[name].append(key)
+        return wrong
 
     def weigh(self, parts: Mapping[str, Scalar]) -> Scalar:
         """Compute the weighted sum of the parts of a question, a submission or, as arrays, of many."""

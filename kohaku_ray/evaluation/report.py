@@ -26,7 +26,7 @@ class FileReport:
         doubled: Ids it holds more than once; the first row counts.
         ragged: Ids of rows with more or fewer cells than the header.
         n_without_id: Rows left out because their id is empty.
-        errors: Number of wrong predictions in each class of the report's ``classes``.
+        wrong: Ids of wrong predictions in each class of the report's ``classes``.
         figures: Figures of the whole set by metric, for metrics that have any.
         odd: What else is odd, a line each.
     """
@@ -37,9 +37,14 @@ class FileReport:
     doubled: tuple[str, ...]
     ragged: tuple[str, ...]
     n_without_id: int
-    errors: Mapping[str, int]
+    wrong: Mapping[str, Sequence[str]]
     figures: Mapping[str, Figures] = field(default_factory=dict)
     odd: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Number of wrong predictions in each class."""
+        return {name: len(ids) for name, ids in self.wrong.items()}
 
     @property
     def notes(self) -> list[str]:
@@ -202,5 +207,5 @@ def file_report(truth: Submission, submission: Submission, classifier: Metric | 
         doubled=submission.doubled,
         ragged=submission.ragged,
         n_without_id=submission.n_without_id,
-        errors=classifier.count_errors(truth, submission) if classifier is not None else {},
+        wrong=classifier.find_errors(truth, submission) if classifier is not None else {},
     )

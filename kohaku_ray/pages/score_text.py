@@ -51,6 +51,10 @@ def describe_scores(report: ScoreReport) -> str:
     if report.errors and report.classes:
         counts = [[file.file, *(file.errors[name] for name in report.classes)] for file in report.files]
         parts.append(as_text(Table.of(["errors", *report.classes], counts)))
+        for file in report.files:
+            whose = f"{file.file}: " if len(report.files) > 1 else ""
+            named = [f"{whose}{name}: {', '.join(ids)}" for name, ids in file.wrong.items() if ids]
+            parts += ["\n".join(named)] if named else []
     elif report.errors:
         parts.append(f"errors have no classes under {', '.join(metric.name for metric in report.metrics)}")
     notes = [f"{file.file}: {note}" for file in (report.truth, *report.files) for note in file.notes]

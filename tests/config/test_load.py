@@ -77,6 +77,11 @@ def test_what_does_not_fit_is_named(override, message):
         load_config(None, [override])
 
 
+def test_a_deployment_that_a_preset_names_otherwise_is_told_from_a_new_one():
+    with pytest.raises(ConfigError, match=r"deployments\.openai has no kind: .*; did you mean deployments\.ollama\?"):
+        load_config(["demo", "models/ollama"], ["deployments.openai.model=m"])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import numpy as np
@@ -146,7 +147,8 @@ def test_an_own_metric_scores_files(own):
     assert style["score"] == pytest.approx(0.6 / 3 + 0.4)
     assert style["errors"] == {"odd": 2, "even": 0}
     assert list(exact)[2:4] == ["score", "value"]
-    scores, errors = render_scores(report).split("\n\n")
+    scores, errors, named = render_scores(report).split("\n\n")
+    assert re.fullmatch(r"odd: \w+, \w+", named)
     head, _, first, second = scores.splitlines()
     assert head.split() == ["file", "metric", "score", "words", "length", "value", "n", "missing"]
     assert first.split()[1:] == ["style", "0.6000", "0.3333", "1.0000", "3", "0"]
