@@ -39,7 +39,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     shared = config.ensemble.scope == "answer"
     rows: dict[str, TableRows] = {name: [] for name in SCHEMAS}
     asked: list[tuple[Question, TableRows]] = []
-    n_unanswered, step_errors, calls_made = 0, list[str | None](), list[Call]()
+    n_unanswered, step_errors, all_calls = 0, list[str | None](), list[Call]()
     for number, row in enumerate(prepared[0]):
         assert row is not None  # the first member prepares every question
         answers = _drop_settled(member[number] for member in answered)
@@ -48,14 +48,16 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         rows["answers"] += answer_rows
         asked.append((row.question, answer_rows))
         rows["trace"] += _trace_rows(row.question, sources, answers, shared)
-        rows["usage"] += _usage_rows(row.question, sources, answers, shared)
+        calls = [(SHARED if shared else member, call) for member, source in enumerate(sources) for call in source.calls]
+        calls += [(member, call) for member, answer in enumerate(answers) for call in answer.calls]
+        question_id = row.question.question_id
+        rows["usage"] += [{"question_id": question_id, "member": member, **_values(call)} for member, call in calls]
         step_errors += _step_errors(sources, answers)
-        steps: tuple[PreparedQuestion | MemberAnswer, ...] = (*sources, *answers)
-        for step in steps:
-            n_unanswered += step.n_no_reply
-            calls_made += step.calls
+        n_unanswered += sum(source.n_no_reply for source in sources) + sum(answer.n_no_reply for answer in answers)
+        all_calls += [call for _, call in calls]
     rows["votes"] = _vote_rows(config, asked)
-    calls = [row["source"] for row in rows["usage"]]
+    by_source = Counter(call.source for call in all_calls)
+    made = [row for row in rows["usage"] if row["source"] == "made"]
     result = AnswerSummary(
         run="",
         n_questions=len(prepared[0]),
@@ -63,13 +65,13 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         n_unanswered=n_unanswered,
         n_questions_in_error=sum(row["n_errors"] == row["n_members"] for row in rows["votes"]),
         n_answers=len(rows["answers"]),
-        n_calls={source: calls.count(source) for source in ("ledger", "joined", "made")},
-        spent=_spent(rows["usage"]),
+        n_calls={source: by_source[source] for source in ("ledger", "joined", "made")},
+        spent={name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)},
         errors=group_errors([*(row["error"] for row in rows["answers"]), *step_errors]),
         flags=dict(Counter(flag for row in rows["answers"] for flag in row["flags"])),
-        adapted=dict(Counter(f"{call.deployment}: {call.note}" for call in calls_made if call.note)),
+        adapted=dict(Counter(f"{call.deployment}: {call.note}" for call in all_calls if call.note)),
     )
-    result.shorten(calls_made)
+    result.shorten(all_calls)
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
 
 
@@ -108,11 +110,6 @@ def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Tab
     answers = iter(tables["answers"].to_pylist())
     for row in tables["votes"].select(["question_id", "question", "asked_unit"]).to_pylist():
         yield Question(row["question_id"], row["question"], row["asked_unit"]), list(islice(answers, n_members))
-
-
-def _spent(usage: TableRows) -> dict[str, float]:
-    made = [row for row in usage if row["source"] == "made"]
-    return {name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)}
 
 
 def _step_errors(sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer]) -> list[str | None]:
@@ -160,25 +157,20 @@ def _drop_settled(rows: Iterable[Row | None]) -> list[Row]:
 
 
 def _answer_rows(config: Config, question: Question, answers: Sequence[MemberAnswer]) -> TableRows:
-    lead = config.declaration.lead
+    lead, cut = config.declaration.lead, [any(call.is_shortened for call in answered.calls) for answered in answers]
     return [
         {
             **_values(answered.answer.prediction),
             "question_id": question.question_id,
             "member": member,
             "seed": seed_of(config, question.question_id, member, answered.answer.prediction.attempt, lead),
-            "flags": _flags_of(answered),
+            "flags": (*answered.answer.prediction.flags, *(("shortened",) if cut[member] else ())),
             "measures": _numbers(answered.answer.measures),
             "reply": answered.answer.reply,
             "details": answered.answer.details,
         }
         for member, answered in enumerate(answers)
     ]
-
-
-def _flags_of(answered: MemberAnswer) -> tuple[str, ...]:
-    shortened = ("shortened",) if any(call.is_shortened for call in answered.calls) else ()
-    return (*answered.answer.prediction.flags, *shortened)
 
 
 def _trace_rows(
@@ -217,11 +209,3 @@ def _values(record: Prediction | TraceRow | Call) -> dict[str, Any]:
 
 def _numbers(values: Mapping[str, float]) -> list[tuple[str, float]]:
     return [(name, float(value)) for name, value in values.items()]
-
-
-def _usage_rows(
-    question: Question, sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer], shared: bool
-) -> TableRows:
-    calls = [(SHARED if shared else member, call) for member, row in enumerate(sources) for call in row.calls]
-    calls += [(member, call) for member, answered in enumerate(answers) for call in answered.calls]
-    return [{"question_id": question.question_id, "member": member, **_values(call)} for member, call in calls]

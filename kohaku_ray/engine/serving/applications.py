@@ -112,7 +112,7 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     # Asked for once: on a busy machine every look-up of its name may take longer than a heartbeat may be late. Its
     # process starts while Serve does.
-    registry: Any = _registry() if release else None
+    registry: Any = _detached(Applications, "applications") if release else None
     _start_serve()
     for name, deployment in deployments.items():
         if deployment.application is not None and not is_running(deployment.application):
@@ -208,10 +208,6 @@ def _detached(kind: type, name: str, *arguments: Any, **options: Any) -> Any:
     """The cluster's actor of this name; started if it has none."""
     settings = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
     return ray.remote(kind).options(num_cpus=0, max_restarts=-1, **settings, **options).remote(*arguments)
-
-
-def _registry() -> Any:
-    return _detached(Applications, "applications")
 
 
 def _start_serve() -> None:
