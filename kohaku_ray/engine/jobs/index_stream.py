@@ -369,7 +369,7 @@ def _say_waits(config: Config, n: int, gpu: bool, waiting: Callable[[], str]) ->
             free = ray.available_resources()
             each = " and ".join(f"{amount:g} {kind}s" for kind, amount in needs.items() if amount)
             there = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind, amount in needs.items() if amount)
-            print_progress(f"encode  waiting for {n} encoder(s) of {each} each: the cluster has {there} free{more}")
+            print_progress(f"index   waiting for {n} encoder(s) of {each} each: the cluster has {there} free{more}")
 
     with repeated(say_waits, SAY_EVERY_S, "encoders"):
         yield
