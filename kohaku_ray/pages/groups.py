@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from kohaku_ray.evaluation.compare import BANDS, Comparing, rank_bands, shift_of
@@ -41,7 +41,10 @@ def write_groups(comparing: Comparing, output: str) -> str:
         DataError: The page cannot be written.
     """
     assert comparing.split is not None
-    groups = SweepGroups(_short_names(comparing.files), comparing.split)
+    # Files are named by what their paths do not share, runs by their directories.
+    parts = [file.removesuffix("/submission.csv").removesuffix(".csv").split("/") for file in comparing.files]
+    n_shared = next((number for number, names in enumerate(zip(*parts, strict=False)) if len({*names}) > 1), 0)
+    groups = SweepGroups(tuple("/".join(names[n_shared:]) for names in parts), comparing.split)
     metric = find_metric(comparing.metric)
     page = (
         page_environment()
@@ -55,13 +58,6 @@ def write_groups(comparing: Comparing, output: str) -> str:
     )
     publish(output, page.encode())
     return output
-
-
-def _short_names(files: Sequence[str]) -> tuple[str, ...]:
-    """Name files by what their paths do not share, runs by their directories."""
-    parts = [file.removesuffix("/submission.csv").removesuffix(".csv").split("/") for file in files]
-    n_shared = next((number for number, names in enumerate(zip(*parts, strict=False)) if len({*names}) > 1), 0)
-    return tuple("/".join(names[n_shared:]) for names in parts)
 
 
 def group_block(groups: SweepGroups, of: str, about: str) -> dict[str, Any]:

@@ -39,7 +39,13 @@ def describe_question(rows: Mapping[str, list[Row]], n_items: int | None) -> str
     """Format the rows of one question (``question_rows``)."""
     vote = rows["votes"][0]
     parts = [f"{vote['question_id']}  {vote['question']}", *_steps(rows["trace"], n_items), ""]
-    parts += ["members", *_members(rows["answers"], rows["usage"]), "", "vote", *_vote(vote), "", *_took(rows["usage"])]
+    parts += ["members", *_members(rows["answers"], rows["usage"]), "", "vote"]
+    groups = zip(vote["groups"], vote["group_weights"], strict=True)
+    weights = ", ".join(f"{group or BLANK} × {weight:g}" for group, weight in groups)
+    counts = (
+        f"{pluralize(vote['n_members'], 'member')}, {vote['n_blank']} blank, {vote['n_errors']} in error; {weights}"
+    )
+    parts += [f"  {describe_vote(vote)}", f"  {counts}", "", *_took(rows["usage"])]
     return "\n".join(parts)
 
 
@@ -153,13 +159,6 @@ def _took(usage: list[Row]) -> Iterator[str]:
             f"{row.queue_s:.2f} s of waiting for a replica, {row.service_s:.2f} s in replicas, "
             f"{row.gpu_s:.2f} GPU s{energy}, ${row.dollars:.4f}"
         )
-
-
-def _vote(vote: Row) -> Iterator[str]:
-    yield f"  {describe_vote(vote)}"
-    groups = zip(vote["groups"], vote["group_weights"], strict=True)
-    said = ", ".join(f"{group or BLANK} × {weight:g}" for group, weight in groups)
-    yield f"  {pluralize(vote['n_members'], 'member')}, {vote['n_blank']} blank, {vote['n_errors']} in error; {said}"
 
 
 def describe_collection(collection: Collection, paths: Sequence[str] = ()) -> str:

@@ -78,7 +78,10 @@ def _figure_tables(report: ScoreReport) -> Iterator[str]:
 
 def describe_comparison(comparing: Comparing) -> str:
     """Lay a comparison out as plain text: scores, the two files question by question, the groups, and what is odd."""
-    parts = [_score_table(comparing)]
+    files, scores = comparing.files, comparing.scores
+    head = [comparing.metric, *(Column(name, ".4f") for name in ("score", *scores[0].parts)), "n"]
+    rows = [[files[i], scores[i].score, *scores[i].parts.values(), scores[i].n] for i in _order(comparing)]
+    parts = [as_text(Table.of(head, rows))]
     if comparing.pair is not None:
         parts += [pair_text(comparing.files, comparing.pair), *flip_tables(comparing.pair)]
     if comparing.split is not None:
@@ -92,13 +95,6 @@ def _order(comparing: Comparing) -> list[int]:
     """Order of the files: two as given, more by score, the best first."""
     places = list(range(len(comparing.files)))
     return places if comparing.pair is not None else sorted(places, key=lambda i: -comparing.scores[i].score)
-
-
-def _score_table(comparing: Comparing) -> str:
-    scores = comparing.scores
-    head = [comparing.metric, *(Column(name, ".4f") for name in ("score", *scores[0].parts)), "n"]
-    rows = [[comparing.files[i], scores[i].score, *scores[i].parts.values(), scores[i].n] for i in _order(comparing)]
-    return as_text(Table.of(head, rows))
 
 
 def pair_text(files: Sequence[str], pair: Pair) -> str:

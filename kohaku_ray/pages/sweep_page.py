@@ -18,7 +18,6 @@ from kohaku_ray.pages.plots import Chart
 from kohaku_ray.pages.race_page import race_block
 from kohaku_ray.pages.score_text import explain_conflict
 from kohaku_ray.pages.sweep_charts import (
-    ErrorClass,
     ErrorCounts,
     class_chart,
     cost_chart,
@@ -113,6 +112,8 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     behind, error_classes = list_cell_runs(sweep), list_classes(sweep)
     anchors = {figure.cell.cell_id: figure.anchor for figure in behind}
     blocks = [_table_block(table_stats, number, sweep.metric, anchors) for number, table_stats in enumerate(stats, 1)]
+    class_head = "class", "errors", Column("of all errors", ".1f", " %"), Column("what it is", align="left")
+    class_rows = [(kind.name, kind.n, 100 * kind.share, kind.note) for kind in error_classes]
     environment = page_environment()
     environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
@@ -124,7 +125,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         tokens=_costs(behind, "tokens", lambda run: run.tokens),
         seconds=_costs(behind, "seconds", lambda run: run.service_s),
         errors=_errors(sweep),
-        error_classes=_class_table(error_classes) if error_classes else None,
+        error_classes=Table.of(class_head, class_rows) if class_rows else None,
         class_chart=class_chart(error_classes) if error_classes else None,
         rate_charts=list(rate_charts(sweep)),
         scored_parts=scored_parts(sweep.metric),
@@ -140,11 +141,14 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
 
 def _table_block(stats: TableStats, number: int, metric: Metric, anchors: Mapping[str, str]) -> dict[str, Any]:
     """Lay a table, the ``number``-th from 1, out for the template."""
-    grid = stats.grid
+    grid, best = stats.grid, "no scores"
+    if scored := [cell for cell in grid.cells.values() if cell.is_scored]:
+        cell = max(scored, key=lambda cell: round(float(cell.scores.mean()), 12))
+        best = f"{score_of(cell).write()} at {name_cell(stats.table, cell)}"
     return {
         "table": stats.table,
         "anchor": f"table-{number}",
-        "best": _best(stats),
+        "best": best,
         "finished": f"{sum(cell.state == 'finished' for cell in grid.cells.values())} of {len(grid.cells)}",
         "scores": score_table(stats, anchors),
         "measures": list(measure_tables(stats)),
@@ -164,14 +168,6 @@ def _overview(blocks: Sequence[Mapping[str, Any]]) -> Table:
         for block in blocks
     ]
     return Table.of(head, rows)
-
-
-def _best(stats: TableStats) -> str:
-    scored = [cell for cell in stats.grid.cells.values() if cell.is_scored]
-    if not scored:
-        return "no scores"
-    cell = max(scored, key=lambda cell: round(float(cell.scores.mean()), 12))
-    return f"{score_of(cell).write()} at {name_cell(stats.table, cell)}"
 
 
 def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
@@ -240,13 +236,6 @@ def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], flo
         "frontier": Table.of(head, rows, n_text=0),
         "n_left_out": n_left_out,
     }
-
-
-def _class_table(classes: Sequence[ErrorClass]) -> Table:
-    head = "class", "errors", Column("of all errors", ".1f", " %"), Column("what it is", align="left")
-    return Table.of(
-        head, [(error_class.name, error_class.n, 100 * error_class.share, error_class.note) for error_class in classes]
-    )
 
 
 def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:

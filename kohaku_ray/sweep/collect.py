@@ -17,7 +17,6 @@ from kohaku_ray.config import Config
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.references import K, gold_refs, stage_recall
 from kohaku_ray.evaluation.submissions import Submission, read_submission
-from kohaku_ray.index.arrays import F64
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, digest
@@ -273,6 +272,9 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         for name in metric.parts
     }
     unanswerable = [scores[0][key].unanswerable for key in common]
+    asked = pl.DataFrame({"question_id": common}, schema={"question_id": pl.String})
+    measured = [asked.join(run.by_question, on="question_id", how="left", maintain_order="left") for run in runs]
+    means = _by_question(pl.concat(measured, how="diagonal").fill_null(np.nan)).drop("question_id")
     return SweepCell(
         cell_id=cell.cell_id,
         at=cell.at,
@@ -282,17 +284,10 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         question_ids=tuple(common),
         run_ids=tuple(one.run.run_id for one in runs),
         measures={name: np.array([one.measures.get(name, np.nan) for one in runs]) for name in runs[0].measures},
-        question_measures=_question_measures(runs, common),
+        question_measures={name: means[name].to_numpy() for name in means.columns},
         parts=parts,
         total=metric.shares(parts, unanswerable),
     )
-
-
-def _question_measures(runs: Sequence[_Read], questions: Sequence[str]) -> dict[str, F64]:
-    asked = pl.DataFrame({"question_id": questions}, schema={"question_id": pl.String})
-    each = [asked.join(one.by_question, on="question_id", how="left", maintain_order="left") for one in runs]
-    means = _by_question(pl.concat(each, how="diagonal").fill_null(np.nan)).drop("question_id")
-    return {name: means[name].to_numpy() for name in means.columns}
 
 
 def _studied(

@@ -30,6 +30,7 @@ from kohaku_ray.evaluation.selection import Selection, select
 from kohaku_ray.evaluation.statistics import Welch, holm, mean_sd, stars, welch
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.values.read import parse_number
 
 FEW_SEEDS = 3
@@ -379,7 +380,7 @@ def group_scores(
     blank = np.array([is_blank[key] for key in usual])
     scores = {one: tuple(_score(cell, at, blank, metric) for _, cell in kept) for one, at in groups.items()}
     left_out = len(cells) - len(kept)
-    notes = (f"By {by}: {left_out} settings are left out: they were scored on other questions than most.",)
+    notes = (f"By {by}: {pluralize(left_out, 'setting')} left out, scored on other questions than most.",)
     return SweepGroups(tuple(name for name, _ in kept), split_of(by, scores)), notes if left_out else ()
 
 

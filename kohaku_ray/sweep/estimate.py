@@ -8,7 +8,6 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import Deployment
@@ -190,13 +189,17 @@ def _opening_keys(config: Config, questions: Sequence[Question], attempt: int = 
 
 def _what_is_shown(config: Config, name: str, without: AbstractSet[str] | Sequence[str]) -> str:
     """Return a key of what decides a deployment's answer prompts: question, attempt and some settings aside."""
+    roles = {role: config.role(role) for role in config.uses.roles}
     return digest(
         {
             "index": config.index.path,
             "questions": config.questions.model_dump(mode="json"),
             "system": config.declaration.name,
             "settings": config.settings.model_dump(mode="json", exclude=set(without)),
-            "roles": {role: _sampled(config, role) for role in config.uses.roles},
+            "roles": {
+                role: {**asdict(played), "model": model_parts(config.models[played.model])}
+                for role, played in roles.items()
+            },
             "prompts": config.prompts,
             "model": model_parts(config.models[name]),
             "scope": config.ensemble.scope,
@@ -204,11 +207,6 @@ def _what_is_shown(config: Config, name: str, without: AbstractSet[str] | Sequen
             "ledger": config.ledger.path,
         }
     )
-
-
-def _sampled(config: Config, role: str) -> dict[str, Any]:
-    played = config.role(role)
-    return {**asdict(played), "model": model_parts(config.models[played.model])}
 
 
 def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
@@ -236,18 +234,14 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
         f"ledger    {found.n_recorded:,} recorded replies; how many answers are among them shows when planning is done",
         f"tokens    at most {found.prompt_tokens:,} of context in the distinct answer calls before retries",
     ]
-    if (by := plan.loaded.sweep.by) and (note := _no_groups(plan, by)):
-        lines.append(f"groups    {note}")
+    if by := plan.loaded.sweep.by:
+        asked = {repr(config.questions): config for config in plan.configs}.values()
+        headers = [truth_of_sweep(config, find_metric(config.metrics[0])).header for config in asked]
+        if not any(by in header for header in headers):
+            lines.append(f"groups    {no_groups(by, headers[0])}")
     if said := missing_lines(plan):
         lines += ["", *said]
     return "\n".join(lines).lstrip()
-
-
-def _no_groups(plan: SweepPlan, by: str) -> str:
-    """Say that no gold answers have the column by which scores are grouped; empty if some have it."""
-    configs = {repr(config.questions): config for config in plan.configs}.values()
-    headers = [truth_of_sweep(config, find_metric(config.metrics[0])).header for config in configs]
-    return "" if any(by in header for header in headers) else no_groups(by, headers[0])
 
 
 def missing_lines(plan: SweepPlan) -> list[str]:

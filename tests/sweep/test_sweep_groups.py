@@ -85,7 +85,7 @@ def test_one_setting_of_two_tables_counts_once_and_other_questions_are_left_out(
     fewer = replace(other, question_ids=tuple(VALUES)[:3], parts={k: v[:, :3] for k, v in other.parts.items()})
     groups, [note] = group_scores("split", [table(same, fewer), table(same)], [TRUTH], WATTBOT)
     assert groups.names == ("top_k 4",)
-    assert note.startswith("By split: 1 settings were scored on other questions")
+    assert note.startswith("By split: 1 setting left out, scored on other questions")
 
 
 def test_without_the_column_the_reader_is_told_what_there_is():
