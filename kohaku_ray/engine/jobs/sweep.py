@@ -186,7 +186,7 @@ def race_sweep(plan: SweepPlan, summary: SweepSummary) -> None:
         _check_servers(race.plan.unfinished)
         most = _most_at_once(race.plan, race.plan.unfinished)
         with Session(first.cluster) as session, closing(_Actors(most, ())) as actors:
-            _affordable(session, race.plan, race.plan.unfinished, summary)
+            _build_indexes(race.plan, _affordable(session, race.plan, race.plan.unfinished, summary), summary)
             groups = _grouped(race.plan.unfinished, lambda one: tuple(_applications(one).values()))
             if len(groups) == 1:  # else models take turns, as the cluster may not hold all of them
                 session.start_replicas(first.used_deployments, shared=True)
