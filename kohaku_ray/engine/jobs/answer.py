@@ -153,11 +153,15 @@ def make_run(
         directory.begin(config, identity, paid)
         before = {name: ledger.placed(application) for name, application in applications.items()}
         progress = ledger.progress() if is_alone else None
+        size, printed_s = block_size(config, len(questions)), 0.0
 
         def report_stall(seconds: float) -> None:
+            nonlocal printed_s
             check_there(context.applications.values())
-            if progress is not None:
-                _print_state(ledger, tuple(applications.values()), progress, seconds)
+            printed_s = 0.0 if seconds < printed_s else printed_s  # a block was done meanwhile
+            if progress is not None and seconds >= 2 * printed_s:  # at ever longer intervals
+                printed_s = seconds
+                _print_state(ledger, tuple(applications.values()), progress, seconds, size)
 
         work = RunWork(pool, context)
         summary = answer_all(work, questions, directory, show, report_stall, lambda: spending.stopped)
@@ -280,11 +284,15 @@ def answer_all(
     return summary
 
 
-def _print_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float) -> None:
+def _print_state(
+    ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float, size: int
+) -> None:
+    """Print what the job waits for: a block of several questions counts when its last one is done."""
     in_flight, made, tokens = ledger.progress()
     facts = [
         f"{pluralize(replicas_up(applications), 'replica')} up",
         f"{pluralize(in_flight, 'model call')} in flight",
-        f"{made - before[1]:,} answered so far, {pluralize(tokens - before[2], 'token')} generated",
+        f"{pluralize(made - before[1], 'call')} answered so far, {pluralize(tokens - before[2], 'token')} generated",
     ]
-    print_progress(f"answer  no question finished for {since_s:.0f} s: {', '.join(facts)}")
+    awaited = "question" if size == 1 else f"block of {size} questions"
+    print_progress(f"answer  no {awaited} finished for {since_s:.0f} s: {', '.join(facts)}")
