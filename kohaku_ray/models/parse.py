@@ -58,7 +58,13 @@ def parse_answer(
     reply = Reply(reply) if isinstance(reply, str) else reply
     fields, is_cut = find(reply.text, _answer_fields), False
     if fields is None:
-        fields, is_cut = find_cut(reply.text, _cut_fields, _LISTS), True
+        # Of an answer that is cut off nothing counts without its value.
+        fields = find_cut(
+            reply.text,
+            lambda value: cut if (cut := _answer_fields(value)) and "answer_value" in cut else None,
+            _LISTS,
+        )
+        is_cut = True
     if fields is None:
         return Prediction(answer_unit=unit or "", attempt=attempt, error=why_nothing(reply, "JSON object of an answer"))
     own_unit = value_text(fields.get("answer_unit"))
@@ -245,12 +251,6 @@ def _answer_fields(value: Any) -> dict[str, Any] | None:
     for name, item in value.items():
         fields.setdefault(name.strip().casefold(), item)
     return fields if any(name in fields for name in ANSWER_FIELDS) else None
-
-
-def _cut_fields(value: Any) -> dict[str, Any] | None:
-    """The fields of an answer that is cut off: without its value nothing counts."""
-    fields = _answer_fields(value)
-    return fields if fields and "answer_value" in fields else None
 
 
 def _query_list(value: Any) -> list[str] | None:
