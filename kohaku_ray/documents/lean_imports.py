@@ -2,8 +2,8 @@
 
 NLTK's own ``__init__`` imports all of it, with scikit-learn and scipy.stats: 1.4 s of CPU and 125 MiB in a process that
 splits a text, where the tokenizers alone take 0.2 s and 18 MiB. sentence-transformers imports scikit-learn for one
-distance: 0.65 s and 31 MiB per encoder. Measured on the demo, `index` and `answer`, one after the other with and
-without: 62 instead of 71 s of CPU in all processes, 2,703 instead of 2,935 MiB of private memory in Ray's workers.
+distance: 0.65 s and 31 MiB per encoder. On the demo, `index` and `answer` twice with and without, all processes took 62
+and 70 instead of 71 and 72 s of CPU, and Ray's workers 2,703 and 2,762 instead of 2,935 and 2,936 MiB of their own.
 """
 
 from __future__ import annotations
