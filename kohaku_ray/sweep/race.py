@@ -128,7 +128,7 @@ def read_additions(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, raw = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--add {text}: expected KEY=VALUE, such as --add kohaku.top_k=32")
+            raise ConfigError(f"--add {text}: expected KEY=VALUE, such as --add ensemble.members=3")
         values[key.strip()] = read_yaml(raw)
     return values
 
