@@ -310,12 +310,12 @@ QWEN_05B = {
 def transformers(sheet: Sheet, how: Run) -> None:
     """Kind transformers, eight questions of four members, beside ``generate`` of the same prompts in batches."""
     import torch
-    from kohaku_ray.models.local import LocalBackend
-    from kohaku_ray.models.weights import load_model
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from kohaku_ray import sample
+    from kohaku_ray.models.decoding import LocalBackend
     from kohaku_ray.models.request import ChatRequest
+    from kohaku_ray.models.transformers import TransformersConfig, load_model
 
     sys.path.insert(0, str(CONFIGS.parent / "tests"))
     from kit import tiny_llama
@@ -327,8 +327,10 @@ def transformers(sheet: Sheet, how: Run) -> None:
         if not how.small:
             torch.manual_seed(0)
             Qwen2ForCausalLM(Qwen2Config(**QWEN_05B)).to(torch.bfloat16).save_pretrained(path)
-        model, tokenizer = load_model(path, n_gpus=1 if how.device == "cuda" else 0, n_cpus=os.cpu_count() or 1)
-        backend = LocalBackend(model, tokenizer, name="random", window_tokens=2048, batch_size=batch)
+        gpus, cpus = (1, 1) if how.device == "cuda" else (0, os.cpu_count() or 1)
+        settings = TransformersConfig(model=str(path), gpus=gpus, cpus=cpus, batch_size=batch)
+        model, tokenizer = load_model(path, settings)
+        backend = LocalBackend(model, tokenizer, settings, 2048)
         rng, words = np.random.default_rng(0), np.array(sample.words())
         prompts = [f"{at} {' '.join(rng.choice(words, n_context // 2))}" for at in range(8)]
         requests = [
