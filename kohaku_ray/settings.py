@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.storage import is_uri
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -65,6 +67,43 @@ FilePath = Annotated[str, "a path", BeforeValidator(join_to_file)]
 
 ModelPath = Annotated[str, "a model", BeforeValidator(_join_model)]
 """The name of a model, or its path."""
+
+
+class ServerSettings(Settings):
+    """How a model server is asked over HTTP."""
+
+    api_key_env: str | None = "OPENAI_API_KEY"
+    """Environment variable that holds the API key; None: no key is sent."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Headers sent with every request, such as {api-key: "${AZURE_KEY}"} (with `api_key_env: null`)."""
+    requests_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Rate limit over all replicas; None: no limit."""
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """Limit over all replicas of prompt tokens, about four characters each, plus max_tokens; None: no limit."""
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Longest wait for one reply."""
+    max_reply_mib: Annotated[float, Field(gt=0)] = 4.0
+    """Largest body of a response, decompressed, in MiB."""
+    max_tries: PositiveInt = 6
+    """Tries per request before its row carries the error."""
+    backoff_s: Annotated[float, Field(gt=0)] = 0.5
+    """First pause between tries; it doubles, with jitter, up to a minute; Retry-After sets a longer one."""
+    identity: str | None = None
+    """Appended to the model's name in the ledger's keys, for servers that give different weights the same name."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Fields merged into every request."""
+
+    @property
+    def extra_identity(self) -> str:
+        """``extra_body`` as JSON, its keys hidden; ``ConfigError`` if it is no JSON."""
+        try:
+            extra = json.dumps(self.extra_body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
+        for secret in find_secrets(self.extra_body):
+            extra = extra.replace(json.dumps(secret), '"[key]"')
+        return extra
+
 
 S = TypeVar("S", bound=Settings)
 

@@ -85,6 +85,7 @@ VALUES: dict[str, Any] = {
     "axes": {"kohaku.top_k": [4, 8, 16]},
     "base": ["paper", "my.yaml"],
     "cells": [{"kohaku.top_k": 4}, {"kohaku.top_k": 16}],
+    "extra_body": {"truncate_prompt_tokens": 512},
     "env": {"VLLM_CPU_KVCACHE_SPACE": "4"},
     "headers": {"api-key": "${AZURE_KEY}"},
     "engine_kwargs": {"gpu_memory_utilization": 0.85},
@@ -133,10 +134,11 @@ def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
         "questions": QuestionsConfig,
         "index": index.IndexConfig,
         "index.encoder": index.EncoderConfig,
+        "index.encoder, kind openai": index.EndpointConfig,
         "index.bm25": index.Bm25Config,
         "index.chunks": index.Chunks,
     }.items():
-        yield title, f"{title}.", section
+        yield title, f"{title.partition(',')[0]}.", section
     for name in system_names():
         yield f"{name}", f"{name}.", find_system(name).settings
     yield "roles.NAME", "roles.answer.", RoleConfig

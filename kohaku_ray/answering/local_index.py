@@ -17,13 +17,19 @@ from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, F64, I64, Hits
 from kohaku_ray.index.chunks import TokenCounter
-from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import token_counter
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
 from kohaku_ray.index.store import Shard
 from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
-from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
+from kohaku_ray.models.openai import Limiter
+from kohaku_ray.run.indexes import (
+    TextEncoder,
+    make_image_query_encoder,
+    make_query_encoder,
+    open_index,
+    searches_on_gpu,
+)
 from kohaku_ray.systems.base import Depth
 
 QUERIES_AT_ONCE = 1024
@@ -153,7 +159,7 @@ class LocalIndex(BatchingObject):
     def __init__(
         self,
         shard: Shard,
-        encoder: SentenceEncoder,
+        encoder: TextEncoder,
         *,
         score: PairScorer | None = None,
         depths: Depths | None = None,
@@ -161,7 +167,7 @@ class LocalIndex(BatchingObject):
         gpu_by_auto: bool = False,
         float16: bool = False,
         nprobe: int = 16,
-        image_encoder: SentenceEncoder | None = None,
+        image_encoder: TextEncoder | None = None,
         peer: Callable[[int], ShardOperations] | None = None,
         count: Callable[[str, str | None], TokenCounter] = token_counter,
     ) -> None:
@@ -189,13 +195,17 @@ class LocalIndex(BatchingObject):
         number: int = 0,
         peer: Callable[[int], ShardOperations] | None = None,
         score: PairScorer | None = None,
+        limiter: Limiter | None = None,
     ) -> LocalIndex:
-        """Open a shard of the configured index, and its encoder; raises what ``open_index`` does."""
+        """Open a shard of the configured index, and its encoder; raises what ``open_index`` does.
+
+        ``limiter`` is the rate limit of an encoder's server.
+        """
         # The index first: a mismatch is reported before the encoder takes seconds to load.
         shard, gpu = open_index(config).shards[number], searches_on_gpu(config)
         return cls(
             shard,
-            make_query_encoder(config),
+            make_query_encoder(config, None, limiter),
             score=score,
             depths=depths,
             gpu=gpu,

@@ -139,7 +139,8 @@ def validated(model: type[M], values: Any, errors: list[Any], parents: KeyPath =
 
 def _place(loc: KeyPath) -> KeyPath:
     """Return a value's place in the file: pydantic puts a deployment's kind after its name."""
-    return loc[:2] + loc[3:] if loc[:1] == ("deployments",) else loc
+    has_kind = loc[:1] == ("deployments",) or loc[:2] == ("index", "encoder")
+    return loc[:2] + loc[3:] if has_kind else loc
 
 
 def system_of(values: Mapping[str, Any]) -> System:
@@ -184,6 +185,8 @@ def keys_of(model: type[BaseModel] = Config, prefix: str = "", system: System | 
             keys += keys_of(chosen.settings, f"{chosen.name}.")
         elif isinstance(inner, type) and issubclass(inner, BaseModel):
             keys += keys_of(inner, f"{prefix}{name}.")
+        elif name == "encoder":  # of several kinds
+            keys += dict.fromkeys(key for kind in _models_in(inner) for key in keys_of(kind, f"{prefix}{name}."))
         else:
             keys.append(prefix + name)
     return keys

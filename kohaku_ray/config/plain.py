@@ -101,12 +101,13 @@ class Environment:
     literals: set[str] = field(default_factory=set)
 
     def find_literals(self, values: Any) -> None:
-        """Find the keys and passwords that a configuration's deployments hold in clear."""
-        deployments = values.get("deployments") if isinstance(values, Mapping) else None
-        for deployment in deployments.values() if isinstance(deployments, Mapping) else ():
-            if isinstance(deployment, Mapping):
-                given = [deployment.get(name) for name in ("headers", "extra_body")]
-                self.literals |= find_secrets(given) | find_address_secrets(str(deployment.get("base_url", "")))
+        """Find the keys and passwords that a configuration's deployments and its encoder hold in clear."""
+        deployments = value_at(values, ("deployments",))
+        servers = [*deployments.values()] if isinstance(deployments, Mapping) else []
+        for server in (*servers, value_at(values, ("index", "encoder"))):
+            if isinstance(server, Mapping):
+                given = [server.get(name) for name in ("headers", "extra_body")]
+                self.literals |= find_secrets(given) | find_address_secrets(str(server.get("base_url", "")))
 
     def expand(self, value: Any, path: KeyPath = ()) -> Any:
         """Replace ``${NAME}`` and ``${NAME:-default}`` in plain values; see ``expand``."""

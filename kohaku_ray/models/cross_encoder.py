@@ -1,4 +1,4 @@
-"""Cross-encoders of sentence-transformers: their settings, and how one is loaded."""
+"""Cross-encoders of sentence-transformers or behind an endpoint: their settings, and how one is loaded."""
 
 from __future__ import annotations
 
@@ -9,24 +9,31 @@ from pydantic import Field
 from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.models.backend import BackendConfig
+from kohaku_ray.models.endpoint import Endpoint, EndpointRanker
+from kohaku_ray.models.openai import Limiter
 from kohaku_ray.records import canonical_json
-from kohaku_ray.settings import ModelPath, PositiveInt
+from kohaku_ray.settings import ModelPath, PositiveInt, ServerSettings
 
 
-class CrossEncoderConfig(BackendConfig):
-    """A model of sentence-transformers that scores (query, text) pairs."""
+class CrossEncoderConfig(ServerSettings, BackendConfig):
+    """A model that scores (query, text) pairs: one of sentence-transformers, or with `base_url` a server's."""
 
     kind: Literal["cross_encoder"] = "cross_encoder"
     model: ModelPath
-    """Name or path of the model."""
+    """Name or path of the model, or the server's name of it."""
+    base_url: str | None = None
+    """URL of a server up to `/rerank` (TEI, vLLM, Jina, Cohere), such as http://127.0.0.1:8000/v1; None: the model is
+    loaded here, and the settings of a server have no effect."""
+    api_key_env: str | None = None
+    """Environment variable that holds the API key; None: no key is sent."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
     max_ongoing: PositiveInt = 256
     """Requests in flight per replica."""
     max_tokens: PositiveInt = 512
-    """Longest pair, in tokens; longer texts are cut."""
+    """Longest pair, in tokens; longer texts are cut. A server's own limit counts there."""
     batch_pairs: PositiveInt = 64
-    """Pairs per forward pass, sorted by length."""
+    """Pairs per forward pass, sorted by length; of a server, texts per request, halved where it takes fewer."""
     precision: Literal["float32", "float16", "bfloat16"] | None = None
     """Number format of the model's weights; None: as they are saved."""
     gpus: Annotated[float, Field(ge=0)] = 0
@@ -37,17 +44,25 @@ class CrossEncoderConfig(BackendConfig):
     @property
     def model_identity(self) -> str:
         """The model's identity: its name and what changes its scores."""
+        if self.base_url is not None:
+            return f"rerank:{self.model} {canonical_json([self.identity, self.extra_identity])}"
         # The precision only if set: the identities of runs stay as they are.
         precision = [] if self.precision is None else [self.precision]
         return f"cross_encoder:{self.model} {canonical_json([self.revision, self.max_tokens, *precision])}"
 
     def check(self, here: bool) -> None:
         """Check that the model is here; see ``BackendConfig.check``."""
-        if here and self.application is None:
+        if self.application is not None:
+            return
+        if self.base_url is not None:
+            self.load()
+        elif here:
             model_directory(self.model, self.revision)
 
-    def load(self) -> Any:
-        """Load the model on its device."""
+    def load(self, limiter: Limiter | None = None) -> Any:
+        """Load the model on its device, or name its server, whose replicas share a rate limit."""
+        if self.base_url is not None:
+            return EndpointRanker(Endpoint(self, self.base_url, self.model, self.max_ongoing, limiter), self.model)
         with without_sklearn():
             from sentence_transformers import CrossEncoder
 

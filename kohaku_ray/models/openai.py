@@ -9,22 +9,27 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
-
-from pydantic import Field
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
 from kohaku_ray.models.backend import ModelConfig
 from kohaku_ray.models.dialect import Dialect
 from kohaku_ray.models.json_text import find, loads
-from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest, data_uris
+from kohaku_ray.models.request import ChatRequest, data_uris
 from kohaku_ray.records import Reply
-from kohaku_ray.settings import SECRET_CHARS, ModelPath, PositiveInt, find_address_secrets, find_secrets
+from kohaku_ray.settings import (
+    SECRET_CHARS,
+    ModelPath,
+    PositiveInt,
+    ServerSettings,
+    find_address_secrets,
+    find_secrets,
+)
 from kohaku_ray.values.read import clean_text
 
 if TYPE_CHECKING:
@@ -35,8 +40,10 @@ MOST_TOKENS = 2**40
 
 SchemaMode = Literal["json_schema", "json_object", "none"]
 
+T = TypeVar("T")
 
-class OpenAIConfig(ModelConfig):
+
+class OpenAIConfig(ServerSettings, ModelConfig):
     """Any OpenAI-compatible server."""
 
     kind: Literal["openai"] = "openai"
@@ -45,26 +52,8 @@ class OpenAIConfig(ModelConfig):
     of every request's address."""
     model: str
     """Model name the server knows."""
-    identity: str | None = None
-    """Appended to the model's name in the ledger's keys, for servers that give different weights the same name."""
-    api_key_env: str | None = "OPENAI_API_KEY"
-    """Environment variable that holds the API key; None: no key is sent."""
     max_ongoing: PositiveInt = 64
     """Requests in flight per replica."""
-    headers: dict[str, str] = Field(default_factory=dict)
-    """Headers sent with every request, such as {api-key: "${AZURE_KEY}"} (with `api_key_env: null`)."""
-    requests_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Rate limit over all replicas; None: no limit."""
-    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
-    """Limit over all replicas of prompt tokens, about four characters each, plus max_tokens; None: no limit."""
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    """Longest wait for one reply."""
-    max_reply_mib: Annotated[float, Field(gt=0)] = MAX_REPLY_MIB
-    """Largest body of a response, decompressed, in MiB."""
-    max_tries: PositiveInt = 6
-    """Tries per request before its row carries the error."""
-    backoff_s: Annotated[float, Field(gt=0)] = 0.5
-    """First pause between tries; it doubles, with jitter, up to a minute; Retry-After sets a longer one."""
     window_tokens: PositiveInt = 131072
     """Longest prompt plus answer, in tokens."""
     schema_mode: SchemaMode = "json_schema"
@@ -73,8 +62,6 @@ class OpenAIConfig(ModelConfig):
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
     revision: str | None = None
     """Revision of the tokenizer on the hub; None: the default branch."""
-    extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Fields merged into every request."""
 
     @property
     def window(self) -> int:
@@ -84,13 +71,7 @@ class OpenAIConfig(ModelConfig):
     @property
     def model_identity(self) -> str:
         """The model's name and what else changes its replies: not the server, it may move."""
-        try:
-            extra = json.dumps(self.extra_body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
-        for secret in find_secrets(self.extra_body):
-            extra = extra.replace(json.dumps(secret), '"[key]"')
-        name = f"openai:{self.model} schema_mode={self.schema_mode} extra_body={extra}"
+        name = f"openai:{self.model} schema_mode={self.schema_mode} extra_body={self.extra_identity}"
         return f"{name} identity={self.identity}" if self.identity else name
 
     def check(self, here: bool) -> None:
@@ -179,7 +160,10 @@ def read_completion(body: Any) -> Reply | None:
 
 def refuses_length(status: int, text: str) -> bool:
     """Return whether a server refused a request for the prompt's length."""
-    return status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS))
+    text = text.lower()
+    if status == 413 or (status == 500 and "too large to process" in text):  # the latter by llama.cpp
+        return True
+    return status in _OVERFLOW_STATUS and any(word in text for word in _OVERFLOW_WORDS)
 
 
 def _content_text(content: Any) -> str:
@@ -313,12 +297,45 @@ class OpenAIBackend:
                 "raise deployments.*.window_tokens if the model takes more"
             )
         fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
+        n_tokens = request.n_chars // _CHARS_PER_TOKEN + request.max_tokens
+        return await self._try(lambda: self._adapted(fields, n_tokens))
+
+    async def post(self, path: str, fields: Mapping[str, Any], n_chars: int, read: Callable[[Any], T]) -> T:
+        """Send JSON values to another path than that of chats, up to ``max_tries`` times.
+
+        Args:
+            path: Below ``base_url``.
+            fields: The request; ``extra_body`` is merged into it.
+            n_chars: Characters that count in a limit of tokens.
+            read: Reads the reply's JSON values, in a thread; what it raises goes on to the caller.
+
+        Raises:
+            ContextOverflowError: The server refuses the request's length.
+            TransientModelError: Every try failed; the message has their number and the last reason.
+            ModelError: The server refuses the request.
+        """
+        body = json.dumps({**fields, **self._settings.extra_body}).encode("ascii")
+
+        def read_body(response: _Response) -> T:
+            return read(_loaded(response))
+
+        async def send() -> T:
+            await self._limiter.acquire(n_chars // _CHARS_PER_TOKEN)
+            response = await self._fetch("POST", path, self._settings.timeout_s, body)
+            if 200 <= response.status < 300:
+                return await asyncio.to_thread(read_body, response)
+            raise self._refusal(response, path)
+
+        return await self._try(send)
+
+    async def _try(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Send a request, up to ``max_tries`` times while the failure is temporary."""
         # Retries of a server's temporary failures alone. The others: a lost replica (engine/serving/handles), a blank
         # answer (the system's attempts), a lost actor (engine/actors/pool). docs/operations.md has their product.
         failure = TransientModelError("never tried")
         for tries in range(1, self._settings.max_tries + 1):
             try:
-                return await self._adapted(fields, request.n_chars // _CHARS_PER_TOKEN + request.max_tokens)
+                return await send()
             except TransientModelError as error:
                 failure = error
             if failure.retry_after_s is not None:
@@ -329,7 +346,7 @@ class OpenAIBackend:
                 jitter_s = random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
                 await asyncio.sleep((failure.retry_after_s or 0.0) + jitter_s)
         raise TransientModelError(
-            f"{self._model} at {self._shown_url}: gave up after {tries} tries, the last one: {failure}",
+            f"{self._model} at {self.shown_url}: gave up after {tries} tries, the last one: {failure}",
             failure.retry_after_s,
         )
 
@@ -354,8 +371,8 @@ class OpenAIBackend:
         try:
             response = await self._fetch("GET", "models", timeout_s or self._settings.timeout_s)
         except TransientModelError as error:
-            raise TransientModelError(f"{self._shown_url}: {error}") from None
-        where = f"{self._shown_url}/models: HTTP {response.status}"
+            raise TransientModelError(f"{self.shown_url}: {error}") from None
+        where = f"{self.shown_url}/models: HTTP {response.status}"
         if response.status in (401, 403):
             raise ModelError(f"{where}: {self._way_out(response.status)}")
         try:
@@ -374,8 +391,8 @@ class OpenAIBackend:
             await client.aclose()
 
     @property
-    def _shown_url(self) -> str:
-        """The URL without parts that may be secret."""
+    def shown_url(self) -> str:
+        """Its URL without parts that may be secret."""
         return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
 
     async def _post(self, sent: Mapping[str, Any]) -> Reply:
@@ -410,13 +427,13 @@ class OpenAIBackend:
             async with asyncio.timeout(timeout_s), client.stream(method, path, content=content) as response:
                 if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
                     raise ModelError(  # others, or one in another, may make gigabytes of one part
-                        f"{self._model} at {self._shown_url}: the Content-Encoding is other than gzip and deflate"
+                        f"{self._model} at {self.shown_url}: the Content-Encoding is other than gzip and deflate"
                     )
                 async for part in response.aiter_bytes():
                     body += part
                     if len(body) > most_mib * 2**20:
                         raise ModelError(
-                            f"{self._model} at {self._shown_url}: the body has more than {most_mib:g} MiB: "
+                            f"{self._model} at {self.shown_url}: the body has more than {most_mib:g} MiB: "
                             "is this a chat completion? then raise deployments.*.max_reply_mib"
                         )
         except (TimeoutError, httpx.TimeoutException):
@@ -465,13 +482,14 @@ class OpenAIBackend:
             )
         return self._client
 
-    def _refusal(self, response: _Response) -> ModelError:
+    def _refusal(self, response: _Response, path: str = "chat/completions") -> ModelError:
         status, text = response.status, response.text
         refused = f"HTTP {status} {response.reason}: {text[:_BODY_CHARS]}"
-        if status in _TRANSIENT_STATUS or status >= 500:
+        too_long = refuses_length(status, text)
+        if status in _TRANSIENT_STATUS or (status >= 500 and not too_long):
             return TransientModelError(refused, response.retry_after_s)
-        where = f"{self._model} at {self._shown_url}/chat/completions"
-        if refuses_length(status, text):
+        where = f"{self._model} at {self.shown_url}/{path}"
+        if too_long:
             return ContextOverflowError(
                 f"{where} refuses the prompt's length: {refused}: lower deployments.*.window_tokens, now "
                 f"{self._settings.window_tokens}, to what the server takes"
@@ -578,11 +596,15 @@ def _read_reply(response: _Response) -> Reply:
     Raises:
         TransientModelError: It is no chat completion, such as a truncated body or a proxy's page.
     """
-    try:
-        body = json.loads(response.body)
-    except (ValueError, RecursionError):
-        raise TransientModelError(f"malformed JSON in a body of {len(response.body)} bytes") from None
-    reply = read_completion(body)
+    reply = read_completion(_loaded(response))
     if reply is None:
         raise TransientModelError(f"no choices in the reply: {response.text[:_BODY_CHARS]}")
     return reply
+
+
+def _loaded(response: _Response) -> Any:
+    """Parse a body; a ``TransientModelError`` if it is no JSON."""
+    try:
+        return json.loads(response.body)
+    except (ValueError, RecursionError):
+        raise TransientModelError(f"malformed JSON in a body of {len(response.body)} bytes") from None

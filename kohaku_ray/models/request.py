@@ -74,10 +74,6 @@ def _data_uri(image: PromptImage) -> str:
     return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
 
 
-MAX_REPLY_MIB = 4.0
-"""Largest body of a response that is read, decompressed; a chat completion has some kilobytes."""
-
-
 def seed_for(base: int, question_id: str, member: int, attempt: int, role: str) -> int:
     """Derive the seed of one model call from the run's seed: in ``[0, 2**31)``, which every backend accepts."""
     return int(digest([base, question_id, member, attempt, role], 8), 16) % 2**31

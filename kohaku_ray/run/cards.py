@@ -77,7 +77,7 @@ def _deployment_need(deployment: Deployment) -> CardNeed | None:
             saved = {"float32": 4, "float16": 2, "bfloat16": 2}
             size, n = saved.get(deployment.dtype, 0), math.ceil(deployment.gpus)
             share, way_out = min(deployment.gpus, 1.0), "raise gpus"
-        case CrossEncoderConfig() if deployment.gpus:
+        case CrossEncoderConfig(base_url=None) if deployment.gpus:
             size, n = {None: 0, "float32": 4}.get(deployment.precision, 2), 1
             share, way_out = min(deployment.gpus, 1.0), "raise gpus"
         case _:

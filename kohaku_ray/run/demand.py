@@ -13,7 +13,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.settings import EncoderConfig
+from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.transformers import TransformersConfig
@@ -123,6 +123,8 @@ def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) 
 def encoder_size(config: Config) -> float:
     """Return the query encoder's parameters over MiniLM's, which a CPU's time for a query grows with; at least 1."""
     encoder = config.index.encoder
+    if isinstance(encoder, EndpointConfig):
+        return 1.0
     n_bytes = weight_bytes(encoder.model, encoder.revision, 1)
     return max((n_bytes or 0) / MINILM_PARAMETERS, 1.0)
 
@@ -162,7 +164,7 @@ def _engine_demand(deployment: Deployment) -> dict[str, float]:
     match deployment:
         case ExtractiveConfig():
             each["CPU"] = 1
-        case CrossEncoderConfig(gpus=gpus):
+        case CrossEncoderConfig(base_url=None, gpus=gpus):
             each = {"CPU": 1, "GPU": gpus}
         case TransformersConfig(cpus=cpus, gpus=gpus):
             each = {"CPU": cpus, "GPU": gpus}
@@ -193,6 +195,8 @@ def plan_encoders(
     index, gpu = config.index, _on_gpu(config.index.encoder, resources)
     fit = _n_that_fit(config, resources, gpu)
     worth = fit if gpu or n_bytes is None else 1 + n_bytes // BYTES_PER_ENCODER
+    if isinstance(index.encoder, EndpointConfig):
+        worth = 1  # which has as many requests in flight as its server takes
     of_texts, of_images = Encoders(index.encoders or min(fit, worth), gpu), Encoders(index.encoders or fit, gpu)
     if index.image_encoder is not None:
         gpu = _on_gpu(index.image_encoder, resources)
@@ -201,7 +205,9 @@ def plan_encoders(
     return of_texts, of_images
 
 
-def _on_gpu(encoder: EncoderConfig, resources: Mapping[str, float]) -> bool:
+def _on_gpu(encoder: EncoderConfig | EndpointConfig, resources: Mapping[str, float]) -> bool:
+    if isinstance(encoder, EndpointConfig):
+        return False
     if encoder.device == "auto":
         return resources.get("GPU", 0) >= 1
     return encoder.device == "cuda"
@@ -215,7 +221,9 @@ def index_demand(config: Config, encoders: Encoders) -> Demand:
     build = " and the builder" if index.n_build_gpus else ""
     on_a_node = {"an encoder": {**each, **index.resources}, "the builder": {"GPU": index.n_build_gpus}}
     gpus = n * each["GPU"] + index.n_build_gpus
-    need = encoder_need(config, index.encoder) if encoders.gpu else None
+    need = None
+    if encoders.gpu and isinstance(index.encoder, EncoderConfig):
+        need = encoder_need(config, index.encoder)
     on_a_card = {} if need is None else {"an encoder": need}
     return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom, on_a_node, on_a_card)
 

@@ -16,25 +16,44 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
-from kohaku_ray.index.settings import EncoderConfig
+from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.index.store import SOURCES_SCHEMA, Index
 from kohaku_ray.index.views import IMAGE, View
+from kohaku_ray.models.endpoint import EndpointEncoder
+from kohaku_ray.models.openai import Limiter
 from kohaku_ray.run.captions import caption_settings
 from kohaku_ray.run.sources import find_sources, first_of, resolve
 from kohaku_ray.storage import without_options
 
-
-def make_encoder(config: Config, encoder: EncoderConfig | None = None, **overrides: Any) -> SentenceEncoder:
-    """Load an encoder. Default: that of texts."""
-    return SentenceEncoder(**((encoder or config.index.encoder).model_dump() | overrides))
+TextEncoder = SentenceEncoder | EndpointEncoder
+"""Encodes passages and queries."""
 
 
-def make_query_encoder(config: Config, encoder: EncoderConfig | None = None) -> SentenceEncoder:
+def make_encoder(
+    config: Config, encoder: EncoderConfig | None = None, limiter: Limiter | None = None, **overrides: Any
+) -> TextEncoder:
+    """Load an encoder, or name its server, whose rate limit is shared. Default: that of texts."""
+    settings = encoder or config.index.encoder
+    if isinstance(settings, EndpointConfig):
+        return EndpointEncoder(settings, config.index.path, limiter)
+    return SentenceEncoder(**(settings.model_dump(exclude={"kind"}) | overrides))
+
+
+def make_query_encoder(
+    config: Config, encoder: EncoderConfig | None = None, limiter: Limiter | None = None
+) -> TextEncoder:
     """Load an encoder for queries: on the retriever's GPU if it has one. Default: that of texts."""
-    return make_encoder(config, encoder, **({} if config.cluster.retriever.n_gpus else {"device": "cpu"}))
+    return make_encoder(config, encoder, limiter, **({} if config.cluster.retriever.n_gpus else {"device": "cpu"}))
 
 
-def make_image_query_encoder(config: Config) -> SentenceEncoder | None:
+def check_endpoint(config: Config) -> None:
+    """Compare what the encoder's server returns with what the index holds, or note it for an index to come."""
+    encoder = make_encoder(config)
+    if isinstance(encoder, EndpointEncoder):
+        encoder.check(writes=True)
+
+
+def make_image_query_encoder(config: Config) -> TextEncoder | None:
     """Load the encoder for queries of images; None: they have none of their own, or the run searches none."""
     own = config.index.image_encoder
     return make_query_encoder(config, own) if own is not None and _image_views(config) else None

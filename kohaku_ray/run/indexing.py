@@ -46,6 +46,9 @@ from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, without_vectors
+from kohaku_ray.index.settings import EndpointConfig
+from kohaku_ray.models.endpoint import EndpointEncoder
+from kohaku_ray.models.openai import Limiter
 from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.run.image_encoding import image_vectors
 from kohaku_ray.run.indexes import (
@@ -111,7 +114,7 @@ def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | No
 
 def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
     """What a document's texts decide of its row: documents, nodes and texts, and the digest of the first two."""
-    count = token_counter(config.index.encoder.model, config.index.encoder.revision)
+    count = token_counter(config.index.encoder.tokenizer, config.index.encoder.revision)
     nodes = _counted(flatten(document, chunks_of(config), count), count)
     documents = document_table([document])
     digest = hashlib.blake2b(_as_stream(documents) + _as_stream(nodes), digest_size=16).hexdigest()
@@ -141,6 +144,8 @@ def new_texts(rows: Sequence[Mapping[str, Any]], config: Config) -> pa.Table:
 
 def _tokenizer_of(config: Config) -> Callable[[Sequence[str]], pa.ListArray] | None:
     encoder = config.index.encoder
+    if isinstance(encoder, EndpointConfig):
+        return None
     return passage_tokenizer(encoder.model, encoder.revision, encoder.passage_prompt)
 
 
@@ -229,19 +234,21 @@ def _bounds(n_tokens: I64, n_encoders: int, gpu: bool = False) -> list[int]:
 class Encode:
     """Encodes blocks of texts and writes their vectors to the index directory (an actor of Ray Data).
 
-    Two threads call it: while a GPU computes one block, the next is made ready and the last one written. On a CPU one
-    of them computes at a time.
+    Two threads call it: while a GPU computes one block, the next is made ready and the last one written, and a server
+    has requests of two blocks. On a CPU one of them computes at a time.
     """
 
-    def __init__(self, config: Config, gpu: bool) -> None:
+    def __init__(self, config: Config, gpu: bool, limiter: Limiter | None = None) -> None:
         # Ray does not hide the GPUs of its machine from an actor that asked for none.
-        self._encoder = make_encoder(config, None, **({} if gpu else {"device": "cpu"}))
+        self._encoder = make_encoder(config, None, limiter, **({} if gpu else {"device": "cpu"}))
         self._pending = PendingVectors(config.index.path)
         self._identity = encoder_settings(config)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         tokenise = _tokenizer_of(config)
         self._takes_ids = tokenise is not None and self._encoder.tokenises_as(tokenise)
-        self._turn: AbstractContextManager[Any] = nullcontext() if gpu else threading.Lock()
+        self._turn: AbstractContextManager[Any] = threading.Lock()
+        if gpu or isinstance(self._encoder, EndpointEncoder):
+            self._turn = nullcontext()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Encode one block, a row of ``sorted_window``; returns its counts and the encoder's name."""

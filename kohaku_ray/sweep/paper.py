@@ -34,7 +34,7 @@ _ELSEWHERE = (
 
 _QWEN_VL = re.compile(r"qwen.*vl", re.IGNORECASE)  # the paper does not say which of them
 
-_ENCODER_ELSEWHERE = {"model", "revision", "device", "batch_tokens", "trust_remote_code"}
+_ENCODER_ELSEWHERE = {"kind", "model", "revision", "device", "batch_tokens", "trust_remote_code"}
 
 
 def paper_lines(plan: SweepPlan) -> list[str]:

@@ -20,6 +20,7 @@ from kohaku_ray.answering.tools import RunContext, Shared
 from kohaku_ray.answering.votes import settle_block, vote_block, vote_by_agreement
 from kohaku_ray.config import Config
 from kohaku_ray.engine import metrics
+from kohaku_ray.engine.serving.applications import limiter_of_encoder
 from kohaku_ray.engine.serving.handles import rank_pairs
 from kohaku_ray.index.gpu import missing
 from kohaku_ray.records import Question
@@ -106,7 +107,8 @@ class Retriever:
 
     @functools.cached_property
     def _index(self) -> LocalIndex:
-        return LocalIndex.open(self._config, self._depths, self._shard, self._peer, rank_pairs)
+        config = self._config
+        return LocalIndex.open(config, self._depths, self._shard, self._peer, rank_pairs, limiter_of_encoder(config))
 
 
 class MemberProcess:

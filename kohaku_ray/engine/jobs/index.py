@@ -11,7 +11,7 @@ from dataclasses import replace
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.cluster import print_progress
+from kohaku_ray.engine.cluster import idle_cpus, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.index_stream import IndexSummary, encoder_resources, index_all
 from kohaku_ray.engine.session import Session
@@ -19,10 +19,11 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
 from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.image_encoding import check_reads_images
-from kohaku_ray.run.indexes import index_settings, preferred_note, sources_of
+from kohaku_ray.run.indexes import check_endpoint, index_settings, preferred_note, sources_of
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.servers import check_servers
 from kohaku_ray.run.sources import check_images, check_places, describe_passed_over, find_sources, read_metadata
@@ -70,6 +71,8 @@ def run_index(config: Config) -> IndexSummary:
         )
         if gpus := config.index.n_build_gpus:
             ray_get(ray.remote(check_trains).options(num_gpus=gpus, num_cpus=0).remote())
+        if isinstance(config.index.encoder, EndpointConfig):
+            ray_get(ray.remote(check_endpoint).options(num_cpus=idle_cpus()).remote(config))
         if settings.image_plan.identity is not None:
             ray_get(ray.remote(check_reads_images).options(**encoder_resources(config, of_images.gpu)).remote(config))
         summary = index_all(config, files, sources, of_texts, of_images)

@@ -27,9 +27,11 @@ from kohaku_ray.config import Config
 from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
+from kohaku_ray.engine.serving.applications import limiter_of_encoder
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.gpu import check_trains, without_gpu_support
 from kohaku_ray.index.pending import ParsedParts, n_files_of
+from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.documents import default_ids, describe_left_out, describe_reject, sort_out
@@ -135,7 +137,8 @@ def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: En
         if config.index_roles:
             texts.materialize()
             texts, captions = _captioned(config, parsed)
-        blocks = _windows(texts, of_texts)
+        is_served = isinstance(config.index.encoder, EndpointConfig)
+        blocks = _windows(texts, of_texts, of_texts.gpu or is_served)
         leave_cpus = of_texts.gpu or of_texts.n < ray.available_resources().get("CPU", 0)
         if captions is not None or not leave_cpus:
             blocks = blocks.materialize()
@@ -319,9 +322,9 @@ def _captioned(config: Config, parsed: _Parsed) -> tuple[Any, CaptionSummary]:
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow"), summary
 
 
-def _windows(texts: Any, encoders: Encoders) -> Any:
-    """A dataset of blocks to encode, one row each, a Ray Data block of its own."""
-    stage = functools.partial(sorted_window, n_encoders=encoders.n, gpu=encoders.gpu)
+def _windows(texts: Any, encoders: Encoders, large: bool) -> Any:
+    """A dataset of blocks to encode, one row each, a Ray Data block of its own; ``large`` ones for GPUs and servers."""
+    stage = functools.partial(sorted_window, n_encoders=encoders.n, gpu=large)
     # Other resources than the parsers': Ray Data would make one task of both, and a window of one task's texts.
     own = {"batch_size": _window_texts(encoders), "batch_format": "pyarrow", "num_cpus": idle_cpus()}
     return texts.map_batches(stage, **own).repartition(target_num_rows_per_block=1)
@@ -334,7 +337,7 @@ def _window_texts(encoders: Encoders) -> int:
 
 def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bool) -> tuple[int, ...]:
     """Encode a dataset of blocks; returns the number of texts per encoder."""
-    batches = _by_actors(Encode, blocks, config, encoders, gpu, ENCODER_THREADS)
+    batches = _by_actors(Encode, blocks, config, encoders, gpu, ENCODER_THREADS, limiter_of_encoder(config))
     by_encoder, n_tokens, began = Counter[str](), 0, time.perf_counter()
 
     def waiting() -> str:
@@ -375,8 +378,13 @@ def _say_waits(config: Config, n: int, gpu: bool, waiting: Callable[[], str]) ->
         yield
 
 
-def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool, threads: int = 1) -> Iterable[pa.Table]:
-    """Run a stage on a dataset of blocks, one row each, in a pool of actors of so many threads."""
+def _by_actors(
+    stage: type, blocks: Any, config: Config, n: int, gpu: bool, threads: int = 1, *more: Any
+) -> Iterable[pa.Table]:
+    """Run a stage on a dataset of blocks, one row each, in a pool of actors of so many threads.
+
+    ``more`` is given to the stage after the configuration.
+    """
     pool = ray.data.ActorPoolStrategy(
         size=n,
         max_concurrent_calls_per_actor=threads,
@@ -384,7 +392,7 @@ def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool, thre
         enable_true_multi_threading=threads > 1,
     )
     own = {"batch_size": 1, "batch_format": "pyarrow", **encoder_resources(config, gpu)}
-    done = blocks.map_batches(stage, fn_constructor_args=(config, gpu), compute=pool, **own)
+    done = blocks.map_batches(stage, fn_constructor_args=(config, gpu, *more), compute=pool, **own)
     batches: Iterable[pa.Table] = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     return batches
 

@@ -54,7 +54,8 @@ def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
 async def _probe_served(name: str, deployment: Deployment, names: Mapping[str, str]) -> Probed:
     if isinstance(deployment, CrossEncoderConfig):
         [score] = await rank_pairs(names[name], [PAIR])
-        return Probed(f"deployments.{name}: cross_encoder, pairs of {deployment.max_tokens} tokens, scores {score:.3f}")
+        of = f"pairs of {deployment.max_tokens} tokens" if deployment.base_url is None else f"at {deployment.base_url}"
+        return Probed(f"deployments.{name}: cross_encoder, {of}, scores {score:.3f}")
     handles = Handles()
 
     async def ask(request: ChatRequest) -> Reply:

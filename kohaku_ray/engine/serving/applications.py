@@ -20,23 +20,25 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.schema import ApplicationStatus
 
-from kohaku_ray.config import load_config
+from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.meter import Meter
 from kohaku_ray.models.openai import OpenAIConfig, TokenBucket
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.records import Reply
+from kohaku_ray.records import Reply, digest
 from kohaku_ray.run.demand import QUEUED, deployment_demand, shortage
 from kohaku_ray.run.deployments import application_name, check_deployment
 from kohaku_ray.run.lease import repeated
+from kohaku_ray.settings import ServerSettings
 from kohaku_ray.systems.offline import ExtractiveConfig
 
 SAY_EVERY_S = 15.0
@@ -91,6 +93,23 @@ class ChatReplica(Together):
             with self._meter.call() as spent:
                 reply: Reply = await self._backend.chat(request)
         return replace(reply, service_s=spent.service_s, gpu_s=spent.gpu_s)
+
+
+def limiter_of_encoder(config: Config) -> SharedLimiter | None:
+    """Return the rate limit that all encoders of a server share; None: it has none."""
+    encoder = config.index.encoder
+    if not isinstance(encoder, EndpointConfig):
+        return None
+    actor = _limiter(digest([encoder.base_url, encoder.model]), encoder)
+    return None if actor is None else SharedLimiter(actor)
+
+
+def _limiter(name: str, server: ServerSettings) -> Any:
+    """The cluster's actor that keeps a server's rate limit; None: it has none."""
+    rates = (server.requests_per_s, server.tokens_per_minute)
+    if rates == (None, None):
+        return None
+    return _detached(TokenBucket, f"limit-{name}-{rates}", *rates, max_concurrency=10_000)
 
 
 @contextmanager
@@ -333,12 +352,12 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
     if isinstance(deployment, VllmConfig):
         return bind_vllm(name, deployment)
     if isinstance(deployment, CrossEncoderConfig):
-        resources = {"num_cpus": 1, "num_gpus": deployment.gpus, "resources": deployment.resources}
-        return _deployed(PairReplica, name, deployment, resources).bind(deployment)
-    limiter = None
-    if isinstance(deployment, OpenAIConfig) and (deployment.requests_per_s or deployment.tokens_per_minute):
-        rates = (deployment.requests_per_s, deployment.tokens_per_minute)
-        limiter = _detached(TokenBucket, f"limit-{application}-{rates}", *rates, max_concurrency=10_000)
+        is_here = deployment.base_url is None
+        own = {"num_cpus": 1 if is_here else idle_cpus(), "num_gpus": deployment.gpus if is_here else 0}
+        limiter = None if is_here else _limiter(application, deployment)
+        replicas = _deployed(PairReplica, name, deployment, {**own, "resources": deployment.resources})
+        return replicas.bind(deployment, limiter)
+    limiter = _limiter(application, deployment) if isinstance(deployment, OpenAIConfig) else None
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else idle_cpus()}
     if isinstance(deployment, TransformersConfig):
         actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}
@@ -365,11 +384,11 @@ BATCH_WAIT_S = 0.005
 
 
 class PairReplica:
-    """Hosts one cross-encoder of sentence-transformers."""
+    """Hosts one cross-encoder of sentence-transformers, or asks one behind an endpoint."""
 
-    def __init__(self, deployment: CrossEncoderConfig) -> None:
+    def __init__(self, deployment: CrossEncoderConfig, limiter: Any = None) -> None:
         listen_on_loopback()
-        self._model = deployment.load()
+        self._model = deployment.load(None if limiter is None else SharedLimiter(limiter))
         self._batch_pairs = deployment.batch_pairs
 
     @serve.batch(max_batch_size=64, batch_wait_timeout_s=BATCH_WAIT_S)

@@ -45,7 +45,7 @@ class KohakuSettings(Settings):
     bm25_top_k: NonNegativeInt = 4
     """Most paragraphs that BM25 appends, per query and in total; 0: none."""
     cross_encoder: str | None = None
-    """Deployment of kind `cross_encoder` that reranks the matches kept over all queries; None: off."""
+    """Deployment of kind `cross_encoder` (a rerank model) that reranks the matches kept over all queries; None: off."""
     retrieval_threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Lowest cosine similarity of a match; None: no bound."""
     context: Literal["groups", "windows"] = "groups"

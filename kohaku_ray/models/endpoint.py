@@ -1,0 +1,348 @@
+"""Encoders and cross-encoders behind an HTTP endpoint; requests, retries and limits are those of ``models.openai``."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import json
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, IndexMismatchError, ModelError, StorageError
+from kohaku_ray.index.arrays import F32, F64, I32
+from kohaku_ray.index.identity import encoder_identity, passage_part
+from kohaku_ray.index.propagate import unit_rows
+from kohaku_ray.index.settings import EndpointConfig
+from kohaku_ray.models.openai import Limiter, OpenAIBackend, OpenAIConfig, TokenBucket
+from kohaku_ray.records import plain
+from kohaku_ray.settings import ServerSettings
+from kohaku_ray.storage import Directory
+
+PROBE = "The data center's power usage effectiveness fell from 1.58 in 2018 to 1.09 in 2023."
+"""The text whose vector tells one model from another behind the same name."""
+
+PROBE_FILE = "probe.json"
+"""File beside an index: what the endpoint was asked, and the probe's vector when its texts were encoded."""
+
+SAME_COSINE = 0.999
+"""Least cosine of a probe's two vectors by one model: a GPU's rounding changes them by far less."""
+
+CHARS_PER_TOKEN = 4
+
+T = TypeVar("T")
+
+
+class Endpoint:
+    """A server that any thread may ask: requests run in an event loop of their own, ``max_ongoing`` at once."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        base_url: str,
+        model: str,
+        max_ongoing: int,
+        limiter: Limiter | None = None,
+        key: str = "deployments.*",
+    ) -> None:
+        """Check the address and the key.
+
+        Args:
+            settings: How the server is asked.
+            base_url: Its address.
+            model: Its model.
+            max_ongoing: Requests in flight.
+            limiter: Rate limit that other processes share. Default: the settings' own.
+            key: Place of the settings in a configuration, for messages.
+        """
+        self._key = key
+        shared = {name: getattr(settings, name) for name in ServerSettings.model_fields}
+        rates = (settings.requests_per_s, settings.tokens_per_minute)
+        config = OpenAIConfig(base_url=base_url, model=model, **shared)
+        self._server: OpenAIBackend = config.make_backend(limiter or TokenBucket(*rates))
+        self.where = f"{model} at {self._server.shown_url}"
+        self._places = asyncio.Semaphore(max_ongoing)
+
+    @functools.cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="endpoint", daemon=True).start()
+        return loop
+
+    async def post(self, path: str, fields: Mapping[str, Any], n_chars: int, read: Callable[[Any], T]) -> T:
+        """See ``OpenAIBackend.post``."""
+        async with self._places:
+            try:
+                return await self._server.post(path, fields, n_chars, read)
+            except ModelError as error:
+                raise type(error)(str(error).replace("deployments.*", self._key)) from None
+
+    def gather(self, coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """Run coroutines together, from outside the loop; the first error ends the others."""
+
+        async def run() -> list[T]:
+            tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+
+class EndpointEncoder:
+    """Encodes texts by ``/v1/embeddings``, as ``SentenceEncoder`` does by a model of its own."""
+
+    def __init__(self, settings: EndpointConfig, index_path: str = "", limiter: Limiter | None = None) -> None:
+        """Name the server; nothing is sent before the first text.
+
+        Args:
+            settings: The server, and how it is asked.
+            index_path: The index whose probe is compared before the first text. Default: none.
+            limiter: See ``Endpoint``.
+
+        Raises:
+            ConfigError: The address, a header or the key cannot be used.
+        """
+        self._settings, self._index_path = settings, index_path
+        try:
+            place = (settings.base_url, settings.model, settings.max_ongoing)
+            self._endpoint = Endpoint(settings, *place, limiter, "index.encoder")
+        except ConfigError as error:
+            raise ConfigError(f"index.encoder: {error}") from None
+        self._dim = settings.dimensions
+        self._checking, self._is_checked = threading.Lock(), not index_path
+
+    def encode_passages(self, texts: Sequence[str], ids: Sequence[I32] | None = None) -> F32:
+        """Encode indexed texts: each distinct one once, those that the server refuses for their length in parts.
+
+        Args:
+            texts: The texts, without the prompt.
+            ids: Not used: the server tokenises.
+
+        Returns:
+            Shape ``(n, d)``, unit rows, in the order given.
+
+        Raises:
+            ModelError: The server failed, or returned what are no vectors of these texts.
+            IndexMismatchError: Another model answers than when the index was encoded.
+        """
+        return self._encode(texts, self._settings.passage_prompt, self._settings.batch_texts)
+
+    def encode_queries(self, texts: Sequence[str]) -> F32:
+        """Encode queries, as ``encode_passages``, but one per request: a vector may depend on the others in a batch."""
+        return self._encode(texts, self._settings.query_prompt, 1)
+
+    def tokenises_as(self, tokenise: object) -> bool:
+        """Whether ``encode_passages`` takes ids: never."""
+        return False
+
+    def images(self) -> Any:
+        """Raise: it encodes no images."""
+        raise ConfigError(
+            f"index.image_vectors asks for vectors of images but the endpoint of {self._settings.model} encodes text "
+            "alone: name a model that reads images as index.image_encoder, or set index.image_vectors to caption"
+        )
+
+    def check(self, *, writes: bool = False) -> None:
+        """Ask for the probe's vector and compare it with that of the index; with ``writes``, note it if there is none.
+
+        Raises:
+            IndexMismatchError: Another model answers to the name; the message says both vectors.
+            ModelError: The server failed.
+        """
+        [[vector]] = self._endpoint.gather([self._vectors([PROBE], "")])
+        directory = Directory(self._index_path)
+        asked = plain(passage_part(encoder_identity(self._settings)))
+        try:
+            noted = json.loads(directory.read(PROBE_FILE).to_pybytes())
+            before = np.array(noted["vector"], np.float32) if noted["asked"] == asked else None
+        except StorageError:
+            raise
+        except (DataError, ValueError, LookupError, TypeError):
+            before = None
+        if before is None:
+            if writes:
+                text = json.dumps({"asked": asked, "text": PROBE, "vector": vector.tolist()})
+                directory.replace(PROBE_FILE, text.encode())
+            return
+        cosine = float(before @ vector) if len(before) == len(vector) else 0.0
+        if cosine < SAME_COSINE:
+            raise IndexMismatchError(
+                f"index.encoder: {self._endpoint.where} is not the model that encoded {self._index_path}: the vector "
+                f"of a probe text is {_shown(vector)} now, it was {_shown(before)} (cosine {cosine:.3f}): serve that "
+                "model again, or set index.encoder.identity to a name for the new one and index again"
+            )
+
+    def _encode(self, texts: Sequence[str], prompt: str, most: int) -> F32:
+        with self._checking:
+            if not self._is_checked:
+                self.check()
+                self._is_checked = True
+        places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        if not places:
+            return np.empty((0, self._dim or 0), np.float32)
+        most_chars = self._settings.batch_tokens * CHARS_PER_TOKEN
+        batches = divide_texts(places, most, most_chars, lambda text: len(prompt) + len(text))
+        vectors = np.concatenate(self._endpoint.gather(self._vectors(batch, prompt) for batch in batches))
+        return vectors[[places[text] for text in texts]]
+
+    async def _vectors(self, texts: list[str], prompt: str) -> F32:
+        """Encode a batch, in halves if it is too large for the server; of one text, the mean of its halves' vectors."""
+        fields: dict[str, Any] = {"model": self._settings.model, "input": [prompt + text for text in texts]}
+        if self._settings.dimensions is not None:
+            fields["dimensions"] = self._settings.dimensions
+        n_chars = sum(map(len, fields["input"]))
+        try:
+            return await self._endpoint.post("embeddings", fields, n_chars, functools.partial(self._read, texts))
+        except ContextOverflowError:
+            if len(texts) == 1 and len(texts[0]) < 2:
+                raise
+        if len(texts) > 1:
+            half = len(texts) // 2
+            halves = await _both(self._vectors(texts[:half], prompt), self._vectors(texts[half:], prompt))
+            return np.concatenate(halves)
+        parts = _halves(texts[0])
+        vectors = np.concatenate(await _both(*(self._vectors([part], prompt) for part in parts)))
+        return unit_rows(np.array([list(map(len, parts))], np.float64) @ vectors.astype(np.float64))
+
+    def _read(self, texts: list[str], body: Any) -> F32:
+        """Read the vectors of a reply, by their ``index``."""
+        where = f"index.encoder: {self._endpoint.where}"
+        data = body.get("data") if isinstance(body, dict) else None
+        if not isinstance(data, list):
+            raise ModelError(f"{where} returned no list of vectors: is this an embeddings endpoint (base_url)?")
+        try:
+            rows = {entry.get("index", place): _numbers(entry["embedding"]) for place, entry in enumerate(data)}
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ModelError(f"{where} returned what is no vector ({error}): serve an embedding model") from None
+        if len(data) != len(texts) or rows.keys() != set(range(len(texts))):
+            raise ModelError(
+                f"{where} returned {len(rows)} vectors for {len(texts)} texts: lower index.encoder.batch_texts (now "
+                f"{self._settings.batch_texts}) if the server takes fewer at once"
+            )
+        for place, text in enumerate(texts):
+            dim = len(rows[place])
+            self._dim = self._dim or dim
+            if dim != self._dim:
+                asked = self._settings.dimensions is not None
+                way_out = "leave index.encoder.dimensions out" if asked else "one model must answer to the name"
+                before = "were asked for" if asked else "had the vectors before"
+                raise ModelError(f"{where} returned a vector of {dim} dimensions but {self._dim} {before}: {way_out}")
+            if not np.isfinite(rows[place]).all() or not rows[place].any():
+                raise ModelError(
+                    f"{where} returned a vector of {_fault(rows[place])} for {text[:80]!r}: the model's number format "
+                    "may be too narrow (float16), or the server has a bug"
+                )
+        return unit_rows(np.stack([rows[place] for place in range(len(texts))]))
+
+
+class EndpointRanker:
+    """Scores pairs by ``/rerank``, in the shapes of TEI, vLLM, Jina and Cohere, as a ``CrossEncoder`` would."""
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        """Name the server and its model."""
+        self._endpoint, self._model = endpoint, model
+        self._texts = "documents"  # TEI's name is learnt from its refusal
+
+    def predict(self, pairs: Sequence[tuple[str, str]], batch_size: int, **_: Any) -> F64:
+        """Score (query, text) pairs: those of a query together, at most ``batch_size`` per request.
+
+        Raises:
+            ModelError: The server failed, or returned other than one score per text.
+        """
+        places: dict[str, list[int]] = {}
+        for place, (query, _text) in enumerate(pairs):
+            places.setdefault(query, []).append(place)
+        blocks = [rows[at : at + batch_size] for rows in places.values() for at in range(0, len(rows), batch_size)]
+        asked = (self._scores(pairs[rows[0]][0], [pairs[row][1] for row in rows]) for rows in blocks)
+        scores = np.empty(len(pairs))
+        for rows, found in zip(blocks, self._endpoint.gather(asked), strict=True):
+            scores[rows] = found
+        return scores
+
+    async def _scores(self, query: str, texts: list[str]) -> list[float]:
+        n_chars, named = sum(map(len, texts)) + len(query) * len(texts), self._texts
+        fields = {"model": self._model, "query": query, named: texts}
+        try:
+            return await self._endpoint.post("rerank", fields, n_chars, functools.partial(self._read, len(texts)))
+        except ContextOverflowError:
+            if len(texts) == 1 and len(texts[0]) < 2:
+                raise
+        except ModelError as error:
+            if named == "texts" or "`texts`" not in str(error):
+                raise
+            self._texts = "texts"
+            return await self._scores(query, texts)
+        if len(texts) == 1:  # cut, as a cross-encoder's own tokenizer cuts it
+            return await self._scores(query, [_halves(texts[0])[0]])
+        half = len(texts) // 2
+        first, second = await _both(self._scores(query, texts[:half]), self._scores(query, texts[half:]))
+        return first + second
+
+    def _read(self, n_texts: int, body: Any) -> list[float]:
+        """Read the scores of a reply, which stand in any order, by their ``index``."""
+        where = self._endpoint.where
+        found = body if isinstance(body, list) else (body.get("results") or body.get("data"))
+        try:
+            pairs = [(int(one["index"]), float(one.get("relevance_score", one.get("score")))) for one in found]
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ModelError(f"{where} returned no scores ({error}): is this a rerank endpoint (base_url)?") from None
+        scores = dict(pairs)
+        n_scored = len(scores.keys() & set(range(n_texts)))
+        if len(pairs) != n_texts or n_scored != n_texts:
+            raise ModelError(
+                f"{where} returned scores of {n_scored} of {n_texts} texts: it must score all (top_n in extra_body)"
+            )
+        if not np.isfinite(list(scores.values())).all():
+            raise ModelError(f"{where} returned a score that is no number: the model's number format may be too narrow")
+        return [scores[place] for place in range(n_texts)]
+
+
+def divide_texts(texts: Iterable[str], most: int, most_chars: int, count: Callable[[str], int]) -> Iterator[list[str]]:
+    """Divide texts, in their order, into requests."""
+    batch, n_chars = list[str](), 0
+    for text in texts:
+        own = count(text)
+        if batch and (len(batch) == most or n_chars + own > most_chars):
+            yield batch
+            batch, n_chars = [], 0
+        batch.append(text)
+        n_chars += own
+    if batch:
+        yield batch
+
+
+async def _both(*halves: Awaitable[T]) -> list[T]:
+    return await asyncio.gather(*halves)
+
+
+def _halves(text: str) -> tuple[str, str]:
+    """Cut a text in two, between words where there are any near its middle."""
+    middle = len(text) // 2
+    space = max(text.rfind(" ", 0, middle + 1), text.rfind("\n", 0, middle + 1))
+    place = space if space > middle // 2 else max(1, middle)
+    return text[:place], text[place:]
+
+
+def _numbers(embedding: Any) -> F32:
+    """Read a vector: a list of numbers, or base64 of little-endian float32."""
+    if isinstance(embedding, str):
+        return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4").astype(np.float32)
+    vector = np.array(embedding, np.float32)
+    if vector.ndim != 1 or not len(vector):
+        raise ValueError(f"a list of shape {vector.shape}")
+    return vector
+
+
+def _fault(vector: F32) -> str:
+    return "NaN" if np.isnan(vector).any() else "infinite numbers" if np.isinf(vector).any() else "zeros"
+
+
+def _shown(vector: F32) -> str:
+    first = ", ".join(f"{number:.3f}" for number in vector[:3])
+    return f"[{first}, …] of {len(vector)} dimensions"
