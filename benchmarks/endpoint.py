@@ -136,8 +136,8 @@ def main() -> None:
         middle = statistics.median(b / o for b, o in zip(took["bare"], took["ours"], strict=True))
         print(
             f"server of {delay_s:g} s, {arguments.ongoing} in flight, {len(texts)} texts in {len(batches)} requests of "
-            f"{len(blocks)} blocks: ours {best['ours']:,.0f} texts/s, bare {best['bare']:,.0f} texts/s, ratio of the best "
-            f"{best['ours'] / best['bare']:.3f}, median ratio {middle:.3f}"
+            f"{len(blocks)} blocks: ours {best['ours']:,.0f} texts/s, bare {best['bare']:,.0f} texts/s, ratio of "
+            f"the best {best['ours'] / best['bare']:.3f}, median ratio {middle:.3f}"
         )
 
 

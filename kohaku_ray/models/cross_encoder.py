@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,6 +15,16 @@ from kohaku_ray.models.endpoint import Endpoint, EndpointRanker
 from kohaku_ray.models.openai import Limiter
 from kohaku_ray.records import canonical_json
 from kohaku_ray.settings import ModelPath, PositiveInt, ServerSettings
+
+RERANKER_TEMPLATE = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+    "<Query>: {{ messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first }}\n"
+    "<Document>: {{ messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first }}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>{{ '\\n\\n' }}"  # Jinja drops a newline at the end
+)
+"""Prompt of Qwen3-Reranker (arXiv 2506.05176), as its model card writes it."""
 
 
 class CrossEncoderConfig(ServerSettings, BackendConfig):
@@ -66,10 +78,23 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
         with without_sklearn():
             from sentence_transformers import CrossEncoder
 
+        directory = model_directory(self.model, self.revision)
         return CrossEncoder(
-            str(model_directory(self.model, self.revision)),
+            str(directory),
             max_length=self.max_tokens,
             device="cuda" if self.gpus else "cpu",
             trust_remote_code=self.trust_remote_code,
             model_kwargs={"dtype": self.precision or "auto"},
+            processor_kwargs=_template_of(directory),
         )
+
+
+def _template_of(directory: Path) -> dict[str, Any] | None:
+    """Return the prompt of a generative reranker, whose score is that of "yes" over "no", unless it has one itself."""
+    file = directory / "config.json"
+    names = json.loads(file.read_text(encoding="utf-8")).get("architectures") if file.is_file() else None
+    if not names or not names[0].endswith("ForCausalLM"):
+        return None
+    places = (directory / name for name in ("chat_template.jinja", "tokenizer_config.json", "modules.json"))
+    is_told = any(place.is_file() and ("document" in place.read_text(encoding="utf-8")) for place in places)
+    return None if is_told else {"chat_template": RERANKER_TEMPLATE}
