@@ -46,7 +46,7 @@ class Endpoint:
         model: str,
         max_ongoing: int,
         limiter: Limiter | None = None,
-        key: str = "deployments.*",
+        key: str = "",
     ) -> None:
         """Check the address and the key.
 
@@ -56,7 +56,7 @@ class Endpoint:
             model: Its model.
             max_ongoing: Requests in flight.
             limiter: Rate limit that other processes share. Default: the settings' own.
-            key: Place of the settings in a configuration, for messages.
+            key: Place of the settings in a configuration, for messages. Default: among the deployments.
         """
         self._key = key
         shared = {name: getattr(settings, name) for name in ServerSettings.model_fields}
@@ -78,7 +78,8 @@ class Endpoint:
             try:
                 return await self._server.post(path, fields, n_chars, read)
             except ModelError as error:
-                raise type(error)(str(error).replace("deployments.*", self._key)) from None
+                text = str(error).replace("deployments.*", self._key or "deployments.*")
+                raise type(error)(text if self._key in text else f"{self._key}: {text}") from None
 
     def gather(self, coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Run coroutines together, from outside the loop; the first error ends the others."""
