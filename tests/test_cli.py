@@ -15,7 +15,6 @@ from kohaku_ray.cli import main
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index import gpu
 from kohaku_ray.run import free_gpus
-from kohaku_ray.run import validate as validate_module
 
 HEAVY = (
     "ray",
@@ -67,9 +66,9 @@ assert tokenise("les énergies", "fr") == ["énerg"]
     assert "sklearn" in loaded_after(code + later)
 
 
-@pytest.mark.parametrize("actor", ["members", "indexing"])
-def test_an_actor_that_calls_no_application_starts_without_serve(actor):
-    check = f"import kohaku_ray.engine.actors.{actor}, sys; assert 'ray.serve' not in sys.modules"
+@pytest.mark.parametrize("module", ["engine.actors.members", "run.indexing", "run.image_encoding"])
+def test_a_process_that_calls_no_application_starts_without_serve(module):
+    check = f"import kohaku_ray.{module}, sys; assert 'ray.serve' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
@@ -244,7 +243,6 @@ def test_validate_says_what_auto_becomes_of_gpus_and_why(
     monkeypatch.chdir(tmp_path)  # away from the demo's index, if it was made
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(free_gpus, "local_gpus", lambda: n_gpus)
-    monkeypatch.setattr(validate_module, "local_gpus", lambda: n_gpus)
     monkeypatch.setattr(gpu, "without_gpu_support", lambda: faiss_lacks)
     assert main(["validate", "demo", *(part for one in own for part in ("--set", one))]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("GPUs: ")] == lines

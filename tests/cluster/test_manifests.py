@@ -160,8 +160,9 @@ def test_the_image_is_made_of_files_that_are_there():
             assert len(sources) == 1 or target.endswith("/"), "several files go into a directory"
             copied |= set(sources)
     assert {"pyproject.toml", "kohaku_ray", "configs", "jobs", "cluster"} <= copied
-    readme = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {readme["readme"], *readme["license-files"]} <= copied, "the build of the package reads them"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "readme" in project["dynamic"]
+    assert {"README.md", "hatch_build.py", *project["license-files"]} <= copied, "the build of the package reads them"
 
 
 def test_the_image_installs_an_extra_that_there_is():

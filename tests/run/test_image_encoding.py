@@ -36,7 +36,7 @@ def test_vectors_are_written_as_they_are_made_and_those_before_an_error_are_kept
     last = tmp_path / "index" / "images" / f"{new[-1]['digest']}.png"
     data = last.read_bytes()
     last.unlink()
-    rows = EncodeImages(config)(block_of(new))
+    rows = EncodeImages(config, gpu=False)(block_of(new))
     assert next(rows)["n_images"].to_pylist() == [64]
     with pytest.raises(DataError, match=rf"{last.name} is missing"):
         next(rows)
@@ -44,7 +44,7 @@ def test_vectors_are_written_as_they_are_made_and_those_before_an_error_are_kept
     rest = images_to_encode([table], config)
     assert rest == new[64:], "what was written is not encoded again"
 
-    stage = EncodeImages(config)
+    stage = EncodeImages(config, gpu=False)
     assert [row["n_images"].to_pylist() for row in stage(block_of(rest))] == [[6]]
     keys, vectors = image_vectors(config.index.path, settings)
     files = {row["digest"]: directory.read(f"images/{row['digest']}.png").to_pybytes() for row in new}

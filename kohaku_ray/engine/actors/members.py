@@ -20,8 +20,8 @@ from kohaku_ray.answering.tools import RunContext, Shared
 from kohaku_ray.answering.votes import settle_block, vote_block, vote_by_agreement
 from kohaku_ray.config import Config
 from kohaku_ray.engine import metrics
-from kohaku_ray.engine.serving.applications import limiter_of_encoder
 from kohaku_ray.engine.serving.handles import rank_pairs
+from kohaku_ray.engine.serving.limiter import limiter_of_encoder
 from kohaku_ray.index.gpu import missing
 from kohaku_ray.records import Question
 from kohaku_ray.run.directory import RunDirectory

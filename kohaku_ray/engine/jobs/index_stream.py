@@ -27,7 +27,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
-from kohaku_ray.engine.serving.applications import limiter_of_encoder
+from kohaku_ray.engine.serving.limiter import limiter_of_encoder
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.gpu import check_trains, without_gpu_support
 from kohaku_ray.index.pending import ParsedParts, n_files_of

@@ -20,25 +20,24 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.schema import ApplicationStatus
 
-from kohaku_ray.config import Config, load_config
+from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import Deployment
-from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
+from kohaku_ray.engine.cluster import idle_cpus, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
+from kohaku_ray.engine.serving.limiter import SharedLimiter, detached_actor, limiter_of_server
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
-from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.meter import Meter
-from kohaku_ray.models.openai import OpenAIConfig, TokenBucket
+from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.records import Reply, digest
+from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import QUEUED, deployment_demand, shortage
 from kohaku_ray.run.deployments import application_name, check_deployment
 from kohaku_ray.run.lease import repeated
-from kohaku_ray.settings import ServerSettings
 from kohaku_ray.systems.offline import ExtractiveConfig
 
 SAY_EVERY_S = 15.0
@@ -63,21 +62,6 @@ _LOG = logging.getLogger(__name__)
 ApplicationClaim = Literal["ready", "start", "wait"]
 
 
-class SharedLimiter:
-    """One rate limit over all replicas, held by an actor (see ``models.openai.TokenBucket``)."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    async def acquire(self, n_tokens: int = 0) -> None:
-        """Wait for this request's turn."""
-        await self._actor.acquire.remote(n_tokens)
-
-    async def penalise(self, pause_s: float) -> None:
-        """Pause every replica's requests."""
-        await self._actor.penalise.remote(pause_s)
-
-
 class ChatReplica(Together):
     """A Serve replica that hosts one backend."""
 
@@ -93,23 +77,6 @@ class ChatReplica(Together):
             with self._meter.call() as spent:
                 reply: Reply = await self._backend.chat(request)
         return replace(reply, service_s=spent.service_s, gpu_s=spent.gpu_s)
-
-
-def limiter_of_encoder(config: Config) -> SharedLimiter | None:
-    """Return the rate limit that all encoders of a server share; None: it has none."""
-    encoder = config.index.encoder
-    if not isinstance(encoder, EndpointConfig):
-        return None
-    actor = _limiter(digest([encoder.base_url, encoder.model]), encoder)
-    return None if actor is None else SharedLimiter(actor)
-
-
-def _limiter(name: str, server: ServerSettings) -> Any:
-    """The cluster's actor that keeps a server's rate limit; None: it has none."""
-    rates = (server.requests_per_s, server.tokens_per_minute)
-    if rates == (None, None):
-        return None
-    return _detached(TokenBucket, f"limit-{name}-{rates}", *rates, max_concurrency=10_000)
 
 
 @contextmanager
@@ -131,7 +98,7 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     # Asked for once: on a busy machine every look-up of its name may take longer than a heartbeat may be late. Its
     # process starts while Serve does.
-    registry: Any = _detached(Applications, "applications") if release else None
+    registry: Any = detached_actor(Applications, "applications") if release else None
     _start_serve()
     for name, deployment in deployments.items():
         if deployment.application is not None and not is_running(deployment.application):
@@ -221,12 +188,6 @@ def is_running(name: str) -> bool:
     """Whether every replica of an application is up."""
     status = serve.status().applications.get(name)
     return status is not None and status.status == ApplicationStatus.RUNNING
-
-
-def _detached(kind: type, name: str, *arguments: Any, **options: Any) -> Any:
-    """The cluster's actor of this name; started if it has none."""
-    settings = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    return ray.remote(kind).options(num_cpus=0, max_restarts=-1, **settings, **options).remote(*arguments)
 
 
 def _start_serve() -> None:
@@ -354,10 +315,10 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
     if isinstance(deployment, CrossEncoderConfig):
         is_here = deployment.base_url is None
         own = {"num_cpus": 1 if is_here else idle_cpus(), "num_gpus": deployment.gpus if is_here else 0}
-        limiter = None if is_here else _limiter(application, deployment)
+        limiter = None if is_here else limiter_of_server(application, deployment)
         replicas = _deployed(PairReplica, name, deployment, {**own, "resources": deployment.resources})
         return replicas.bind(deployment, limiter)
-    limiter = _limiter(application, deployment) if isinstance(deployment, OpenAIConfig) else None
+    limiter = limiter_of_server(application, deployment) if isinstance(deployment, OpenAIConfig) else None
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else idle_cpus()}
     if isinstance(deployment, TransformersConfig):
         actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}

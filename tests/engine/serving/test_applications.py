@@ -122,7 +122,7 @@ def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch
     asked = []
     monkeypatch.setattr(applications, "BEAT_S", 0.01)
     monkeypatch.setattr(applications, "_start_serve", lambda: None)
-    monkeypatch.setattr(applications, "_registry", lambda: Registry)
+    monkeypatch.setattr(applications, "detached_actor", lambda actor, name: Registry)
     monkeypatch.setattr(applications, "ray_get", str)
     monkeypatch.setattr(applications.ray, "is_initialized", lambda: asked.append(1) or is_up)
     with applications.serving({}):
