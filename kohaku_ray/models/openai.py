@@ -494,15 +494,17 @@ class OpenAIBackend:
                 f"{where} refuses the prompt's length: {refused}: lower deployments.*.window_tokens, now "
                 f"{self._settings.window_tokens}, to what the server takes"
             )
-        return ModelError(f"{where}: {refused}: {self._way_out(status)}")
+        return ModelError(f"{where}: {refused}: {self._way_out(status, path)}")
 
-    def _way_out(self, status: int) -> str:
+    def _way_out(self, status: int, path: str = "chat/completions") -> str:
         if status in (401, 403) and self._settings.api_key_env is None:
             return "set deployments.*.api_key_env to the key's variable"
         if status in (401, 403):
             return f"check the key in {self._settings.api_key_env}"
         if status == 404 or 300 <= status < 400:
             return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
+        if path != "chat/completions":
+            return "the server does not take this request: check deployments.*.extra_body"
         return "the server does not take this request: check deployments.*.schema_mode and extra_body"
 
     def _redacted(self, text: str) -> str:

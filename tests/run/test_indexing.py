@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit.endpoint_server import EndpointServer
 
 from kohaku_ray.config import load_config
+from kohaku_ray.errors import ModelError
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.known import KnownVectors
+from kohaku_ray.index.pending import PendingVectors, without_vectors
 from kohaku_ray.run.indexes import encoder_settings, make_encoder
 from kohaku_ray.run.indexing import TEXT_SCHEMA, Encode, new_texts, sorted_window
 
@@ -102,3 +106,32 @@ def test_a_cpu_computes_one_block_at_a_time_and_a_gpu_has_the_next_ones_batches_
     for thread in in_threads(*calls):
         thread.join(2 * SOON_S)
     assert most == (2 if gpu else 1)
+
+
+def test_a_server_has_requests_of_two_blocks_and_what_it_answered_is_not_sent_again(tmp_path):
+    both, fails = threading.Barrier(2), {"Second block."}
+
+    def script(number, body):
+        both.wait(SOON_S)
+        return 400 if fails & set(body["input"]) else None
+
+    with EndpointServer(script=script) as server:
+        encoder = {"kind": "openai", "base_url": server.base_url, "model": "m", "api_key_env": None}
+        config = load_config("demo", [f"index.encoder={json.dumps(encoder)}", f"index.path={tmp_path}/index"])
+        encode = Encode(config, gpu=False)
+        encode._encoder._is_checked = True  # the probe is no block's
+        errors = []
+
+        def call(block):
+            try:
+                encode(block)
+            except ModelError as error:
+                errors.append(str(error))
+
+        texts = ["First block.", "Second block."]
+        for thread in in_threads(*(lambda block=block: call(block) for block in blocks(config, texts[:1], texts[1:]))):
+            thread.join(2 * SOON_S)
+    assert [error.endswith("check index.encoder.extra_body") for error in errors] == [True]
+    identity = encoder_settings(config)
+    left = PendingVectors(config.index.path).keys(identity)
+    assert list(without_vectors(texts, identity, KnownVectors(), left)) == ["Second block."]
