@@ -54,7 +54,7 @@ def test_each_member_and_block_is_a_task_of_that_name_and_siblings_ask_together(
     config = sample_config("questions.limit=6", "ensemble.members=4", "cluster.block_size=2", "kohaku.max_retries=0")
     tasks = Tasks()
     summary = run_answer(config)
-    named = tasks.of("Member.answer", 12)
+    named = tasks.of("MemberProcess.answer", 12)
     assert named == {(f"member {member} · block {block}", 0): 1 for member in range(4) for block in range(3)}
     n_calls = sum(summary.n_calls.values())
     assert n_calls >= 24
@@ -124,7 +124,7 @@ def test_one_process_of_members_dies_while_others_answer_and_all_is_answered_and
         after = member_processes()
     assert len(killer.killed) == 1
     assert before - after == killer.killed, "the other processes are those of before"
-    attempts = tasks.of("Member.answer", 18 + 1)
+    attempts = tasks.of("MemberProcess.answer", 18 + 1)
     retried = {int(NAME.fullmatch(name)[2]) for name, attempt in attempts if attempt > 0}
     assert len({block % N_PROCESSES for block in retried}) == 1, "its own tasks alone: blocks go round the processes"
     assert asked_by_resumed == asked_by_whole, "each call once: those in flight were joined"
