@@ -12,7 +12,7 @@ from kohaku_ray.answering.tools import LedgerClient
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.batch_file import BatchModels, BatchOutput, Line, LineError, read_lines
+from kohaku_ray.run.batch_file import BatchLine, BatchModels, BatchOutput, LineError, read_lines
 from kohaku_ray.run.demand import QUEUED
 from kohaku_ray.run.models import dollars
 from kohaku_ray.run.segments import LedgerReply
@@ -77,7 +77,7 @@ async def ask_lines(
     most, n_lost = AHEAD * sum(n_slots[key] for key in applications), 0
     counted_keys: set[str] = set()
 
-    async def ask(line: Line) -> LedgerReply | LineError | DataError:
+    async def ask(line: BatchLine) -> LedgerReply | LineError | DataError:
         nonlocal n_lost
         assert line.request is not None
         async with slots[line.deployment]:
@@ -104,7 +104,7 @@ async def ask_lines(
             )
         return reply
 
-    def count_used(line: Line, ledger_reply: LedgerReply) -> dict[str, Any]:
+    def count_used(line: BatchLine, ledger_reply: LedgerReply) -> dict[str, Any]:
         reply = ledger_reply.entry.reply
         cost = dollars(reply, models.deployments[line.deployment].price)
         return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "dollars": cost}
@@ -119,7 +119,7 @@ async def ask_lines(
         write_outcome(line, outcome, files, summary)
         progress.show(summary.calls.total() + summary.n_errors.total(), config.budget.shown(summary.paid))
 
-    ahead: deque[tuple[Line, asyncio.Task[Any] | None]] = deque()
+    ahead: deque[tuple[BatchLine, asyncio.Task[Any] | None]] = deque()
     n_bytes = 0
     with Progress("batch", summary.n_lines, "lines") as progress:
         for line in read_lines(source, models):
@@ -134,7 +134,7 @@ async def ask_lines(
 
 
 def write_outcome(
-    line: Line, outcome: LedgerReply | LineError | None, files: BatchOutput, summary: BatchSummary
+    line: BatchLine, outcome: LedgerReply | LineError | None, files: BatchOutput, summary: BatchSummary
 ) -> None:
     """Write a reply or an error in its place, and count it."""
     if isinstance(outcome, LedgerReply):

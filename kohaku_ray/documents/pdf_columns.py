@@ -18,10 +18,10 @@ MAX_NAME_CHARS = 30  # longest line of a name in a header of several rows
 MAX_HEADER_ROWS = 4  # most lines of names above the first row of values
 MAX_LINE_CHARS = 80  # longest line of a wrapped cell
 MAX_NAME_GAP = 4.0  # farthest that a name over several columns stands from one of them, in font sizes
-Row = Sequence[Line]
+TextRow = Sequence[Line]
 
 
-def find_columns(rows: Sequence[Row]) -> list[Line]:
+def find_columns(rows: Sequence[TextRow]) -> list[Line]:
     """Columns from left to right, as wide as all pieces of the fullest rows; of these the longest, if they overlap."""
     n = max(map(len, rows))
     full = [row for row in rows if len(row) == n]
@@ -50,7 +50,7 @@ def columns_under(piece: Line, columns: Sequence[Line], reach: float = 1.0) -> l
     return [nearest] if gaps[nearest] < reach * piece.size else []
 
 
-def aligned_rows(rows: Sequence[Row], start: int) -> int:
+def aligned_rows(rows: Sequence[TextRow], start: int) -> int:
     """Count the rows from ``start`` on whose pieces stand in columns; 0 where they are too few to be a table."""
     end = start + 1
     while end < min(len(rows), start + MAX_ALIGNED_ROWS) and _is_near(rows[end - 1], rows[end]):
@@ -66,19 +66,19 @@ def aligned_rows(rows: Sequence[Row], start: int) -> int:
     return n_even or _n_in_bands(window)
 
 
-def _lines_up(first: Row, row: Row) -> bool:
+def _lines_up(first: TextRow, row: TextRow) -> bool:
     """Whether a row has as many cells as the first, several, each under its own."""
     if len(row) != len(first) or len(row) < 2:
         return False
     return all(min(a.x1, b.x1) > max(a.x0, b.x0) for a, b in zip(first, row, strict=True))
 
 
-def _is_near(above: Row, row: Row) -> bool:
+def _is_near(above: TextRow, row: TextRow) -> bool:
     is_prose = len(row) == 1 and len(row[0].text) > MAX_LINE_CHARS
     return row[0].kind == "text" and row[0].y0 - above[0].y0 <= 3 * row[0].size and not is_prose
 
 
-def _n_in_columns(window: Sequence[Row], n_columns: int) -> int:
+def _n_in_columns(window: Sequence[TextRow], n_columns: int) -> int:
     """How many rows from the first on are a table of so many columns, or 0."""
     first = next(i for i, row in enumerate(window) if len(row) == n_columns)
     if first > MAX_HEADER_ROWS:
@@ -103,14 +103,14 @@ def _n_in_columns(window: Sequence[Row], n_columns: int) -> int:
     )
 
 
-def _n_in_bands(window: Sequence[Row]) -> int:
+def _n_in_bands(window: Sequence[TextRow]) -> int:
     """How many rows from the first on are a table whose labels and values stand in the middle of longer cells.
 
     No row of pieces is full there: columns are what no piece bridges, and rows of cells what white space parts.
     """
     columns: list[Line] = []
     n_lines: list[int] = []
-    rows: list[Row] = []
+    rows: list[TextRow] = []
     for row in window:
         places = [[i for i, one in enumerate(columns) if piece.x0 < one.x1 and one.x0 < piece.x1] for piece in row]
         if any(len(place) > 1 for place in places):
@@ -137,7 +137,7 @@ def _n_in_bands(window: Sequence[Row]) -> int:
     return len(rows) if any(is_number(piece.text) for band in bands for piece in band) and max(lengths) < 100 else 0
 
 
-def _may_be_names(row: Row, columns: Sequence[Line]) -> bool:
+def _may_be_names(row: TextRow, columns: Sequence[Line]) -> bool:
     """Whether a row above the first full one holds names, of which one may span columns."""
     places = [columns_under(piece, columns, MAX_NAME_GAP) for piece in row]
     are_apart = all(a and b and a[-1] < b[0] for a, b in pairwise(places))
@@ -145,7 +145,7 @@ def _may_be_names(row: Row, columns: Sequence[Line]) -> bool:
     return all(places) and are_apart and are_names
 
 
-def _is_in_columns(window: Sequence[Row], i: int, columns: Sequence[Line]) -> bool:
+def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[Line]) -> bool:
     """Whether each piece of a row is in a column of its own."""
     row = window[i]
     places = [columns_under(piece, columns) for piece in row]
@@ -162,7 +162,7 @@ def _is_in_columns(window: Sequence[Row], i: int, columns: Sequence[Line]) -> bo
     return row[0].y0 - window[i - 1][0].y0 < 2 * row[0].size
 
 
-def _is_table(rows: Sequence[Row], n_columns: int, is_even: bool = False) -> bool:
+def _is_table(rows: Sequence[TextRow], n_columns: int, is_even: bool = False) -> bool:
     several = [row for row in rows if len(row) > 1]
     cells = [piece.text for row in rows for piece in row]
     if len(several) < (2 if _is_under_names(rows) else MIN_ALIGNED_ROWS) or median(map(len, cells)) > MAX_CELL_CHARS:
@@ -181,14 +181,14 @@ def _is_table(rows: Sequence[Row], n_columns: int, is_even: bool = False) -> boo
     return n_columns > 2 and n_full >= MIN_ALIGNED_ROWS and 2 * n_full > len(rows) == len(several)
 
 
-def _is_under_names(rows: Sequence[Row]) -> bool:
+def _is_under_names(rows: Sequence[TextRow]) -> bool:
     """Whether a row of numbers is below one in bold."""
     names, *body = rows
     values = [piece for row in body for piece in row[1:] if is_number(piece.text)]
     return len(names) > 2 and len(values) > 1 and all(one.bold for one in names) and not any(one.bold for one in values)
 
 
-def count_header(rows: Sequence[Row], columns: Sequence[Line]) -> int:
+def count_header(rows: Sequence[TextRow], columns: Sequence[Line]) -> int:
     """How many of the first rows name the columns: those in bold, else those above the first with a number."""
     are_bold = (all(piece.bold and not _is_value(piece) for piece in row) for row in rows)
     bold = next((i for i, is_bold in enumerate(are_bold) if not is_bold), len(rows))
@@ -199,13 +199,13 @@ def count_header(rows: Sequence[Row], columns: Sequence[Line]) -> int:
     return first if first <= MAX_HEADER_ROWS and _are_parts(above, columns) else min(first, 1)
 
 
-def _are_parts(rows: Sequence[Row], columns: Sequence[Line]) -> bool:
+def _are_parts(rows: Sequence[TextRow], columns: Sequence[Line]) -> bool:
     """Whether rows of names are parts of one header: short, and of two one lacks names."""
     are_short = all(len(piece.text) <= MAX_NAME_CHARS for row in rows for piece in row)
     return are_short and all(min(len(upper), len(row)) < len(columns) for upper, row in pairwise(rows))
 
 
-def rows_of_cells(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Line]]:
+def rows_of_cells(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list[Line]]:
     """Put the lines of one row of cells together, where less lies between them than between rows of cells.
 
     Nothing is put together unless each row then has one label, and one piece in another column, too.
@@ -231,7 +231,7 @@ def rows_of_cells(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Lin
     return bands if 0 in single and len(single) > 1 else [list(row) for row in rows]
 
 
-def fill_labels(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Line]]:
+def fill_labels(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list[Line]]:
     """Give rows without a label that of the rows beside it, where its place says which it labels.
 
     A label stands at the first of its rows, or in the middle of them, perhaps between two. Rows with one label have
@@ -261,7 +261,7 @@ def fill_labels(rows: Sequence[Row], columns: Sequence[Line]) -> list[list[Line]
     return filled
 
 
-def _key(row: Row, columns: Sequence[Line]) -> str:
+def _key(row: TextRow, columns: Sequence[Line]) -> str:
     """The text in the second column, if it may tell rows apart."""
     key = next((piece for piece in row if columns_under(piece, columns) == [1]), None)
     return "" if key is None or _is_value(key) else key.text

@@ -26,7 +26,7 @@ from kohaku_ray.pages.plots import (
 )
 from kohaku_ray.pages.sweep_tables import CellRuns, GridPosition, TableGrid, name_cell, row_name, score_of
 from kohaku_ray.pages.text import cut, write_number
-from kohaku_ray.sweep.compare import Comparison, ErrorRate, Sweep, SweepRun, error_rates
+from kohaku_ray.sweep.compare import Comparison, ErrorRate, SweepRecord, SweepRun, error_rates
 from kohaku_ray.values.read import parse_number
 
 MOST_LINES = 8
@@ -247,7 +247,7 @@ class ErrorClass(NamedTuple):
     note: str  # what the class means
 
 
-def list_classes(sweep: Sweep) -> tuple[ErrorClass, ...]:
+def list_classes(sweep: SweepRecord) -> tuple[ErrorClass, ...]:
     """Count the classes over all runs, the most frequent first; classes without an error are left out."""
     given = [answer.error for run in sweep.runs for answer in run.predictions.values()]
     counts = {name: given.count(name) for name in sweep.metric.classes}
@@ -270,7 +270,7 @@ def class_chart(classes: Sequence[ErrorClass]) -> Chart:
     return Chart("Classes of errors", "Over the predictions of all runs.", svg)
 
 
-def rate_charts(sweep: Sweep) -> Iterator[Chart]:
+def rate_charts(sweep: SweepRecord) -> Iterator[Chart]:
     """Draw error rates by the facts that differ among the runs, and wrong values against wrong references by each."""
     facts = dict.fromkeys(fact for run in sweep.runs for fact in run.facts)
     rates = {fact: fact_rates for fact in facts if len(fact_rates := error_rates(sweep, fact)) > 1}
@@ -288,7 +288,7 @@ def scored_parts(metric: Metric) -> list[str]:
     return sorted(weighed, key=lambda name: -metric.parts[name].weight)
 
 
-def _rate_bars(sweep: Sweep, facts: Sequence[str]) -> Chart:
+def _rate_bars(sweep: SweepRecord, facts: Sequence[str]) -> Chart:
     first, *more = facts
     second = next((fact for fact in more if len(error_rates(sweep, fact)) <= len(PALETTE)), None)
     shown = (first,) if second is None else (first, second)

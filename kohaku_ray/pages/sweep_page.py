@@ -52,9 +52,9 @@ from kohaku_ray.pages.text import cut, visible, write_number
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import (
-    Sweep,
     SweepAnswer,
     SweepQuestion,
+    SweepRecord,
     SweepRun,
     by_number,
     error_rates,
@@ -77,7 +77,7 @@ class Example:
     run: SweepRun
 
 
-def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
+def write_sweep(sweep: SweepRecord, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
     """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX; returns the paths, the page first.
 
     The page needs nothing beside it; questions are packed until they are opened. All text from questions, models and
@@ -107,7 +107,7 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
     return list(files)
 
 
-def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
+def page(sweep: SweepRecord, stats: Sequence[TableStats]) -> str:
     """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
     behind, error_classes = list_cell_runs(sweep), list_classes(sweep)
     anchors = {figure.cell.cell_id: figure.anchor for figure in behind}
@@ -238,7 +238,7 @@ def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], flo
     }
 
 
-def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
+def _errors(sweep: SweepRecord) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
     """Count the errors by each fact of the runs, with a chart where it differs, and over all runs."""
     classes = sweep.metric.classes
     if not classes or not any(run.predictions for run in sweep.runs):
@@ -249,7 +249,7 @@ def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
     return [*((fact, some, charts.get(fact)) for fact, some in counts.items()), ("", count_errors(sweep), None)]
 
 
-def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:
+def count_errors(sweep: SweepRecord, fact: str | None = None) -> list[ErrorCounts]:
     """Count the classes by a fact of the runs, or over all runs; numbers ascend, other labels keep their order."""
     groups: dict[str, list[SweepRun]] = {}
     for run in sweep.runs:
@@ -265,7 +265,7 @@ def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:
     return error_counts
 
 
-def examples(sweep: Sweep) -> dict[str, list[Example]]:
+def examples(sweep: SweepRecord) -> dict[str, list[Example]]:
     """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs where possible."""
     asked = {question.question_id: question for question in sweep.questions}
     chosen: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}

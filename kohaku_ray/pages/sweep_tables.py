@@ -21,9 +21,9 @@ from kohaku_ray.sweep.compare import (
     FEW_SEEDS,
     SCORE,
     Comparison,
-    Sweep,
     SweepCell,
     SweepGroups,
+    SweepRecord,
     SweepRun,
     SweepTable,
     compare_column,
@@ -149,7 +149,7 @@ def _average(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison]) ->
     return dict(zip(rows, average_ranks(means).tolist(), strict=True))
 
 
-def compute_sweep_stats(sweep: Sweep) -> list[TableStats]:
+def compute_sweep_stats(sweep: SweepRecord) -> list[TableStats]:
     """Compute the statistics of all tables of a sweep; slow for many questions."""
     return [compute_stats(table, sweep.metric) for table in sweep.tables]
 
@@ -318,7 +318,7 @@ def table_verdict(stats: TableStats) -> list[str]:
     return verdict(stats.selection, name_cell(stats.table, cell) if cell else "")
 
 
-def sweep_verdict(sweep: Sweep) -> list[str]:
+def sweep_verdict(sweep: SweepRecord) -> list[str]:
     """Say what a sweep of several tables can tell over all its distinct cells."""
     cells = [cell for table in sweep.tables for cell in table.cells]
     lines = verdict(select_best(cells, sweep.metric)) if len(sweep.tables) > 1 else []
@@ -374,7 +374,7 @@ class CellRuns:
     runs: list[tuple[int, SweepRun]]  # row of the cell's arrays, and its run
 
 
-def list_cell_runs(sweep: Sweep) -> list[CellRuns]:
+def list_cell_runs(sweep: SweepRecord) -> list[CellRuns]:
     """List every scored cell once, in the order of the tables."""
     runs = {run.run_id: run for run in sweep.runs}
     listed: dict[str, CellRuns] = {}
@@ -409,7 +409,7 @@ _STATISTICS = (
 )
 
 
-def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> str:
+def describe_sweep(sweep: SweepRecord, stats: Sequence[TableStats] | None = None) -> str:
     """Write a sweep for a terminal: the score tables first, then its notes; ``stats`` saves computing them again."""
     parts = [one_line(f"{sweep.title} ({sweep.name})")]
     for table_stats in compute_sweep_stats(sweep) if stats is None else stats:

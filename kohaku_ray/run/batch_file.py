@@ -72,7 +72,7 @@ class LineError:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """One line of an input file, numbered from 1: a request, or the error that is the reason why it is none."""
 
     number: int
@@ -208,7 +208,7 @@ class _Line(_Strict):
     body: Annotated[_Body, BeforeValidator(_given)]
 
 
-def read_lines(path: str, models: BatchModels) -> Iterator[Line]:
+def read_lines(path: str, models: BatchModels) -> Iterator[BatchLine]:
     """Read a batch file, one line at a time; blank lines are passed over.
 
     Memory: one line of at most ``MOST_LINE_MIB``, and 16 bytes per line for its id.
@@ -239,11 +239,11 @@ def _raw_lines(path: str) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path} cannot be read ({error.strerror}): name a local file of JSON lines") from error
 
 
-def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> Line:
+def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> BatchLine:
     custom_id: str | None = None
 
-    def bad(code: str, message: str, param: str | None = None) -> Line:
-        return Line(number, custom_id, error=LineError(code, f"line {number}: {message}", param), n_bytes=len(raw))
+    def bad(code: str, message: str, param: str | None = None) -> BatchLine:
+        return BatchLine(number, custom_id, error=LineError(code, f"line {number}: {message}", param), n_bytes=len(raw))
 
     if len(raw) > MOST_LINE_MIB * 2**20:
         return bad("line_too_long", f"it has more than {MOST_LINE_MIB} MiB: shorten its messages")
@@ -265,7 +265,7 @@ def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> Lin
         line = _Line.model_validate(values)
         model = models.name_of(line.body.model)
         key, request = models.deployment_of(model), models.request(model, line.body)
-        return Line(number, custom_id, line.body.model, key, request, n_bytes=len(raw))
+        return BatchLine(number, custom_id, line.body.model, key, request, n_bytes=len(raw))
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
         places = [".".join(map(str, one["loc"])) for one in faults]
@@ -277,7 +277,7 @@ def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> Lin
         return bad("unsupported_parameter", f"body.{error}", f"body.{str(error).split()[0].rstrip(':')}")
 
 
-def answer_line(line: Line, key: str, reply: Reply) -> bytes:
+def answer_line(line: BatchLine, key: str, reply: Reply) -> bytes:
     """Write the line of a reply; its ids and ``created`` are such that another run writes the same bytes."""
     message = {"role": "assistant", "content": reply.text, "refusal": None}
     usage = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
@@ -293,7 +293,7 @@ def answer_line(line: Line, key: str, reply: Reply) -> bytes:
     return _written(line, {"status_code": 200, "request_id": f"req_{key}", "body": body}, None)
 
 
-def error_line(line: Line, error: LineError) -> bytes:
+def error_line(line: BatchLine, error: LineError) -> bytes:
     """Write the line of an error: as the API's answer where there is a status, else as a call without an answer."""
     if error.status is None:
         return _written(line, None, {"code": error.code, "message": error.message})
@@ -302,12 +302,12 @@ def error_line(line: Line, error: LineError) -> bytes:
     return _written(line, response, None)
 
 
-def _written(line: Line, response: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> bytes:
+def _written(line: BatchLine, response: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> bytes:
     told = {"id": f"batch_req_{_id(line)}", "custom_id": line.custom_id, "response": response, "error": error}
     return json.dumps(told).encode() + b"\n"
 
 
-def _id(line: Line) -> str:
+def _id(line: BatchLine) -> str:
     return digest([line.number, line.custom_id], 12)
 
 
@@ -323,7 +323,7 @@ class BatchOutput:
     def __init__(self, answers: BinaryIO, errors: BinaryIO) -> None:
         self._answers, self._errors = answers, errors
 
-    def write(self, line: Line, outcome: tuple[str, Reply] | LineError) -> None:
+    def write(self, line: BatchLine, outcome: tuple[str, Reply] | LineError) -> None:
         """Write what became of a line: its key in the ledger and the reply, or an error."""
         file = self._errors if isinstance(outcome, LineError) else self._answers
         with _said(file.name):

@@ -22,14 +22,14 @@ from kohaku_ray.run.tables import Parts, Tables, grouped
 from kohaku_ray.systems.base import System
 from kohaku_ray.values.read import is_abstention
 
-Line = dict[str, Any]
+JsonLine = dict[str, Any]
 QuestionScores = Mapping[str, Mapping[str, Mapping[str, float]]]
 """By question and metric: ``score``, and every part of the metric."""
 
 
 def answer_line(
     row: SubmissionRow, votes: Mapping[str, Any], score: Mapping[str, Mapping[str, float]] | None = None
-) -> Line:
+) -> JsonLine:
     """Build one line, as docs/outputs.md describes it."""
     blank = is_abstention(row.answer_value)
     line = {

@@ -276,7 +276,7 @@ SCHEMA = {
 }
 """The schema that a probe asks for; the question itself does not mention its key."""
 
-Ask = Callable[[ChatRequest], Awaitable[Reply]]
+AskModel = Callable[[ChatRequest], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class Probed:
     is_usable: bool = True
 
 
-async def probe_chat(name: str, deployment: ChatDeployment, ask: Ask) -> Probed:
+async def probe_chat(name: str, deployment: ChatDeployment, ask: AskModel) -> Probed:
     """Ask two short questions, the second with a schema."""
     where = f"deployments.{name}"
     try:

@@ -30,10 +30,10 @@ from kohaku_ray.run.tracking import Exported, export, is_tracked, track
 from kohaku_ray.sweep.compare import (
     Axis,
     State,
-    Sweep,
     SweepAnswer,
     SweepCell,
     SweepQuestion,
+    SweepRecord,
     SweepRun,
     SweepTable,
     group_scores,
@@ -65,7 +65,7 @@ def collect(
     spending: Sequence[str] = (),
     metric: str = DEFAULT_METRIC,
     race: SweepRace | None = None,
-) -> Sweep:
+) -> SweepRecord:
     """Read every finished run of a sweep and build its tables.
 
     Args:
@@ -95,7 +95,7 @@ def collect(
     )
     sweep = plan.loaded.sweep
     groups, about = group_scores(sweep.by, tables, tuple(reader.truths.values()), found) if sweep.by else (None, ())
-    return Sweep(
+    return SweepRecord(
         name=Path(sweep.output).name,
         title=sweep.title or Path(sweep.output).name,
         tables=tables,

@@ -183,7 +183,7 @@ class RaceView:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SweepRecord:
     """A whole sweep, ready for display."""
 
     name: str  # of its directory
@@ -321,7 +321,7 @@ class ErrorRate:
     parts: Mapping[str, float]
 
 
-def error_rates(sweep: Sweep, *facts: str) -> list[ErrorRate]:
+def error_rates(sweep: SweepRecord, *facts: str) -> list[ErrorRate]:
     """Group the scored runs by their labels of some facts; numbers ascend, other labels keep their order."""
     scored: dict[str, tuple[float, dict[str, float]]] = {}
     for cell in (cell for table in sweep.tables for cell in table.cells if cell.is_scored):

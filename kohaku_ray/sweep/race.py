@@ -45,7 +45,7 @@ PAYS_FROM = 200
 """Questions from which recorded runs have saved half of their calls."""
 
 Act = Literal["stop", "resume", "add"]
-Entry = dict[str, Any]
+LogEntry = dict[str, Any]
 
 
 class SweepLog:
@@ -63,7 +63,7 @@ class SweepLog:
             torn = b"" if file.read(1) in (b"", b"\n") else b"\n"
             file.write(torn + line.encode() + b"\n")
 
-    def read(self) -> tuple[list[Entry], int]:
+    def read(self) -> tuple[list[LogEntry], int]:
         """Return the entries, and the number of lines that are none."""
         entries, n_garbage = [], 0
         try:
@@ -461,7 +461,7 @@ class SweepRace:
                     "refused" if why else "done", request=request, questions=position, **({"why": why} if why else {})
                 )
 
-    def _apply(self, entry: Entry, lost: Collection[str]) -> str:
+    def _apply(self, entry: LogEntry, lost: Collection[str]) -> str:
         """Do what an entry asks for; returns why not."""
         if entry["act"] == "add":
             try:
@@ -609,7 +609,7 @@ def _left_text(why: Left, n_seen: int, n_questions: int) -> str:
 _TOLD = ("stop", "resume", "add", "dropped", "refused")
 
 
-def _told(entry: Entry, entries: Sequence[Entry]) -> str:
+def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
     """Tell one entry of the log in a line."""
     at, act = f"{entry.get('time', '')}  ", entry["act"]
     if act == "dropped":

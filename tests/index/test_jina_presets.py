@@ -31,7 +31,7 @@ def folder(version, tmp_path_factory):
 
 def encoder_of(version: str, folder: str, **changed) -> SentenceEncoder:
     """The preset's encoder, with the stand-in as its model."""
-    settings = load_config(["default", f"encoders/jina_{version}"]).index.encoder.model_dump()
+    settings = load_config(["default", f"encoders/jina_{version}"]).index.encoder.model_dump(exclude={"kind"})
     return SentenceEncoder(**{**settings, "model": folder, "device": "cpu", **changed})
 
 
@@ -142,7 +142,7 @@ def real(version) -> SentenceEncoder:
     settings = load_config(["default", f"encoders/jina_{version}"]).index.encoder
     if not isinstance(try_to_load_from_cache(settings.model, "config.json", revision=settings.revision), str):
         pytest.skip(f"{settings.model} is not in the local cache: download it first")
-    return SentenceEncoder(**settings.model_dump())
+    return SentenceEncoder(**settings.model_dump(exclude={"kind"}))
 
 
 @pytest.mark.weights

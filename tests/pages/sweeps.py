@@ -8,7 +8,7 @@ import numpy as np
 
 from kohaku_ray.evaluation.submissions import SubmissionRow
 from kohaku_ray.evaluation.wattbot import WATTBOT
-from kohaku_ray.sweep.compare import Axis, Sweep, SweepAnswer, SweepCell, SweepQuestion, SweepRun, SweepTable
+from kohaku_ray.sweep.compare import Axis, SweepAnswer, SweepCell, SweepQuestion, SweepRecord, SweepRun, SweepTable
 
 HOSTILE = "<script>alert(1)</script>\"' | \\textbf{x} $\\x$ 50 % a_b & #1 ~ ^ `c` *d* \u202e\x00{{ 7*7 }}</td></style>"
 REASON = "retriever.index.encoder names jinaai/jina-embeddings-v4 | which is not on this machine: 50 % & <b>"
@@ -142,7 +142,7 @@ def small_sweep(n_questions=24):
     ):
         cells[place] = SweepCell(cells[place].cell_id, cells[place].at, state, reason)
     thin = Maker(5)
-    return Sweep(
+    return SweepRecord(
         "small",
         "A small sweep",
         (

@@ -12,7 +12,7 @@ from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.pages.report import score_parts
 from kohaku_ray.pages.sweep_page import page
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv
-from kohaku_ray.sweep.compare import Axis, Sweep, SweepAnswer, SweepCell, SweepQuestion, SweepRun, SweepTable
+from kohaku_ray.sweep.compare import Axis, SweepAnswer, SweepCell, SweepQuestion, SweepRecord, SweepRun, SweepTable
 
 STYLE = Metric(
     name="style",
@@ -34,7 +34,7 @@ def sweep_of(metric, parts, errors):
     answers = {f"q{at}": SweepAnswer("blue", "['x']", error) for at, error in enumerate(errors, 1)}
     run = SweepRun("r", "runs/r", 0, {"model": "m"}, answers, 10, 0.5)
     questions = tuple(SweepQuestion(key, "Which?", "red", "", "is_blank") for key in answers)
-    return Sweep("s", "S", (SweepTable("t", "T", (Axis("k", ("4",)),), (cell,)),), questions, (run,), metric)
+    return SweepRecord("s", "S", (SweepTable("t", "T", (Axis("k", ("4",)),), (cell,)),), questions, (run,), metric)
 
 
 def test_an_own_metric_fills_a_sweeps_tables_and_page():
@@ -69,7 +69,7 @@ def test_a_part_that_is_called_like_a_figure_has_a_column_of_its_own():
 
 def test_a_table_without_scores_has_the_columns_of_the_metrics_parts():
     failed = SweepCell("c", {"k": "4"}, "failed", "no memory")
-    sweep = Sweep("s", "S", (SweepTable("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), STYLE)
+    sweep = SweepRecord("s", "S", (SweepTable("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), STYLE)
     (stats,) = compute_sweep_stats(sweep)
     (line,) = csv.DictReader(io.StringIO(write_csv(stats)))
     assert (line["state"], line["mean"], line["words"], line["length"]) == ("failed", "", "", "")

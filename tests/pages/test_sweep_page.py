@@ -39,7 +39,7 @@ from kohaku_ray.pages.sweep_tables import (
     write_latex,
     write_markdown,
 )
-from kohaku_ray.sweep.compare import Axis, Sweep, SweepCell, SweepGroups, SweepRun, SweepTable, error_rates
+from kohaku_ray.sweep.compare import Axis, SweepCell, SweepGroups, SweepRecord, SweepRun, SweepTable, error_rates
 
 SHOWN = HOSTILE.replace("\u202e", "[U+202E]").replace("\0", "␀")
 
@@ -255,7 +255,7 @@ def test_error_rates_are_what_the_runs_lack_to_a_full_score():
     runs = (run(0, "b", "16"), run(1, "b", "4"), run(2, "a", "16"), run(3, "c", "8"))
     cells = (cell(0, [1.0, 0.0], [1.0, 0.5]), cell(1, [1.0, 1.0], [0.0, 0.0]), cell(2, [0.0, 0.0], [1.0, 1.0]))
     table = SweepTable("t", "T", (Axis("a", ("0", "1", "2")),), cells)
-    small = Sweep("s", "S", (table, replace(table, name="again")), (), runs, WATTBOT)
+    small = SweepRecord("s", "S", (table, replace(table, name="again")), (), runs, WATTBOT)
     rates = error_rates(small, "model")
     assert [(rate.labels, rate.n_runs) for rate in rates] == [(("b",), 2), (("a",), 1)], "a run counts once, c has none"
     scores = (0.375 + 0.1125 + 0.1, 0.75 + 0.1)
@@ -354,7 +354,7 @@ def test_the_same_sweep_gives_the_same_files(sweep, stats, html, tmp_path):
 def test_questions_are_given_up_step_by_step(monkeypatch):
     maker = Maker(120)
     table = maker.table("t", "T", {"a": ("x", "y"), "k": ("4", "8", "16")})
-    sweep = Sweep("s", "S", (table,), maker.questions, tuple(maker.runs.values()), WATTBOT)
+    sweep = SweepRecord("s", "S", (table,), maker.questions, tuple(maker.runs.values()), WATTBOT)
     entries = list_cell_runs(sweep)
     sizes = {}
     for limit in (2000, 100, 20, 0):
@@ -374,11 +374,11 @@ def test_questions_are_given_up_step_by_step(monkeypatch):
 
 
 def test_an_empty_sweep_is_a_page(tmp_path):
-    text = page(Sweep("none", "None", (), (), (), WATTBOT), [])
+    text = page(SweepRecord("none", "None", (), (), (), WATTBOT), [])
     assert "The sweep has no tables." in text
     assert "What went wrong" not in text
     failed = SweepCell("c", {"k": "4"}, "failed", "no memory")
-    sweep = Sweep("one", "One", (SweepTable("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), WATTBOT)
+    sweep = SweepRecord("one", "One", (SweepTable("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), WATTBOT)
     (html, *_) = write_sweep(sweep, str(tmp_path))
     assert "[1] failed: no memory" in Path(html).read_text()
     assert "<svg" not in Path(html).read_text()
