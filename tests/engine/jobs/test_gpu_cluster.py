@@ -13,7 +13,7 @@ import pytest
 
 from kohaku_ray.index.store import Index
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray]
 
 SCRIPT = """
 import json, sys
@@ -42,6 +42,7 @@ ray.shutdown()
 N_FILES = 24
 
 
+@pytest.mark.slow
 def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, tiny_encoder):
     (tmp_path / "in").mkdir()
     for number in range(N_FILES):  # long to parse and quick to encode: a sentence that repeats has one vector
@@ -106,6 +107,8 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.chaos
+@pytest.mark.long
 def test_a_job_whose_encoders_have_no_node_yet_says_so_and_counts_what_is_parsed_meanwhile(tmp_path, tiny_encoder):
     (tmp_path / "in").mkdir()
     for number in range(4):
