@@ -81,6 +81,13 @@ def character_windows(text: str, size: int = 500, overlap: int = 50) -> list[Spa
     return [(start, min(start + size, len(text))) for start in starts]
 
 
+def cut_near(text: str, middle: int) -> tuple[str, str]:
+    """Cut a text of at least two characters in two, between words where there are any shortly before ``middle``."""
+    space = max(text.rfind(" ", 0, middle + 1), text.rfind("\n", 0, middle + 1))
+    end = space if space > middle // 2 else max(1, middle)
+    return text[:end], text[end:]
+
+
 def join_paragraphs(paragraphs: Sequence[Paragraph]) -> tuple[str, list[tuple[Sentence, ...]]]:
     """Rejoin paragraphs to one text, as a section's is, with the spans of each one's sentences in it."""
     starts = np.cumsum([0, *(len(paragraph.text) + len(PARAGRAPH_BREAK) for paragraph in paragraphs)]).tolist()

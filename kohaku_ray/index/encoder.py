@@ -17,6 +17,7 @@ from PIL import Image as Pillow
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.arrays import F32, I32, I64
+from kohaku_ray.index.chunks import cut_near
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import Device, Precision
 from kohaku_ray.index.torch_model import PROBES, Tokens, TorchModel, input_ids, load_model
@@ -196,10 +197,8 @@ class SentenceEncoder:
         if length <= role.window or len(text) < 2:
             return [text]
         n_pieces = -(-(length - role.overhead) // (role.window - role.overhead))
-        middle = len(text) * (n_pieces // 2) // n_pieces
-        space = max(text.rfind(" ", 0, middle + 1), text.rfind("\n", 0, middle + 1))
-        at = space if space > middle // 2 else max(1, middle)
-        return [*self._cut(text[:at], role), *self._cut(text[at:], role)]
+        first, second = cut_near(text, len(text) * (n_pieces // 2) // n_pieces)
+        return [*self._cut(first, role), *self._cut(second, role)]
 
     def _forward_by_length(self, make: _Make, lengths: I64, role: _Role) -> F32:
         """Encode in batches of similar length, as many rows as fit the padded tokens; the longest first."""

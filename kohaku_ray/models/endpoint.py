@@ -14,6 +14,7 @@ import numpy as np
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, IndexMismatchError, ModelError, StorageError
 from kohaku_ray.index.arrays import F32, F64, I32
+from kohaku_ray.index.chunks import cut_near
 from kohaku_ray.index.identity import encoder_identity, passage_part
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import EndpointConfig
@@ -207,7 +208,7 @@ class EndpointEncoder:
             half = len(texts) // 2
             halves = await _both(self._vectors(texts[:half], prompt), self._vectors(texts[half:], prompt))
             return np.concatenate(halves)
-        parts = _halves(texts[0])
+        parts = cut_near(texts[0], len(texts[0]) // 2)
         vectors = np.concatenate(await _both(*(self._vectors([part], prompt) for part in parts)))
         return unit_rows(np.array([list(map(len, parts))], np.float64) @ vectors.astype(np.float64))
 
@@ -280,7 +281,7 @@ class EndpointRanker:
             self._texts = "texts"
             return await self._scores(query, texts)
         if len(texts) == 1:  # cut, as a cross-encoder's own tokenizer cuts it
-            return await self._scores(query, [_halves(texts[0])[0]])
+            return await self._scores(query, [cut_near(texts[0], len(texts[0]) // 2)[0]])
         half = len(texts) // 2
         first, second = await _both(self._scores(query, texts[:half]), self._scores(query, texts[half:]))
         return first + second
@@ -320,14 +321,6 @@ def divide_texts(texts: Iterable[str], most: int, most_chars: int, count: Callab
 
 async def _both(*halves: Awaitable[T]) -> list[T]:
     return await asyncio.gather(*halves)
-
-
-def _halves(text: str) -> tuple[str, str]:
-    """Cut a text in two, between words where there are any near its middle."""
-    middle = len(text) // 2
-    space = max(text.rfind(" ", 0, middle + 1), text.rfind("\n", 0, middle + 1))
-    place = space if space > middle // 2 else max(1, middle)
-    return text[:place], text[place:]
 
 
 def _numbers(embedding: Any) -> F32:
