@@ -12,15 +12,17 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import numpy as np
 
+from kit.local_server import LocalServer
+
 Script = Callable[[int, dict[str, Any]], "int | tuple[int, Any] | None"]
 
 
-class EndpointServer:
+class EndpointServer(LocalServer):
     """The server, as a context manager; one thread computes at a time."""
 
     def __init__(
@@ -35,22 +37,7 @@ class EndpointServer:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.n_at_once = self.most_at_once = 0
         self._lock, self._turn = threading.Lock(), threading.Lock()
-        handler = type("Handler", (_Handler,), {"of": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-
-    def __enter__(self) -> EndpointServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        super().__init__(type("Handler", (_Handler,), {"of": self}))
 
     @property
     def sent(self) -> list[str]:
@@ -80,15 +67,6 @@ def embeddings(vectors: list[list[float]]) -> dict[str, Any]:
     """A reply with these vectors, the last one first: clients go by the index."""
     data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
     return {"object": "list", "data": data[::-1], "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 256
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up is part of the play."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -21,9 +21,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from kit.local_server import HTTPServer, LocalServer
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 
 
@@ -167,7 +168,7 @@ def completion(text: str | None, *, finish_reason: str = "stop", cached_tokens: 
     }
 
 
-class FakeOpenAI:
+class FakeOpenAI(LocalServer):
     """The server, as a context manager; requests are answered concurrently, connections kept alive."""
 
     def __init__(self, script: Script | None = None, models: list[str] | dict[str, int] | None = None) -> None:
@@ -175,22 +176,8 @@ class FakeOpenAI:
         self._script = script or (lambda index, body: None)
         self._lock = threading.Lock()
         self.log: list[Received] = []
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler, _Server)
         self._server.fake = self
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-
-    def __enter__(self) -> FakeOpenAI:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     @property
     def n_requests(self) -> int:
@@ -215,19 +202,13 @@ class FakeOpenAI:
         return action
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 256
+class _Server(HTTPServer):
     fake: FakeOpenAI
     n_connections = 0
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.n_connections += 1
         super().process_request(request, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up is part of the play."""
 
 
 class _Handler(BaseHTTPRequestHandler):
