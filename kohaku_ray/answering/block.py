@@ -90,7 +90,7 @@ async def answer_block(
     settled: Sequence[bool] | None,
     shared: Shared,
 ) -> list[MemberAnswer | None]:
-    """Answer a block as one member; members with the same evidence share what ``Tools.once`` makes in ``shared``.
+    """Answer a block as one member; members with the same evidence have one ``shared`` (``Tools.shared_by_members``).
 
     Returns:
         Rows in the questions' order, None for those that are settled.

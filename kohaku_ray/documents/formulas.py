@@ -414,7 +414,7 @@ def _tokens(node: Any, depth: int) -> list[_Token]:
             tokens.append((tag if above or below else "mrow", "".join(map(_in_row, texts))))
         elif not classes & {"strut", "pstrut", "vlist-s", "frac-line"}:
             tokens += _tokens(child, depth + 1)
-            if "mop" in classes and "msupsub" not in str(child.html) and len(child.text() or "") > 1:
+            if "mop" in classes and child.css_first(".msupsub") is None and len(child.text() or "") > 1:
                 tokens.append(("mo", "\u2061"))  # as MathML has between sin and x
     return _joined_numbers(tokens)
 
