@@ -153,6 +153,7 @@ def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
     yield "cluster.retriever", "cluster.retriever.", sections.RetrieverConfig
     yield "tracking", "tracking.", sections.TrackingConfig
     yield "A sweep's file", "", sweep_schema.SweepConfig
+    yield "A sweep's race", "race.", sweep_schema.RaceConfig
     yield "A sweep's tables", "tables.", sweep_schema.TableConfig
     yield "A table's pool", "pool.", sweep_schema.PoolConfig
     yield "A table's paper", "paper.", sweep_schema.PaperConfig

@@ -502,17 +502,17 @@ class TableConfig(Settings):
 
 
 class RaceConfig(Settings):
-    """How cells leave a sweep before they have answered all questions."""
+    """Dropping cells while the sweep runs: `race: on`, or these keys ([Sweeps](sweeps.md#race))."""
 
     error: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
-    """Greatest probability that the best cell of any table is dropped; 0: only cells that no remaining question could
-    bring back leave."""
+    """Greatest probability that the best cell of any table is dropped; 0: only cells are dropped that could not
+    catch up on the remaining questions."""
     tolerance: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
     """A cell is dropped when its score is shown to be more than this below the best; closer ones stay."""
     shard: PositiveInt | None = None
-    """Questions between two looks. Default: a twentieth of all, at least four."""
+    """Questions per shard; cells are compared after each. Default: a twentieth of all questions, at least four."""
     seed: int = 0
-    """Seed of the order in which all cells are asked."""
+    """Seed of the random order of the questions, the same for all cells."""
 
 
 class SweepConfig(Settings):

@@ -306,6 +306,16 @@ def test_examples_of_the_configuration_page_are_valid(monkeypatch):
     assert n_keys > 150
 
 
+def test_every_settings_class_has_a_section_on_the_configuration_page(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import make_configuration_page as made
+
+    on_page = {section.__name__ for _, _, section in made.every_section()}
+    for top in (made.schema.Config, made.sweep_schema.SweepConfig):
+        nested = set(top.model_json_schema()["$defs"]) - {"Settings"}  # the base class, which has no keys
+        assert nested <= on_page, nested - on_page
+
+
 def test_the_site_builds_strictly_and_asks_nothing_of_a_network(tmp_path):
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: the extra docs has it")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
