@@ -399,10 +399,9 @@ def measure_made(work: Path, show: bool) -> bool:
     python = make_environment(work)
     made = work / "made"
     shutil.rmtree(made, ignore_errors=True)
-    subprocess.run([python, str(HERE / "extraction_made.py"), str(made)], check=True)
+    subprocess.run([python, "-u", str(HERE / "extraction_made.py"), str(made)], check=True)
     truth: dict[str, dict[str, Any]] = json.loads((made / "made.json").read_text())
     command = [python, str(HERE / "extraction_peers.py"), *(str(made / name) for name in truth)]
-    replies = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     shares: dict[tuple[str, str], Share] = defaultdict(Share)
     by_writer: dict[str, Share] = defaultdict(Share)
 
@@ -414,6 +413,11 @@ def measure_made(work: Path, show: bool) -> bool:
             share.n_cells, share.n_cells_right = share.n_cells + n_cells, share.n_cells_right + n_cells - len(wrong)
             share.n_facts, share.n_facts_right = share.n_facts + n_facts, share.n_facts_right + n_facts - len(missed)
             share.n_pages, share.ms = share.n_pages + n_pages[name], share.ms + reading.ms
+        print(
+            f"{name}: {tool}: {n_cells - len(wrong)} of {n_cells} cells, {n_facts - len(missed)} of {n_facts} facts, "
+            f"{reading.ms / n_pages[name]:.1f} ms per page{f', {reading.error}' * bool(reading.error)}",
+            flush=True,
+        )
         if show and tool == "kohaku_ray":
             for what in (*wrong, *missed):
                 print(f"{name}: not right: {what}")
@@ -422,10 +426,13 @@ def measure_made(work: Path, show: bool) -> bool:
     read_by_us(made / next(name for name in truth if name.endswith(".pdf")))  # imports
     for name in truth:
         add("kohaku_ray", name, read_by_us(made / name))
-    for line in replies.decode().splitlines():
-        reply = json.loads(line)
-        name, tool = reply.pop("file"), reply.pop("tool")
-        add(tool, name, Reading(**reply))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as peers:
+        for line in peers.stdout or ():
+            reply = json.loads(line)
+            name, tool = reply.pop("file"), reply.pop("tool")
+            add(tool, name, Reading(**reply))
+    if peers.returncode:
+        raise SystemExit(f"extraction_peers.py ended with exit code {peers.returncode}: its table would be in part.")
     print("\n| format | tool | cells right | of | facts right | of | ms per page |")
     print("|---|---|---|---|---|---|---|")
     for (kind, tool), share in sorted(shares.items()):

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -554,7 +555,9 @@ def main() -> int:
             if ending == "pipes.md" and made is not None and not is_flat(made):
                 continue
             name = f"{made.name if made else 'prose'}_{ending}"
+            start = time.perf_counter()
             write(directory / name, made)
+            print(f"{name}: written in {time.perf_counter() - start:.1f} s")
             truth[name] = expected(made, is_html, is_markdown)
     if shutil.which("soffice"):
         files = sorted(directory.glob("*.docx"))

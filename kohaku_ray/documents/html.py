@@ -239,7 +239,8 @@ class _Reader:
         self._articles = 0  # how many <main> and <article> are open
         self._in_link = False
         self._n_links = self._n_turns = self._link_chars = self._all_chars = 0  # since the last paragraph
-        self._linked: dict[int, tuple[int, int]] = {}  # links and their characters of paragraphs that are links alone
+        # paragraphs that are links alone, by id, with their links and characters; kept, so that no id is used again
+        self._linked: dict[int, tuple[Paragraph, int, int]] = {}
         self._waiting: list[Paragraph] = []  # images inside a list or table, which come after it
         self.drafts = [Draft(())]
         self._parts: list[str] = []
@@ -286,8 +287,8 @@ class _Reader:
             kept: list[Paragraph] = []
             for is_linked, run in groupby(draft.paragraphs, key=lambda paragraph: id(paragraph) in self._linked):
                 paragraphs = list(run)
-                links = [self._linked[id(one)] for one in paragraphs if is_linked]
-                n_links, n_chars = sum(n for n, _ in links), sum(n for _, n in links)
+                links = [self._linked[id(paragraph)] for paragraph in paragraphs if is_linked]
+                n_links, n_chars = sum(n for _, n, _ in links), sum(n for _, _, n in links)
                 if n_links < MIN_MENU_LINKS or n_chars > MAX_MENU_CHARS * n_links:
                     kept += paragraphs
             draft.paragraphs = kept
@@ -533,8 +534,10 @@ class _Reader:
         if not self._turns_pages():
             self.drafts[-1].paragraphs += paragraphs
         if not self._articles and 0 < MENU_SHARE * self._all_chars <= self._link_chars:
-            of_first = self._n_links, self._link_chars
-            self._linked |= {id(one): (0, 0) if i else of_first for i, one in enumerate(paragraphs)}
+            counts = self._n_links, self._link_chars
+            for paragraph in paragraphs:
+                self._linked[id(paragraph)] = (paragraph, *counts)
+                counts = 0, 0
         self._n_links = self._n_turns = self._link_chars = self._all_chars = 0
 
     def _turns_pages(self) -> bool:

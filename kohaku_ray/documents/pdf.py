@@ -38,6 +38,7 @@ from kohaku_ray.errors import DataError
 
 MARGIN_SHARE = 0.12  # share of a page's height, at the top and at the bottom, in which running lines are looked for
 MOST_SHOWN = 3  # most texts of a kind of furniture that are named
+MAX_PAGES_APART = 3  # most pages from one with a running line to the next
 MIN_PAGES = 3  # fewest pages that repeat a running line; two in a short document, or beside a page number
 SIDE_SHARE = 0.28  # share of a slide's width, left and right, in which a sidebar is looked for
 _LOWEST = re.compile(r"(?:\d{1,2}[.-])?(\d{1,4})")  # a page's number, perhaps after its chapter's
@@ -63,7 +64,7 @@ class Furniture:
         self.dropped: dict[str, Counter[str]] = {}  # texts by what they are
         self._steps: Counter[int] = Counter()  # distance of the lowest number on a page from the page's own
         self.n_marks = 0  # marks of footnotes
-        self._counts: Counter[tuple[str, int]] = Counter()
+        self._pages: dict[tuple[str, int], list[int]] = {}  # pages by what stands at which height of their margins
         self._needed = min(MIN_PAGES, max(2, (n_pages + 1) // 2))
 
     def drop(self, pages: Sequence[Page]) -> None:
@@ -72,6 +73,9 @@ class Furniture:
             self.n_marks += page.n_marks
             self._remove(page, "watermark", _watermarks(page.lines))
             self._remove(page, "line number", _line_numbers(page.lines))
+            self._remove(page, "symbol of a plot", _plot_symbols(page.lines))
+            if page.upright:
+                self.dropped.setdefault("upright text", Counter()).update(page.upright)
         lowest = [found for page in pages if (found := _lowest_number(page)) is not None]
         self._steps.update(shown - number for number, _, shown in lowest)
         for number, line, shown in lowest:
@@ -79,7 +83,8 @@ class Furniture:
                 self._remove(pages[number - pages[0].number], "page number", [line])
         marginal = [[(line, _without_digits(line)) for line in _marginal(page)] for page in pages]
         for page, lines in zip(pages, marginal, strict=True):
-            self._counts.update({key for line, text in lines for key in _keys(line, text, page)})
+            for key in {key for line, text in lines for key in _keys(line, text, page)}:
+                self._pages.setdefault(key, []).append(page.number)
         for page, lines in zip(pages, marginal, strict=True):
             numbers = [line for line, text in lines if _is_page_number(line, text, page)]
             heads = [line for line, text in lines if self._is_running(line, text, page, numbers)]
@@ -106,7 +111,8 @@ class Furniture:
             n = texts.total()
             often = [f"{text[:60]!r}{f' × {k}' * (k > 1)}" for text, k in texts.most_common(MOST_SHOWN)]
             more = f" and {len(texts) - MOST_SHOWN} more" if len(texts) > MOST_SHOWN else ""
-            said.append(f"{n:,} {what}{'s' * (n > 1)}: {', '.join(often)}{more}")
+            noun, of, rest = what.partition(" of ")
+            said.append(f"{n:,} {noun}{'s' * (n > 1)}{of}{rest}: {', '.join(often)}{more}")
         if self.n_marks:
             said.append(f"{self.n_marks:,} mark{'s' * (self.n_marks > 1)} of notes, set apart in brackets")
         return tuple(said)
@@ -124,7 +130,18 @@ class Furniture:
             return False  # a row of figures at the same height of several pages belongs to a table
         beside_number = any(abs(number.y0 - line.y0) < 0.5 * line.size for number in numbers)
         needed = 2 if beside_number else self._needed
-        return max(self._counts[key] for key in _keys(line, text, page)) >= needed and not _is_in_table(line, page)
+        repeated = any(_run_on(self._pages[key], needed) for key in _keys(line, text, page))
+        return repeated and not _is_in_table(line, page)
+
+
+def _run_on(pages: Sequence[int], needed: int) -> bool:
+    """Whether so many pages have a line, and half of them close together, which the first line of a text seldom is."""
+    if len(pages) < needed:
+        return False
+    close = [after - page <= MAX_PAGES_APART for page, after in pairwise(pages)]
+    return 2 * sum(before or after for before, after in zip([False, *close], [*close, False], strict=True)) >= len(
+        pages
+    )
 
 
 def _is_beside(line: Line, page: Page) -> bool:
@@ -147,17 +164,20 @@ def _lowest_number(page: Page) -> tuple[int, Line, int] | None:
 def _is_page_number(line: Line, text: str, page: Page) -> bool:
     if line.size > MAX_NUMBER_SHARE * page.height or _PAGE_NUMBER.fullmatch(text) is None:
         return False
-    return text != "#" or not _is_in_column(line, page)
+    return text != "#" or not _is_among_numbers(line, page)
 
 
-def _is_in_column(number: Line, page: Page) -> bool:
-    """Whether a number stands right over or under another one, as a table's cells do."""
-    reach = MAX_ROW_GAP * number.size
-    return any(
-        -reach < line.y0 - number.y1 < reach or -reach < number.y0 - line.y1 < reach
-        for line in page.lines
-        if line.x0 < number.x1 and number.x0 < line.x1 and line is not number and is_number(line.text)
-    )
+def _is_among_numbers(number: Line, page: Page) -> bool:
+    """Whether a number stands right over or under another one, or in a row of three, as cells and axis labels do."""
+    reach, n_beside = MAX_ROW_GAP * number.size, 0
+    for line in page.lines:
+        if line is number or not is_number(line.text):
+            continue
+        gap = max(line.y0 - number.y1, number.y0 - line.y1)
+        if line.x0 < number.x1 and number.x0 < line.x1 and -reach < gap < reach:
+            return True
+        n_beside += abs(line.y0 - number.y0) < 0.5 * number.size
+    return n_beside > 1
 
 
 def _is_in_table(line: Line, page: Page) -> bool:
@@ -237,6 +257,25 @@ def _watermarks(lines: Sequence[Line]) -> list[Line]:
         if n_covered >= MIN_COVERED:
             watermarks.append(large)
     return watermarks
+
+
+MIN_SYMBOLS = 20  # fewest times that the same characters stand in a cloud
+MIN_SPREAD = 10  # fewest heights, and left edges, at which they do
+
+
+def _plot_symbols(lines: Sequence[Line]) -> list[Line]:
+    """The points of a plot, drawn as characters: the same one or two, without a digit, all over a part of the page."""
+    short: dict[str, list[Line]] = {}
+    for line in lines:
+        if len(line.text) < 3 and not any(map(str.isdecimal, line.text)):
+            short.setdefault(line.text, []).append(line)
+    return [
+        line
+        for same in short.values()
+        if len(same) >= MIN_SYMBOLS
+        and min(len({round(line.x0) for line in same}), len({round(line.y0) for line in same})) >= MIN_SPREAD
+        for line in same
+    ]
 
 
 MIN_LINE_NUMBERS = 5  # fewest numbers on a page that number its lines

@@ -93,6 +93,9 @@ class Page:
     left_out: Counter[str] = field(default_factory=Counter)  # number of images that carry no content, by reason
     is_turned: bool = False  # its text runs upwards or downwards, or a viewer turns the page
     is_pictured: bool = False  # it has no text, but a picture
+    upright: list[str] = field(
+        default_factory=list
+    )  # texts that run another way than the page's: labels of axes, stamps
 
     def on_paper(self, box: Box) -> Box:
         """A box on the page as it lies, rounded to a tenth of a point."""
@@ -119,6 +122,7 @@ def read_page(page: Any, images: bool = False) -> Page:
     textpage = page.get_textpage(flags=flags)
     blocks, runs = _blocks(textpage)
     width, height, turn = float(page.cropbox.width), float(page.cropbox.height), 0
+    upright: list[str] = []
     if not _are_level(runs):
         turns = _turns(textpage)
         turn = max(range(4), key=Counter(turn for run in turns for turn in run).__getitem__)
@@ -128,12 +132,12 @@ def read_page(page: Any, images: bool = False) -> Page:
             textpage = page.get_textpage(clip=(0, 0, width, height), flags=flags, matrix=pymupdf.Matrix(*matrix))
             blocks, runs = _blocks(textpage)
             turns = _turns(textpage)
-        runs = [
-            [piece for piece, its_turn in zip(run, its_turns, strict=True) if not its_turn]
-            for run, its_turns in zip(runs, turns, strict=True)
-        ]
+        turned = [list(zip(run, its_turns, strict=True)) for run, its_turns in zip(runs, turns, strict=True)]
+        texts = (one_font(piece)[0].strip() for pieces in turned for piece, its_turn in pieces if its_turn)
+        upright = [clean_print(text) for text in texts if text]
+        runs = [[piece for piece, its_turn in pieces if not its_turn] for pieces in turned]
     is_turned = bool(turn or page.rotation)
-    read = Page(page.number + 1, width, height, _lines(runs), turn=turn, is_turned=is_turned)
+    read = Page(page.number + 1, width, height, _lines(runs), turn=turn, is_turned=is_turned, upright=upright)
     read.n_marks = sum(line.n_marks for line in read.lines)
     if not turn:
         read.lines = _split_at_spaces(page, read.lines)

@@ -106,6 +106,17 @@ def test_what_belongs_to_an_article_or_is_all_there_is_stays():
     assert body(few) == ["See this, that and what others have said of it."]
     turn = "<p>How they are written is <a href=x rel=next>the next chapter</a>, with examples.</p>"
     assert body(turn) == ["How they are written is the next chapter, with examples."]
+
+
+def test_no_paragraph_is_lost_below_links_that_turn_pages():
+    rels = ("next", "prev", "up", "contents", "index")
+    turns = " ".join(f'<a href="#{rel}" rel="{rel}">{rel} page</a>' for rel in rels)
+    told = [f"Paragraph {n} says that the mean was {100 * n} units in that year." for n in range(200)]
+    chapters = (
+        f"<div><p>{turns}</p></div><h2>{i}</h2>" + "".join(f"<p>{text}</p>" for text in told[i : i + 5])
+        for i in range(0, 200, 5)
+    )
+    assert body("".join(chapters)) == told
     assert body("<p>Next: <a href=x rel=next>All there is</a></p>") == ["Next: All there is"]
     long = "".join(f"<li><a href=x>A title of a paper of more than some words, number {i}</a>" for i in range(6))
     assert len(body(f"<p>Papers:<ul>{long}</ul>")) == 2
