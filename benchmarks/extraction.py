@@ -35,8 +35,17 @@ from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import DataError
 
 HERE = Path(__file__).parent
-PEERS = ("pymupdf4llm<2", "pdfplumber", "pypdf", "trafilatura", "markitdown[pdf,docx]")
-WRITERS = ("reportlab", "weasyprint", "python-docx")
+PEERS = (
+    "pymupdf4llm==1.28.2",
+    "pymupdf-layout==1.28.2",
+    "pdfplumber==0.11.10",
+    "pypdf==7.1.1",
+    "trafilatura==2.3.1",
+    "markitdown[pdf,docx]==0.1.9",
+)
+WRITERS = ("reportlab==5.1.0", "weasyprint==70.0", "python-docx==1.2.0")
+COLUMN_GAP = 15.0  # least distance of two columns, in points
+MAX_PITCH = 1.15  # widest digits of a number, as a share of the usual width at their height
 MIN_MENU_LINKS, MENU_SHARE = 5, 0.8  # fewest links of a menu, and least share of its text in them
 MAX_LOST, MIN_CELLS = 1.0, 0.98  # most numbers lost per 10,000; least share of cells right
 
@@ -140,8 +149,8 @@ NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def numbers(text: str) -> list[str]:
-    """Numbers of three digits or more or with a point."""
-    text = unicodedata.normalize("NFKC", text)
+    """Numbers of three digits or more or with a point; one in which a line may break is whole."""
+    text = unicodedata.normalize("NFKC", text.replace("\u200b", ""))
     return [one for one in NUMBER.findall(text) if len(re.sub(r"\D", "", one)) >= 3 or "." in one]
 
 
@@ -187,7 +196,7 @@ def text_of(document: Document) -> str:
     path: list[str] = []
     for section in document.sections:
         headings = section.title.split(" › ")
-        parts += [one for i, one in enumerate(headings) if path[i : i + 1] != [one]]
+        parts += [heading for i, heading in enumerate(headings) if path[: i + 1] != headings[: i + 1]]
         path = headings
         for paragraph in section.paragraphs:
             names: tuple[str, ...] = ()
@@ -206,30 +215,69 @@ _ENTRY = re.compile(r"(?:\.\s?){3,}\s*\d+\s*$")
 def read_pdf(path: Path) -> tuple[str, str]:
     """Text by pdftotext, which keeps raised characters apart with -bbox: that of the body; and what frames it.
 
-    These are lines at a page's top or bottom that stand on three pages, digits apart, or have the page's number, and
-    pages and entries of a table of contents.
+    These are lines at a page's top or bottom that stand on three pages, or on half of them, digits apart, or have the
+    page's number; pages and entries of a table of contents; and upright words, as labels of axes are. Digits set
+    farther apart than this height's usually are, as in the rows of a matrix, are numbers of one digit.
     """
     command = ["pdftotext", "-bbox", str(path), "-"]
     source = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout.decode("utf-8", "replace")
     pages = []
-    word = re.compile(r'<word xMin="([\d.-]+)" yMin="([\d.-]+)" xMax="[\d.-]+" yMax="([\d.-]+)">(.*?)</word>')
+    word = re.compile(r'<word xMin="([\d.-]+)" yMin="([\d.-]+)" xMax="([\d.-]+)" yMax="([\d.-]+)">(.*?)</word>')
+    frame = []
+    pitches: dict[float, list[float]] = defaultdict(list)  # width of a digit, by the height of its word
+    for *box, text in word.findall(source):
+        left, top, right, bottom = map(float, box)
+        if text.isdecimal() and len(text) > 1:
+            pitches[round(bottom - top, 1)].append((right - left) / len(text))
+    usual = {height: sorted(widths)[len(widths) // 2] for height, widths in pitches.items()}
     for page in source.split("<page ")[1:]:
-        lines: dict[int, list[tuple[float, str]]] = defaultdict(list)
-        for left, top, bottom, text in word.findall(page):
-            lines[round((float(top) + float(bottom)) / 6)].append((float(left), html.unescape(text)))
-        pages.append([" ".join(text for _, text in sorted(lines[height])) for height in sorted(lines)])
-    shapes = [[re.sub(r"\d+", "#", line) for line in lines] for lines in pages]
-    edges = Counter(shape for its_shapes in shapes for shape in {*its_shapes[:3], *its_shapes[-3:]})
-    offsets = Counter(n - i for i, lines in enumerate(pages) for line in lines[:2] + lines[-2:] for n in labels(line))
-    body, frame = [], []
-    for i, (lines, its_shapes) in enumerate(zip(pages, shapes, strict=True)):
-        is_contents = 4 * sum(_ENTRY.search(line) is not None for line in lines) > len(lines)
-        for k, (line, shape) in enumerate(zip(lines, its_shapes, strict=True)):
-            is_edge = min(k, len(lines) - 1 - k) < 3 and (edges[shape] >= 3 or shape.strip(" -–") == "#")
-            is_labelled = min(k, len(lines) - 1 - k) < 2 and any(offsets[n - i] >= 3 for n in labels(line))
-            is_framed = is_contents or is_edge or is_labelled or _ENTRY.search(line) is not None
-            (frame if is_framed else body).append(line)
+        rows: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
+        for *box, text in word.findall(page):
+            left, top, right, bottom = map(float, box)
+            text = html.unescape(text)
+            if len(text) > 2 and bottom - top > 1.3 * (right - left):
+                frame.append(text)
+                continue
+            if text.isdecimal() and right - left > MAX_PITCH * len(text) * usual.get(round(bottom - top, 1), 1e9):
+                text = " ".join(text)
+            rows[round((top + bottom) / 6)].append((left, right, text))
+        pages.append([list(columns_of(sorted(rows[height]))) for height in sorted(rows)])
+    edges = Counter(
+        shape for rows_of in pages for shape in {shape_of(text) for row in rows_of[:3] + rows_of[-3:] for text in row}
+    )
+    offsets = Counter(
+        n - i for i, rows_of in enumerate(pages) for row in rows_of[:2] + rows_of[-2:] for n in labels(" ".join(row))
+    )
+    needed = min(3, max(2, (len(pages) + 1) // 2))
+    body = []
+    for i, rows_of in enumerate(pages):
+        is_contents = 4 * sum(_ENTRY.search(" ".join(row)) is not None for row in rows_of) > len(rows_of)
+        for k, row in enumerate(rows_of):
+            depth = min(k, len(rows_of) - 1 - k)
+            is_labelled = depth < 2 and any(offsets[n - i] >= 3 for n in labels(" ".join(row)))
+            is_framed = is_contents or is_labelled or _ENTRY.search(" ".join(row)) is not None
+            for text in row:
+                is_edge = depth < 3 and (edges[shape_of(text)] >= needed or shape_of(text).strip(" -–") == "#")
+                (frame if is_framed or is_edge else body).append(text)
     return "\n".join(body), "\n".join(frame)
+
+
+def columns_of(words: Sequence[tuple[float, float, str]]) -> Iterator[str]:
+    """Join the words of a row (left, right, text) that stand closer than `COLUMN_GAP`."""
+    texts: list[str] = []
+    end = 0.0
+    for left, right, text in words:
+        if texts and left - end > COLUMN_GAP:
+            yield " ".join(texts)
+            texts = []
+        texts.append(text)
+        end = right
+    yield " ".join(texts)
+
+
+def shape_of(text: str) -> str:
+    """A line with its digits as one sign."""
+    return re.sub(r"\d+", "#", text)
 
 
 def labels(line: str) -> list[int]:
@@ -243,7 +291,7 @@ def read_html(path: Path, source: str = "") -> tuple[str, str]:
     from selectolax.lexbor import LexborHTMLParser
 
     tree = LexborHTMLParser(source or path.read_bytes().decode("utf-8", "replace"))
-    for node in tree.css("script, style, noscript, template, svg, select, head"):
+    for node in tree.css("script, style, noscript, template, svg, select, head, del, s, strike"):
         if node.parent is not None:
             node.decompose()
     frame = [node.attributes.get("alt") or "" for node in tree.css("img")]
@@ -262,7 +310,10 @@ def read_markdown(path: Path) -> tuple[str, str]:
     import markdown
 
     source = path.read_text(encoding="utf-8", errors="replace")
-    return read_html(path, f"<body>{markdown.markdown(source, extensions=['tables', 'fenced_code', 'sane_lists'])}")
+    page = f"<body>{markdown.markdown(source, extensions=['tables', 'fenced_code', 'sane_lists'])}"
+    body, frame = read_html(path, page)
+    # Markdown within HTML stays as it is there: addresses of links and images are no text
+    return re.sub(r"\]\(\s*https?:[^)]*\)", "]", body), frame
 
 
 def read_docx(path: Path) -> tuple[str, str]:

@@ -146,3 +146,64 @@ def test_single_letters_between_spaces_stay_apart(text):
         put(page, 72, 170, PROSE)
 
     assert text in everything(draw)
+
+
+def parse(*draws):
+    file = pymupdf.open()
+    for draw in draws:
+        draw(file.new_page())
+    return parse_file("x.pdf", file.tobytes())
+
+
+def test_the_first_line_of_some_pages_far_apart_is_no_running_head():
+    def page(i):
+        def draw(page):
+            put(page, 72, 40, ["A manual of the meter"])
+            put(
+                page,
+                72,
+                58,
+                [f"See page {100 + i} on it." if i % 8 == 1 else f"Now {'abcdefgh'[i % 8] * 3} stands here."],
+            )
+            put(page, 72, 120, PROSE)
+
+        return draw
+
+    document = parse(*map(page, range(40)))
+    text = "\n".join(one.text for section in document.sections for one in section.paragraphs)
+    assert [f"See page {100 + i} on it." in text for i in range(40)] == [i % 8 == 1 for i in range(40)]
+    assert "A manual of the meter" not in text
+
+
+def test_the_numbers_of_an_axis_at_the_foot_of_a_page_are_no_page_numbers():
+    def draw(page):
+        put(page, 72, 120, LINES)
+        for i in range(8):
+            put(page, 100 + 50 * i, 780, [str(32 * i)])
+
+    assert " ".join(texts(draw)).split()[-8:] == [str(32 * i) for i in range(8)]
+
+
+def test_upright_labels_of_a_plot_are_named_as_dropped():
+    def draw(page):
+        put(page, 72, 120, LINES)
+        for i in range(4):
+            page.insert_text((100, 500 + 40 * i), f"0.{i}", fontsize=8, rotate=90)
+
+    document = parse(draw)
+    assert document.dropped == ("4 upright texts: '0.0', '0.1', '0.2' and 1 more",)
+    assert "0.1" not in "".join(one.text for section in document.sections for one in section.paragraphs)
+
+
+@pytest.mark.parametrize(("symbol", "n", "is_dropped"), [("o", 40, True), ("o", 8, False), ("7", 40, False)])
+def test_the_points_of_a_plot_are_no_text(symbol, n, is_dropped):
+    def draw(page):
+        put(page, 72, 120, LINES)
+        for i in range(n):
+            put(page, 90 + (i * 37) % 400, 400 + (i * 53) % 250, [symbol], size=6)
+
+    document = parse(draw)
+    assert bool(document.dropped) is is_dropped
+    if is_dropped:
+        assert document.dropped == (f"{n} symbols of a plot: {symbol!r} × {n}",)
+        assert [one.text for section in document.sections for one in section.paragraphs] == [TEXT]
