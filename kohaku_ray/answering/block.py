@@ -89,8 +89,11 @@ async def answer_block(
     member: int,
     settled: Sequence[bool] | None,
     shared: Shared,
+    count: Callable[[], object] = lambda: None,
 ) -> list[MemberAnswer | None]:
     """Answer a block as one member; members with the same evidence have one ``shared`` (``Tools.shared_by_members``).
+
+    ``count`` is called as each row is done.
 
     Returns:
         Rows in the questions' order, None for those that are settled.
@@ -110,16 +113,21 @@ async def answer_block(
             answer = Answer(Prediction(error=_failure_text(declaration.name, failure)))
         return MemberAnswer(answer, tuple(tools.calls), tools.n_no_reply)
 
-    return await gather_unsettled(prepared, settled, answer_question)
+    return await gather_unsettled(prepared, settled, answer_question, count)
 
 
 async def gather_unsettled(
-    rows: Sequence[Input | None], settled: Sequence[bool] | None, work: Callable[[Input], Awaitable[Output]]
+    rows: Sequence[Input | None],
+    settled: Sequence[bool] | None,
+    work: Callable[[Input], Awaitable[Output]],
+    count: Callable[[], object] = lambda: None,
 ) -> list[Output | None]:
-    """Process all rows at once; None for those that are settled or empty."""
+    """Process all rows at once; None for those that are settled or empty. ``count`` is called as each is done."""
 
     async def process(row: Input | None, is_settled: bool) -> Output | None:
-        return None if row is None or is_settled else await work(row)
+        output = None if row is None or is_settled else await work(row)
+        count()
+        return output
 
     return await asyncio.gather(*map(process, rows, settled or [False] * len(rows)))
 

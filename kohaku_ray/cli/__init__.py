@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.pages.terminal import print_error, print_summary, shown_as, sigterm_interrupts
+from kohaku_ray.pages.terminal import INTERRUPTED, print_error, print_summary, shown_as, signals_interrupt
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
 
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     arguments.hide = str  # a configuration hides what its environment variables hold
     code = OK
-    with shown_as(quiet=arguments.quiet, as_json=arguments.json), sigterm_interrupts():
+    with shown_as(quiet=arguments.quiet, as_json=arguments.json), signals_interrupt():
         try:
             returned = arguments.command(arguments)
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (KeyboardInterrupt, SystemExit) as end:
             if isinstance(end, SystemExit) and end.code != signal.SIGTERM:  # Ray's own handler, while it starts
                 raise
-            print_error("interrupted: run the same command again to go on")
+            print_error(INTERRUPTED)
             code = FAILED
         except BrokenPipeError:
             code = OK

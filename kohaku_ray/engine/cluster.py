@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node
@@ -18,11 +19,18 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config.sections import ClusterConfig
-from kohaku_ray.engine.local_ray import missed_when_dead, on_loopback, own_token, private_directory
+from kohaku_ray.engine.local_ray import (
+    end_started,
+    missed_when_dead,
+    on_loopback,
+    own_token,
+    plain_messages,
+    private_directory,
+)
 from kohaku_ray.engine.worker_groups import read_worker_groups
 from kohaku_ray.errors import ConfigError, KohakuRayError
+from kohaku_ray.pages.terminal import is_interrupted, signals_interrupt
 from kohaku_ray.pages.terminal import print_progress as print_progress
-from kohaku_ray.pages.terminal import sigterm_interrupts
 from kohaku_ray.records import digest_text
 from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice
@@ -68,38 +76,53 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
         )
     settings: dict[str, object] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     with ExitStack() as until_end:
-        directory = None
+        until_end.enter_context(plain_messages())
         if address is None:
-            directory = until_end.enter_context(private_directory())
-            until_end.enter_context(own_token())
-            until_end.enter_context(on_loopback())
             settings |= {
                 "address": "local",  # not a cluster that another program has started on this machine
-                "_temp_dir": directory,
                 "num_cpus": local_cpus(cluster),
                 "object_store_memory": int(cluster.object_store_gib * 2**30),
                 "include_dashboard": False,
             }
+            # A busy machine may need a second start.
+            if not _start(settings, until_end, is_last=False):
+                _start(settings, until_end, is_last=True)
         else:
             _check_answers(address)
-            settings["address"] = address
-        try:
-            with _without_log_level_line():
-                ray.init(**settings)
-        except ConnectionError as error:
-            raise _no_cluster(str(address), str(error)) from None
-        except Exception as error:
-            if address is not None:
-                raise
-            raise KohakuRayError(
-                f"Ray did not start on this machine ({type(error).__name__}: {error}): see its logs in "
-                f"{directory}/session_latest/logs; a busy machine may need a second try"
-            ) from error
+            try:
+                with _without_log_level_line():
+                    ray.init(**settings, address=address)
+            except ConnectionError as error:
+                raise _no_cluster(address, str(error)) from None
         until_end.callback(ray.shutdown)
-        until_end.enter_context(sigterm_interrupts())
+        until_end.enter_context(signals_interrupt())
         if address is None:
             until_end.enter_context(missed_when_dead())
         yield address is None
+
+
+def _start(settings: Mapping[str, Any], until_end: ExitStack, *, is_last: bool) -> bool:
+    """Start a local Ray until the end; return whether it did.
+
+    Raises:
+        KohakuRayError: It did not, and ``is_last``.
+    """
+    with ExitStack() as attempt:
+        directory = attempt.enter_context(private_directory())
+        attempt.enter_context(own_token())
+        attempt.enter_context(on_loopback())
+        try:
+            with end_started(), _without_log_level_line():
+                ray.init(**settings, _temp_dir=directory)
+        except Exception as error:
+            why = f"Ray did not start on this machine ({type(error).__name__}: {error})"
+            if is_last:
+                logs = f"{directory}/session_latest/logs"
+                raise KohakuRayError(f"{why}, in two tries: see the logs of the second in {logs}") from error
+            print_progress(f"ray     {why}: starting it once more")
+            return False
+        until_end.enter_context(attempt.pop_all())
+    return True
 
 
 def _check_answers(address: str) -> None:
@@ -180,7 +203,7 @@ def _without_log_level_line() -> Iterator[None]:
             os.close(terminal)
             held.seek(0)
             for line in held.read().decode(errors="replace").splitlines():
-                if "RAY_BACKEND_LOG_LEVEL" not in line:
+                if "RAY_BACKEND_LOG_LEVEL" not in line and not is_interrupted():
                     print_progress(line)
 
 

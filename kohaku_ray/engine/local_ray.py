@@ -8,14 +8,16 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import psutil
-from ray._private import ray_constants, worker
+import ray
+from ray._private import ray_constants, utils, worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.pages.terminal import print_error
+from kohaku_ray.pages.terminal import INTERRUPTED, is_interrupted, print_error, print_progress
 
 LONGEST_DIRECTORY = 40
 """Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 65 of Linux's 107."""
@@ -101,6 +103,43 @@ def private_directory() -> Iterator[str]:
 
 
 @contextmanager
+def end_started() -> Iterator[None]:
+    """End the processes that the block has started if it fails: Ray would leave those of a start that fails.
+
+    Ray does not take SIGTERM over meanwhile: it would end this process without a word.
+    """
+    before = set(psutil.Process().children(recursive=True))
+    usual, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda _: None
+    try:
+        yield
+    except Exception:
+        ray.shutdown()
+        for process in set(psutil.Process().children(recursive=True)) - before:
+            with suppress(psutil.Error):
+                process.kill()
+        raise
+    finally:
+        utils.set_sigterm_handler = usual
+
+
+@contextmanager
+def plain_messages() -> Iterator[None]:
+    """Print what Ray tells this process without its colours; nothing of actors that we end, or after a signal."""
+    usual = worker.print_to_stdstream
+
+    def print_plain(message: dict[str, Any], **_: Any) -> None:
+        for line in message["lines"]:
+            if not is_interrupted() and "killed by `ray.kill`" not in line:
+                print_progress(f"ray     {line}")
+
+    worker.print_to_stdstream = print_plain
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = usual
+
+
+@contextmanager
 def missed_when_dead() -> Iterator[None]:
     """End this process, with the reason, if a process of the local Ray dies, or is stopped, on which all calls wait.
 
@@ -125,10 +164,9 @@ def missed_when_dead() -> Iterator[None]:
                 if stopped_s[kind] >= STOPPED_S:
                     reasons.append(f"{_WHOLE[kind]} on this machine is stopped (SIGSTOP) for {STOPPED_S:g} s")
             if reasons and not is_over.is_set():
-                print_error(
-                    f"kohaku-ray: Ray's {reasons[0]}. Run the same command again: recorded model calls are not made "
-                    "again"
-                )
+                again = "Run the same command again: recorded model calls are not made again"
+                # A signal to the whole process group ends Ray's processes, too.
+                print_error(INTERRUPTED if is_interrupted() else f"kohaku-ray: Ray's {reasons[0]}. {again}")
                 node.kill_all_processes(check_alive=False, allow_graceful=False)
                 os._exit(1)
 

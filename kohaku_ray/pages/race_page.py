@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from kohaku_ray.pages.page import Packed, page_environment
 from kohaku_ray.pages.tables import as_html, as_text
+from kohaku_ray.pages.text import write_duration
 from kohaku_ray.storage import publish
 from kohaku_ray.sweep.compare import CellView, RaceView
 from kohaku_ray.table import Column, Table
@@ -53,8 +54,7 @@ def _counts(view: RaceView) -> list[str]:
         f"{view.n_asked:,} {view.unit} asked for, about {view.n_saved:,} saved ({view.n_saved / total:.0%})",
     ]
     if view.seconds_left is not None:
-        minutes, seconds = divmod(round(view.seconds_left), 60)
-        said.append(f"at most {minutes:,} min {seconds} s left" if minutes else f"at most {seconds} s left")
+        said.append(f"at most {write_duration(view.seconds_left)} left")
     return said
 
 

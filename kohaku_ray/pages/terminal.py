@@ -13,8 +13,17 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-LINES_EVERY_S = 0.5
-"""Shortest time between two lines of progress where no bar can be drawn."""
+from kohaku_ray.pages.text import write_duration
+
+LINES_EVERY_S = (0.5, 300.0)
+"""Shortest and longest time between two lines of progress where no bar can be drawn: a tenth of the time so far."""
+
+SAY_LEFT_S = 60.0
+"""Shortest time left that such a line gives."""
+
+
+INTERRUPTED = "interrupted: run the same command again to go on"
+"""What a job says that a signal has ended."""
 
 
 @dataclass(slots=True)
@@ -23,6 +32,7 @@ class _Mode:
     json: bool = False
     stdout: TextIO | None = None
     n_bars: int = 0
+    is_interrupted: bool = False
 
 
 _mode = _Mode()
@@ -44,16 +54,30 @@ def shown_as(*, quiet: bool = False, as_json: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
+def signals_interrupt() -> Iterator[None]:
     """Let SIGTERM, which ``ray job stop`` sends, end the block as Ctrl-C does: Ray's own handler makes Ray abort."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def interrupt(number: int, frame: Any) -> None:
+        _mode.is_interrupted = True
+        signal.default_int_handler(number, frame)
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
+    if callable(signal.getsignal(signal.SIGINT)):  # not where a shell lets a job in the background ignore it
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _mode.is_interrupted = False
+
+
+def is_interrupted() -> bool:
+    """Tell whether a signal has come that ends the job."""
+    return _mode.is_interrupted
 
 
 def print_progress(text: str) -> None:
@@ -98,7 +122,7 @@ def _to_stderr(text: str) -> None:
 class Progress:
     """Shows how far a job is, and how long it will take.
 
-    On a terminal and in a notebook it is one bar, drawn in place; elsewhere it is a line at most twice per second.
+    On a terminal and in a notebook it is one bar, drawn in place; elsewhere it is a line at ever longer intervals.
     """
 
     def __init__(self, job: str, total: float, unit: str, began: float | None = None) -> None:
@@ -132,13 +156,17 @@ class Progress:
             self._bar.refresh() if done >= self._total else self._bar.update(0)
             return
         now = time.perf_counter()
-        if now - self._said < LINES_EVERY_S and done < self._total:
+        shortest_s, longest_s = LINES_EVERY_S
+        if now - self._said < min(max((now - self._began) / 10, shortest_s), longest_s) and done < self._total:
             return
         self._said = now
         rate = done / max(now - self._began, 1e-9)
-        speed = f"{1 / rate:,.0f} s each" if 0 < rate < 0.1 else f"{rate:,.{int(rate < 100)}f}/s"
+        speed = f"{1 / rate:,.0f} s each" if 0 < rate < 0.1 else f"{rate:,.{int(rate < 100)}f}/s" if rate else ""
+        left_s = (self._total - done) / rate if rate else 0.0
+        left = f"about {write_duration(left_s)} left" if left_s >= SAY_LEFT_S else ""
         so_far, total = (f"{n:,.1f}".removesuffix(".0") for n in (done, self._total))
-        print_progress(f"{self._job:<8}{so_far}/{total} {self._unit}  {speed}  {more or note}".rstrip())
+        facts = [f"{self._job:<8}{so_far}/{total} {self._unit}", speed, left, more or note]
+        print_progress("  ".join(filter(None, facts)))
 
     def _drawn(self) -> Any:
         from tqdm import tqdm

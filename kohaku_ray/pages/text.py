@@ -59,6 +59,15 @@ def write_number(value: float) -> str:
     return f"{value:,.0f}" if is_whole and abs(value) < 1e15 else f"{value:.4g}"
 
 
+def write_duration(seconds: float) -> str:
+    """Format a time in its two largest units: ``45 s``, ``21 min 5 s``, ``4 h 20 min``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (seconds, "s")]
+    largest = next((position for position, (number, _) in enumerate(parts) if number), 2)
+    return " ".join(f"{number:,} {unit}" for number, unit in parts[largest : largest + 2])
+
+
 def list_link(**values: str) -> str:
     """Write the address that sets the list of questions to these values."""
     return f"#show:{urlencode(values)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -34,12 +35,12 @@ print("ended", flush=True)
 """
 
 
-def started(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+def started(tmp_path: Path, *arguments: str, before: str = "", **variables: str) -> subprocess.Popen[str]:
     """A process with a Ray of its own: its environment has nothing of this process's Ray."""
     names = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     return subprocess.Popen(
-        [sys.executable, "-c", STARTED, *arguments],
+        [sys.executable, "-c", before + STARTED, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -139,6 +140,52 @@ def test_a_stopped_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
     assert process.returncode == 1, error
     assert "on this machine is stopped (SIGSTOP) for 30 s. Run the same command again" in error
     assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
+
+
+FAILING = """
+import sys
+from ray._private.node import Node
+
+start, left = Node.start_ray_processes, [int(sys.argv.pop())]
+
+def fail(node):
+    if left[0]:
+        left[0] -= 1
+        raise Exception("The current node timed out during startup")
+    start(node)
+
+Node.start_ray_processes = fail
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_that_does_not_start_is_started_once_more(tmp_path):
+    process = started(tmp_path, "wait", "1", before=FAILING, TMPDIR="/tmp")
+    try:
+        session = Path(process.stdout.readline().split()[1])
+        assert process.stdout.readline().startswith("token")
+        running = [one.name() for one in psutil.Process(process.pid).children(recursive=True)]
+        assert running.count("gcs_server") == 1, "that of the first try was ended"
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    said, *_ = error.splitlines()
+    assert "timed out during startup): starting it once more" in said
+    assert not session.parent.parent.exists()
+
+
+@pytest.mark.slow
+def test_a_ray_that_never_starts_names_the_logs_of_its_last_try(tmp_path):
+    process = started(tmp_path, "2", before=FAILING)
+    _, error = process.communicate(timeout=200)
+    assert process.returncode == 1
+    last = error.strip().splitlines()[-1]
+    assert "Ray did not start on this machine (Exception: The current node timed out" in last
+    logs = Path(last.rsplit(" ", 1)[1])
+    assert "in two tries: see the logs of the second in" in last
+    assert any(file.name.startswith("gcs_server") for file in logs.iterdir())
+    shutil.rmtree(logs.parents[2])
 
 
 def catches(process: subprocess.Popen[str], number: int) -> bool:

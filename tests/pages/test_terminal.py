@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 
 import pytest
@@ -33,6 +34,32 @@ def clock(monkeypatch) -> Clock:
     return made
 
 
+def test_the_lines_of_a_log_come_at_ever_longer_intervals_and_say_what_is_left(capsys, clock):
+    with Progress("answer", 41, "questions") as progress:
+        moments = []
+        for second in range(0, 7200, 15):
+            clock.now = float(second)
+            progress.show(min(second // 400, 40), "2 calls in flight")
+            if said := capsys.readouterr().err:
+                moments.append(second)
+                last = said
+    gaps = [after - before for before, after in itertools.pairwise(moments)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] == 15
+    assert gaps[-1] == 300
+    assert len(moments) < 60
+    assert last.startswith("answer  17/41 questions  ")
+    assert " s each  about 2 h " in last
+    assert last.endswith(" left  2 calls in flight\n")
+
+
+def test_nothing_done_has_no_speed(capsys, clock):
+    with Progress("answer", 41, "questions") as progress:
+        clock.now = 15.0
+        progress.show(0, "2 calls in flight")
+    assert capsys.readouterr().err == "answer  0/41 questions  2 calls in flight\n"
+
+
 def test_a_log_gets_plain_lines_at_most_twice_a_second(capsys, clock):
     with Progress("answer", 40, "questions") as progress:
         for done in range(1, 41):
@@ -52,8 +79,8 @@ def test_slow_work_and_much_work_can_be_read(capsys, clock):
         long.show(1_234_567)
         long.show(0)
     assert capsys.readouterr().err.splitlines() == [
-        "sweep   2.3/13 runs  1,538 s each  0 failed",
-        "batch   1,234,567/2,000,000 lines  343/s",
+        "sweep   2.3/13 runs  1,538 s each  about 4 h 33 min left  0 failed",
+        "batch   1,234,567/2,000,000 lines  343/s  about 37 min 12 s left",
     ]
 
 

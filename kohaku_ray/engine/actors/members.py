@@ -116,6 +116,7 @@ class MemberProcess:
 
     def __init__(self) -> None:
         self._blocks: dict[Hashable, SharedBlock] = {}
+        self._n_answered = Counter[str]()  # by the hex of their context's ref
 
     async def answer(
         self, refs: tuple[Any, Any], member: int, retriever: Any, settled: Sequence[bool] | None = None
@@ -131,12 +132,17 @@ class MemberProcess:
         block.n_tasks += 1
         try:
             context, prepared = await block.fetched
-            rows = await answer_block(context, RemoteIndex(retriever), prepared, member, settled, block.shared)
+            count = functools.partial(self._n_answered.update, [refs[0].hex()])
+            rows = await answer_block(context, RemoteIndex(retriever), prepared, member, settled, block.shared, count)
             return [None if row is None else block.pack(row) for row in rows]
         finally:
             block.n_tasks -= 1
             if block.n_tasks == 0:
                 del self._blocks[refs]
+
+    async def n_answered(self, context: str) -> int:
+        """Count the member answers of a context that ended here, and those that settled questions did not need."""
+        return self._n_answered[context]
 
 
 class SharedBlock:

@@ -132,6 +132,12 @@ class RunWork:
         )
         return result, tables
 
+    def n_answered(self) -> int:
+        """Count the questions that all members have answered, also of blocks that are not done."""
+        context = self._context_ref.hex()
+        counts = ray_get([process.n_answered.remote(context) for process in self._pool.members])
+        return int(sum(counts)) // self.config.ensemble.members
+
     def stop_asking(self, reason: str) -> None:
         """Let every call of the blocks still to be submitted fail with this reason."""
         self._context_ref = ray.put(replace(self._context, ledger=RefusingLedger(reason)))

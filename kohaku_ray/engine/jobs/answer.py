@@ -117,11 +117,11 @@ def run_answer(
         spending = Spending(config.budget, ledger, prices, directory.paid(identity))
         with Progress("answer", len(questions), "questions") as progress, spending.watched():
 
-            def show(summary: AnswerSummary) -> None:
+            def show(summary: AnswerSummary, n_answered: int, state: str) -> None:
                 n_calls, made = sum(summary.n_calls.values()), summary.n_calls["made"]
-                detail = f"{n_calls} calls ({sources_said(summary.n_calls)})"
+                detail = state or f"{n_calls} calls ({sources_said(summary.n_calls)})"
                 paid = spending.shown()
-                progress.show(summary.n_questions, f"{n_calls} calls, {made} made{paid}", f"{detail}{paid}")
+                progress.show(n_answered, f"{n_calls} calls, {made} made{paid}", f"{detail}{paid}")
 
             return make_run(pool, context, ledger, questions, identity, show, began, spending, is_alone=True)
 
@@ -132,7 +132,7 @@ def make_run(
     ledger: Ledger,
     questions: Sequence[Question],
     identity: str,
-    show: Callable[[AnswerSummary], None],
+    show: Callable[[AnswerSummary, int, str], None],
     began: float,
     spending: Spending,
     *,
@@ -140,8 +140,9 @@ def make_run(
 ) -> AnswerSummary:
     """Make a run on running actors and replicas, from the first mark in its directory to the last.
 
-    ``show`` is called after each block. The run ``began`` at a time of ``time.perf_counter``. If it ``is_alone`` on its
-    replicas, what their router counts is its own.
+    ``show`` is called after each block with the number of questions answered so far, and while a block takes long, with
+    the state of the run's calls if it ``is_alone`` on its replicas: then what their router counts is its own, too. The
+    run ``began`` at a time of ``time.perf_counter``.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used, or another job writes it.
@@ -153,18 +154,18 @@ def make_run(
         directory.begin(config, identity, paid)
         before = {name: ledger.placed(application) for name, application in applications.items()}
         progress = ledger.progress() if is_alone else None
-        size, printed_s = block_size(config, len(questions)), 0.0
-
-        def report_stall(seconds: float) -> None:
-            nonlocal printed_s
-            check_there(context.applications.values())
-            printed_s = 0.0 if seconds < printed_s else printed_s  # a block was done meanwhile
-            if progress is not None and seconds >= 2 * printed_s:  # at ever longer intervals
-                printed_s = seconds
-                _print_state(ledger, tuple(applications.values()), progress, seconds, size)
-
         work = RunWork(pool, context)
-        summary = answer_all(work, questions, directory, show, report_stall, lambda: spending.stopped)
+
+        def report_block(summary: AnswerSummary) -> None:
+            show(summary, summary.n_questions, "")
+
+        def report_stall(summary: AnswerSummary) -> None:
+            check_there(context.applications.values())
+            n_answered = max(work.n_answered(), summary.n_questions)
+            state = "" if progress is None else _describe_state(ledger, tuple(applications.values()), progress)
+            show(summary, min(n_answered, len(questions) - 1), state)
+
+        summary = answer_all(work, questions, directory, report_block, report_stall, lambda: spending.stopped)
         if not summary.n_unanswered:
             summary.stopped = ""  # nothing was left to ask
         used = {"tokens": ("prompt_tokens", "completion_tokens"), "dollars": ("dollars",)}
@@ -223,7 +224,7 @@ def answer_all(
     questions: Sequence[Question],
     directory: RunDirectory,
     show: Callable[[AnswerSummary], None],
-    report_stall: Callable[[float], None],
+    report_stall: Callable[[AnswerSummary], None],
     stopped: Callable[[], str] = str,
 ) -> AnswerSummary:
     """Answer a run's questions block by block and write its files.
@@ -233,7 +234,7 @@ def answer_all(
         questions: Those of the run.
         directory: It is written to.
         show: Is called after each block.
-        report_stall: Is called whenever no block was done for ``SAY_EVERY_S``, with the seconds since the last one.
+        report_stall: Is called whenever no block was done for ``SAY_EVERY_S``.
         stopped: Says why the ledger makes no more calls; empty: it does.
 
     Raises:
@@ -247,11 +248,11 @@ def answer_all(
 
     def collect() -> None:
         nonlocal pending, n_failed
-        began, done = time.perf_counter(), list[Any]()
+        done = list[Any]()
         while not done:
             done, pending = ray.wait(pending, num_returns=1, timeout=SAY_EVERY_S)
             if not done:
-                report_stall(time.perf_counter() - began)
+                report_stall(summary)
         if not summary.stopped and (why := stopped()):
             summary.stopped = why
             print_progress(f"answer  stopped asking: {why}")
@@ -284,15 +285,15 @@ def answer_all(
     return summary
 
 
-def _print_state(
-    ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float, size: int
-) -> None:
-    """Print what the job waits for: a block of several questions counts when its last one is done."""
-    in_flight, made, tokens = ledger.progress()
+def _describe_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int, int]) -> str:
+    """Describe what the run's calls do; tokens where the server counts them."""
+    in_flight, *totals = ledger.progress()
+    made, n_read, n_written = (now - then for now, then in zip(totals, before[1:], strict=True))
     facts = [
         f"{pluralize(replicas_up(applications), 'replica')} up",
         f"{pluralize(in_flight, 'model call')} in flight",
-        f"{pluralize(made - before[1], 'call')} answered so far, {pluralize(tokens - before[2], 'token')} generated",
+        f"{made:,} answered",
+        f"{pluralize(n_read, 'prompt token')} read" if n_read else "",
+        f"{pluralize(n_written, 'token')} generated" if n_written else "",
     ]
-    awaited = "question" if size == 1 else f"block of {size} questions"
-    print_progress(f"answer  no {awaited} finished for {since_s:.0f} s: {', '.join(facts)}")
+    return ", ".join(filter(None, facts))

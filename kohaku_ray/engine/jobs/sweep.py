@@ -469,8 +469,8 @@ def _make_one(
         by_id = {question.question_id: question for question in questions}
         questions = [by_id[question_id] for question_id in shard]
 
-    def show(so_far: AnswerSummary) -> None:
-        go_on(so_far.n_questions / (len(questions) + 1))  # the last part is its files
+    def show(_: AnswerSummary, n_answered: int, __: str) -> None:
+        go_on(n_answered / (len(questions) + 1))  # the last part is its files
 
     return make_run(pool, context, ledger, questions, identity, show, began, spending)
 

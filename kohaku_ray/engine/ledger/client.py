@@ -104,11 +104,11 @@ class Ledger:
         """Make no more calls for this run."""
         ray_get([shard.stop.remote(self._run, reason) for shard in self._shards])
 
-    def progress(self) -> tuple[int, int, int]:
-        """Sum ``LedgerShard.progress`` over all shards: calls in flight, calls made, tokens generated."""
+    def progress(self) -> tuple[int, int, int, int]:
+        """Sum ``LedgerShard.progress`` over all shards: calls in flight and made, tokens read and written."""
         counts = ray_get([shard.progress.remote() for shard in self._shards])
-        in_flight, made, tokens = (sum(each) for each in zip(*counts, strict=True))
-        return in_flight, made, tokens
+        in_flight, made, n_read, n_written = map(sum, zip(*counts, strict=True))
+        return in_flight, made, n_read, n_written
 
     async def _together(
         self, gathered: dict[To, list[tuple[Item, asyncio.Future[Result]]]], to: To, item: Item, method: Any

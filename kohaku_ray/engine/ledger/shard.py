@@ -108,7 +108,7 @@ class LedgerShard:
         self._is_open = False
         self._lease_failure: str | None = None
         self._write_failure: str | None = None
-        self._n_made = self._n_tokens = 0
+        self._n_made = self._n_read = self._n_written = 0
         self._paid: dict[str, dict[str, Paid]] = {}  # by run and application
         self._stopped: dict[str, str] = {}  # runs that make no more calls, each with the reason
         self._hold()
@@ -139,9 +139,9 @@ class LedgerShard:
         """Count the questions this shard sent to an application's replicas, and those moved off an overloaded one."""
         return counts_of(application)
 
-    async def progress(self) -> tuple[int, int, int]:
-        """Count the calls in flight, those made since this shard started, and the tokens that these generated."""
-        return len(self._in_flight), self._n_made, self._n_tokens
+    async def progress(self) -> tuple[int, int, int, int]:
+        """Count the calls in flight, those made since this shard started, and the tokens that these read and wrote."""
+        return len(self._in_flight), self._n_made, self._n_read, self._n_written
 
     async def paid(self, run: str) -> dict[str, Paid]:
         """Sum what the calls that this shard made for a run used, by application."""
@@ -296,7 +296,9 @@ class LedgerShard:
             self._entries.unwritten[key] = entry
             # Now and not by who waits: an ask that comes before they wake must not make the call again.
             self._renewed |= {(run, key) for run in self._renewing[key]}
-            self._n_made, self._n_tokens = self._n_made + 1, self._n_tokens + outcome.completion_tokens
+            self._n_made += 1
+            self._n_read += outcome.prompt_tokens
+            self._n_written += outcome.completion_tokens
             return LedgerReply(entry, "made", key)
         except ModelError as error:
             return Refused.of(error)

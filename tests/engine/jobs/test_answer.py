@@ -184,14 +184,23 @@ def test_show_prints_the_prompts_as_sent(sample_run, capsys):
     assert all(" ".join(text.split()) in user for text in context[:3])
 
 
-def test_a_job_whose_questions_take_long_says_what_it_does(sample_config, run_answer, monkeypatch, capsys):
+def test_a_block_that_takes_long_counts_the_questions_that_are_answered(sample_config, run_answer, monkeypatch, capsys):
     monkeypatch.setattr(answer_job, "SAY_EVERY_S", 0.5)
-    with FakeOpenAI(lambda index, body: Action(delay_s=1.5)) as server:
-        run_answer(sample_config(*fake(server), "questions.limit=1", "ensemble.members=2", "kohaku.queries=1"))
+    first: dict[str, object] = {}
+
+    def script(index, body):
+        return Action(delay_s=8 * (body["messages"] != first.setdefault("asked", body["messages"])))
+
+    settings = ("questions.limit=2", "cluster.block_size=2", "ensemble.members=2", "kohaku.queries=1")
+    with FakeOpenAI(script) as server:
+        run_answer(sample_config(*fake(server), *settings))
     said = capsys.readouterr().err
     assert re.search(r"answer  1 replica up after \d+ s: asking\n", said)
-    waits = r"answer  no question finished for \d+ s: 1 replica up, 2 model calls in flight, 0 calls answered so far, 0"
+    waits = (
+        r"answer  1/2 questions .* 1 replica up, 2 model calls in flight, 2 answered, 200 prompt tokens read, \d+ tok"
+    )
     assert re.search(waits, said), said
+    assert "answer  2/2 questions" in said
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The command in a process of its own, with a cluster of its own: SIGTERM ends it in words, its key is in no file."""
+"""The command in a process of its own, with a cluster of its own: signals end it in one line, its key is in no file."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def driver(server: FakeOpenAI, home: Path, index: str, ray_home: str, *command: 
         stderr=subprocess.STDOUT,
         text=True,
         env={**{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}, "RAY_TMPDIR": ray_home},
+        start_new_session=True,
     )
 
 
@@ -71,7 +72,8 @@ def files_with_the_key(*homes: str | Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index, tmp_path, ray_home):
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the driver", "to all its processes"])
+def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index, tmp_path, ray_home, send):
     """Calls are not answered when the signal comes."""
     sweep = tmp_path / "two.yaml"
     sweep.write_text(f"base: demo\nruns: {tmp_path}/runs\ntables: [{{name: n, axes: {{kohaku.queries: [1, 2]}}}}]\n")
@@ -85,15 +87,56 @@ def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index
         job = driver(server, tmp_path, sample_index[0], ray_home, "sweep", str(sweep), "-o", str(tmp_path / "page"))
         try:
             assert arrived.wait(240)
-            job.send_signal(signal.SIGTERM)
+            send(job.pid, signal.SIGTERM)
             output, _ = job.communicate(timeout=60)
         finally:
             over.set()
             job.kill()
     assert job.returncode == 1, output
     assert output.strip().splitlines()[-1] == "interrupted: run the same command again to go on"
-    assert not any(word in output for word in ("SIG", "Traceback", "***", "terminate called", KEY)), output
+    words = ("SIG", "Traceback", "***", "terminate called", "\x1b", "raylet", KEY)
+    assert not any(word in output for word in words), output
     assert files_with_the_key(tmp_path, ray_home) == []
+
+
+MOMENTS = [
+    pytest.param(("answer",), "asking", signal.SIGINT, id="answer, Ctrl-C"),
+    pytest.param(("answer",), "asking", signal.SIGTERM, id="answer, SIGTERM to all its processes"),
+    pytest.param(("answer",), "waiting for", signal.SIGTERM, id="Ray starts"),
+    pytest.param(("index",), "encode", signal.SIGINT, id="index, Ctrl-C"),
+    pytest.param(("index",), "encode", signal.SIGTERM, id="index, SIGTERM to all its processes"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "moment", "number"), MOMENTS)
+def test_an_interrupt_of_the_whole_process_group_is_one_line(tmp_path, sample_index, command, moment, number):
+    """Ctrl-C, ``timeout`` and ``ray job stop`` send it to Ray's processes, too, whose ends are not news."""
+    names = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    settings = ["--set", f"run={tmp_path}/r"]
+    settings += ["--set", f"index.path={sample_index[0]}"] if command == ("answer",) else []
+    with subprocess.Popen(
+        [sys.executable, "-m", "kohaku_ray", *command, "demo", *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's job in the background ignores it
+    ) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if moment in line:
+                break
+        os.killpg(process.pid, number)
+        output, _ = process.communicate(timeout=90)
+    assert process.returncode == 1, (lines, output)
+    *progress, last = output.strip().splitlines()
+    assert last == "interrupted: run the same command again to go on"
+    assert not [line for line in progress if not line.startswith(("answer  ", "encode  ", "parse   "))], output
 
 
 def test_the_key_is_in_no_file_of_a_run_that_ends(sample_config, run_answer, capfd):

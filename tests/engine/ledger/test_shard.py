@@ -389,7 +389,7 @@ def test_a_reply_is_on_disk_while_another_of_its_message_is_waited_for(make, tmp
         slow.set_result([(Reply("the same again"), 0.5), (Reply("late", 3, 0, 4), 9.0)])
         assert [one.entry.reply.text for one in await asked] == ["early", "late"]
         assert await shard.paid("mine") == {"app": Paid(6, 0, 6)}
-        assert await shard.progress() == (0, 2, 6)
+        assert await shard.progress() == (0, 2, 6, 6)
         await shard.arrived({GOOD: (Reply("told too late"), 0.5)})
         await shard.flush()
 
