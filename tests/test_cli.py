@@ -88,14 +88,14 @@ def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
     assert rows["q2"].answer_value == "is_blank"
     printed = capsys.readouterr().out
     assert "2 questions, 3 members, 1 abstained" in printed
-    assert "c.csv: 1 questions missing, counted as blank: q2" in printed
+    assert "c.csv: 1 question missing, counted as blank: q2" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["validate", "demo", "--set", "kohaku.topk=3"], 2, "did you mean kohaku.top_k?"),
-        (["validate", "demo", "--set", "cluster.retriever.replicas=500"], 2, "CPUs but 500 retriever(s)"),
+        (["validate", "demo", "--set", "cluster.retriever.replicas=500"], 2, "CPUs but 500 retrievers"),
         (["validate", "demo", "--set", "questions.path=/none.csv"], 2, "/none.csv cannot be read"),
         (
             ["validate", "demo", "--set", "deployments.extractive.window_tokens=512"],
@@ -106,7 +106,7 @@ def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
         (
             ["validate", "demo", "--set", "deployments.big={kind: vllm, model: m}", "--set", "roles.answer.model=big"],
             2,
-            "the cluster has 0 GPUs but 1 retriever(s) and 1 replica(s) of big need 1",
+            "the cluster has 0 GPUs but 1 retriever and 1 replica of big need 1",
         ),
         (
             ["validate", "demo", "--set", "questions.path=/etc"],
@@ -154,7 +154,7 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     errors = said.err.splitlines()
     assert len(errors) == 2
     assert any("/none" in line for line in errors)
-    assert any("500 retriever(s)" in line for line in errors)
+    assert any("500 retrievers" in line for line in errors)
 
 
 def test_a_run_is_scored_against_its_own_questions(capsys, tmp_path):
@@ -218,7 +218,7 @@ ON_GPU = "cuda, the retriever's GPU; cpu if that cannot hold the index when the 
         (
             *(1, "", ("index.factory='IVF64,Flat'",)),
             [
-                "GPUs: cluster.retriever.gpus auto is 1: each of 1 retriever(s) gets a GPU, of unknown size",
+                "GPUs: cluster.retriever.gpus auto is 1: each of 1 retriever gets a GPU, of unknown size",
                 "GPUs: index.build_gpus auto is 1: a GPU is free once all is encoded",
                 f"GPUs: index.search_device auto is {ON_GPU}",
             ],

@@ -93,21 +93,24 @@ def _rows_code(arguments: argparse.Namespace, n_errors: int, *, is_finished: boo
 def index(arguments: argparse.Namespace) -> Outcome:
     """Parse and encode documents, build the index."""
     from kohaku_ray.engine.jobs.index import run_index
+    from kohaku_ray.run.summary import pluralize
 
     summary = run_index(_load(arguments))
     print_result(summary.text())
     rejects = f", {summary.n_rejects} rejected" if summary.n_rejects else ""
+    n_documents = pluralize(summary.counts["n_documents"], "document")
     seconds = {name: getattr(summary, f"{name}_s") for name in ("parse", "encode", "reduce")}
     rejected = [RejectedFile(*pair) for pair in summary.rejects]
     result = take_fields(IndexResult, summary, rejects=rejected, seconds={**seconds, "all": summary.wall_s})
     code = _rows_code(arguments, summary.n_rejects + summary.n_caption_errors)
-    return Outcome(f"{summary.counts['n_documents']} documents{rejects}: {summary.path}", result, code)
+    return Outcome(f"{n_documents}{rejects}: {summary.path}", result, code)
 
 
 def documents(arguments: argparse.Namespace) -> Outcome:
     """Show how each file is parsed: its tree, what was rejected, what looks odd."""
     from kohaku_ray.pages.run_text import describe_collection, describe_tree
     from kohaku_ray.run.documents import parse_collection, write_trees
+    from kohaku_ray.run.summary import pluralize
 
     config = _load(arguments)
     collection = parse_collection(config, print_progress if arguments.document is None else lambda _: None)
@@ -127,8 +130,8 @@ def documents(arguments: argparse.Namespace) -> Outcome:
         rejects=[RejectedFile(*pair) for pair in collection.rejects],
         trees=arguments.trees,
     )
-    line = f"{len(collection.documents)} documents of {collection.n_files} files, {len(collection.rejects)} rejected"
-    return Outcome(line, result, ROWS_IN_ERROR if collection.rejects else OK)
+    line = f"{pluralize(len(collection.documents), 'document')} of {pluralize(collection.n_files, 'file')}"
+    return Outcome(f"{line}, {len(collection.rejects)} rejected", result, ROWS_IN_ERROR if collection.rejects else OK)
 
 
 def answer(arguments: argparse.Namespace) -> Outcome:
@@ -306,6 +309,7 @@ def vote(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.directory import submission_of
     from kohaku_ray.run.outputs import answer_line, as_lines, counted_verdict
     from kohaku_ray.run.sources import read_metadata
+    from kohaku_ray.run.summary import pluralize
     from kohaku_ray.run.vote_files import run_vote
     from kohaku_ray.storage import publish
 
@@ -318,11 +322,14 @@ def vote(arguments: argparse.Namespace) -> Outcome:
         lines = as_lines(answer_line(row, counted_verdict(verdict)) for row, verdict in verdicts)
         publish(arguments.jsonl, lines.encode())
     n_blank = sum(verdict.is_blank for verdict in voted.verdicts)
-    line = f"{len(voted.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}"
+    counts = f"{pluralize(len(voted.rows), 'question')}, {pluralize(len(arguments.files), 'member')}"
+    line = f"{counts}, {n_blank} abstained: {arguments.output}"
     print_result(line)
     missing = {file: lacking for file, lacking in voted.missing.items() if lacking}
     for file, lacking in missing.items():
-        print_result(f"{file}: {len(lacking)} questions missing, counted as blank: {', '.join(lacking[:10])}")
+        print_result(
+            f"{file}: {pluralize(len(lacking), 'question')} missing, counted as blank: {', '.join(lacking[:10])}"
+        )
     return Outcome(line, VoteResult(arguments.output, len(voted.rows), len(arguments.files), n_blank, missing))
 
 
@@ -368,6 +375,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.pages.score_text import describe_comparison
     from kohaku_ray.run.directory import submission_of, truth_of
     from kohaku_ray.run.sources import resolve
+    from kohaku_ray.run.summary import pluralize
 
     truth = resolve(arguments.truth or truth_of(arguments.runs))
     files = [submission_of(run) for run in arguments.runs]
@@ -385,7 +393,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
         print_result(f"\npage: {page}")
     pair = compared.pair
     scored = list(zip(compared.files, compared.scores, strict=True))
-    flips = "" if pair is None else f"; {pair.n_won} values won, {pair.n_lost} lost"
+    flips = "" if pair is None else f"; {pluralize(pair.n_won, 'value')} won, {pair.n_lost} lost"
     result = CompareResult(
         truth=compared.truth,
         metric=compared.metric,
@@ -518,6 +526,7 @@ def bench(arguments: argparse.Namespace) -> Outcome:
     """Measure vLLM replicas against plain vLLM."""
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.pages.throughput import FILES, describe
+    from kohaku_ray.run.summary import pluralize
 
     names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens", "answer_questions")
     grid = Grid(**{name: getattr(arguments, name) for name in names})
@@ -528,5 +537,5 @@ def bench(arguments: argparse.Namespace) -> Outcome:
         raise
     print_result(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
     result = BenchResult(arguments.output, FILES, len(bench.cells), bench.n_failed)
-    line = f"{len(bench.cells)} cells, {bench.n_failed} failed: {arguments.output}"
+    line = f"{pluralize(len(bench.cells), 'cell')}, {bench.n_failed} failed: {arguments.output}"
     return Outcome(line, result, ROWS_IN_ERROR if bench.n_failed else OK)

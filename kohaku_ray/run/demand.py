@@ -19,6 +19,7 @@ from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small, weight_bytes
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.systems.offline import ExtractiveConfig
 
 BYTES_PER_ENCODER = 1 << 16  # a CPU encodes them by MiniLM in 3 s; to start costs it 10 s
@@ -91,7 +92,7 @@ def answer_demand(config: Config, n_shards: int | None = None, index: Index | No
     return Demand(
         n * retriever.cpus + models.cpus,
         n * retriever.n_gpus + models.gpus,
-        " and ".join(part for part in (f"{n} retriever(s)", models.reason) if part),
+        " and ".join(part for part in (pluralize(n, "retriever"), models.reason) if part),
         {**config.cluster.resources, **models.custom},
         {"a retriever": {"CPU": retriever.cpus, "GPU": retriever.n_gpus}, **models.on_a_node},
         {**({} if need is None else {"a retriever": need}), **models.on_a_card},
@@ -140,7 +141,7 @@ def replicas_demand(deployments: Mapping[str, Deployment]) -> Demand:
     total, parts, on_a_node = Counter[str](CPU=0, GPU=0), [], {}
     for name, deployment in deployments.items():
         if deployment.application is None:
-            parts.append(f"{deployment.replicas} replica(s) of {name}")
+            parts.append(f"{pluralize(deployment.replicas, 'replica')} of {name}")
             total.update(deployment_demand(deployment))
             on_a_node[f"a replica of {name}"] = resources_on_a_node(deployment)
     cpus, gpus = total.pop("CPU"), total.pop("GPU")
@@ -225,7 +226,7 @@ def index_demand(config: Config, encoders: Encoders) -> Demand:
     if encoders.gpu and isinstance(index.encoder, EncoderConfig):
         need = encoder_need(config, index.encoder)
     on_a_card = {} if need is None else {"an encoder": need}
-    return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom, on_a_node, on_a_card)
+    return Demand(1 if encoders.gpu else n, gpus, f"{pluralize(n, 'encoder')}{build}", custom, on_a_node, on_a_card)
 
 
 def caption_demand(config: Config) -> Demand | None:
@@ -267,7 +268,7 @@ def check_demand(
             if not any(node.get(kind) for node in nodes):
                 accelerator = " (deployments.*.accelerator)" if kind.startswith("accelerator_type:") else ""
                 raise ConfigError(
-                    f"{demand.reason} need {kind}{accelerator} but no node and no worker group ({', '.join(groups)}) "
+                    f"{_need(demand.reason)} {kind}{accelerator} but no node and no worker group ({', '.join(groups)}) "
                     f"declares it, so that none would ever come: add {kind}: 1 to the resources of the group that has "
                     "it (KubeRay: rayStartParams.resources), or do not ask for it"
                 )
@@ -295,16 +296,20 @@ def too_large(on_a_node: Mapping[str, Mapping[str, float]], nodes: Sequence[Mapp
         for kind, amount in needed.items():
             largest = max((node.get(kind, 0.0) for node in nodes), default=0.0)
             if amount > largest:
-                return f"{who} needs {amount:g} {kind}s on one node but the largest node has {largest:g}"
-        kinds = " and ".join(f"{amount:g} {kind}s" for kind, amount in needed.items() if amount)
+                return f"{who} needs {pluralize(amount, kind)} on one node but the largest node has {largest:g}"
+        kinds = " and ".join(pluralize(amount, kind) for kind, amount in needed.items() if amount)
         return f"{who} needs {kinds} on one node but no node has them together"
     return ""
+
+
+def _need(who: str) -> str:
+    return f"{who} needs" if who.startswith("1 ") and " and " not in who else f"{who} need"
 
 
 def shortage(
     who: str, needed: Mapping[str, float], there: Mapping[str, float], free: Mapping[str, float] | None = None
 ) -> str:
-    """Describe what a cluster lacks that ``who`` (a plural) needs; empty if it lacks nothing.
+    """Describe what a cluster lacks that ``who`` need; empty if it lacks nothing.
 
     With its ``free`` resources, every needed kind is named, lacking or not.
     """
@@ -312,5 +317,5 @@ def shortage(
     for kind, amount in needed.items():
         if amount > there.get(kind, 0.0) or (free is not None and amount):
             unused = "" if free is None else f", {free.get(kind, 0.0):g} of them free,"
-            said.append(f"the cluster has {there.get(kind, 0.0):g} {kind}s{unused} but {who} need {amount:g}")
+            said.append(f"the cluster has {pluralize(there.get(kind, 0.0), kind)}{unused} but {_need(who)} {amount:g}")
     return ", ".join(said)

@@ -16,6 +16,7 @@ from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.index.gpu import temporary_bytes
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.demand import local_cpus, local_gpus, resources_on_a_node
+from kohaku_ray.run.summary import pluralize
 
 SHARES = (1.0, 0.5, 0.25)
 """Shares of a GPU that a retriever may get, the largest first."""
@@ -114,18 +115,19 @@ def choose_retriever_gpus(
     need = (index_bytes or 0) + temporary_bytes(total) + ENCODER_BYTES
     what = "index, encoder" if index_bytes is not None else "an index that is not there yet counts as nothing: encoder"
     sizes = f"{what} and FAISS's temporary memory take {need / 2**30:,.1f} GiB"
+    retrievers = pluralize(n, "retriever")
     for share in SHARES:
         if any(sum(node.n_places(share, retriever.cpus) for node in nodes) < n for nodes in room):
             continue
         if card_bytes is None and share == 1:
-            return GpuChoice(share, f"each of {n} retriever(s) gets a GPU, of unknown size")
+            return GpuChoice(share, f"each of {retrievers} gets a GPU, of unknown size")
         if card_bytes is None:
-            return GpuChoice(0.0, f"{n} retriever(s) would share GPUs of unknown size: set it to a share, such as 0.25")
+            return GpuChoice(0.0, f"{retrievers} would share GPUs of unknown size: set it to a share, such as 0.25")
         if need <= share * card_bytes:
-            return GpuChoice(share, f"each of {n} retriever(s) gets so much of a GPU, and {sizes}")
+            return GpuChoice(share, f"each of {retrievers} gets so much of a GPU, and {sizes}")
         of = f"{share:g} of a GPU of {card_bytes / 2**30:,.0f} GiB"
         return GpuChoice(0.0, f"{sizes} but a retriever would get {of}: raise index.shards or set index.search_float16")
-    return GpuChoice(0.0, f"the GPUs that are free have no room for {n} retriever(s) of {SHARES[-1]:g} GPUs each")
+    return GpuChoice(0.0, f"the GPUs that are free have no room for {retrievers} of {SHARES[-1]:g} GPUs each")
 
 
 def search_device(config: Config, choice: GpuChoice, missing: str = "") -> str:

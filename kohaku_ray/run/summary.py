@@ -90,9 +90,9 @@ class AnswerSummary:
         self.shortened[deployment] = max(known, counts, key=lambda pair: pair[1] - pair[0])
 
 
-def pluralize(n: int, noun: str) -> str:
-    """Write a count with its noun, in the plural unless it is one."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+def pluralize(n: float, noun: str) -> str:
+    """Write a count, or an amount of a resource, with its noun, in the plural unless it is one."""
+    return f"{f'{n:,}' if isinstance(n, int) else f'{n:g}'} {noun}{'' if n == 1 else 's'}"
 
 
 MOST_KINDS = 5

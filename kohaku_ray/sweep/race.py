@@ -30,6 +30,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import is_finished, summary_of
 from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.sources import questions_of
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.compare import CellView, RaceView, SweepCell, SweepTable
 from kohaku_ray.sweep.load import LoadedSweep, TableConfig, check_table, choices_of
@@ -443,7 +444,7 @@ class SweepRace:
         position = self._at * self.size
         entries, n_garbage = self.log.read()
         if n_garbage:
-            note = f"{n_garbage} lines of {LOG} cannot be read and are passed over."
+            note = f"{pluralize(n_garbage, 'line')} of {LOG} cannot be read: passed over."
             self.notes = [*(one for one in self.notes if LOG not in one), note]
         answered = {entry.get("request"): entry for entry in entries if entry["act"] in ("done", "refused")}
         for entry in entries:

@@ -60,7 +60,7 @@ def test_a_card_that_no_group_of_kuberay_declares_is_refused_with_the_line_that_
     check()
     with pytest.raises(
         ConfigError,
-        match=r"1 replica\(s\) of qwen need accelerator_type:H100 \(deployments\.\*\.accelerator\) but no node and no "
+        match=r"1 replica of qwen need accelerator_type:H100 \(deployments\.\*\.accelerator\) but no node and no "
         r"worker group \(cpu, encoders, replicas, replicas-spot\) declares it, .*: add accelerator_type:H100: 1 to",
     ):
         check("deployments.qwen.accelerator=H100")

@@ -16,10 +16,10 @@ def config(*overrides: str):
 @pytest.mark.parametrize(
     ("overrides", "n_shards", "cpus", "gpus", "who"),
     [
-        ((), None, 2, 0, "1 retriever(s)"),
-        (("cluster.retriever={replicas: 3, cpus: 2, gpus: 0.5}",), None, 7, 1.5, "3 retriever(s)"),
-        (("index.shards=4", "cluster.retriever.cpus=0.5"), None, 3, 0, "4 retriever(s)"),
-        (("cluster.retriever.gpus=1",), 3, 4, 3, "3 retriever(s)"),
+        ((), None, 2, 0, "1 retriever"),
+        (("cluster.retriever={replicas: 3, cpus: 2, gpus: 0.5}",), None, 7, 1.5, "3 retrievers"),
+        (("index.shards=4", "cluster.retriever.cpus=0.5"), None, 3, 0, "4 retrievers"),
+        (("cluster.retriever.gpus=1",), 3, 4, 3, "3 retrievers"),
     ],
 )
 def test_retrievers_of_every_shard_are_asked_for(overrides, n_shards, cpus, gpus, who):
@@ -107,8 +107,8 @@ def test_replicas_that_describe_images_are_asked_for():
     own = ("index.images=true", "index.captions=model", "roles.caption.model=eyes")
     eyes = "deployments.eyes={kind: vllm, model: /models/eyes, vision: true, replicas: 2, tensor_parallel: 4}"
     demand = caption_demand(config(*own, eyes))
-    assert (demand.cpus, demand.gpus, demand.reason) == (2, 8, "2 replica(s) of eyes")
-    with pytest.raises(ConfigError, match=r"the cluster has 4 GPUs but 2 replica\(s\) of eyes need 8"):
+    assert (demand.cpus, demand.gpus, demand.reason) == (2, 8, "2 replicas of eyes")
+    with pytest.raises(ConfigError, match=r"the cluster has 4 GPUs but 2 replicas of eyes need 8"):
         check_demand(demand, {"CPU": 8, "GPU": 4})
     assert caption_demand(config(*own, eyes, "deployments.eyes.application=up")) is None, "it stands already"
     assert caption_demand(config(eyes)) is None, "no image is described"

@@ -75,7 +75,7 @@ def test_replicas_that_there_may_be_leave_the_rest_of_each_node(nodes, models, c
         ([FreeNode(4, (1,))], 2, 1, 80, 0.5, "each of 2"),
         ([FreeNode(4, (1,))], 3, 1, 80, 0.25, "each of 3"),
         ([FreeNode(4, (1,))], 3, 20, 80, 0, "but a retriever would get 0.25 of a GPU of 80 GiB"),
-        ([FreeNode(4, (1,))], 5, 1, 80, 0, r"no room for 5 retriever\(s\)"),
+        ([FreeNode(4, (1,))], 5, 1, 80, 0, r"no room for 5 retrievers"),
         ([FreeNode(4, (1,))], 2, 1, None, 0, "would share GPUs of unknown size"),
         ([FreeNode(4, (0.5,))], 1, 1, 80, 0.5, "each of 1"),
         ([FreeNode(4, (0.5,))], 1, 1, 16, 0.5, "each of 1"),

@@ -34,6 +34,7 @@ from kohaku_ray.run.free_gpus import (
     with_retriever_gpus,
 )
 from kohaku_ray.run.indexes import open_index
+from kohaku_ray.run.summary import pluralize
 
 MAX_RESTARTS = 10
 """Most restarts per actor: an actor that its own input kills must not restart forever."""
@@ -96,10 +97,11 @@ class ActorPool:
                 notes.add(note)
             if waiting:
                 free, each = ray.available_resources(), self._config.cluster.retriever
-                needed = " and ".join(f"{n:g} {kind}s" for kind, n in (("CPU", each.cpus), ("GPU", each.n_gpus)) if n)
-                left = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU"))
+                needed = " and ".join(pluralize(n, kind) for kind, n in (("CPU", each.cpus), ("GPU", each.n_gpus)) if n)
+                left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in ("CPU", "GPU"))
                 print_progress(
-                    f"answer  waiting for {len(waiting)} retriever(s) of {needed} each: the cluster has {left} free"
+                    f"answer  waiting for {pluralize(len(waiting), 'retriever')} of {needed} each: the cluster has "
+                    f"{left} free"
                 )
 
     def close(self) -> None:

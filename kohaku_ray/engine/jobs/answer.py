@@ -119,9 +119,9 @@ def run_answer(
 
             def show(summary: AnswerSummary, n_answered: int, state: str) -> None:
                 n_calls, made = sum(summary.n_calls.values()), summary.n_calls["made"]
-                detail = state or f"{n_calls} calls ({sources_said(summary.n_calls)})"
+                detail = state or f"{pluralize(n_calls, 'call')} ({sources_said(summary.n_calls)})"
                 paid = spending.shown()
-                progress.show(n_answered, f"{n_calls} calls, {made} made{paid}", f"{detail}{paid}")
+                progress.show(n_answered, f"{pluralize(n_calls, 'call')}, {made} made{paid}", f"{detail}{paid}")
 
             return make_run(pool, context, ledger, questions, identity, show, began, spending, is_alone=True)
 

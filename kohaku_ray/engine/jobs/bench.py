@@ -54,6 +54,7 @@ from kohaku_ray.pages.throughput import (
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import deployment_demand, replicas_demand, shortage, too_large
 from kohaku_ray.run.deployments import check_deployment
+from kohaku_ray.run.summary import pluralize
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory
 
@@ -281,7 +282,8 @@ class _Bench:
             cpu_s=cpu_s if seen else None,
         )
         print_progress(
-            f"bench   {n} replica(s), {m} member(s), {c} in flight: {measured.questions_per_s:.2f} questions/s"
+            f"bench   {pluralize(n, 'replica')}, {pluralize(m, 'member')}, {c} in flight: "
+            f"{measured.questions_per_s:.2f} questions/s"
         )
         return replace(cell, measured=measured)
 
@@ -296,7 +298,8 @@ class _Bench:
         except (KohakuRayError, RayError, RayServeException) as error:
             return replace(run, reason=f"{type(error).__name__}: {message_of(error)}")
         self._first_run = self._first_run or config
-        print_progress(f"bench   {replicas} replica(s), answer run: {measured.rates['answers_per_s']:.2f} answers/s")
+        rate = measured.rates["answers_per_s"]
+        print_progress(f"bench   {pluralize(replicas, 'replica')}, answer run: {rate:.2f} answers/s")
         return replace(run, measured=measured, errors=errors)
 
     async def _warm_up(self, handle: Any, n_replicas: int) -> None:

@@ -31,7 +31,7 @@ from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import Gpus, Measurement
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.sources import questions_of
-from kohaku_ray.run.summary import describe_errors
+from kohaku_ray.run.summary import describe_errors, pluralize
 from kohaku_ray.storage import join_path
 from kohaku_ray.sweep.plan import is_there
 from kohaku_ray.systems.questions import QuestionsConfig
@@ -216,9 +216,9 @@ def _version(package: str) -> str | None:
 def device_of(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
     """Say what a replica runs on, given the cluster's resources."""
     if deployment.cpus is not None:
-        return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine"
+        return f"{pluralize(deployment.cpus, 'CPU')} per replica, {os.cpu_count()} on this machine"
     n_gpus = deployment.gpus_per_engine * deployment.data_parallel
-    return f"{n_gpus:g} GPU(s) per replica ({', '.join(_gpu_kinds(resources)) or 'of unknown type'})"
+    return f"{pluralize(n_gpus, 'GPU')} per replica ({', '.join(_gpu_kinds(resources)) or 'of unknown type'})"
 
 
 def _gpu_kinds(resources: Mapping[str, float]) -> list[str]:

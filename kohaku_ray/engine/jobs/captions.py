@@ -25,6 +25,7 @@ from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.captions import CaptionRequests, ImageCaption, with_captions
 from kohaku_ray.run.documents import sort_out
 from kohaku_ray.run.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
+from kohaku_ray.run.summary import pluralize
 
 ERRORS_SHOWN = 3
 """Most reasons named in the summary."""
@@ -44,7 +45,7 @@ class CaptionSummary:
 
     def text(self) -> str:
         """Format it for a terminal."""
-        line = f"{self.n_asked - len(self.errors)} captions asked, {self.n_known} known"
+        line = f"{pluralize(self.n_asked - len(self.errors), 'caption')} asked, {self.n_known} known"
         if self.errors:
             shown = "".join(f"\n  {reason}" for reason in dict.fromkeys(self.errors[:ERRORS_SHOWN]))
             line += f", {len(self.errors)} failed (the printed caption stays):{shown}"

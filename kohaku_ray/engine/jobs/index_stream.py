@@ -49,6 +49,7 @@ from kohaku_ray.run.indexing import (
     survey,
 )
 from kohaku_ray.run.lease import repeated
+from kohaku_ray.run.summary import pluralize
 
 FILES_PER_BLOCK = 256
 """Most files that one task parses."""
@@ -84,15 +85,16 @@ class IndexSummary:
         """Format the summary for a terminal."""
         counts = self.counts
         lines = [
-            f"{counts['n_documents']} documents of {self.n_files} files, {counts['n_sentences']} sentences, "
-            f"{counts['n_vectors']} vectors searched: {counts['n_encoded']} texts encoded, {counts['n_reused']} known",
+            f"{pluralize(counts['n_documents'], 'document')} of {pluralize(self.n_files, 'file')}, "
+            f"{pluralize(counts['n_sentences'], 'sentence')}, {pluralize(counts['n_vectors'], 'vector')} searched: "
+            f"{pluralize(counts['n_encoded'], 'text')} encoded, {counts['n_reused']:,} known",
             f"parse {self.parse_s:.1f} s, encode {self.encode_s:.1f} s, reduce {self.reduce_s:.1f} s, "
             f"all {self.wall_s:.1f} s",
             f"index at {self.path}",
         ]
         if "n_images" in counts:
             encoded = f" ({self.n_images_encoded} encoded)" if self.n_images_encoded else ""
-            images = [f"{counts['n_images']} images{encoded}", describe_left_out(self.images_left_out)]
+            images = [f"{pluralize(counts['n_images'], 'image')}{encoded}", describe_left_out(self.images_left_out)]
             lines.insert(1, ", ".join(filter(None, images)))
         if self.captions is not None:
             lines.insert(2, self.captions.text())
@@ -370,9 +372,11 @@ def _say_waits(config: Config, n: int, gpu: bool, waiting: Callable[[], str]) ->
     def say_waits() -> None:
         if more := waiting():
             free = ray.available_resources()
-            each = " and ".join(f"{amount:g} {kind}s" for kind, amount in needs.items() if amount)
-            there = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind, amount in needs.items() if amount)
-            print_progress(f"index   waiting for {n} encoder(s) of {each} each: the cluster has {there} free{more}")
+            each = " and ".join(pluralize(amount, kind) for kind, amount in needs.items() if amount)
+            there = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind, amount in needs.items() if amount)
+            print_progress(
+                f"index   waiting for {pluralize(n, 'encoder')} of {each} each: the cluster has {there} free{more}"
+            )
 
     with repeated(say_waits, SAY_EVERY_S, "encoders"):
         yield

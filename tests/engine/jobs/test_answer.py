@@ -363,7 +363,7 @@ def test_odd_questions_are_rows_too(sample_config, tmp_path, run_answer):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["cluster.retriever.replicas=99"], r"the cluster has 6 CPUs but 99 retriever\(s\) and .* need 100"),
+        (["cluster.retriever.replicas=99"], r"the cluster has 6 CPUs but 99 retrievers and .* need 100"),
         (
             ["deployments.far={kind: openai, base_url: 'http://h/v1', model: m, api_key_env: NOT_SET}", "model=far"],
             r"NOT_SET and the environment has no such variable",

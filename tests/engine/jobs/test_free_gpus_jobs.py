@@ -65,7 +65,7 @@ def test_jobs_take_free_gpus_and_say_so_and_go_on_where_faiss_cannot(tmp_path, t
     ]
     assert said[1] == [
         f"reduce  index.build_gpus auto: 0 (index.build_gpus is set, but {for_cpus}; or set index.build_gpus to 0)",
-        "answer  cluster.retriever.gpus auto: 1 (each of 1 retriever(s) gets a GPU, of unknown size)",
+        "answer  cluster.retriever.gpus auto: 1 (each of 1 retriever gets a GPU, of unknown size)",
         f"answer  index.search_device auto: FAISS searches on the CPU, since {for_cpus}",
     ]
     [third] = said[2]

@@ -119,7 +119,7 @@ def test_a_job_whose_encoders_have_no_node_yet_says_so_and_counts_what_is_parsed
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     waiting = [line for line, _ in found["lines"] if line.startswith("index   waiting")]
-    assert waiting[0].startswith("index   waiting for 1 encoder(s) of 1 CPUs and 0.001 encoder_nodes each: the cluster")
+    assert waiting[0].startswith("index   waiting for 1 encoder of 1 CPU and 0.001 encoder_nodes each: the cluster")
     assert "0 encoder_nodes free; 4 of 4 files are parsed" in waiting[-1]
     parsed = next(was_given for line, was_given in found["lines"] if line.startswith("parse  "))
     assert not parsed, "what is parsed is counted, and BM25 begun, before an encoder has a node"

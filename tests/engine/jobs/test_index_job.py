@@ -400,7 +400,7 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
     ("overrides", "kind", "said"),
     [
         (["index.path={}/file/index"], DataError, r"cannot write .*file/index"),
-        (["index.encoders=64"], ConfigError, r"the cluster has 6 CPUs but 64 encoder\(s\) need 64"),
+        (["index.encoders=64"], ConfigError, r"the cluster has 6 CPUs but 64 encoders need 64"),
         (["index.encoder.model=package:no_such_encoder"], ConfigError, r"package:no_such_encoder"),
         # An encoder that loads nowhere: found by its files, refused by the worker that loads it.
         (["index.encoder.model={}/model"], ConfigError, r"model"),
