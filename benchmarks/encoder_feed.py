@@ -1,6 +1,6 @@
 """How well an encoder's actor feeds a GPU, without one: its model is a clock that takes as long as a GPU would.
 
-    python benchmarks/encoder_feed.py [--tokens 700000] [--rates 0,600000,2000000]
+    python benchmarks/encoder_feed.py [--tokens 1500000] [--rates 0,600000,2000000]
 
 Everything else is the index job's: blocks of tokenised texts, batches padded in a thread, vectors written. Beside it
 stands the way before: texts tokenised by the encoder, a block at a time. ``rate`` is the GPU's tokens per second (an
@@ -46,7 +46,8 @@ class Clock:
             self.n_tokens += int(features["attention_mask"].sum())
 
         def wait() -> Any:
-            time.sleep(max(done_at - time.perf_counter(), 0.0))
+            if (left_s := done_at - time.perf_counter()) > 0:
+                time.sleep(left_s)
             return np.full((n_rows, self._dim), 0.1, np.float32)
 
         return wait
@@ -75,7 +76,7 @@ def feed(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=700_000)
+    parser.add_argument("--tokens", type=int, default=1_500_000)
     parser.add_argument("--rates", type=lambda given: [float(one) for one in given.split(",")], default=[0, 6e5, 2e6])
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()

@@ -280,8 +280,9 @@ class Directory:
             DataError: It cannot be written; the old file, if any, is unchanged.
         """
         with self._writing(name) as file:
-            file.write(data)
-        return file.checksum()
+            summed = _Summed(file)
+            summed.write(data)
+        return summed.checksum()
 
     def replace(self, name: str, data: Any) -> None:
         """Write a file in one step; a failure leaves the old file and no other."""
@@ -290,7 +291,8 @@ class Directory:
             return
         temporary = f"{name}.{uuid.uuid4().hex[:8]}{TEMPORARY}"
         try:
-            self.write(temporary, data)
+            with self._writing(temporary) as file:  # without its checksum, which takes longer than to write it
+                file.write(data)
             self.rename(temporary, name)
         except BaseException:
             with suppress(KohakuRayError, OSError):
@@ -310,14 +312,16 @@ class Directory:
         import pyarrow.parquet as pq
 
         with self._writing(name) as file:
-            pq.write_table(table.combine_chunks(), file, compression="zstd")
-        return file.checksum()
+            summed = _Summed(file)
+            pq.write_table(table.combine_chunks(), summed, compression="zstd")
+        return summed.checksum()
 
     def write_arrow(self, name: str, *tables: pa.Table) -> str:
         """Write tables of one schema as an uncompressed Arrow batch each, which a reader maps; returns the checksum."""
         with self._writing(name) as file:
-            _write_arrow(file, tables)
-        return file.checksum()
+            summed = _Summed(file)
+            _write_arrow(summed, tables)
+        return summed.checksum()
 
     def read_parquet(self, name: str, expected: str | None = None) -> pa.Table:
         """Read a table that ``write_parquet`` wrote; a ``DataError`` also says that it is truncated or no Parquet."""
@@ -408,11 +412,11 @@ class Directory:
         return self._filesystem.open_output_stream(self.full(name))
 
     @contextmanager
-    def _writing(self, name: str) -> Iterator[_Summed]:
+    def _writing(self, name: str) -> Iterator[Any]:
         """Open a file for writing; an error of the filesystem names the file and the way out."""
         try:
             with self.open_output(name) as file:
-                yield _Summed(file)
+                yield file
         except OSError as error:
             if not self.is_local:
                 raise refusal(join_path(self.path, name), "cannot write", error) from error

@@ -114,7 +114,8 @@ class PendingVectors(_Segments):
                 rows[shard].append(row)
         numbers = sorted(rows)
         table = table.replace_schema_metadata({_SHARDS: json.dumps(numbers)})
-        self._write(f"{_stem(identity)}-{content}", *([table.take(rows[shard]) for shard in numbers] or [table]))
+        batches = [table if len(rows[shard]) == len(table) else table.take(rows[shard]) for shard in numbers]
+        self._write(f"{_stem(identity)}-{content}", *(batches or [table]))
 
     def keys(self, identity: Mapping[str, Any]) -> set[bytes]:
         """List the keys of the vectors that an interrupted job of this encoder left."""

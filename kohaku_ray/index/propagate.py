@@ -57,9 +57,9 @@ def depths(parent: I64) -> I64:
 
 def unit_rows(vectors: npt.NDArray[np.floating]) -> F32:
     """Scale each row to unit L2 norm, in float64; rows of zeros stay."""
-    wide = vectors.astype(np.float64)
-    norm = np.sqrt((wide * wide).sum(axis=-1, keepdims=True))
-    unit: F32 = (wide / np.where(norm > 0, norm, 1)).astype(np.float32)
+    norm = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=-1, keepdims=True))
+    unit = np.empty(vectors.shape, np.float32)  # the quotients in float64 are rounded piece by piece, as they are made
+    np.divide(vectors, np.where(norm > 0, norm, 1), out=unit, dtype=np.float64, casting="same_kind")
     return unit
 
 

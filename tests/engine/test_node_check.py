@@ -73,8 +73,7 @@ def _can_hide(tmp_path: Path) -> bool:
 
 
 @pytest.mark.ray
-@pytest.mark.chaos
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, sample_index):
     if not _can_hide(tmp_path):
         pytest.skip("this machine lets nobody make a mount namespace")
