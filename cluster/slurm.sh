@@ -10,9 +10,9 @@
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: sbatch cluster/slurm.sh COMMAND…, such as kohaku-ray answer my.yaml" >&2; exit 2; }
 
-RAY_HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# Other jobs may share a node: a port, a directory and a token of this job's own.
-RAY_PORT=$((10000 + SLURM_JOB_ID % 20000))
+RAY_HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)  # not head, which ends scontrol by SIGPIPE
+# Other jobs may share a node: a port, a directory and a token of this job's own. Ray's workers have 10002 to 19999.
+RAY_PORT=$((20000 + SLURM_JOB_ID % 10000))
 RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 RAY_AUTH_MODE=token
 RAY_FILES=${TMPDIR:-/tmp}/ray-$SLURM_JOB_ID
@@ -43,24 +43,30 @@ while True:
 PYTHON
 }
 
+answers() { (exec 3<>"/dev/tcp/$RAY_HEAD/$RAY_PORT") 2>/dev/null; }
+
 run_node() {
     # Ray would count every core of the machine; it finds the GPUs that Slurm gives by itself.
-    local node=(--num-cpus="${SLURM_CPUS_ON_NODE:-1}" --disable-usage-stats --block)
+    local head status=0 node=(--num-cpus="${SLURM_CPUS_ON_NODE:-1}" --disable-usage-stats --block)
     if [ "$SLURM_PROCID" != 0 ]; then
         # The head may be slower to start than this node.
-        until (exec 3<>"/dev/tcp/$RAY_HEAD/$RAY_PORT") 2>/dev/null; do
+        until answers; do
             [ $((SECONDS)) -lt "${NODES_WITHIN_S%.*}" ] || { echo "no Ray head at $RAY_HEAD:$RAY_PORT" >&2; exit 1; }
             sleep 1
         done
         exec ray start --address="$RAY_HEAD:$RAY_PORT" "${node[@]}" >/dev/null
     fi
     ray start --head --port="$RAY_PORT" --temp-dir="$RAY_FILES" --include-dashboard=false "${node[@]}" >/dev/null &
-    local head=$! status=0
+    head=$!
+    until answers; do
+        kill -0 "$head" 2>/dev/null || { echo "the Ray head did not start: its lines are above" >&2; exit 1; }
+        sleep 1
+    done
     wait_for_nodes && RAY_ADDRESS="$RAY_HEAD:$RAY_PORT" "$@" || status=$?
     kill "$head" && wait "$head" || true
     exit "$status"
 }
-export -f run_node wait_for_nodes
+export -f answers run_node wait_for_nodes
 
 # When the command has ended, the other nodes have a minute to see that the head is gone.
 exec srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --wait=60 bash -c 'run_node "$@"' run_node "$@"
