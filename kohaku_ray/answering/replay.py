@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -27,6 +26,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.event_loop import run_apart
 from kohaku_ray.run.files import SentPrompt, question_rows
 from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index
 from kohaku_ray.run.models import Model, models_of
@@ -198,7 +198,7 @@ def make_again(
 
     os.makedirs(config.run, exist_ok=True)
     summary, tables = AnswerSummary(config.run), list[Tables]()
-    for block_summary, block_tables in asyncio.run(answer_blocks()):
+    for block_summary, block_tables in run_apart(answer_blocks()):
         summary.add(block_summary)
         tables.append(block_tables)
     votes = None
@@ -226,7 +226,7 @@ def requests_of(config: Config, questions: Sequence[Question], keys: Set[str]) -
     async def answer() -> None:
         await start_block(config, InProcessExecutor(context, index, questions))
 
-    asyncio.run(answer())
+    run_apart(answer())
     return requests
 
 

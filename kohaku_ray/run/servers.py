@@ -13,6 +13,7 @@ from kohaku_ray.errors import ConfigError, DataError, ModelError, TransientModel
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.run.demand import cluster_address
+from kohaku_ray.run.event_loop import run_apart
 from kohaku_ray.run.segments import SegmentStore
 
 REACH_S = 5.0
@@ -78,8 +79,6 @@ def _find_fault(name: str, deployment: OpenAIConfig) -> str:
 
 
 def _run_on(deployment: OpenAIConfig, ask: Callable[[OpenAIBackend], Awaitable[T]]) -> T:
-    """Ask a server in a thread of its own: this one may have a running loop, as a notebook's has."""
-
     async def run() -> T:
         backend: OpenAIBackend = deployment.make_backend()
         try:
@@ -87,8 +86,7 @@ def _run_on(deployment: OpenAIConfig, ask: Callable[[OpenAIBackend], Awaitable[T
         finally:
             await backend.close()
 
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(run())).result()
+    return run_apart(run())
 
 
 def reach(name: str, deployment: OpenAIConfig) -> str:

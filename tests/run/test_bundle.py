@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import re
@@ -151,6 +152,11 @@ def test_a_replay_gives_every_table_again(home, tmp_path, with_index, monkeypatc
         files = {name for name in files_in(path) if name.startswith("indexes/")}
         assert len(files) == sum(file.is_file() for file in Path(f"{home}/index").rglob("*"))
     [run] = replay_bundle(path).runs
+
+    async def cell():
+        return replay_bundle(path).runs
+
+    assert [again.differences for again in asyncio.run(cell())] == [()], "in a running event loop, as a notebook has"
     assert run.differences == ()
     assert run.rounded == {}
     assert run.scores[0]["metric"] == "wattbot"

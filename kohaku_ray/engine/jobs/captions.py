@@ -24,6 +24,7 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.captions import CaptionRequests, ImageCaption, with_captions
 from kohaku_ray.run.documents import sort_out
+from kohaku_ray.run.event_loop import run_apart
 from kohaku_ray.run.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 from kohaku_ray.run.summary import pluralize
 
@@ -78,7 +79,7 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, ImageCaption], C
         with Session(config.cluster) as session:
             ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments))
             applications = session.start_replicas(deployments)
-            captions |= asyncio.run(_ask_all(config, ledger, applications[name], wanted))
+            captions |= run_apart(_ask_all(config, ledger, applications[name], wanted))
     errors = [error for key in wanted if (error := captions[key].error)]
     return captions, CaptionSummary(n_known, len(wanted), errors)
 

@@ -1,0 +1,59 @@
+"""The jobs from a session with a running event loop, as a notebook has, in places where things are missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+CELL = """
+import asyncio, os, shutil, sys
+from kohaku_ray import Run, load_config
+from kohaku_ray.engine.jobs import answer as job
+
+home, index, folder = sys.argv[1:]
+settings = ["questions.limit=2", "ensemble.members=2", "cluster.num_cpus=2"]
+asked = job.answer_all
+
+def remove_and_answer(*arguments):
+    shutil.rmtree(folder)  # by somebody else, once the actors are up
+    return asked(*arguments)
+
+async def cell():
+    run = Run(load_config("demo", [*settings, f"index.path={index}", f"run={home}/run", f"ledger.path={home}/ledger"]))
+    job.answer_all = remove_and_answer
+    run.answer()
+    job.answer_all = asked
+    print(run.votes.height, repr(run))
+    print(run.ask("How much water did Ferncrest use?").votes.height)
+
+asyncio.run(cell())
+"""
+
+
+def test_a_cell_answers_in_a_running_loop_without_home_and_while_its_directory_is_removed(sample_index, tmp_path):
+    folder, long = tmp_path / "folder", tmp_path / ("x" * 150)
+    folder.mkdir()
+    long.mkdir()
+    left_out = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment |= {"TMPDIR": str(long), "PYTHONPATH": str(Path(__file__).parents[3])}
+    cell = subprocess.run(
+        [sys.executable, "-c", CELL, str(tmp_path), sample_index[0], str(folder)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
+    assert cell.returncode == 0, cell.stderr
+    voted, asked = cell.stdout.splitlines()
+    assert voted.startswith(f"2 Run('{tmp_path}/run', finished, wattbot ")
+    assert asked == "1"
+    assert "answer  2/2 questions" in cell.stderr
+    assert "Traceback" not in cell.stderr
