@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ from kohaku_ray.storage import Directory, checksum, is_directory, join_path, rea
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, TableConfig, load_sweep
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, plan_sweep
+from kohaku_ray.sweep.race import SweepRace
 
 RECORDED = "recorded.parquet"
 _FACTS = ("config.yaml", "run.json")
@@ -111,12 +112,24 @@ def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] 
     if is_directory(source):
         return BundleSource({os.path.basename(os.path.abspath(source)) or "run": source})
     plan = plan_sweep(load_sweep(source, base, overrides))
+    race = None if plan.loaded.sweep.race is None else SweepRace(plan)
+    if race is not None:
+        race.advance((), lambda: None)  # as far as its answers are there
+        plan = race.plan  # with the cells that were added
     if not plan.finished:
         raise DataError(f"{source}: none of its {len(plan.runs)} runs is finished: run `kohaku-ray sweep` first")
     studies = [planned for planned in plan.tables if planned.table.pool is not None]
     facts = SweepFacts(
         sweep=plan.loaded.sweep,
-        cells=tuple(planned.cells for planned in plan.tables),
+        cells=tuple(
+            tuple(
+                cell
+                if race is None or plan.finished.keys() & {*cell.runs.values()}
+                else replace(cell, reason=cell.reason or race.dropped(cell.cell_id, planned.table.name))
+                for cell in planned.cells
+            )
+            for planned in plan.tables
+        ),
         studied={cell_id: config.ensemble for study in studies for cell_id, config in study.configs.items()},
     )
     return BundleSource({run_id: config.run for run_id, config in plan.finished.items()}, facts)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
+from kohaku_ray.answering.bundle import find_source
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.pages.race_page import describe_race, write_race
@@ -23,7 +24,7 @@ from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column, select_best
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
-from kohaku_ray.sweep.race import SweepLog, SweepRace, find_cell, read_additions, steer_sweep
+from kohaku_ray.sweep.race import SweepLog, SweepRace, find_cell, name_of, read_additions, steer_sweep
 
 QUALITY = {1: 0.5, 2: 0.6, 4: 0.75, 16: 0.95, 32: 0.97}
 """Share of questions that a cell answers right, by its top_k."""
@@ -119,6 +120,24 @@ def test_losers_leave_early_and_the_winner_alone_is_made_whole(load):
     answer(whole, race.order)
     view = race.view({}, is_running=False)
     assert (view.n_saved, view.n_asked) == (2 * n_left, 2 * (3 * 120 - n_left)), "the winner has answered all"
+
+
+def test_a_bundle_says_why_cells_that_left_have_no_run(load, tmp_path):
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race)
+    [whole] = race.whole.values()
+    answer(whole, race.order)
+    before = race.log.read()
+    own = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
+    source = find_source(str(tmp_path / "mine.yaml"), ["demo"], own)
+    assert list(source.runs.values()) == [whole.run]
+    reasons = {name_of(cell): cell.reason for cell in source.sweep.cells[0]}
+    n = {name: seen for name, (_, seen) in by_name(race).items()}
+    wanted = {name: f"beaten: it left the race after {n[name]} of 120 questions" for name in ("top_k=1", "top_k=4")}
+    assert reasons == {**wanted, "top_k=16": ""}
+    assert race.log.read() == before, "looking writes nothing"
 
 
 def test_the_order_is_seeded_and_the_same_for_every_cell(load):
