@@ -148,6 +148,16 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
+def check_working_directory() -> None:
+    """Raise a ConfigError if the working directory has been removed: relative paths and Ray need one."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError(
+            "the working directory was removed: change to one that is there (cd), then start again"
+        ) from None
+
+
 _SECRET_NAME = re.compile(
     r"(?:key|token|secret|password|passwd|authorization|auth|credentials?|sig|signature|cookie)$", re.IGNORECASE
 )

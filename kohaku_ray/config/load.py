@@ -18,6 +18,7 @@ from kohaku_ray.config.schema import Config
 from kohaku_ray.config.yaml_text import read_json, read_yaml
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.index.identity import model_directory
+from kohaku_ray.settings import check_working_directory
 from kohaku_ray.systems.base import System
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_names
 
@@ -52,6 +53,7 @@ def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str
     Raises:
         ConfigError: A file cannot be read, or an override has no key.
     """
+    check_working_directory()
     values: dict[str, Any] = {}
     for path in paths:
         values = merge(values, _read(path, (beside,) if beside else ()))

@@ -34,6 +34,7 @@ from kohaku_ray.pages.terminal import print_progress as print_progress
 from kohaku_ray.records import digest_text
 from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice
+from kohaku_ray.settings import check_working_directory
 from kohaku_ray.storage import Directory, join_path, read_file, without_options
 
 FREED_S = 10.0
@@ -65,6 +66,7 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
     if ray.is_initialized():
         yield False
         return
+    check_working_directory()
     # `uv run` would make every worker rebuild its environment; workers share ours.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")

@@ -60,7 +60,7 @@ def blocks(page: Path, *languages: str) -> list[str]:
 def commands(page: Path) -> list[Command]:
     """Return every command of a page's bash blocks."""
     lines = [line.strip() for block in blocks(page, "bash", "sh") for line in block.split("\n")]
-    return [Command(page, line) for line in lines if line and not line.startswith("#")]
+    return [Command(page, part) for line in lines if line and not line.startswith("#") for part in line.split(" && ")]
 
 
 def yaml_files(page: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 CELL = """
 import asyncio, os, shutil, sys
 from kohaku_ray import Run, load_config
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.engine.jobs import answer as job
 
 home, index, folder = sys.argv[1:]
@@ -30,6 +31,11 @@ async def cell():
     run.answer()
     job.answer_all = asked
     print(run.votes.height, repr(run))
+    try:
+        run.ask("How much water did Ferncrest use?")
+    except ConfigError as error:
+        print(error)
+    os.chdir(home)
     print(run.ask("How much water did Ferncrest use?").votes.height)
 
 asyncio.run(cell())
@@ -52,8 +58,21 @@ def test_a_cell_answers_in_a_running_loop_without_home_and_while_its_directory_i
         timeout=550,
     )
     assert cell.returncode == 0, cell.stderr
-    voted, asked = cell.stdout.splitlines()
+    voted, refused, asked = cell.stdout.splitlines()
+    assert refused == "the working directory was removed: change to one that is there (cd), then start again"
     assert voted.startswith(f"2 Run('{tmp_path}/run', finished, wattbot ")
     assert asked == "1"
     assert "answer  2/2 questions" in cell.stderr
     assert "Traceback" not in cell.stderr
+
+
+def test_a_command_without_its_working_directory_is_one_line(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    script = "rmdir ../folder && exec " + sys.executable + " -P -m kohaku_ray answer demo"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    job = subprocess.run(["sh", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert job.returncode == 2, job.stderr
+    assert job.stderr.splitlines() == [
+        "kohaku-ray: the working directory was removed: change to one that is there (cd), then start again"
+    ]
