@@ -88,19 +88,16 @@ def gold_texts(truth: SubmissionRow) -> tuple[str, ...]:
     return (truth.answer,)
 
 
-def _given_texts(given: SubmissionRow) -> tuple[str, ...]:
-    """An answer in the forms in which a run writes it: the value, the value with its unit, the sentence."""
-    unit = "" if is_blank_strict(given.answer_unit) else given.answer_unit
-    forms = (given.answer_value, f"{given.answer_value} {unit}".strip(), given.answer)
-    return tuple(dict.fromkeys(form for form in forms if form))
-
-
 def _rate_text(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
     """Rate the best form of the answer against the best of the acceptable answers, in each part."""
     abstains = is_abstention(given.answer_value) and is_abstention(given.answer)
     if is_abstention(truth.answer) or abstains:
         return dict.fromkeys(("exact", "f1", "recall"), float(is_abstention(truth.answer) and abstains))
-    pairs = [(gold, form) for gold in gold_texts(truth) for form in _given_texts(given)]
+    unit = "" if is_blank_strict(given.answer_unit) else given.answer_unit
+    # As a run writes an answer: the value, the value with its unit, the sentence.
+    written = (given.answer_value, f"{given.answer_value} {unit}".strip(), given.answer)
+    forms = [form for form in dict.fromkeys(written) if form]
+    pairs = [(gold, form) for gold in gold_texts(truth) for form in forms]
     overlaps = [overlap(*pair) for pair in pairs]
     return {
         "exact": max(exact_match(*pair) for pair in pairs),

@@ -89,7 +89,12 @@ def paired_bootstrap(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES)
         return Interval(mean, mean, mean, "every question differs by the same, so the interval has no width")
     from scipy.special import ndtr, ndtri
 
-    means = _resampled_means(d, n_resamples)
+    rng = np.random.default_rng(0)
+    means = np.empty(n_resamples)
+    step = max(1, _BATCH // d.size)
+    for start in range(0, n_resamples, step):
+        block = means[start : start + step]
+        block[:] = d[rng.integers(0, d.size, (block.size, d.size))].mean(axis=1)
     is_tied = np.abs(means - mean) <= _TIE * np.abs(d).max()
     below = (np.count_nonzero((means < mean) & ~is_tied) + 0.5 * np.count_nonzero(is_tied)) / n_resamples
     bias = ndtri(np.clip(below, 0.5 / n_resamples, 1.0 - 0.5 / n_resamples))
@@ -97,16 +102,6 @@ def paired_bootstrap(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES)
     z = bias + ndtri(np.array([1.0 - CONFIDENCE, 1.0 + CONFIDENCE]) / 2.0)
     low, high = np.quantile(means, ndtr(bias + z / (1.0 - acceleration * z)))
     return Interval(mean, float(low), float(high))
-
-
-def _resampled_means(d: F64, n_resamples: int) -> F64:
-    rng = np.random.default_rng(0)
-    means = np.empty(n_resamples)
-    step = max(1, _BATCH // d.size)
-    for start in range(0, n_resamples, step):
-        block = means[start : start + step]
-        block[:] = d[rng.integers(0, d.size, (block.size, d.size))].mean(axis=1)
-    return means
 
 
 def paired_permutation(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES) -> Permutation:
@@ -124,7 +119,13 @@ def paired_permutation(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLE
     least = abs(float(d.sum())) - _TIE * float(magnitudes.sum())
     if d.size <= EXACT_DIFFERENCES:
         return Permutation(_exact_p(magnitudes, least), True, d.size)
-    n_far = _n_far(magnitudes, least, n_resamples)
+    rng = np.random.default_rng(0)
+    step = max(1, _BATCH // magnitudes.size)
+    n_far = 0  # sums of drawn sign patterns that are as far from 0
+    for start in range(0, n_resamples, step):
+        shape = (min(step, n_resamples - start), magnitudes.size)
+        sums = magnitudes.sum() - 2.0 * (rng.integers(0, 2, shape, dtype=np.int8) @ magnitudes)
+        n_far += int(np.count_nonzero(np.abs(sums) >= least))
     return Permutation((n_far + 1) / (n_resamples + 1), False, d.size)
 
 
@@ -147,18 +148,6 @@ def _signed_sums(magnitudes: F64) -> F64:
     for magnitude in magnitudes:
         sums = np.concatenate([sums - magnitude, sums + magnitude])
     return np.sort(sums)
-
-
-def _n_far(magnitudes: F64, least: float, n_resamples: int) -> int:
-    """Draw sign patterns, and count the sums that are ``least`` from 0 or farther."""
-    rng = np.random.default_rng(0)
-    step = max(1, _BATCH // magnitudes.size)
-    n_far = 0
-    for start in range(0, n_resamples, step):
-        shape = (min(step, n_resamples - start), magnitudes.size)
-        sums = magnitudes.sum() - 2.0 * (rng.integers(0, 2, shape, dtype=np.int8) @ magnitudes)
-        n_far += int(np.count_nonzero(np.abs(sums) >= least))
-    return n_far
 
 
 def paired_effect(differences: npt.ArrayLike) -> float | None:

@@ -174,11 +174,6 @@ def _rate_passages(truth: SubmissionRow, given: SubmissionRow) -> dict[str, floa
     return {**passage_scores(gold_quotations(truth), passages), "documents": of_documents}
 
 
-def _rate_value(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
-    text = "\n".join(passage.text for passage in shown_passages(given))
-    return {"value": float(numbers_stand_in(gold_numbers(truth), text))}
-
-
 PASSAGES = Metric(
     name="passages",
     title="Share of the gold quotations in the context; questions without a quotation are left out",
@@ -198,7 +193,11 @@ CONTEXT_VALUE = Metric(
     name="context_value",
     title="Whether every number of the gold value stands in the context; other questions are left out",
     parts={"value": Part(1.0, "value in the context")},
-    rate=_rate_value,
+    rate=lambda truth, given: {
+        "value": float(
+            numbers_stand_in(gold_numbers(truth), "\n".join(passage.text for passage in shown_passages(given)))
+        )
+    },
     unanswerable=lambda truth: is_abstention(truth.answer_value),
     truth_columns=("answer_value",),
     gold=lambda truth: truth.answer_value if gold_numbers(truth) else "",

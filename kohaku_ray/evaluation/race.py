@@ -216,7 +216,8 @@ class Race:
             if lead >= 0 and 0 < n <= self._n[lead]:
                 d = x - self._x[lead, :n]
                 bounds = mean_bounds(d, low - high, high - low, self.error / (n_cells * (n_cells - 1)))
-                gaps = dict(zip(rows, map(_floats, zip(d.mean(axis=1), *bounds, strict=True)), strict=True))
+                means = zip(d.mean(axis=1), *bounds, strict=True)
+                gaps = {row: (float(m), float(lo), float(hi)) for row, (m, lo, hi) in zip(rows, means, strict=True)}
                 gaps |= {lead: (0.0, 0.0, 0.0)} if lead in gaps else {}
             for row, mean, between in zip(rows, x.mean(axis=1) if n else [None] * len(rows), ends, strict=True):
                 score = None if mean is None else float(mean)
@@ -225,11 +226,6 @@ class Race:
             Racer(name, *self._figures[row], float(self._peak[row]), self._left.get(name, ""), name in self._kept)
             for name, row in self._rows.items()
         ]
-
-
-def _floats(gap: tuple[float, float, float]) -> tuple[float, float, float]:
-    mean, low, high = gap
-    return float(mean), float(low), float(high)
 
 
 def mean_bounds(x: F64, low: F64, high: F64, error: float) -> tuple[F64, F64]:

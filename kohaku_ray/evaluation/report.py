@@ -114,7 +114,11 @@ def run_score(
         replace(
             file_report(truth, each, classifier),
             figures=_figures(truth, each, found, split_by),
-            odd=tuple(_lacking_columns(each, found)),
+            odd=tuple(
+                f"has no column {' and '.join(lacking)}: {metric.name} scores its abstentions without"
+                for metric in found
+                if (lacking := [name for name in metric.given_columns if name not in each.header])
+            ),
         )
         for each in submissions
     )
@@ -140,13 +144,6 @@ def gold_oddities(truth: Submission, metrics: Sequence[Metric]) -> Iterator[str]
     """Say what is odd about gold answers, and how the metrics read it."""
     for key, row in truth.rows.items():
         yield from dict.fromkeys(f"{key}: {odd}" for metric in metrics if (odd := metric.oddity(row)))
-
-
-def _lacking_columns(given: Submission, metrics: Sequence[Metric]) -> Iterator[str]:
-    for metric in metrics:
-        lacking = [name for name in metric.given_columns if name not in given.header]
-        if lacking:
-            yield f"has no column {' and '.join(lacking)}: {metric.name} scores its abstentions without"
 
 
 def _figures(

@@ -91,15 +91,12 @@ def welch(a: npt.ArrayLike, b: npt.ArrayLike) -> Welch:
     t = difference / error
     margin = float(stdtrit(dof, (1.0 + CONFIDENCE) / 2.0)) * error
     p = 2.0 * float(stdtr(dof, -abs(t)))
-    return Welch(difference, t, dof, p, difference - margin, difference + margin, _hedges_g(x, y))
-
-
-def _hedges_g(x: F64, y: F64) -> float:
-    """Hedges (1981): Cohen's d over the pooled deviation × J(m), J(m) = Γ(m/2) / (√(m/2) Γ((m − 1)/2)), m its dof."""
+    # Hedges (1981): Cohen's d over the pooled deviation × J(m), J(m) = Γ(m/2) / (√(m/2) Γ((m − 1)/2)), m its dof.
     m = x.size + y.size - 2
     pooled = math.sqrt(((x.size - 1) * sample_sd(x) ** 2 + (y.size - 1) * sample_sd(y) ** 2) / m)
     correction = math.exp(math.lgamma(m / 2) - math.lgamma((m - 1) / 2)) / math.sqrt(m / 2)
-    return float((x.mean() - y.mean()) / pooled * correction)
+    effect = float((x.mean() - y.mean()) / pooled * correction)
+    return Welch(difference, t, dof, p, difference - margin, difference + margin, effect)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

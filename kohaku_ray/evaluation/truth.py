@@ -62,18 +62,16 @@ def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> Submi
     name = os.fspath(path)
     data = read_bytes(name) if is_uri(name) else None
     truth = read_submission(name, (("id", "question_id"), *columns), data)
-    return _blanks_marked(truth) if BLANK in truth.header else truth
-
-
-def _blanks_marked(truth: Submission) -> Submission:
-    """Write the column ``is_blank`` into the cells that metrics read."""
+    if BLANK not in truth.header:
+        return truth
     rows = dict(truth.rows)
     for key, row in rows.items():
         if row.columns.get(BLANK, "").strip().lower() in _TRUE:
-            cells: dict[str, Any] = {
-                name: getattr(row, name) or BLANK for name in ("answer", "answer_value", "refs_raw")
+            # In the cells that metrics read.
+            blank: dict[str, Any] = {
+                cell: getattr(row, cell) or BLANK for cell in ("answer", "answer_value", "refs_raw")
             }
-            rows[key] = replace(row, **cells)
+            rows[key] = replace(row, **blank)
     return replace(truth, rows=rows)
 
 

@@ -78,7 +78,12 @@ def kaggle_value(truth: str, given: str) -> float:
     given = kaggle_normal(given)
     true_items, items = _items(truth), _items(given)
     if true_items is not None:
-        return float(_same_items(true_items, items) if items is not None else _inside(true_items, given))
+        if items is None:
+            return float(_inside(true_items, given))
+        true_numbers, numbers = _numeric(true_items), _numeric(items)
+        if true_numbers is not None and numbers is not None:
+            return float(len(numbers) == len(true_numbers) and all(map(_isclose, true_numbers, numbers)))
+        return float(sorted(map(str, true_items)) == sorted(map(str, items)))
     true_number, number = parse_number(truth), parse_number(given)
     if true_number is not None and number is not None:
         return float(_isclose(true_number, number))
@@ -129,13 +134,6 @@ def _items(text: str) -> list[float | str] | None:
 def _numeric(items: Sequence[float | str]) -> list[float] | None:
     numbers = sorted(item for item in items if isinstance(item, float))
     return numbers if len(numbers) == len(items) else None
-
-
-def _same_items(truth: list[float | str], given: list[float | str]) -> bool:
-    true_numbers, numbers = _numeric(truth), _numeric(given)
-    if true_numbers is not None and numbers is not None:
-        return len(numbers) == len(true_numbers) and all(map(_isclose, true_numbers, numbers))
-    return sorted(map(str, truth)) == sorted(map(str, given))
 
 
 def _inside(truth: list[float | str], given: str) -> bool:
@@ -196,7 +194,8 @@ def class_of(truth: SubmissionRow, given: SubmissionRow, value_score: float) -> 
         return TYPE_MISMATCH
     if not numbers:
         return CATEGORICAL_MISMATCH
-    if _are_years(truth, true_numbers, numbers):
+    has_no_unit = is_blank(truth.answer_unit) or fold(truth.answer_unit).startswith("year")
+    if has_no_unit and all(year.is_integer() and 1500 <= year < 2100 for year in (*true_numbers, *numbers)):
         return VALUE_SELECTION
     pairs = list(zip(true_numbers, numbers, strict=True))
     wrong = [pair for pair in pairs if not close(*pair)] or pairs
@@ -221,11 +220,6 @@ def is_rounding(truth: float, given: float) -> bool:
     return abs(given - truth) <= 0.1 * abs(truth)
 
 
-def _are_years(truth: SubmissionRow, true_numbers: Sequence[float], numbers: Sequence[float]) -> bool:
-    has_no_unit = is_blank(truth.answer_unit) or fold(truth.answer_unit).startswith("year")
-    return has_no_unit and all(one.is_integer() and 1500 <= one < 2100 for one in (*true_numbers, *numbers))
-
-
 _VALUE, _REF = Part(0.75), Part(0.15, "references")
 
 
@@ -246,14 +240,6 @@ def _mark_wattbot(truth: Submission) -> OutcomeMarks:
         by_refs={"ref": lambda at, refs: jaccard(gold[at], refs)},
         by_blank={"abstain": lambda at, blank: float(blank or not is_blank(rows[at].answer_value))},
     )
-
-
-def _rate_kaggle(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
-    return {
-        "value": kaggle_value(truth.answer_value, given.answer_value),
-        "ref": jaccard(kaggle_refs(truth.refs_raw), kaggle_refs(given.refs_raw)),
-        "abstain": float(not is_abstention(truth.answer_value) or is_abstention(given.answer_value)),
-    }
 
 
 def _mark_kaggle(truth: Submission) -> OutcomeMarks:
@@ -283,7 +269,11 @@ KAGGLE = Metric(
     name="kaggle",
     title="WattBot's score by the competition's rules",
     parts={"value": _VALUE, "ref": _REF, "abstain": Part(0.10, "abstention", of_unanswerable=True)},
-    rate=_rate_kaggle,
+    rate=lambda truth, given: {
+        "value": kaggle_value(truth.answer_value, given.answer_value),
+        "ref": jaccard(kaggle_refs(truth.refs_raw), kaggle_refs(given.refs_raw)),
+        "abstain": float(not is_abstention(truth.answer_value) or is_abstention(given.answer_value)),
+    },
     unanswerable=lambda truth: is_abstention(truth.answer_value),
     marks=_mark_kaggle,
     classify=classify,

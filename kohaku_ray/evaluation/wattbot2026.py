@@ -53,17 +53,14 @@ def describe_oddity(truth: SubmissionRow) -> str:
     return ""
 
 
-def _abstains(given: SubmissionRow) -> bool:
-    cells = (given.columns[name] for name in BLANK_COLUMNS if name in given.columns)
-    return all(map(is_blank, (given.answer_value, given.refs_raw, *cells)))
-
-
 def _rate(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
     f1 = citation_scores(wattbot_refs(given.refs_raw), wattbot_refs(truth.refs_raw))["f1"]
+    cells = [given.columns[name] for name in BLANK_COLUMNS if name in given.columns]
+    abstains = all(map(is_blank, (given.answer_value, given.refs_raw, *cells)))
     return {
         "value": wattbot2026_value(truth.answer_value, given.answer_value, truth.answer_unit),
         "ref": f1,
-        "abstain": float(not is_blank(truth.answer_value) or _abstains(given)),
+        "abstain": float(not is_blank(truth.answer_value) or abstains),
     }
 
 
