@@ -98,7 +98,9 @@ def _row(row: Mapping[str, str]) -> _Row:
     """Convert a row's cells; DataError with the reason where one cannot be used."""
     damaged = next((column for column, cell in row.items() if _UNDECODED.search(cell) or "\0" in cell), None)
     if damaged is not None:
-        raise DataError(f"{damaged} holds {_bad_byte(row[damaged])}: save the file as UTF-8")
+        byte = _UNDECODED.search(row[damaged])
+        fault = f"the byte 0x{ord(byte[0]) - 0xDC00:02x}, which is not UTF-8" if byte else "a NUL character"
+        raise DataError(f"{damaged} holds {fault}: save the file as UTF-8")
     empty = [column for column in ("par_id", "doc_id", "paragraph_text") if not row[column]]
     if empty:
         raise DataError(f"{' and '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty: fill in or remove the row")
@@ -120,11 +122,6 @@ def _number(column: str, cell: str) -> float | None:
     if number is None and not is_blank(cell):
         raise DataError(f"{column} is {cell[:40]!r}, expected a number or nothing")
     return number
-
-
-def _bad_byte(cell: str) -> str:
-    match = _UNDECODED.search(cell)
-    return f"the byte 0x{ord(match[0]) - 0xDC00:02x}, which is not UTF-8" if match else "a NUL character"
 
 
 def _decode(name: str, data: bytes) -> str:

@@ -49,7 +49,17 @@ class StageRun:
         pool = self.fusion(await self.subquery_ranking(queries, searched))
         pool = self.netloc_cap(await self.mmr(await self.clustering(pool)))
         final = await self.final_ranking(pool)
-        return self._gathered(queries, final)
+        texts = tuple(self.texts[row] for row in final.rows.tolist())
+        why = "" if texts else self.steps.rows[-1].note
+        few = f"only {len(texts)} texts of the corpus were found" if 0 < len(texts) < FEW else ""
+        measures = {
+            **{f"pool_{row.step}": float(row.scores["out"]) for row in self.steps.rows if row.rank == 0},
+            "texts": float(len(texts)),
+            "distinct_netlocs": float(len({text.netloc for text in texts if text.netloc})),
+            "distinct_documents": float(len({text.doc_id for text in texts})),
+            "few_texts": float(bool(few)),
+        }
+        return HybridEvidence(self.question, queries, texts, why, measures, few, tuple(self.steps.rows))
 
     async def initial_context(self) -> Hits:
         """Stage 1: what BM25 (and vectors) find for the question among sentences and chunks, fused by rank."""
@@ -100,7 +110,11 @@ class StageRun:
             )
             pairs = list(zip(lexical, dense, strict=True))
         else:
-            pairs = [(await self._paragraphs_of(opening), NOTHING)] * len(queries)
+            # The paragraphs of the initial context's sentences, in its order.
+            nodes = await self.tools.nodes(opening.rows.tolist())
+            paragraphs = [nodes.paragraph_of(row) for row in nodes.local(opening.rows).tolist()]
+            rows = nodes.source_row[np.array([row for row in paragraphs if row >= 0], np.int64)]
+            pairs = [(united([Hits(rows, 1 / np.arange(1, len(rows) + 1))]), NOTHING)] * len(queries)
         both = [hits for pair in pairs for hits in pair]
         await self._read(distinct_rows(both))
         named = {
@@ -111,13 +125,6 @@ class StageRun:
         note = "" if self.settings.search else "off"
         self.steps.items("search", sum(map(len, both)), self._fuse(both), note, named, label="rrf")
         return pairs
-
-    async def _paragraphs_of(self, opening: Hits) -> Hits:
-        """Find the paragraphs of the initial context's sentences, in its order."""
-        nodes = await self.tools.nodes(opening.rows.tolist())
-        paragraphs = [nodes.paragraph_of(row) for row in nodes.local(opening.rows).tolist()]
-        rows = nodes.source_row[np.array([row for row in paragraphs if row >= 0], np.int64)]
-        return united([Hits(rows, 1 / np.arange(1, len(rows) + 1))])
 
     async def subquery_ranking(self, queries: Sequence[str], searched: list[tuple[Hits, Hits]]) -> list[Hits]:
         """Stage 4: one order per sub-query, or the two searches as they are."""
@@ -206,19 +213,6 @@ class StageRun:
                 self.texts[row] = self.texts[row]._replace(text=with_neighbours(nodes, row))
         self.steps.items("final_ranking", len(pool), best, self.ranker if settings.final_ranking else "off")
         return best
-
-    def _gathered(self, queries: tuple[str, ...], final: Hits) -> HybridEvidence:
-        texts = tuple(self.texts[row] for row in final.rows.tolist())
-        why = "" if texts else self.steps.rows[-1].note
-        few = f"only {len(texts)} texts of the corpus were found" if 0 < len(texts) < FEW else ""
-        measures = {
-            **{f"pool_{row.step}": float(row.scores["out"]) for row in self.steps.rows if row.rank == 0},
-            "texts": float(len(texts)),
-            "distinct_netlocs": float(len({text.netloc for text in texts if text.netloc})),
-            "distinct_documents": float(len({text.doc_id for text in texts})),
-            "few_texts": float(bool(few)),
-        }
-        return HybridEvidence(self.question, queries, texts, why, measures, few, tuple(self.steps.rows))
 
     async def _scores(self, queries: Sequence[str], rows: Sequence[I64]) -> list[F64]:
         """Score each query's rows: shape ``(n_rows,)`` per query, higher is better."""

@@ -178,11 +178,24 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
         KohakuRayError: The index has no such book; the message lists those it has.
     """
     story = story_of(question)
-    doc_id, title = await _find_book(question.question_id, story, tools)
+    (hits,) = await tools.search("books", await tools.embed([story.book_name]), EVERY)
+    nodes = await tools.nodes(distinct_rows([hits]))
+    titles = {nodes.doc_id(row): nodes.title_of(row) for row in range(len(nodes))}
+    doc_id = match_book(story.book_name, titles)
+    if doc_id is None:
+        raise KohakuRayError(
+            f"story {question.question_id}: book_name is {story.book_name!r}, but the index has "
+            f"{', '.join(map(repr, titles))}: correct it, or index the book"
+        )
+    title = titles[doc_id]
     (hits,) = await tools.search("chapters", await tools.embed([story.book_name]), EVERY, [doc_id])
     nodes = await tools.nodes(distinct_rows([hits]), _WHOLE)
     book = _read_book(doc_id, nodes)
-    knows_character = book.names.person(story.character).n_mentions > 0 or _is_named(story, nodes)
+    knows_character = book.names.person(story.character).n_mentions > 0
+    names = [re.escape(name.strip()) for name in story.character.split("/") if name.strip()]
+    if names and not knows_character:  # a name as it is given may look like another word to those who read names
+        named = re.compile(rf"\b(?:{'|'.join(names)})\b")
+        knows_character = any(named.search(nodes.text_of(row)) for row in range(len(nodes)))
     queries, k, within = story.queries(knows_character), settings.excerpts(story.content), [doc_id]
     texts = [text for text, _ in queries]
     vectors = await tools.embed(texts)
@@ -226,26 +239,6 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     )
     whole = _passages(Hits(np.sort(every[0].rows), every[0].scores), (), nodes, book) if every else ()
     return StoryEvidence(question, story, doc_id, title, knows_character, claims, passages, check, whole, trace)
-
-
-async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str, str]:
-    (hits,) = await tools.search("books", await tools.embed([story.book_name]), EVERY)
-    nodes = await tools.nodes(distinct_rows([hits]))
-    known = {nodes.doc_id(row): nodes.title_of(row) for row in range(len(nodes))}
-    doc_id = match_book(story.book_name, known)
-    if doc_id is None:
-        raise KohakuRayError(
-            f"story {question_id}: book_name is {story.book_name!r}, but the index has {', '.join(map(repr, known))}: "
-            "correct it, or index the book"
-        )
-    return doc_id, known[doc_id]
-
-
-def _is_named(story: Story, nodes: NodeTable) -> bool:
-    """Tell whether the book's text has the character's name as it is given: names alone may look like other words."""
-    names = [re.escape(name.strip()) for name in story.character.split("/") if name.strip()]
-    named = re.compile(rf"\b(?:{'|'.join(names)})\b") if names else None
-    return named is not None and any(named.search(nodes.text_of(row)) for row in range(len(nodes)))
 
 
 def _read_book(doc_id: str, nodes: NodeTable) -> Book:
