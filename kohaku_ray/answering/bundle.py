@@ -378,15 +378,24 @@ def _replay_run(
         raise ConfigError(f"{path}: a table of {name} cannot be read ({error}): make the bundle again") from None
     scored = _scored(again.path, config.questions.path, config)
     if not same(list(run.scores), list(plain(_records(scored)))):
-        scores = [_describe_scores(records) for records in (run.scores, _records(scored))]
+        scores = [
+            ", ".join(f"{record.get('metric')} {record.get('score'):.4f}" for record in records) or "none"
+            for records in (run.scores, _records(scored))
+        ]
         comparison.differences.append(f"scores: {scores[0]} in the bundle, {scores[1]} here")
+    with_intervals: tuple[dict[str, Any], ...] = ()
+    if scored is not None:
+        submission = read_submission(scored.report.files[0].file)
+        intervals = {m.name: score_interval(m, m.score(scored.truth, submission)) for m in scored.metrics}
+        ends = {name: {"low": interval.low, "high": interval.high} for name, interval in intervals.items()}
+        with_intervals = tuple({**record, **ends[record["metric"]]} for record in _records(scored))
     identities = [roles[config.declaration.lead].identity.split()[0] for roles in run.models]
     replayed = ReplayedRun(
         name=name,
         differences=tuple(comparison.differences),
         rounded=dict(comparison.rounded),
         model=", ".join(dict.fromkeys(re.sub(r"([0-9a-f]{12})[0-9a-f]{20,}", r"\1…", name) for name in identities)),
-        scores=_with_intervals(scored),
+        scores=with_intervals,
         n_questions=len(again.read_table("votes", ["question_id"])),
         n_members=config.ensemble.members,
         used=used,
@@ -476,16 +485,3 @@ def _scored(run: str, truth: str, config: Config) -> ScoredRun | None:
 def _records(scored: ScoredRun | None) -> tuple[dict[str, Any], ...]:
     records = [] if scored is None else scored.report.records
     return tuple({key: plain(value) for key, value in record.items() if key != "file"} for record in records)
-
-
-def _describe_scores(records: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{record.get('metric')} {record.get('score'):.4f}" for record in records) or "none"
-
-
-def _with_intervals(scored: ScoredRun | None) -> tuple[dict[str, Any], ...]:
-    if scored is None:
-        return ()
-    given = read_submission(scored.report.files[0].file)
-    intervals = {metric.name: score_interval(metric, metric.score(scored.truth, given)) for metric in scored.metrics}
-    ends = {name: {"low": interval.low, "high": interval.high} for name, interval in intervals.items()}
-    return tuple({**record, **ends[record["metric"]]} for record in _records(scored))

@@ -130,10 +130,6 @@ def _take_only(parts: list[Any], *_: Any) -> Any:
     return parts[0]
 
 
-def _merge_nodes(parts: list[NodeTable], *_: Any) -> NodeTable:
-    return join_nodes(parts)
-
-
 def _deepest(depth: str) -> Callable[[Search], Search]:
     """Search as deep as the deepest of the runs that share the index, if a shorter search is the beginning of it."""
 
@@ -259,7 +255,7 @@ class LocalIndex(BatchingObject):
         assert self._score is not None, "whoever ranks pairs opens the index with a score"
         return list(await self._score(application, list(pairs)))
 
-    @on_shards(_ask_owners, _merge_nodes)
+    @on_shards(_ask_owners, lambda parts, *_: join_nodes(parts))
     @cached(2_000)
     async def nodes(
         self, asked: Sequence[tuple[int, ...]], section_tokens: int, tokenizers: tuple[Tokenizer, ...]

@@ -14,7 +14,7 @@ from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
 from kohaku_ray.config import Config
 from kohaku_ray.ensemble.decide import settle_all
 from kohaku_ray.ensemble.pool import agreement_weights
-from kohaku_ray.ensemble.vote import Verdict, vote_all
+from kohaku_ray.ensemble.vote import vote_all
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.records import BLANK, Prediction, Question, TraceRow
 from kohaku_ray.run.models import Call, seed_of
@@ -52,7 +52,14 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         calls += [(member, call) for member, answer in enumerate(answers) for call in answer.calls]
         question_id = row.question.question_id
         rows["usage"] += [{"question_id": question_id, "member": member, **_values(call)} for member, call in calls]
-        step_errors += _step_errors(sources, answers)
+        # Errors of steps, such as a plan that cannot be read; an answer's own error is not among them.
+        step_errors += [source.error for source in sources]
+        step_errors += [
+            step.error for source in sources if source.evidence is not None for step in source.evidence.trace
+        ]
+        for answered_row in answers:
+            of_answer = answered_row.answer.prediction.error
+            step_errors += [step.error for step in answered_row.answer.trace if step.error != of_answer]
         n_unanswered += sum(source.n_no_reply for source in sources) + sum(answer.n_no_reply for answer in answers)
         all_calls += [call for _, call in calls]
     rows["votes"] = _vote_rows(config, asked)
@@ -112,15 +119,6 @@ def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Tab
         yield Question(row["question_id"], row["question"], row["asked_unit"]), list(islice(answers, n_members))
 
 
-def _step_errors(sources: Sequence[PreparedQuestion], answers: Sequence[MemberAnswer]) -> list[str | None]:
-    """The errors of steps, such as a plan that cannot be read; an answer's own error is not among them."""
-    errors = [source.error for source in sources]
-    errors += [row.error for source in sources if source.evidence is not None for row in source.evidence.trace]
-    for answered in answers:
-        errors += [row.error for row in answered.answer.trace if row.error != answered.answer.prediction.error]
-    return errors
-
-
 def _vote_rows(config: Config, asked: Sequence[tuple[Question, TableRows]], weights: F64 | None = None) -> TableRows:
     rule = config.ensemble.vote
     if weights is None:  # all members count alike until all questions are answered: see vote_by_agreement
@@ -128,28 +126,28 @@ def _vote_rows(config: Config, asked: Sequence[tuple[Question, TableRows]], weig
     ballot = config.declaration.ballot
     ballots = [[ballot({**row, "measures": dict(row["measures"])}) for row in rows] for _, rows in asked]
     verdicts = vote_all(ballots, rule, [question.answer_unit for question, _ in asked], weights)
-    return [_vote_row(question, rows, verdict) for (question, rows), verdict in zip(asked, verdicts, strict=True)]
-
-
-def _vote_row(question: Question, answers: TableRows, verdict: Verdict) -> dict[str, Any]:
-    unit = question.answer_unit
-    return {
-        "question_id": question.question_id,
-        "question": question.text,
-        "asked_unit": unit,
-        "answer": verdict.answer,
-        "answer_value": verdict.answer_value,
-        "answer_unit": unit or verdict.answer_unit,
-        "ref_ids": list(verdict.ref_ids),
-        "explanation": verdict.explanation,
-        "is_blank": verdict.is_blank,
-        "winner": verdict.winner,
-        "groups": [BLANK if group.is_blank else group.answer_value for group in verdict.groups],
-        "group_weights": [group.weight for group in verdict.groups],
-        "n_members": len(answers),
-        "n_blank": sum(row["is_blank"] for row in answers),
-        "n_errors": sum(row["error"] is not None for row in answers),
-    }
+    voted = []
+    for (question, answers), verdict in zip(asked, verdicts, strict=True):
+        unit = question.answer_unit
+        row: dict[str, Any] = {
+            "question_id": question.question_id,
+            "question": question.text,
+            "asked_unit": unit,
+            "answer": verdict.answer,
+            "answer_value": verdict.answer_value,
+            "answer_unit": unit or verdict.answer_unit,
+            "ref_ids": list(verdict.ref_ids),
+            "explanation": verdict.explanation,
+            "is_blank": verdict.is_blank,
+            "winner": verdict.winner,
+            "groups": [BLANK if group.is_blank else group.answer_value for group in verdict.groups],
+            "group_weights": [group.weight for group in verdict.groups],
+            "n_members": len(answers),
+            "n_blank": sum(answer["is_blank"] for answer in answers),
+            "n_errors": sum(answer["error"] is not None for answer in answers),
+        }
+        voted.append(row)
+    return voted
 
 
 def _drop_settled(rows: Iterable[Row | None]) -> list[Row]:

@@ -149,10 +149,6 @@ class SentenceEncoder:
             tokens += self._model.tokens([prompt + text for text in block])
         return tokens
 
-    def _lengths(self, texts: Sequence[str], role: _Role) -> I64:
-        """Number of tokens of each text with its prompt and special tokens."""
-        return _counts(self._tokens(texts, role))
-
     def _encode(
         self, texts: Sequence[str], role: _Role, forward: Callable[..., F32], ids: Sequence[I32] | None = None
     ) -> F32:
@@ -193,7 +189,7 @@ class SentenceEncoder:
 
     def _cut(self, text: str, role: _Role) -> list[str]:
         """Cut a text into pieces that fit the window with its prompt, between words where there are any."""
-        length = int(self._lengths([text], role)[0])
+        length = int(_counts(self._tokens([text], role))[0])
         if length <= role.window or len(text) < 2:
             return [text]
         n_pieces = -(-(length - role.overhead) // (role.window - role.overhead))

@@ -163,10 +163,11 @@ def _flat(index: Any, float16: bool) -> Any:
 
 
 def _check_room(need: int, can_halve: bool) -> None:
-    memory = _memory()
-    if memory is None:
+    import torch
+
+    if not torch.cuda.is_available():
         return
-    free, total = memory
+    free, total = torch.cuda.mem_get_info(0)
     temporary = 0 if _resources.cache_info().currsize else temporary_bytes(total)
     if need + temporary > free:
         halve = "set index.search_float16 (half of it), " if can_halve else ""
@@ -176,10 +177,3 @@ def _check_room(need: int, can_halve: bool) -> None:
             "raise index.shards so that each retriever holds a part, give the retriever a larger share "
             "(cluster.retriever.gpus), or set index.search_device to cpu"
         )
-
-
-def _memory() -> tuple[int, int] | None:
-    """Free and total bytes of the first visible GPU; None: unknown."""
-    import torch
-
-    return torch.cuda.mem_get_info(0) if torch.cuda.is_available() else None

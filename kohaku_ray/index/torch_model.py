@@ -61,11 +61,11 @@ class TorchModel:
         self.on_cpu = loaded.device.type == "cpu"
         # The method was renamed in sentence-transformers 6.
         renamed = getattr(loaded, "get_embedding_dimension", None)
-        self.dim = int((renamed or loaded.get_sentence_embedding_dimension)() or self._measured_dim(task))
-
-    def _measured_dim(self, task: str | None) -> int:
-        given = {} if task is None or not self.takes_task else {"task": task}
-        return int(self.embed(self.features(["length"], None, 0, **given), **given)().shape[1])
+        dim = (renamed or loaded.get_sentence_embedding_dimension)()
+        if not dim:  # the model does not say: measured
+            given = {} if task is None or not self.takes_task else {"task": task}
+            dim = self.embed(self.features(["length"], None, 0, **given), **given)().shape[1]
+        self.dim = int(dim)
 
     def tokens_that_fit(self, longest: int) -> int:
         """Estimate the padded tokens of a forward pass that fit, with texts of up to ``longest`` tokens.

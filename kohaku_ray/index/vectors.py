@@ -135,8 +135,24 @@ class VectorIndex:
             )
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if within is not None:
-            return self._search_within(queries, top_k, within)
-        return self._search_flat(queries, top_k) if self.exact else self._search_approximate(queries, top_k)
+            # Every vector in the ranges is scored, gathered once for all queries.
+            places = np.flatnonzero(in_ranges(self.rows, within)).astype(np.int64)
+            vectors, step = take_rows(self.vectors, places), max(_BLOCK_SCORES // max(len(places), 1), 1)
+            blocks = (queries[first : first + step] for first in range(0, len(queries), step))
+            return [
+                self._among(query, rough, places, top_k)
+                for block in blocks
+                for query, rough in zip(block, block @ vectors.T, strict=True)
+            ]
+        if self.exact:
+            return self._search_flat(queries, top_k)
+        n_candidates = min(top_k + max(top_k, _SLACK), len(self))
+        if not n_candidates:
+            return [_NO_HITS] * len(queries)
+        # All at once where FAISS proposes the same for a query alone, else one at a time.
+        parts = [queries] if self._in_batches else [query[None] for query in queries]
+        proposed = [near for part in parts for near in self.faiss_index.search(part, n_candidates)[1]]
+        return [self._rescore(query, near).prefix(top_k) for query, near in zip(queries, proposed, strict=True)]
 
     @functools.cached_property
     def _vectors_a_node(self) -> int:
@@ -167,17 +183,6 @@ class VectorIndex:
             found.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return found
 
-    def _search_within(self, queries: F32, top_k: int, within: Ranges) -> list[Hits]:
-        """Score every vector in these ranges, gathered once for all queries."""
-        places = np.flatnonzero(in_ranges(self.rows, within)).astype(np.int64)
-        vectors, step = take_rows(self.vectors, places), max(_BLOCK_SCORES // max(len(places), 1), 1)
-        blocks = (queries[first : first + step] for first in range(0, len(queries), step))
-        return [
-            self._among(query, rough, places, top_k)
-            for block in blocks
-            for query, rough in zip(block, block @ vectors.T, strict=True)
-        ]
-
     def _among(self, query: F32, rough: F32, places: I64 | None, top_k: int) -> Hits:
         """Rescore those of these vectors (None: all) that may be among the top-k, with all ties at the border.
 
@@ -193,15 +198,6 @@ class VectorIndex:
     def _margin(self, query: F32) -> float:
         """Bound the difference of two float32 sums of d products: each has at most d rounding errors."""
         return float(2 * len(query) * _FLOAT32_UNIT * np.linalg.norm(query))
-
-    def _search_approximate(self, queries: F32, top_k: int) -> list[Hits]:
-        """Search all queries at once where FAISS proposes the same for a query alone, else one at a time."""
-        n_candidates = min(top_k + max(top_k, _SLACK), len(self))
-        if not n_candidates:
-            return [_NO_HITS] * len(queries)
-        blocks = [queries] if self._in_batches else [query[None] for query in queries]
-        places = [near for block in blocks for near in self.faiss_index.search(block, n_candidates)[1]]
-        return [self._rescore(query, near).prefix(top_k) for query, near in zip(queries, places, strict=True)]
 
     def _rescore(self, query: F32, places: I64) -> Hits:
         places = places[places >= 0]  # FAISS fills up with -1 when it finds fewer

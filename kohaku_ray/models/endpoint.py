@@ -236,8 +236,10 @@ class EndpointEncoder:
                 before = "were asked for" if asked else "had the vectors before"
                 raise ModelError(f"{where} returned a vector of {dim} dimensions but {self._dim} {before}: {way_out}")
             if not np.isfinite(rows[place]).all() or not rows[place].any():
+                is_nan, is_infinite = np.isnan(rows[place]).any(), np.isinf(rows[place]).any()
+                fault = "NaN" if is_nan else "infinite numbers" if is_infinite else "zeros"
                 raise ModelError(
-                    f"{where} returned a vector of {_fault(rows[place])} for {text[:80]!r}: the model's number format "
+                    f"{where} returned a vector of {fault} for {text[:80]!r}: the model's number format "
                     "may be too narrow (float16), or the server has a bug"
                 )
         return unit_rows(np.stack([rows[place] for place in range(len(texts))]))
@@ -331,10 +333,6 @@ def _numbers(embedding: Any) -> F32:
     if vector.ndim != 1 or not len(vector):
         raise ValueError(f"a list of shape {vector.shape}")
     return vector
-
-
-def _fault(vector: F32) -> str:
-    return "NaN" if np.isnan(vector).any() else "infinite numbers" if np.isinf(vector).any() else "zeros"
 
 
 def _shown(vector: F32) -> str:

@@ -125,25 +125,18 @@ def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[s
     distinct = {_fold(question_text): question_text}
     dropped: dict[str, str] = {}
     for query in (" ".join(query.split()) for query in queries):
-        reason = _why_no_query(query, asked, max(MOST_QUERY_CHARS, 2 * len(question_text)))
-        if reason:
-            dropped.setdefault(query[:MOST_QUERY_CHARS], reason)
+        if len(query) > max(MOST_QUERY_CHARS, 2 * len(question_text)):
+            reason = f"it has {len(query)} characters"
+        elif not (words := _words(query)):
+            reason = "it has no words"
+        elif len(words) < _LEAST_WORDS and words.isdisjoint(asked):
+            reason = "it shares no word with the question"
         else:
             distinct.setdefault(_fold(query), query)
+            continue
+        dropped.setdefault(query[:MOST_QUERY_CHARS], reason)
     error = f"none of the {len(queries)} queries can be searched" if len(dropped) == len(queries) else None
     return Plan(tuple(distinct.values())[:n], tuple(dropped.items()), error)
-
-
-def _why_no_query(query: str, asked: Collection[str], most_chars: int) -> str:
-    """Return why a query is not searched; empty where it is."""
-    if len(query) > most_chars:
-        return f"it has {len(query)} characters"
-    words = _words(query)
-    if not words:
-        return "it has no words"
-    if len(words) < _LEAST_WORDS and words.isdisjoint(asked):
-        return "it shares no word with the question"
-    return ""
 
 
 def _words(text: str) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kohaku_ray.evaluation.paired import score_interval
@@ -163,23 +163,29 @@ def _money(run: RunFiles) -> str:
 def leads(views: Sequence[QuestionView], causes: Sequence[Cause], n_shown: int) -> list[Lead]:
     """List what deserves a look, the most urgent first; only the first ``n_shown`` questions are named."""
     sure = sum("wrong" in view.marks and view.is_unanimous and len(view.members) > 1 for view in views)
-    found = [
+    wrong = [
+        (view.truth.headline.total, view)
+        for view in views[:n_shown]
+        if view.truth is not None and "wrong" in view.marks
+    ]
+    wrong.sort(key=lambda pair: (pair[0], -pair[1].n_winners))  # of equal scores, those on which most members agree
+    all_leads = [
         _lead(sum(view.has_error for view in views), "with errors of models", mark="error"),
         _lead(sure, "wrong, though all members agree", mark="wrong", agree="all"),
         *(_lead(cause.n, f"losing points: {cause.note}", cause=cause.name) for cause in causes if cause.name != FAILED),
         _lead(sum(not view.is_unanimous for view in views), "where members disagree", agree="split"),
-        *_worst(views[:n_shown]),
+        *(
+            Lead(
+                1,
+                f"among the worst, score {score:.2f}: {view.vote['question']}",
+                f"#{view.anchor}",
+                view.vote["question_id"],
+            )
+            for score, view in wrong[:N_WORST]
+        ),
     ]
-    return [lead for lead in found if lead.n]
+    return [lead for lead in all_leads if lead.n]
 
 
 def _lead(n: int, text: str, **values: str) -> Lead:
     return Lead(n, text, list_link(**values), pluralize(n, "question"))
-
-
-def _worst(views: Sequence[QuestionView]) -> Iterator[Lead]:
-    """Name the wrong answers with the least score, those on which most members agree first."""
-    wrong = [(view.truth.headline.total, view) for view in views if view.truth is not None and "wrong" in view.marks]
-    for score, view in sorted(wrong, key=lambda pair: (pair[0], -pair[1].n_winners))[:N_WORST]:
-        said = f"among the worst, score {score:.2f}: {view.vote['question']}"
-        yield Lead(1, said, f"#{view.anchor}", view.vote["question_id"])

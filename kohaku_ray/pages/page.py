@@ -7,7 +7,7 @@ import hashlib
 import re
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
@@ -36,7 +36,7 @@ def page_environment(n_chars: int = 200) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
+        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -51,10 +51,6 @@ def page_environment(n_chars: int = 200) -> jinja2.Environment:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     environment.globals["policy"] = f"{_POLICY}; script-src 'sha256-{digest}'"
     return environment
-
-
-def _finalize(value: Any) -> Any:
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _prose(text: str) -> Markup:

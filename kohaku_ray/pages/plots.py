@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -252,7 +252,10 @@ def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> 
         axes.plot([median], [at], marker="|", markersize=16, markeredgewidth=2.5, color=INK)
         axes.text(median, at - 0.3, f"{visible(name)}: median {median:,.0f}", ha="center", va="bottom")
     axes.set_xscale("symlog", linthresh=1)
-    axes.set_xlim(*_log_window(series.values()))
+    # Whole powers of ten around all values, from 0 where there is a 0.
+    every = np.concatenate([np.asarray(values, np.float64) for values in series.values()])
+    least = 10.0 ** np.floor(np.log10(every.min())) if every.min() >= 1 else 0.0
+    axes.set_xlim(float(least), float(10.0 ** np.ceil(np.log10(max(every.max(), 1) * 1.01))))
     axes.set_ylim(len(series) - 0.5, -0.75)
     axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}")
     axes.xaxis.set_minor_locator(NullLocator())
@@ -261,13 +264,6 @@ def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> 
     axes.xaxis.grid(True, alpha=0.25)
     axes.set_xlabel(x_label)
     return svg_text(figure, label)
-
-
-def _log_window(series: Iterable[npt.ArrayLike]) -> tuple[float, float]:
-    """Whole powers of ten around all values, from 0 where there is a 0."""
-    every = np.concatenate([np.asarray(values, np.float64) for values in series])
-    low = 10.0 ** np.floor(np.log10(every.min())) if every.min() >= 1 else 0.0
-    return float(low), float(10.0 ** np.ceil(np.log10(max(every.max(), 1) * 1.01)))
 
 
 @drawing()

@@ -292,24 +292,20 @@ def _member_outcome(row: Row, truth: Truth | None) -> str:
 def _members(
     vote: Row, answers: Sequence[Row], usage: Sequence[Row], truth: Truth | None, compat: str | None
 ) -> tuple[MemberView, ...]:
-    places = _group_places(vote, answers, is_exact=compat is not None)
+    # Grouped as the vote did, by value or, when it was the published vote, by spelling.
+    values = ["" if row["is_blank"] else row["answer_value"] for row in answers]
+    keys: Sequence[str | int] = [value.strip() for value in values]
+    if compat is None:
+        keys = group_values(values, vote["asked_unit"])
+    groups = list(dict.fromkeys(keys))
+    is_known = len(groups) == len(vote["groups"])
+    places = [groups.index(key) if is_known else None for key in keys]
     members = []
     for row, place in zip(answers, places, strict=True):
         calls = [call for call in usage if call["member"] == row["member"]]
         prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
         members.append(MemberView(row, place, _member_outcome(row, truth), prompt, completion))
     return tuple(members)
-
-
-def _group_places(vote: Row, answers: Sequence[Row], is_exact: bool) -> list[int | None]:
-    """Group the members as the vote did, by value or, when it was the published vote, by spelling."""
-    values = ["" if row["is_blank"] else row["answer_value"] for row in answers]
-    spelled = [value.strip() for value in values]
-    keys: Sequence[str | int] = spelled if is_exact else group_values(values, vote["asked_unit"])
-    order = list(dict.fromkeys(keys))
-    if len(order) != len(vote["groups"]):
-        return [None] * len(answers)
-    return [order.index(key) for key in keys]
 
 
 def _groups(vote: Row, members: Sequence[MemberView]) -> tuple[VoteGroup, ...]:

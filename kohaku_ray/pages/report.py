@@ -129,8 +129,14 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
     # As configured, or beside the run's files when the run was moved.
     paths = (run.setting("index", "path"), join_path(run.path, "index"))
     index, why_no_index = open_index(path for path in paths if isinstance(path, str))
-    odd = why_unscored if report is not None else ""
-    notes = [note for note in (*_warnings(run), baseline_note(run.facts), odd) if note]
+    answers = run.tables["answers"]
+    notes = [f"Stopped asking: {run.fact('stopped')}"] if run.fact("stopped") else []
+    notes += [f"Errors: {line}" for line in describe_errors(run.fact("errors", {}))]
+    notes += describe_flags(Counter(flag for row in answers for flag in row.get("flags") or ()), len(answers))
+    notes += describe_servers(run.fact("adapted", {}), run.fact("shortened", {}))
+    if (status := run.facts.get("status", "unknown")) != "finished":
+        notes.append(f"The run's status is {status}: counts and seconds may be missing.")
+    notes += filter(None, (baseline_note(run.facts), why_unscored if report is not None else ""))
     if index is None:
         notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
     return Inputs(run, gold, report, _documents(run, index), index, notes, why_unscored)
@@ -148,18 +154,6 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
     rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
     scores = {name: {row.question_id: row for row in own} for name, own in rows.items()}
     return Gold(scored.truth, scored.metrics, scores), scored.report, scored.note
-
-
-def _warnings(run: RunFiles) -> list[str]:
-    answers = run.tables["answers"]
-    flags = Counter(flag for row in answers for flag in row.get("flags") or ())
-    notes = [f"Stopped asking: {run.fact('stopped')}"] if run.fact("stopped") else []
-    notes += [f"Errors: {line}" for line in describe_errors(run.fact("errors", {}))]
-    notes += describe_flags(flags, len(answers))
-    notes += describe_servers(run.fact("adapted", {}), run.fact("shortened", {}))
-    if (status := run.facts.get("status", "unknown")) != "finished":
-        notes.append(f"The run's status is {status}: counts and seconds may be missing.")
-    return notes
 
 
 def _documents(run: RunFiles, index: Index | None) -> Documents:

@@ -17,7 +17,6 @@ from kohaku_ray.run.tables import SHARED
 from kohaku_ray.table import Column, Table, TableRow
 
 if TYPE_CHECKING:
-    from kohaku_ray.documents.model import Paragraph
     from kohaku_ray.run.documents import Collection, DocumentView
 
 WIDTH = 110
@@ -197,17 +196,13 @@ def describe_tree(view: DocumentView) -> str:
         page = "" if section.page is None else f", page {section.page}"
         lines.append(f"\nsec{at}  {section.title}{page}")
         for inner, paragraph in enumerate(section.paragraphs):
-            lines += _paragraph_lines(f"sec{at}:p{inner}", paragraph)
+            attachment = paragraph.attachment
+            facts = [f"page {paragraph.page}"] if paragraph.page is not None else []
+            facts += [attachment.kind, attachment.path or ""] if attachment is not None else []
+            facts += [f"{key} {value}" for key, value in paragraph.attributes.items() if value is not None]
+            lines.append(f"  sec{at}:p{inner}  {', '.join(filter(None, facts))}".rstrip())
+            for number, span in enumerate(paragraph.sentences):
+                lines.append(f"    s{number}  {paragraph.text[span.start : span.end]}")
+            if not paragraph.sentences:
+                lines.append(f"    {paragraph.text or '(no text: not searchable)'}")
     return "\n".join(lines)
-
-
-def _paragraph_lines(node_id: str, paragraph: Paragraph) -> Iterator[str]:
-    attachment = paragraph.attachment
-    facts = [f"page {paragraph.page}"] if paragraph.page is not None else []
-    facts += [attachment.kind, attachment.path or ""] if attachment is not None else []
-    facts += [f"{key} {value}" for key, value in paragraph.attributes.items() if value is not None]
-    yield f"  {node_id}  {', '.join(filter(None, facts))}".rstrip()
-    for at, span in enumerate(paragraph.sentences):
-        yield f"    s{at}  {paragraph.text[span.start : span.end]}"
-    if not paragraph.sentences:
-        yield f"    {paragraph.text or '(no text: not searchable)'}"

@@ -114,11 +114,15 @@ def page(sweep: SweepRecord, stats: Sequence[TableStats]) -> str:
     blocks = [_table_block(table_stats, number, sweep.metric, anchors) for number, table_stats in enumerate(stats, 1)]
     class_head = "class", "errors", Column("of all errors", ".1f", " %"), Column("what it is", align="left")
     class_rows = [(kind.name, kind.n, 100 * kind.share, kind.note) for kind in error_classes]
+    overview = [
+        (MarkedText(block["table"].title, link=f"#{block['anchor']}"), block["finished"], block["best"])
+        for block in blocks
+    ]
     environment = page_environment()
     environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
         sweep=sweep,
-        overview=_overview(blocks),
+        overview=Table.of((Column("table", align="left"), "finished", Column("best", align="left")), overview),
         blocks=blocks,
         verdict=sweep_verdict(sweep),
         groups=sweep.groups and group_block(sweep.groups, "settings", "Mean over the runs of each setting."),
@@ -158,16 +162,6 @@ def _table_block(stats: TableStats, number: int, metric: Metric, anchors: Mappin
         "charts": table_charts(grid, stats.comparisons, stats.selection.detectable if stats.selection else None),
         "details": [table for column in grid.columns if (table := _statistics(stats, column, metric)).rows],
     }
-
-
-def _overview(blocks: Sequence[Mapping[str, Any]]) -> Table:
-    """List the tables with a link to each."""
-    head = Column("table", align="left"), "finished", Column("best", align="left")
-    rows = [
-        (MarkedText(block["table"].title, link=f"#{block['anchor']}"), block["finished"], block["best"])
-        for block in blocks
-    ]
-    return Table.of(head, rows)
 
 
 def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:

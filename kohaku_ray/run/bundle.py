@@ -261,8 +261,12 @@ def compare_outputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> Compared:
             found.differences.append(f"{name.removesuffix(_SUFFIX)}: {'new' if name in now else 'not there any more'}")
         elif name in tables:
             _compare_tables(tables[name], was[name], now[name], found)
-        elif line := _difference(was[name], now[name]):
-            found.differences.append(f"{name.removesuffix(_SUFFIX)}: {line}")
+        else:
+            lines = [bytes(data).decode(errors="replace").splitlines() for data in (was[name], now[name])]
+            pairs = list(zip_longest(*lines, fillvalue=""))
+            if odd := [number for number, (a, b) in enumerate(pairs, 1) if a != b]:
+                differ = f"{len(odd)} of {len(pairs)} lines differ, the first is line {odd[0]}"
+                found.differences.append(f"{name.removesuffix(_SUFFIX)}: {differ}")
     return found
 
 
@@ -304,11 +308,3 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(value, b[key]) for key, value in a.items())
     return bool(a == b)
-
-
-def _difference(was: Any, now: Any) -> str:
-    """Name the first line in which two files differ; empty where none does."""
-    lines = [bytes(data).decode(errors="replace").splitlines() for data in (was, now)]
-    pairs = list(zip_longest(*lines, fillvalue=""))
-    odd = [number for number, (a, b) in enumerate(pairs, 1) if a != b]
-    return f"{len(odd)} of {len(pairs)} lines differ, the first is line {odd[0]}" if odd else ""

@@ -128,17 +128,14 @@ def weight_bytes(model: str, revision: str | None, size: int = 0) -> int | None:
     """
     try:
         directory = model_directory(model, revision)
-        files = _weight_files(directory)
+        parts = directory / "model.safetensors.index.json"
+        if parts.is_file():
+            files = [directory / name for name in sorted(set(json.loads(parts.read_text())["weight_map"].values()))]
+        else:
+            files = sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("*.safetensors"))
         return sum(_tensor_bytes(file, size) for file in files) or None
     except (KohakuRayError, OSError, ValueError, KeyError, struct.error):  # another check says what is wrong with it
         return None
-
-
-def _weight_files(directory: Path) -> list[Path]:
-    parts = directory / "model.safetensors.index.json"
-    if parts.is_file():
-        return [directory / name for name in sorted(set(json.loads(parts.read_text())["weight_map"].values()))]
-    return sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("*.safetensors"))
 
 
 def _tensor_bytes(path: Path, size: int) -> int:

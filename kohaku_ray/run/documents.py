@@ -126,7 +126,7 @@ def describe_rejected_gold(rejected: Mapping[str, str]) -> str:
     return f"the gold answers cite {first}, which was rejected: {reason}{others}"
 
 
-def sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:
+def split_used_and_rejected(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:
     """Separate documents and rejects: of files with what must be unique the first is used.
 
     Args:
@@ -244,7 +244,7 @@ def parse_collection(config: Config, report: Callable[[str], object] = lambda te
             except DataError as error:
                 row["reason"] = str(error)
             rows.append(row)
-    used, rejects = sort_out(rows)
+    used, rejects = split_used_and_rejected(rows)
     views = [
         DocumentView(row["file"], row["document"], (*row["document"].odd, *_odd_texts(row["document"]))) for row in used
     ]

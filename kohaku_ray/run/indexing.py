@@ -49,7 +49,7 @@ from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, wit
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.models.endpoint import EndpointEncoder
 from kohaku_ray.models.openai import Limiter
-from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
+from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, split_used_and_rejected, with_metadata
 from kohaku_ray.run.image_encoding import image_vectors
 from kohaku_ray.run.indexes import (
     chunks_of,
@@ -177,9 +177,9 @@ def survey(config: Config, job: str) -> tuple[Work | list[dict[str, Any]], ...]:
     """Count what all parts of a job hold (a task); returns that, and for each shard the rows of its documents."""
     parts = ParsedParts(config.index.path, job)
     rows = parts.rows("left_out")
-    used, rejects = sort_out(rows)
+    used, rejects = split_used_and_rejected(rows)
     texts = parts.table(used, "texts")
-    _, first = np.unique(_comparable(texts["key"]), return_index=True)
+    _, first = np.unique(column_keys(texts["key"]).view(f"S{KEY_BYTES}"), return_index=True)
     n_tokens = texts["n_tokens"].to_numpy()[first]
     left_out = sum((Counter(json.loads(row["left_out"])) for row in used if row["left_out"]), Counter[str]())
     n_files = len({row["file"] for row in rows})
@@ -209,10 +209,6 @@ def sorted_window(texts: pa.Table, n_encoders: int, gpu: bool = False) -> pa.Tab
         for field in texts.schema
     ]
     return pa.table(columns, names=TEXT_SCHEMA.names)
-
-
-def _comparable(keys: pa.ChunkedArray) -> Any:
-    return column_keys(keys).view(f"S{KEY_BYTES}")
 
 
 def _bounds(n_tokens: I64, n_encoders: int, gpu: bool = False) -> list[int]:
@@ -305,7 +301,7 @@ BuiltShard = tuple[ShardEntry, bool]
 """A shard, and whether it was there before."""
 
 
-def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> Iterator[BuiltShard | None]:
+def reduce_shard(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> Iterator[BuiltShard | None]:
     """Build one shard, or find it unchanged (a generator task); ``own`` are the rows of its documents (``survey``).
 
     It reads what was parsed and encoded for this shard, and of others only vectors that an interrupted job left.
@@ -352,20 +348,20 @@ def shard_reduced(config: Config, job: str, number: int, own: list[dict[str, Any
     yield shard, False
 
 
-def shard_built(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> BuiltShard | None:
-    """Do all of ``shard_reduced`` (a task): all vectors are written."""
-    *_, part = shard_reduced(config, job, number, own)
+def build_shard_task(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> BuiltShard | None:
+    """Do all of ``reduce_shard`` (a task): all vectors are written."""
+    *_, part = reduce_shard(config, job, number, own)
     return part
 
 
-def shards_joined(config: Config, job: str, sources: pa.Table, *parts: BuiltShard | None) -> dict[str, Any]:
+def join_shards(config: Config, job: str, sources: pa.Table, *parts: BuiltShard | None) -> dict[str, Any]:
     """Make the shards the index (a task); ``sources`` are the files that were parsed (``SOURCES_SCHEMA``).
 
     Returns:
         See ``publish_shards``; with several shards also ``n_shards``, and ``n_shards_kept``: those not built again.
     """
     parsed = ParsedParts(config.index.path, job)
-    used, rejects = sort_out(parsed.rows())
+    used, rejects = split_used_and_rejected(parsed.rows())
     settings = index_settings(config)
     there = [part for part in parts if part is not None]
     kept = [shard["number"] for shard, is_kept in there if is_kept]

@@ -105,7 +105,11 @@ def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None
         for name, write in system.outputs.items():
             directory.write_text(name, write(*whole))
     write_submission(directory.file("submission.csv"), rows, tuple(system.extra_columns))
-    scores = _question_scores(config, directory)
+    try:
+        truth, metrics, _ = read_gold(resolve(config.questions.path), [find_metric(name) for name in config.metrics])
+        scores = question_scores(truth, metrics, read_submission(directory.file("submission.csv")))
+    except Exception:  # your own metric may raise anything: the run is whole, and the command says why it has no score
+        scores = {}
     lines = zip(rows, votes, strict=True)
     said = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
     directory.write_text("answers.jsonl", as_lines(said))
@@ -117,14 +121,6 @@ _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]
 def _counted(vote: Row) -> dict[str, Any]:
     groups = [None if group == BLANK else group for group in vote["groups"]]
     return counted(zip(groups, vote["group_weights"], strict=True), vote["n_members"], vote["n_blank"])
-
-
-def _question_scores(config: Config, directory: RunDirectory) -> QuestionScores:
-    try:
-        truth, metrics, _ = read_gold(resolve(config.questions.path), [find_metric(name) for name in config.metrics])
-        return question_scores(truth, metrics, read_submission(directory.file("submission.csv")))
-    except Exception:  # your own metric may raise anything: the run is whole, and the command says why it has no score
-        return {}
 
 
 def _documents(config: Config) -> dict[str, dict[str, Any]]:

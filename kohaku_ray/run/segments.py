@@ -232,7 +232,13 @@ class SegmentStore:
         """
         while True:
             recorded, damaged = ReplyIndex(self.table_of), []
-            for name, table in self._tables(name for name in self._names() if not self._is_siblings(name)):
+            # A sibling's segment, of another of as many shards, has no keys of this one.
+            names = (
+                name
+                for name in self._names()
+                if (shard := _shard(name)) == self._shard or shard.partition("of")[2] != self._shard.partition("of")[2]
+            )
+            for name, table in self._tables(names):
                 if table is None:
                     damaged.append(name)
                     continue
@@ -262,7 +268,8 @@ class SegmentStore:
         """
         tables = {name: self.table_of(name) for name in names}
         merged = pa.concat_tables(tables.values())
-        name = self._write_table(merged, _age(min(names)), _shard(names[0]))
+        age = min(names).removeprefix(f"{FOLDER}/").partition("-")[0]
+        name = self._write_table(merged, age, _shard(names[0]))
         return {one: len(table) for one, table in tables.items()}, name, merged.column("key").to_pylist()
 
     def drop(self, names: Iterable[str]) -> None:
@@ -325,11 +332,6 @@ class SegmentStore:
         names = list(names)
         yield from zip(names, self._directory.each(self._read, names), strict=True)
 
-    def _is_siblings(self, name: str) -> bool:
-        """Whether a segment is of another of as many shards, and so has no keys of this one."""
-        shard = _shard(name)
-        return shard != self._shard and shard.partition("of")[2] == self._shard.partition("of")[2]
-
     def _read(self, name: str) -> pa.Table | None:
         try:
             return self.table_of(name)
@@ -369,10 +371,6 @@ def ledger_damage(path: str, wanted: Collection[str]) -> list[DataError]:
             "or ledger.path is another; `kohaku-ray answer --again` would ask them again"
         )
     return list(map(DataError, wrong))
-
-
-def _age(name: str) -> str:
-    return name.removeprefix(f"{FOLDER}/").partition("-")[0]
 
 
 def _shard(name: str) -> str:

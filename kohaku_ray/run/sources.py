@@ -181,7 +181,12 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
         rows = list(cells)
     if "id" not in columns:
         raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
-    return {valid_doc_id(row["id"].strip(), name): _clean(row) for row in rows if (row.get("id") or "").strip()}
+    metadata = {}
+    for row in rows:
+        if doc_id := (row.get("id") or "").strip():
+            texts = {key: value.strip() for key, value in row.items() if key and isinstance(value, str)}
+            metadata[valid_doc_id(doc_id, name)] = {key: text for key, text in texts.items() if text and key != "id"}
+    return metadata
 
 
 def _decoded(data: bytes) -> str:
@@ -190,11 +195,3 @@ def _decoded(data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         return data.decode("cp1252", errors="replace")
-
-
-def _clean(row: Mapping[str | None, str | None]) -> dict[str, str]:
-    return {
-        key: value.strip()
-        for key, value in row.items()
-        if key and key != "id" and isinstance(value, str) and value.strip()
-    }

@@ -13,7 +13,6 @@ from kohaku_ray.ensemble.pool import agreement_weights
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote_all
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_row, read_refs, read_submission
-from kohaku_ray.index.arrays import F64
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_abstention, is_blank
 
@@ -49,7 +48,10 @@ def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: 
     members = [read_submission(path) for path in files]
     question_ids = list(dict.fromkeys(key for member in members for key in member.rows))
     table = [[member.rows.get(key) for member in members] for key in question_ids]
-    weights = _member_weights(table, rule)
+    weights = np.ones(len(members))
+    if rule.weights != "uniform":
+        groups = [group_values([row.answer_value if row else "" for row in rows], _unit_of(rows)) for rows in table]
+        weights = agreement_weights(np.array(groups, dtype=np.int64).reshape(len(table), len(members)))
     metadata = metadata if metadata is not None else _addresses(members)
     voting = [  # the published vote takes a missing row for none, ours for a blank one
         [(row, weight) for row, weight in zip(rows, weights, strict=True) if row is not None or rule.compat is None]
@@ -96,14 +98,6 @@ def _unit_of(rows: Iterable[SubmissionRow | None]) -> str:
     """Find the unit that most files give, ties to the earliest; empty where no file gives one."""
     units = Counter(row.answer_unit for row in rows if row is not None and not is_blank(row.answer_unit))
     return units.most_common(1)[0][0] if units else ""
-
-
-def _member_weights(table: Sequence[Sequence[SubmissionRow | None]], rule: VoteRule) -> F64:
-    n_members = len(table[0]) if table else 0
-    if rule.weights == "uniform":
-        return np.ones(n_members)
-    groups = [group_values([row.answer_value if row else "" for row in rows], _unit_of(rows)) for rows in table]
-    return agreement_weights(np.array(groups, dtype=np.int64).reshape(len(table), n_members))
 
 
 def _addresses(members: Iterable[Submission]) -> dict[str, dict[str, str]]:

@@ -215,8 +215,17 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
     Raises:
         DataError: Questions or ledger cannot be read.
     """
-    lines = [plan.loaded.sweep.title or "", *(_described(table, plan.loaded.sweep.seeds) for table in plan.tables), ""]
-    lines += [f"fixed     {line}" for line in fixed_lines(plan)]
+    lines = [plan.loaded.sweep.title or ""]
+    for planned in plan.tables:
+        table = planned.table
+        axes = " × ".join(f"{name} ({', '.join(labels)})" for name, labels in table.labels().items())
+        n_left_out = sum(bool(cell.reason) for cell in planned.cells)
+        skipped = f", {n_left_out} skipped" if n_left_out else ""
+        repeats = f"{table.subsamples} subsamples, no new calls"
+        if table.pool is None:
+            repeats = pluralize(len(plan.loaded.sweep.seeds), "seed")
+        lines.append(f"{table.name:<20}{pluralize(len(planned.cells), 'cell'):>11}, {repeats}{skipped}: {axes}")
+    lines += ["", *(f"fixed     {line}" for line in fixed_lines(plan))]
     lines += [f"paper     {line}" for line in paper_lines(plan)]
     cells = [cell for table in plan.tables for cell in table.cells]
     n_finished, found = len(plan.finished), estimate(plan, recorded)
@@ -252,12 +261,3 @@ def missing_lines(plan: SweepPlan) -> list[str]:
             if cell.reason:
                 reasons.setdefault(cell.reason, []).append(f"{table.table.name} ({', '.join(cell.at.values())})")
     return [*plan.notes, *(f"skipped   {', '.join(where)}: {reason}" for reason, where in reasons.items())]
-
-
-def _described(planned: PlannedTable, seeds: Sequence[int]) -> str:
-    table = planned.table
-    axes = " × ".join(f"{name} ({', '.join(labels)})" for name, labels in table.labels().items())
-    n_skipped = sum(bool(cell.reason) for cell in planned.cells)
-    skipped = f", {n_skipped} skipped" if n_skipped else ""
-    repeats = pluralize(len(seeds), "seed") if table.pool is None else f"{table.subsamples} subsamples, no new calls"
-    return f"{table.name:<20}{pluralize(len(planned.cells), 'cell'):>11}, {repeats}{skipped}: {axes}"

@@ -193,17 +193,15 @@ def _whole(file: Path) -> SweepValues:
         raise ConfigError(f"{file}: tables is {shown(values['tables'])}, expected a list of tables and names of sweeps")
     tables: list[Any] = []
     for number, entry in enumerate(values["tables"], 1):
-        inline = [{"name": f"table{number}", **entry}] if isinstance(entry, Mapping) else [entry]
-        tables += _tables_of(entry, file) if isinstance(entry, str) else inline
+        if not isinstance(entry, str):
+            tables.append({"name": f"table{number}", **entry} if isinstance(entry, Mapping) else entry)
+            continue
+        named = _find(entry, file.parent / entry, file.parent / f"{entry}.yaml")
+        inner = _read(named)
+        if "tables" in inner:
+            raise ConfigError(f"{file}: tables names {entry}, which has tables of its own: name those")
+        tables += _of_one_table(inner, named)["tables"]
     return {"output": f"runs/sweeps/{file.stem}", **values, "tables": tables}
-
-
-def _tables_of(name: str, beside: Path) -> list[Any]:
-    file = _find(name, beside.parent / name, beside.parent / f"{name}.yaml")
-    inner = _read(file)
-    if "tables" in inner:
-        raise ConfigError(f"{beside}: tables names {name}, which has tables of its own: name those")
-    return list(_of_one_table(inner, file)["tables"])
 
 
 def _of_one_table(values: SweepValues, file: Path) -> SweepValues:
@@ -255,25 +253,23 @@ def check_table(loaded: LoadedSweep, table: TableConfig) -> None:
     choices += [keys for name, values in table.axes.items() for _, keys in choices_of(name, values)]
     for keys in choices:
         for key in (*table.set, *keys):
-            _check_key(table, key, where)
+            if key == WITH and table.pool is None:
+                continue
+            if key == "seed":
+                raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
+            if key in KEYS_WITHOUT_EFFECT_ON_OUTPUTS or key.split(".")[0] in KEYS_WITHOUT_EFFECT_ON_OUTPUTS:
+                raise ConfigError(
+                    f"{where}: {key} changes no output, so its cells would be the same runs: leave it out"
+                )
+            if table.pool is not None and key not in table.set and key != MEMBERS and not key.startswith(VOTE):
+                raise ConfigError(
+                    f"{where}: {key} is an axis of a study of recorded members, which can vary {MEMBERS} and {VOTE}* "
+                    "alone: leave pool out, and its cells are run"
+                )
         try:
             replace(loaded, where=where).built(table.set, keys, prefer=table.prefer)
         except ConflictError:
             continue  # other keys of the cell may resolve it
-
-
-def _check_key(table: TableConfig, key: str, where: str) -> None:
-    if key == WITH and table.pool is None:
-        return
-    if key == "seed":
-        raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
-    if key in KEYS_WITHOUT_EFFECT_ON_OUTPUTS or key.split(".")[0] in KEYS_WITHOUT_EFFECT_ON_OUTPUTS:
-        raise ConfigError(f"{where}: {key} changes no output, so its cells would be the same runs: leave it out")
-    if table.pool is not None and key not in table.set and key != MEMBERS and not key.startswith(VOTE):
-        raise ConfigError(
-            f"{where}: {key} is an axis of a study of recorded members, which can vary {MEMBERS} and {VOTE}* "
-            "alone: leave pool out, and its cells are run"
-        )
 
 
 MEMBERS, VOTE = "ensemble.members", "ensemble.vote."

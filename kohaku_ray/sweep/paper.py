@@ -75,7 +75,14 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
             continue
         config = planned.configs[cells[place].cell_id]
         if (asked := repr((config.documents, config.questions))) not in collections:
-            collections[asked] = _collection(config)
+            rows = truth_of_sweep(config, find_metric(config.declaration.metrics[0])).rows
+            is_wattbot = digest(sorted(rows)) == WATTBOT
+            collections[asked] = {
+                "questions": _PAPERS["questions"]
+                if is_wattbot
+                else f"{len(rows)} of {Path(config.questions.path).name}",
+                "documents": str(len(find_sources(config))),
+            }
         try:
             facts = _facts(published.config(table, setting, config.seed))
             theirs = facts | _PAPERS | {"questions": table.paper.questions}
@@ -147,14 +154,4 @@ def _facts(config: Config) -> dict[str, str]:
         **{f"encoder.{key}": label_of(value) for key, value in encoder.items()},
         **{f"roles.{role}.{k}": label_of(v) for role, one in played.items() for k, v in one.items() if k != "model"},
         **{key: value for key, value in rest.items() if not any(f"{key}.".startswith(f"{one}.") for one in _ELSEWHERE)},
-    }
-
-
-def _collection(config: Config) -> dict[str, str]:
-    rows = truth_of_sweep(config, find_metric(config.declaration.metrics[0])).rows
-    own = f"{len(rows)} of {Path(config.questions.path).name}"
-    is_wattbot = digest(sorted(rows)) == WATTBOT
-    return {
-        "questions": _PAPERS["questions"] if is_wattbot else own,
-        "documents": str(len(find_sources(config))),
     }

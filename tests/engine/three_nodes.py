@@ -35,7 +35,7 @@ from kohaku_ray.run.segments import SegmentStore
 
 ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica")
 SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")
-INDEX_VICTIMS = ("MapWorker", "shard_reduced")
+INDEX_VICTIMS = ("MapWorker", "reduce_shard")
 N_QUESTIONS = 16
 SEED = 20261123
 STORE = 150 * 2**20

@@ -23,7 +23,7 @@ from kohaku_ray.models.captions import description_of, joined_caption
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.captions import CaptionRequests, ImageCaption, with_captions
-from kohaku_ray.run.documents import sort_out
+from kohaku_ray.run.documents import split_used_and_rejected
 from kohaku_ray.run.event_loop import run_apart
 from kohaku_ray.run.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 from kohaku_ray.run.summary import pluralize
@@ -66,7 +66,7 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, ImageCaption], C
     deployments = config.caption_deployments
     (name,) = deployments
     parsed, requests, calls = ParsedParts(config.index.path, job), CaptionRequests(config), dict[str, _Call]()
-    used, _ = sort_out(parsed.rows())
+    used, _ = split_used_and_rejected(parsed.rows())
     for document, images in zip(parsed.tables(used, "documents"), parsed.tables(used, "images"), strict=True):
         for image, (key, request) in _of_row(requests, document, images):
             calls.setdefault(key, (request, image["printed"]))

@@ -34,17 +34,17 @@ from kohaku_ray.index.pending import ParsedParts, n_files_of
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
-from kohaku_ray.run.documents import default_ids, describe_left_out, describe_reject, sort_out
+from kohaku_ray.run.documents import default_ids, describe_left_out, describe_reject, split_used_and_rejected
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
 from kohaku_ray.run.image_encoding import EncodeImages, images_to_encode, n_image_blocks
 from kohaku_ray.run.indexing import (
     WINDOW_TEXTS,
     Encode,
     Work,
+    build_shard_task,
+    join_shards,
     parse,
-    shard_built,
-    shard_reduced,
-    shards_joined,
+    reduce_shard,
     sorted_window,
     survey,
 )
@@ -205,24 +205,24 @@ class _Parsed:
     def finish(self) -> Work:
         """Count the work and start the reducer: all is parsed."""
         with self._alone:
-            self.work = self.work or self._surveyed()
-            return self.work
-
-    def _surveyed(self) -> Work:
-        shards = self.config.index.shards
-        surveying = ray.remote(survey).options(num_cpus=idle_cpus(), num_returns=1 + shards)
-        counted, *self._own = surveying.remote(self.config, self.job)
-        work: Work = ray_get(counted)
-        n_files, rejects = len(self.files), work.rejects
-        if work.n_files != n_files:
-            raise DataError(f"{n_files} files were given to parse, {work.n_files} came back: index again")
-        print_progress(f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode")
-        if not work.n_documents:
-            raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
-        if shards == 1 and not _builds_on_free_gpu(self.config):
-            self._reducing = _reducing(self.config, self.job, self._own[0])
-        self._looks, self.ended = False, time.perf_counter()
-        return work
+            if self.work is not None:
+                return self.work
+            shards = self.config.index.shards
+            surveying = ray.remote(survey).options(num_cpus=idle_cpus(), num_returns=1 + shards)
+            counted, *self._own = surveying.remote(self.config, self.job)
+            work: Work = ray_get(counted)
+            n_files, rejects = len(self.files), work.rejects
+            if work.n_files != n_files:
+                raise DataError(f"{n_files} files were given to parse, {work.n_files} came back: index again")
+            print_progress(
+                f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode"
+            )
+            if not work.n_documents:
+                raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
+            if shards == 1 and not _builds_on_free_gpu(self.config):
+                self._reducing = _reducing(self.config, self.job, self._own[0])
+            self._looks, self.ended, self.work = False, time.perf_counter(), work
+            return work
 
     def reduce(self) -> Mapping[str, Any]:
         """Build the index: all is encoded."""
@@ -230,12 +230,12 @@ class _Parsed:
         if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs or GPUs
             config = with_build_gpus(config, _free_build_gpus(config))
             resources = {"num_cpus": 1, "num_gpus": config.index.n_build_gpus}
-            build = ray.remote(scheduling_strategy="SPREAD", **resources)(shard_built)
+            build = ray.remote(scheduling_strategy="SPREAD", **resources)(build_shard_task)
             parts = [build.remote(config, self.job, number, own) for number, own in enumerate(self._own)]
         else:
             ray_get(next(self._reducing))
             parts = [next(self._reducing)]
-        join = ray.remote(shards_joined).options(num_cpus=1)
+        join = ray.remote(join_shards).options(num_cpus=1)
         counts: Mapping[str, Any] = ray_get(join.remote(config, self.job, self._sources, *parts))
         if "n_shards" in counts:
             print_progress(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
@@ -281,7 +281,7 @@ def _whole_nodes() -> list[FreeNode]:
 def _reducing(config: Config, job: str, own: Any) -> Any:
     """Start the reducer of the only shard: it builds BM25 now, the rest when its first value is taken."""
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
-    reducer = ray.remote(shard_reduced).options(
+    reducer = ray.remote(reduce_shard).options(
         num_cpus=idle_cpus(),
         num_gpus=config.index.n_build_gpus,
         max_retries=1,
@@ -436,5 +436,5 @@ def _encode_images(config: Config, job: str, encoders: Encoders) -> int:
 
 def _new_images(config: Config, job: str) -> list[dict[str, Any]]:
     parts = ParsedParts(config.index.path, job)
-    used, _ = sort_out(parts.rows())
+    used, _ = split_used_and_rejected(parts.rows())
     return images_to_encode([parts.table(used, "images")], config)

@@ -38,7 +38,10 @@ def run_probe(config: Config) -> list[Probed]:
 
 
 def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
-    if not _is_served(deployment, config):
+    # A server of one's own and a model without devices are asked from here.
+    is_light = isinstance(deployment, OpenAIConfig) or deployment.kind == "extractive"
+    is_served = deployment.application is not None or isinstance(deployment, (VllmConfig, CrossEncoderConfig))
+    if not is_served and (is_light or cluster_address(config.cluster) is None):
         if deployment.kind == "transformers":
             print_progress(f"probe   {name}: loads {deployment.model} in this process")
         return asyncio.run(probe_here(name, deployment))  # type: ignore[arg-type]
@@ -63,11 +66,3 @@ async def _probe_served(name: str, deployment: Deployment, names: Mapping[str, s
         return reply
 
     return await probe_chat(name, deployment, ask)
-
-
-def _is_served(deployment: Deployment, config: Config) -> bool:
-    """Return whether a deployment is probed behind Serve: it runs there, needs it, or the cluster has its devices."""
-    if deployment.application is not None or isinstance(deployment, (VllmConfig, CrossEncoderConfig)):
-        return True
-    elsewhere = cluster_address(config.cluster) is not None
-    return elsewhere and not isinstance(deployment, OpenAIConfig) and deployment.kind != "extractive"

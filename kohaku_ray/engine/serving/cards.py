@@ -84,14 +84,11 @@ async def alone_on(gpus: Sequence[str]) -> AsyncIterator[None]:
     """
     with ExitStack() as files:
         for gpu in sorted(gpus):
-            file = files.enter_context(open(_lock_file(gpu), "a", encoding="utf-8"))
+            name = os.path.join(tempfile.gettempdir(), f"kohaku_ray-{os.getuid()}-gpu-{gpu}.lock")
+            file = files.enter_context(open(name, "a", encoding="utf-8"))
             await asyncio.to_thread(fcntl.flock, file, fcntl.LOCK_EX)
             files.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a child process may have the file open, too
         yield
-
-
-def _lock_file(gpu: str) -> str:
-    return os.path.join(tempfile.gettempdir(), f"kohaku_ray-{os.getuid()}-gpu-{gpu}.lock")
 
 
 async def wait_for_room(gpus: Sequence[str], share: float, setting: str) -> None:

@@ -291,7 +291,7 @@ def wait_for_the_reducer(longest_s: float = 5.0) -> None:
     deadline, seen = time.monotonic() + longest_s, False
     while time.monotonic() < deadline:
         titles = [title for title, _ in our_processes()]
-        is_there = any(title.startswith("ray::shard_reduced") for title in titles)
+        is_there = any(title.startswith("ray::reduce_shard") for title in titles)
         if seen and not is_there:
             return
         seen |= is_there
@@ -391,7 +391,7 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
         patch.setattr(job, "_parse", lambda config, files, name: whole(config, files[:-1], name))
         with pytest.raises(DataError, match="2 files were given to parse, 1 came back"):
             run_index(config)
-    monkeypatch.setattr(job, "shards_joined", lossy)
+    monkeypatch.setattr(job, "join_shards", lossy)
     with pytest.raises(DataError, match=r"gave 2 documents and 0 rejects but the index at .* has 1 and 0"):
         run_index(config)
 
