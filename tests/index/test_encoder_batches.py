@@ -1,22 +1,22 @@
-"""How an encoder makes its batches: each text tokenised once, the next batches made while one is computed."""
+"""Batches change no vector: whatever the model pads, however full the GPU is, whoever tokenised the texts."""
 
-import dataclasses
 import json
 import shutil
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from kit import jina_stand_ins
+from sentence_transformers import SentenceTransformer
+from transformers import PreTrainedTokenizerFast
 
 from kohaku_ray import sample
-from kohaku_ray.index.encoder import BATCHES_AHEAD, SentenceEncoder
-from kohaku_ray.index.identity import passage_tokenizer
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.identity import locate_model, passage_tokenizer
+from kohaku_ray.index.torch_model import load_model
 from tests.index.test_encoder import MODEL
-
-SIDES = ("passage", "query")
 
 
 @pytest.fixture(scope="module")
@@ -60,135 +60,79 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def tokenised_again(encoder: SentenceEncoder) -> SentenceEncoder:
-    """Let an encoder's batches be made by sentence-transformers, from texts."""
-    for side in SIDES:
-        setattr(encoder, f"_{side}", dataclasses.replace(getattr(encoder, f"_{side}"), beside=None))
-    return encoder
-
-
-def recorded(encoder: SentenceEncoder) -> list[dict]:
-    """Let an encoder record the features of each batch."""
-    made, features = [], encoder._features
-    encoder._features = lambda *given: made.append(features(*given)) or made[-1]
-    return made
-
-
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("prompt", [None, "Represent this: "])
 @pytest.mark.parametrize(
     "kind", [pytest.param("package", marks=pytest.mark.slow), "left", "no types", "without prompt", "small window"]
 )
-def test_batches_made_of_tokens_are_those_of_sentence_transformers(models, texts, kind, prompt):
+def test_vectors_of_batches_are_those_of_sentence_transformers(models, texts, kind, prompt):
     prompts = {"query_prompt": prompt, "passage_prompt": prompt}
-    ours, library = (SentenceEncoder(models[kind], device="cpu", **prompts) for _ in range(2))
-    assert ours._passage.beside is not None
-    tokenised_again(library)
-    ours._model.loaded.preprocess = None  # nobody calls it
-    for encode in ("encode_passages", "encode_queries"):
-        got, expected = recorded(ours), recorded(library)
-        vectors, reference = getattr(ours, encode)(texts), getattr(library, encode)(texts)
-        assert len(got) == len(expected) > 5
-        for one, other in zip(got, expected, strict=True):
-            assert one.keys() == other.keys()
-            for key, value in other.items():
-                if torch.is_tensor(value):
-                    assert one[key].dtype == value.dtype
-                    assert torch.equal(one[key], value), key
-                else:
-                    assert one[key] == value
-        assert vectors.tobytes() == reference.tobytes()
-    assert ("prompt_length" in got[0]) == (prompt is not None)
-    assert ("token_type_ids" in got[0]) == (kind != "no types")
-    assert any((one["attention_mask"][:, 0] == 0).any() for one in got) == (kind == "left")
+    encoder = SentenceEncoder(models[kind], device="cpu", batch_tokens=1 << 20, **prompts)
+    reference = SentenceTransformer(locate_model(models[kind]), device="cpu")
+    n_tokens = [len(reference.tokenizer((prompt or "") + text)["input_ids"]) for text in texts]
+    short = [text for text, n in zip(texts, n_tokens, strict=True) if n <= reference.max_seq_length]
+    assert 5 < len(short) < len(texts), "some are cut"
+    expected = reference.encode(short, prompt=prompt, normalize_embeddings=True, batch_size=len(short))
+    np.testing.assert_allclose(encoder.encode_passages(short), expected, atol=1e-5)
+    if kind != "left":  # padding on the left moves positions, and queries are padded to other lengths
+        np.testing.assert_allclose(encoder.encode_queries(short), expected, atol=1e-5)
 
 
-def test_each_text_is_tokenised_once_but_those_that_are_cut(texts):
+def test_each_text_is_tokenised_once_but_those_that_are_cut(texts, monkeypatch):
     encoder = SentenceEncoder(MODEL, device="cpu")
-    seen, tokenise = [], encoder._model._tokenizer._encode_plus
-    encoder._model._tokenizer._encode_plus = lambda text, **given: seen.extend(text) or tokenise(text=text, **given)
+    seen, tokenise = [], PreTrainedTokenizerFast._encode_plus
+    monkeypatch.setattr(
+        PreTrainedTokenizerFast,
+        "_encode_plus",
+        lambda self, text, **given: seen.extend(text) or tokenise(self, text=text, **given),
+    )
     short = [text for text in dict.fromkeys(texts) if len(text) < 500]
     encoder.encode_passages(short)
     assert sorted(seen) == sorted(short)
 
 
-@pytest.mark.parametrize("version", ["v3", "v4"])
-def test_a_model_with_code_of_its_own_tokenises_with_it(version, tmp_path):
-    folder = jina_stand_ins.build(tmp_path / version, version, ["Water"])
-    task = {"v3": "retrieval.passage", "v4": "retrieval"}[version]
-    encoder = SentenceEncoder(folder, device="cpu", passage_task=task, query_task=task, trust_remote_code=True)
-    assert encoder._passage.beside is encoder._query.beside is None
+def limit(monkeypatch, most: int) -> list[int]:
+    """Let a model fail above so many padded tokens; returns the sizes of its passes as they come."""
+    forward, passes = SentenceTransformer.forward, []
 
-
-@pytest.fixture
-def alone(tiny_encoder):
-    """An encoder on one device, as on a GPU: no pool, and some batches."""
-    encoder = SentenceEncoder(tiny_encoder, device="cpu", batch_tokens=256)
-    encoder._pool = None
-    return encoder
-
-
-def test_the_next_batches_are_made_by_one_thread_while_one_is_computed(alone, texts, tiny_encoder):
-    expected = tokenised_again(SentenceEncoder(tiny_encoder, device="cpu", batch_tokens=256)).encode_passages(texts)
-    events, features, embed = [], alone._features, alone._model.embed
-
-    def makes(*given):
-        events.append(("made", threading.current_thread()))
-        return features(*given)
-
-    def starts(given, **task):
-        number = sum(event == "started" for event, _ in events)
-        events.append(("started", threading.current_thread()))
-        wait = embed(given, **task)
-        return lambda: events.append((f"fetched {number}", None)) or wait()
-
-    alone._features, alone._model.embed = makes, starts
-    np.testing.assert_allclose(alone.encode_passages(texts), expected, atol=1e-5)
-    names = [event for event, _ in events]
-    starts_at = [at for at, event in enumerate(names) if event == "started"]
-    n = len(starts_at)
-    assert names.count("made") == n > 10
-    assert len({thread for event, thread in events if event == "made"} - {threading.current_thread()}) == 1
-    assert {thread for event, thread in events if event == "started"} == {threading.current_thread()}
-    for number, at in enumerate(starts_at):
-        assert names[:at].count("made") <= number + 1 + BATCHES_AHEAD
-        fetched = names.index(f"fetched {number}")
-        assert number + 1 == n or starts_at[number + 1] < fetched, "the next pass runs while these are waited for"
-
-
-def limit(encoder: SentenceEncoder, most: int) -> list[int]:
-    """Let the model itself fail above so many padded tokens; returns the sizes of its passes as they come."""
-    forward, passes = encoder._model.loaded.forward, []
-
-    def fails(features, **task):
-        passes.append(features["input_ids"].numel())
+    def fails(self, features, **task):
+        passes.append(next(value.numel() for key, value in features.items() if key.endswith("input_ids")))
         if passes[-1] > most:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return forward(features, **task)
+        return forward(self, features, **task)
 
-    encoder._model.loaded.forward = fails
+    monkeypatch.setattr(SentenceTransformer, "forward", fails)
     return passes
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("own_code", [False, True])
-def test_a_model_that_runs_out_of_memory_gets_halves(alone, texts, own_code):
-    expected = alone.encode_passages(texts)
+def test_a_model_that_runs_out_of_memory_gets_halves(tiny_encoder, texts, own_code, tmp_path, monkeypatch):
+    model, given, texts = tiny_encoder, {}, [text for text in texts if len(text) < 400]
     if own_code:
-        tokenised_again(alone)
-    alone._batch_tokens = 4096
-    makers, features = set(), alone._features
-    alone._features = lambda *given: makers.add(threading.current_thread()) or features(*given)
-    passes = limit(alone, 600)
-    np.testing.assert_allclose(alone.encode_passages(texts), expected, atol=1e-5)
-    assert sum(n_tokens > 600 for n_tokens in passes) > 5
-    assert makers == set(alone._maker._threads), "halves are made where the next batches are: a tokenizer is not shared"
+        model = jina_stand_ins.build(tmp_path / "v3", "v3", ["Water"])
+        given = {"passage_task": "retrieval.passage", "query_task": "retrieval.query", "trust_remote_code": True}
+    expected = SentenceEncoder(model, device="cpu", batch_tokens=256, **given).encode_passages(texts)
+    encoder = SentenceEncoder(model, device="cpu", batch_tokens=4096, **given)
+    passes = limit(monkeypatch, 600)
+    np.testing.assert_allclose(encoder.encode_passages(texts), expected, atol=1e-5)
+    assert sum(n_tokens > 600 for n_tokens in passes) > 0
     n_before = len(passes)
-    alone.encode_passages(texts)
+    encoder.encode_passages(texts)
     assert max(passes[n_before:]) <= 600, "later batches are smaller from the start"
+    np.testing.assert_allclose(encoder.encode_queries(texts[:3]), encoder.encode_queries(texts)[:3], atol=1e-5)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_text_too_long_for_the_gpu_is_named(tiny_encoder, monkeypatch):
+    encoder = SentenceEncoder(tiny_encoder, device="cpu")
+    limit(monkeypatch, 8)
+    with pytest.raises(DataError, match=r"a text of \d+ tokens does not fit the encoder's GPU"):
+        encoder.encode_passages(["a text of more than eight tokens in all, of course"])
 
 
 def test_batches_depend_on_a_gpus_memory_and_not_on_what_is_free(monkeypatch):
-    model = SentenceEncoder(MODEL, device="cpu")._model
+    model = load_model(locate_model(MODEL), None, "float32", "cpu", False, None)
     model.on_cpu, gib = False, 1 << 30
     sizes = {}
     for total in (1, 2, 80):
@@ -205,11 +149,8 @@ def test_a_real_gpu_gives_the_vectors_of_the_cpu(texts):
         pytest.skip("no GPU here")
     expected = SentenceEncoder(MODEL, device="cpu").encode_passages(texts)
     encoder = SentenceEncoder(MODEL, device="cuda", batch_tokens=512)
-    features = recorded(encoder)
     first = encoder.encode_passages(texts)
     np.testing.assert_allclose(first, expected, atol=5e-3)
-    assert len(features) > 10
-    assert all(one["input_ids"].is_pinned() for one in features)
     assert encoder.encode_passages(texts).tobytes() == first.tobytes()
 
 
@@ -221,7 +162,7 @@ def rows_of(found) -> list[np.ndarray]:
 @pytest.mark.parametrize("prompt", [None, "Represent this: ", "named"])
 @pytest.mark.parametrize("kind", ["left", "no types", "small window"])
 def test_tokens_from_elsewhere_make_the_same_batches_and_no_text_is_tokenised_again(
-    models, texts, kind, prompt, tmp_path
+    models, texts, kind, prompt, tmp_path, monkeypatch
 ):
     model = models[kind]
     if prompt == "named":
@@ -232,25 +173,18 @@ def test_tokens_from_elsewhere_make_the_same_batches_and_no_text_is_tokenised_ag
     assert encoder.tokenises_as(tokenise)
     expected = encoder.encode_passages(texts)
     ids = rows_of(tokenise(texts))
-    short = [at for at, row in enumerate(ids) if len(row) <= encoder._model.window]
+    window = SentenceTransformer(locate_model(model), device="cpu").max_seq_length
+    short = [position for position, row in enumerate(ids) if len(row) <= window]
     assert len(short) < len(texts), "some are cut"
     assert encoder.encode_passages(texts, ids).tobytes() == expected.tobytes()
-    few = encoder.encode_passages([texts[at] for at in short])
-    encoder._model._tokenizer = Silent(encoder._model._tokenizer)
-    assert encoder.encode_passages([texts[at] for at in short], [ids[at] for at in short]).tobytes() == few.tobytes()
+    texts, ids = [texts[position] for position in short], [ids[position] for position in short]
+    few = encoder.encode_passages(texts)
 
-
-class Silent:
-    """A tokenizer that tells of itself and tokenises nothing."""
-
-    def __init__(self, own) -> None:
-        self._own = own
-
-    def __getattr__(self, name: str):
-        return getattr(self._own, name)
-
-    def __call__(self, *given, **named):
+    def refuse(self, *given, **named):
         raise AssertionError("a text was tokenised")
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", refuse)
+    assert encoder.encode_passages(texts, ids).tobytes() == few.tobytes()
 
 
 def test_tokens_that_are_not_the_encoders_own_are_not_taken(models, tiny_encoder):

@@ -41,7 +41,7 @@ def make(path):
         deployment = TransformersConfig(model="tiny", dtype="float32", **settings)
         model, tokenizer = load_model(Path(path), deployment)
         backend = LocalBackend(model, tokenizer, deployment, WINDOW)
-        forward, backend.shapes = model.forward, []
+        forward, backend.shapes, backend.model = model.forward, [], model
 
         @functools.wraps(forward)
         def recording(*args, **kwargs):
@@ -175,7 +175,7 @@ def test_a_request_that_is_refused_fails_alone_with_its_reason(make):
 
 def test_a_batch_too_large_for_memory_is_halved_and_a_request_that_does_not_fit_says_so(make):
     backend = make()
-    forward = backend._model.forward
+    forward = backend.model.forward
 
     def small(**kwargs):
         rows, tokens = kwargs["input_ids"].shape
@@ -185,12 +185,12 @@ def test_a_batch_too_large_for_memory_is_halved_and_a_request_that_does_not_fit_
 
     requests = [request(seed, schema=None, max_tokens=6) for seed in range(4)]
     whole = [one.text for one in ask(backend, *requests)]
-    backend._model.forward = small
+    backend.model.forward = small
     assert [one.text for one in ask(backend, *requests)] == whole
     replies = ask(backend, request(user="word " * 400), requests[0], errors=True)
     assert "does not fit the GPU's memory even alone" in str(replies[0])
     assert replies[1].text == whole[0]
-    backend._model.forward = forward
+    backend.model.forward = forward
     ask(backend, *requests, *requests)
     assert most_rows(backend) > 2, "as requests fit, batches grow again"
 
@@ -206,16 +206,17 @@ def test_reasoning_is_free_bounded_and_no_part_of_the_reply(make):
     assert (cut.text, cut.finish_reason) == ("", "length")
 
 
-def test_a_template_without_a_system_turn_gets_it_before_the_users(make):
-    backend = make()
-    backend._tokenizer.chat_template = (
+def test_a_template_without_a_system_turn_gets_it_before_the_users(path):
+    model, tokenizer = load_model(Path(path), FLOAT32)
+    backend = LocalBackend(model, tokenizer, FLOAT32, WINDOW)
+    tokenizer.chat_template = (
         "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
         "<{{ message.role }}>{{ message.content }}{% endfor %}"
     )
     ids = backend._prompt(request(user="Why?").messages)
-    assert backend._tokenizer.decode(ids) == "<user>You answer from references.\n\nWhy?"
-    backend._tokenizer.chat_template = None
-    assert backend._tokenizer.decode(backend._prompt(request(user="Why?").messages)).endswith("references.\nWhy?")
+    assert tokenizer.decode(ids) == "<user>You answer from references.\n\nWhy?"
+    tokenizer.chat_template = None
+    assert tokenizer.decode(backend._prompt(request(user="Why?").messages)).endswith("references.\nWhy?")
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.6])
@@ -237,7 +238,7 @@ def test_a_token_is_drawn_with_its_probability(top_p):
 def test_logits_that_are_no_numbers_name_the_number_format(make):
     assert sample(torch.tensor([[0.0, torch.nan], [0.0, 1.0]]), [1.0, 0.0], [1.0, 1.0], [0.5, 0.5]) == [-1, 1]
     backend = make()
-    torch.nn.init.constant_(backend._model.lm_head.weight, torch.nan)
+    torch.nn.init.constant_(backend.model.lm_head.weight, torch.nan)
     with pytest.raises(ModelError, match="no numbers: set dtype to bfloat16 or float32"):
         ask(backend, request())
 

@@ -15,6 +15,7 @@ from kohaku_ray.errors import ModelError
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.pending import PendingVectors, without_vectors
+from kohaku_ray.index.torch_model import TorchModel
 from kohaku_ray.run.indexes import encoder_settings, make_encoder
 from kohaku_ray.run.indexing import TEXT_SCHEMA, Encode, new_texts, sorted_window
 
@@ -39,7 +40,6 @@ def blocks(config, *groups: list[str]) -> list[pa.Table]:
 
 def test_vectors_from_tokens_of_a_cpu_stage_are_the_encoders(config):
     encode, texts = Encode(config, gpu=False), ["One hall.", "Two halls draw 4 MW.", "One hall."]
-    assert encode._takes_ids
     [block] = blocks(config, texts)
     assert block["ids"].to_pylist()[0]
     assert block["text"].to_pylist()[0] == ["Two halls draw 4 MW.", "One hall."]
@@ -57,9 +57,9 @@ def in_threads(*calls) -> list[threading.Thread]:
     return threads
 
 
-def test_a_gpu_computes_the_next_block_while_the_last_is_written(config):
+def test_a_gpu_computes_the_next_block_while_the_last_is_written(config, monkeypatch):
     encode, writing, computed = Encode(config, gpu=True), threading.Event(), threading.Event()
-    write, embed = encode._pending.write, encode._encoder._model.embed
+    write, embed = PendingVectors.write, TorchModel.embed
     first, second = blocks(config, ["First block."], ["Second block."])
 
     def slow_write(*given, **named):
@@ -73,7 +73,8 @@ def test_a_gpu_computes_the_next_block_while_the_last_is_written(config):
             computed.set()
         return embed(*given, **named)
 
-    encode._pending.write, encode._encoder._model.embed = slow_write, noted
+    monkeypatch.setattr(PendingVectors, "write", slow_write)
+    monkeypatch.setattr(TorchModel, "embed", noted)
     threads = in_threads(lambda: encode(first))
     assert writing.wait(SOON_S)
     threads += in_threads(lambda: encode(second))
@@ -84,9 +85,9 @@ def test_a_gpu_computes_the_next_block_while_the_last_is_written(config):
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-def test_a_cpu_computes_one_block_at_a_time_and_a_gpu_has_the_next_ones_batches_queued(config, gpu):
+def test_a_cpu_computes_one_block_at_a_time_and_a_gpu_has_the_next_ones_batches_queued(config, gpu, monkeypatch):
     encode = Encode(config, gpu=gpu)
-    together, embed, n_inside, most = threading.Barrier(2), encode._encoder._model.embed, 0, 0
+    together, embed, n_inside, most = threading.Barrier(2), TorchModel.embed, 0, 0
     lock = threading.Lock()
 
     def noted(*given, **named):
@@ -101,7 +102,7 @@ def test_a_cpu_computes_one_block_at_a_time_and_a_gpu_has_the_next_ones_batches_
             n_inside -= 1
         return found
 
-    encode._encoder._model.embed = noted
+    monkeypatch.setattr(TorchModel, "embed", noted)
     calls = [lambda block=block: encode(block) for block in blocks(config, ["First block."], ["Second block."])]
     for thread in in_threads(*calls):
         thread.join(2 * SOON_S)
