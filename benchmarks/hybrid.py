@@ -114,7 +114,7 @@ def index_here(config: Config) -> None:
     documents = sorted((one for parsed in found for one in parsed.documents), key=lambda one: one.doc_id)
     chunks, settings, encoder = chunks_of(config), index_settings(config), make_encoder(config)
     nodes = pa.concat_tables([flatten(document, chunks) for document in documents])
-    _, texts = texts_to_encode(NodeTable(nodes), settings.index.paragraph_vectors)
+    _, texts = texts_to_encode(NodeTable(nodes), settings.index)
     texts = list(dict.fromkeys(texts))
     own = {"settings": settings, "views": tuple(config.declaration.views.values())}
     parts = {"nodes": nodes, "documents": document_table(documents), "keys": vector_keys(settings.encoder, texts)}

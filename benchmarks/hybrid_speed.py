@@ -164,7 +164,7 @@ def index_synthetic(config: Config, documents: Sequence[Document], encoder: Hash
     """Index the synthetic articles."""
     chunks, settings = chunks_of(config), index_settings(config)
     nodes = pa.concat_tables([flatten(document, chunks) for document in documents])
-    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index.paragraph_vectors)[1]))
+    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index)[1]))
     vectors = np.concatenate([encoder.encode_passages(texts[at : at + 8192]) for at in range(0, len(texts), 8192)])
     own = {"settings": settings, "views": tuple(config.declaration.views.values())}
     parts = {"nodes": nodes, "documents": document_table(documents), "keys": vector_keys(settings.encoder, texts)}

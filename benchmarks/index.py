@@ -208,7 +208,7 @@ def unique_texts(config: Config) -> list[str]:
     texts: dict[str, None] = {}
     for file in find_sources(resolve_paths(config)):
         nodes = NodeTable(flatten(parse_file(file, read_bytes(file))))
-        texts.update(dict.fromkeys(texts_to_encode(nodes, config.index.paragraph_vectors)[1]))  # type: ignore[arg-type]
+        texts.update(dict.fromkeys(texts_to_encode(nodes, config.index)[1]))
     return list(texts)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kohaku_ray.documents.text import PATH
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, F64, I64, Keys, Mask
 from kohaku_ray.index.identity import vector_keys
@@ -17,7 +18,7 @@ from kohaku_ray.index.images import ImagePlan, ImageVectors, image_rows, put_int
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.index.propagate import propagate
-from kohaku_ray.index.settings import ChildWeights, ParagraphVectors
+from kohaku_ray.index.settings import ChildWeights, IndexConfig, ParagraphVectors
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,20 @@ class Layout:
     n_kept: int = 0
 
 
-def texts_to_encode(
-    nodes: NodeTable, paragraph_vectors: ParagraphVectors, *, captions: bool = True
-) -> tuple[I64, list[str]]:
+def texts_to_encode(nodes: NodeTable, index: IndexConfig, *, captions: bool = True) -> tuple[I64, list[str]]:
     """Find the nodes that need a vector of their own text, and that text.
 
     Sentences and chunks do; paragraphs without sentences, captions, and with ``full`` or ``both`` every paragraph's
     text; the title of a section with nothing else below it. Without ``captions``, images that have a file do not.
 
+    With ``context_header`` each text is one line, and its header a line before it (``chunks.without_header``); a title
+    has none.
+
     Returns:
         Rows, shape ``(m,)``, increasing, and their ``m`` texts, which may repeat.
     """
     has_text = nodes.table["n_chars"].to_numpy() > 0
-    own_text = _has_own_vector(nodes) | (paragraph_vectors != "averaged")
+    own_text = _has_own_vector(nodes) | (index.paragraph_vectors != "averaged")
     chosen = has_text & ((nodes.kind == SENTENCE) | ((nodes.kind == PARAGRAPH) & own_text))
     if not captions:
         chosen[image_rows(nodes)[0]] = False
@@ -80,12 +82,28 @@ def texts_to_encode(
     rows = np.flatnonzero(chosen).astype(np.int64)
     picked = nodes.table.select(["title", "text"]).take(pa.array(rows))
     texts: list[str] = pc.if_else(pa.array(nodes.kind[rows] == SECTION), picked["title"], picked["text"]).to_pylist()
+    if index.context_header:
+        texts = [header + " ".join(text.split()) for header, text in zip(_headers(nodes, rows), texts, strict=True)]
     return rows, texts
+
+
+def _headers(nodes: NodeTable, rows: I64) -> list[str]:
+    """Name the document and section that each row lies in, as a line of its own; empty for a section itself."""
+    section = np.where(nodes.kind[rows] > SECTION, nodes.parent[rows], -1)
+    while (is_below := (section >= 0) & (nodes.kind[section] > SECTION)).any():
+        section[is_below] = nodes.parent[section[is_below]]
+    document = np.where((section >= 0) & (nodes.kind[section] == SECTION), nodes.parent[section], section)
+    headers = []
+    for titles in zip(nodes.column("title", document), nodes.column("title", section), strict=True):
+        lines = dict.fromkeys(" ".join(title.split()) for title in titles if title)
+        header = PATH.join(line for line in lines if line)
+        headers.append(f"{header}:\n" if header else "")
+    return headers
 
 
 def collect(
     nodes: NodeTable,
-    paragraph_vectors: ParagraphVectors,
+    index: IndexConfig,
     identity: Mapping[str, Any],
     fresh: tuple[Keys, F32],
     known: KnownVectors,
@@ -97,7 +115,7 @@ def collect(
     Raises:
         DataError: A text has no vector, or one that is not finite.
     """
-    rows, texts = texts_to_encode(nodes, paragraph_vectors, captions=captions)
+    rows, texts = texts_to_encode(nodes, index, captions=captions)
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
     new = KnownVectors.of(*fresh)
     found, vectors = known.behind(new).lookup(keys)

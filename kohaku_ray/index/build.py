@@ -79,6 +79,7 @@ class IndexSettings:
             "encoder": dict(self.encoder),
             "weights": index.weights,
             "paragraph_vectors": index.paragraph_vectors,
+            **({"context_header": True} if index.context_header else {}),
             "factory": index.factory,
             "bm25": {"k1": float(index.bm25.k1), "b": float(index.bm25.b), "language": self.language},
         }
@@ -187,7 +188,7 @@ def build_shard(
     tree, views, plan = NodeTable(nodes), united(views), settings.image_plan
     encoded = collect(
         tree,
-        settings.index.paragraph_vectors,
+        settings.index,
         settings.encoder,
         (keys, vectors),
         known_vectors(path, settings.encoder, number) if known is None else known,

@@ -88,6 +88,11 @@ def cut_near(text: str, middle: int) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
+def without_header(text: str) -> str:
+    """Cut off the header of a text of ``texts_to_encode`` with ``context_header``: its first line, if it has two."""
+    return text.partition("\n")[2] or text
+
+
 def join_paragraphs(paragraphs: Sequence[Paragraph]) -> tuple[str, list[tuple[Sentence, ...]]]:
     """Rejoin paragraphs to one text, as a section's is, with the spans of each one's sentences in it."""
     starts = np.cumsum([0, *(len(paragraph.text) + len(PARAGRAPH_BREAK) for paragraph in paragraphs)]).tolist()

@@ -17,7 +17,7 @@ from PIL import Image as Pillow
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.arrays import F32, I32, I64
-from kohaku_ray.index.chunks import cut_near
+from kohaku_ray.index.chunks import cut_near, without_header
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import Device, Precision
 from kohaku_ray.index.torch_model import PROBES, Tokens, TorchModel, input_ids, load_model
@@ -70,9 +70,10 @@ class SentenceEncoder:
         device: Device = "auto",
         batch_tokens: int | None = None,
         trust_remote_code: bool = False,
+        context_header: bool = False,
     ) -> None:
-        """Load the model; every argument is a setting of ``index.encoder``, and ``ConfigError`` if it does not fit."""
-        self._name, self._passage_task = model, passage_task
+        """Load the model; the arguments are settings of the index, and ``ConfigError`` if one does not fit."""
+        self._name, self._passage_task, self._has_headers = model, passage_task, context_header
         self._model = load_model(model, revision, precision, device, trust_remote_code, passage_task or query_task)
         own_dim = self._model.dim
         if dim is not None and not 1 <= dim <= own_dim:
@@ -100,7 +101,7 @@ class SentenceEncoder:
         )
 
     def encode_passages(self, texts: Sequence[str], ids: Sequence[I32] | None = None) -> F32:
-        """Encode indexed texts: each distinct one once, long ones in windows averaged by length.
+        """Encode indexed texts: each distinct one once, long ones without header, in windows averaged by length.
 
         At least 8,000 at a time keep the batches full. Several threads may call: one makes batches while a GPU computes
         another's.
@@ -168,7 +169,8 @@ class SentenceEncoder:
         pieces = list(texts)
         parts: dict[int, list[int]] = {}
         for row in np.flatnonzero(lengths > role.window).tolist():
-            cut = self._cut(texts[row], role)
+            is_headed = self._has_headers and role is self._passage
+            cut = self._cut(without_header(texts[row]) if is_headed else texts[row], role)
             parts[row] = list(range(len(pieces), len(pieces) + len(cut)))
             pieces += cut
         if parts:

@@ -24,7 +24,7 @@ from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
 from kohaku_ray.index.identity import passage_part, vector_keys
 from kohaku_ray.index.images import IMAGE_SCHEMA
 from kohaku_ray.index.known import KnownVectors, known_vectors
-from kohaku_ray.index.settings import ParagraphVectors
+from kohaku_ray.index.settings import IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.storage import Directory
 
@@ -290,15 +290,15 @@ def reuse_vectors(
     source: Mapping[str, Any],
     target_path: str,
     target: Mapping[str, Any],
-    paragraph_vectors: ParagraphVectors,
+    index: IndexConfig,
 ) -> int:
     """Write an index's vectors beside another index, as an interrupted job would: its build encodes the rest.
 
-    ``source`` and ``target`` are the identities of both encoders (``can_reuse``); ``paragraph_vectors`` is the source's
-    setting, which decides the texts it encoded. Returns the number of vectors.
+    ``source`` and ``target`` are the identities of both encoders (``can_reuse``); ``index`` are the source's settings,
+    which decide the texts it encoded. Returns the number of vectors.
     """
     nodes = Index.open(path).nodes
-    rows, texts = texts_to_encode(nodes, paragraph_vectors)
+    rows, texts = texts_to_encode(nodes, index)
     if passage_part(source) != passage_part(target):
         texts = [text for row, text in zip(rows, texts, strict=True) if nodes.tokens[row] <= SHORT_TOKENS]
     distinct = list(dict.fromkeys(texts))

@@ -131,6 +131,9 @@ class IndexConfig(Settings):
     """Weight of a child in its parent's vector: its characters, its tokens, or 1."""
     paragraph_vectors: ParagraphVectors = "averaged"
     """A paragraph's vector: mean of its sentences, its own text encoded, or a row of each."""
+    context_header: bool = False
+    """Encode a sentence, caption or chunk after the titles of its document and section, where they fit the encoder's
+    window together. What is stored, searched by terms, shown and cited stays without."""
     factory: str = "Flat"
     """FAISS factory string; Flat is exact."""
     nprobe: PositiveInt = 16

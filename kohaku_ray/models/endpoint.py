@@ -14,7 +14,7 @@ import numpy as np
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, IndexMismatchError, ModelError, StorageError
 from kohaku_ray.index.arrays import F32, F64, I32
-from kohaku_ray.index.chunks import cut_near
+from kohaku_ray.index.chunks import cut_near, without_header
 from kohaku_ray.index.identity import encoder_identity, passage_part
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import EndpointConfig
@@ -99,18 +99,26 @@ class Endpoint:
 class EndpointEncoder:
     """Encodes texts by ``/v1/embeddings``, as ``SentenceEncoder`` does by a model of its own."""
 
-    def __init__(self, settings: EndpointConfig, index_path: str = "", limiter: Limiter | None = None) -> None:
+    def __init__(
+        self,
+        settings: EndpointConfig,
+        index_path: str = "",
+        limiter: Limiter | None = None,
+        *,
+        context_header: bool = False,
+    ) -> None:
         """Name the server; nothing is sent before the first text.
 
         Args:
             settings: The server, and how it is asked.
             index_path: The index whose probe is compared before the first text. Default: none.
             limiter: See ``Endpoint``.
+            context_header: Whether passages have a header (``index.context_header``).
 
         Raises:
             ConfigError: The address, a header or the key cannot be used.
         """
-        self._settings, self._index_path = settings, index_path
+        self._settings, self._index_path, self._has_headers = settings, index_path, context_header
         try:
             place = (settings.base_url, settings.model, settings.max_ongoing)
             self._endpoint = Endpoint(settings, *place, limiter, "index.encoder")
@@ -120,7 +128,7 @@ class EndpointEncoder:
         self._checking, self._is_checked = threading.Lock(), not index_path
 
     def encode_passages(self, texts: Sequence[str], ids: Sequence[I32] | None = None) -> F32:
-        """Encode indexed texts: each distinct one once, those that the server refuses for their length in parts.
+        """Encode indexed texts: each distinct one once; one refused for its length without header, or else in parts.
 
         Args:
             texts: The texts, without the prompt.
@@ -133,11 +141,11 @@ class EndpointEncoder:
             ModelError: The server failed, or returned what are no vectors of these texts.
             IndexMismatchError: Another model answers than when the index was encoded.
         """
-        return self._encode(texts, self._settings.passage_prompt, self._settings.batch_texts)
+        return self._encode(texts, self._settings.passage_prompt, self._settings.batch_texts, self._has_headers)
 
     def encode_queries(self, texts: Sequence[str]) -> F32:
         """Encode queries, as ``encode_passages``, but one per request: a vector may depend on the others in a batch."""
-        return self._encode(texts, self._settings.query_prompt, 1)
+        return self._encode(texts, self._settings.query_prompt, 1, False)
 
     def tokenises_as(self, tokenise: object) -> bool:
         """Whether ``encode_passages`` takes ids: never."""
@@ -157,7 +165,7 @@ class EndpointEncoder:
             IndexMismatchError: Another model answers to the name; the message says both vectors.
             ModelError: The server failed.
         """
-        [[vector]] = self._endpoint.gather([self._vectors([PROBE], "")])
+        [[vector]] = self._endpoint.gather([self._vectors([PROBE], "", False)])
         directory = Directory(self._index_path)
         asked = plain(passage_part(encoder_identity(self._settings)))
         try:
@@ -180,7 +188,7 @@ class EndpointEncoder:
                 "model again, or set index.encoder.identity to a name for the new one and index again"
             )
 
-    def _encode(self, texts: Sequence[str], prompt: str, most: int) -> F32:
+    def _encode(self, texts: Sequence[str], prompt: str, most: int, has_headers: bool) -> F32:
         with self._checking:
             if not self._is_checked:
                 self.check()
@@ -190,11 +198,12 @@ class EndpointEncoder:
             return np.empty((0, self._dim or 0), np.float32)
         most_chars = self._settings.batch_tokens * CHARS_PER_TOKEN
         batches = divide_texts(places, most, most_chars, lambda text: len(prompt) + len(text))
-        vectors = np.concatenate(self._endpoint.gather(self._vectors(batch, prompt) for batch in batches))
+        vectors = np.concatenate(self._endpoint.gather(self._vectors(batch, prompt, has_headers) for batch in batches))
         return vectors[[places[text] for text in texts]]
 
-    async def _vectors(self, texts: list[str], prompt: str) -> F32:
+    async def _vectors(self, texts: list[str], prompt: str, has_headers: bool) -> F32:
         """Encode a batch, in halves if it is too large for the server; of one text, the mean of its halves' vectors."""
+        encode = functools.partial(self._vectors, prompt=prompt, has_headers=has_headers)
         fields: dict[str, Any] = {"model": self._settings.model, "input": [prompt + text for text in texts]}
         if self._settings.dimensions is not None:
             fields["dimensions"] = self._settings.dimensions
@@ -206,10 +215,12 @@ class EndpointEncoder:
                 raise
         if len(texts) > 1:
             half = len(texts) // 2
-            halves = await _both(self._vectors(texts[:half], prompt), self._vectors(texts[half:], prompt))
+            halves = await _both(encode(texts[:half]), encode(texts[half:]))
             return np.concatenate(halves)
+        if has_headers and (body := without_header(texts[0])) != texts[0]:
+            return await encode([body])
         parts = cut_near(texts[0], len(texts[0]) // 2)
-        vectors = np.concatenate(await _both(*(self._vectors([part], prompt) for part in parts)))
+        vectors = np.concatenate(await _both(*(encode([part]) for part in parts)))
         return unit_rows(np.array([list(map(len, parts))], np.float64) @ vectors.astype(np.float64))
 
     def _read(self, texts: list[str], body: Any) -> F32:

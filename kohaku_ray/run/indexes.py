@@ -35,8 +35,9 @@ def make_encoder(
     """Load an encoder, or name its server, whose rate limit is shared. Default: that of texts."""
     settings = encoder or config.index.encoder
     if isinstance(settings, EndpointConfig):
-        return EndpointEncoder(settings, config.index.path, limiter)
-    return SentenceEncoder(**(settings.model_dump(exclude={"kind"}) | overrides))
+        return EndpointEncoder(settings, config.index.path, limiter, context_header=config.index.context_header)
+    given = settings.model_dump(exclude={"kind"}) | {"context_header": config.index.context_header}
+    return SentenceEncoder(**(given | overrides))
 
 
 def make_query_encoder(

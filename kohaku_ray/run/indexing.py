@@ -153,11 +153,15 @@ def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
     """List the texts of a document to encode, those without a vector: ``NEW_TEXT``."""
     tree = NodeTable(nodes)
     captions = config.index.image_vectors in ("caption", "both")
-    at, texts = texts_to_encode(tree, config.index.paragraph_vectors, captions=captions)
-    n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
+    at, texts = texts_to_encode(tree, config.index, captions=captions)
     new = without_vectors(texts, *_held(config.model_dump_json(), job))
+    tokens_of = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
+    n_tokens = [tokens_of[text] for text in new]
+    if config.index.context_header:
+        count = token_counter(config.index.encoder.tokenizer, config.index.encoder.revision)
+        n_tokens = count(list(new)).tolist()
     shard = shard_number(nodes["doc_id"][0].as_py(), config.index.shards)
-    columns = [list(new.values()), [n_tokens[text] + SPECIAL_TOKENS for text in new], list(new), [shard] * len(new)]
+    columns = [list(new.values()), [n + SPECIAL_TOKENS for n in n_tokens], list(new), [shard] * len(new)]
     return pa.table(columns, schema=NEW_TEXT)
 
 
@@ -323,7 +327,7 @@ def reduce_shard(config: Config, job: str, number: int, own: list[dict[str, Any]
     nodes = parsed.table(own, "nodes")
     tree = NodeTable(nodes)
     terms = build_terms(tree, settings, views)
-    _, texts = texts_to_encode(tree, settings.index.paragraph_vectors, captions=settings.image_plan.encodes_captions)
+    _, texts = texts_to_encode(tree, settings.index, captions=settings.image_plan.encodes_captions)
     wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
     known = known_vectors(path, settings.encoder, number)
     wanted = wanted[~known.has(wanted)]

@@ -15,6 +15,7 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
+from kohaku_ray.index.settings import IndexConfig
 from kohaku_ray.index.views import View
 
 DIM = 384
@@ -38,7 +39,7 @@ def document(number: int) -> Document:
 
 def ready(nodes: pa.Table):
     """Keys and vectors of the texts of some nodes."""
-    _, texts = texts_to_encode(NodeTable(nodes), "averaged")
+    _, texts = texts_to_encode(NodeTable(nodes), IndexConfig())
     texts = list(dict.fromkeys(texts))
     vectors = np.random.default_rng(len(texts)).standard_normal((len(texts), DIM), dtype=np.float32)
     return {"keys": vector_keys(IDENTITY, texts), "vectors": unit_rows(vectors)}

@@ -121,7 +121,7 @@ def files_of(path) -> dict[str, dict]:
 def _encoded(path, documents, encoder, settings):
     """Keys and vectors of the texts that the index lacks."""
     nodes = pa.concat_tables([flatten(document, settings.index.chunks) for document in documents])
-    _, texts = texts_to_encode(NodeTable(nodes), settings.index.paragraph_vectors)
+    _, texts = texts_to_encode(NodeTable(nodes), settings.index)
     texts = list(dict.fromkeys(texts))
     keys = vector_keys(settings.encoder, texts)
     known = known_vectors(path, settings.encoder).has(keys)

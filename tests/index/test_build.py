@@ -31,7 +31,7 @@ def test_texts_to_encode(documents):
     names = nodes.table["node_id"].to_pylist()
 
     def chosen(how):
-        rows, texts = texts_to_encode(nodes, how)
+        rows, texts = texts_to_encode(nodes, IndexConfig(paragraph_vectors=how))
         return dict(zip([names[row] for row in rows], texts, strict=True))
 
     averaged = {
@@ -139,7 +139,7 @@ def test_building_twice_gives_the_same_bytes(tmp_path, build, documents, factory
 
 def call(tmp_path, parsed, encoder, **changes):
     nodes = pa.concat_tables([flatten(document) for document in parsed])
-    texts = sorted({*texts_to_encode(NodeTable(nodes), "averaged")[1]})
+    texts = sorted({*texts_to_encode(NodeTable(nodes), IndexConfig())[1]})
     arguments = {
         "nodes": nodes,
         "documents": document_table(parsed),

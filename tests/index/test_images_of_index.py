@@ -13,6 +13,7 @@ from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.images import Images, image_table, write_image
 from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.settings import IndexConfig
 from kohaku_ray.storage import Directory
 
 
@@ -28,7 +29,7 @@ def build(path, one):
     for _, _, image in images_of(one):
         write_image(Directory(path), image)
     nodes = flatten(one)
-    _, texts = texts_to_encode(NodeTable(nodes), "averaged")
+    _, texts = texts_to_encode(NodeTable(nodes), IndexConfig())
     return build_whole(
         path,
         nodes=nodes,

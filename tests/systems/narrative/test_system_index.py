@@ -37,7 +37,7 @@ def path(tmp_path_factory):
     documents = [parse_novel(f"{name}.txt", text.encode()) for name, text in (("The Garden", GARDEN), (BOOK, PRISON))]
     nodes = pa.concat_tables([flatten(document, chunks, count) for document in documents])
     settings = IndexSettings(IDENTITY, IndexConfig(chunks=chunks))
-    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index.paragraph_vectors)[1]))
+    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index)[1]))
     build_whole(
         path,
         nodes=nodes,
