@@ -63,7 +63,7 @@ run_node() {
         sleep 1
     done
     wait_for_nodes && RAY_ADDRESS="$RAY_HEAD:$RAY_PORT" "$@" || status=$?
-    kill "$head" && wait "$head" || true
+    kill "$head" 2>/dev/null && wait "$head" || true
     exit "$status"
 }
 export -f answers run_node wait_for_nodes
