@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 
+from kohaku_ray.documents.sentences import words_of as word_set
 from kohaku_ray.index.terms import stop_words
 
 FUZZY_RATIO = 0.8
@@ -68,11 +69,6 @@ def match_book(book_name: str, known: Mapping[str, str]) -> str | None:
 def _title_words(title: str) -> Key:
     words = words_of(title)
     return tuple(word for word in words if word not in _ARTICLES) or words
-
-
-def word_set(text: str) -> frozenset[str]:
-    """The words of a list."""
-    return frozenset(text.split())
 
 
 FEMALE_TITLES = word_set(

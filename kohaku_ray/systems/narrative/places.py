@@ -6,7 +6,8 @@ import re
 from functools import cache
 from typing import Any
 
-from kohaku_ray.systems.narrative.names import CAPITALISED_RUN, BookNames, name_words, unaccent, word_set, words_of
+from kohaku_ray.documents.sentences import words_of as word_set
+from kohaku_ray.systems.narrative.names import CAPITALISED_RUN, BookNames, name_words, unaccent, words_of
 
 _PREPOSITION = re.compile(
     r"\b(?:in|at|into|to|for|near|on|upon|reached|visited|through|across|towards?)\s+(?:the\s+|this\s+|that\s+)?"
