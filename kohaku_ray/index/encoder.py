@@ -365,7 +365,7 @@ _Make = Callable[[_Batch], Features]
 
 
 def _counts(tokens: Sequence[Tokens]) -> I64:
-    return np.array([len(one["input_ids"]) for one in tokens], dtype=np.int64)
+    return np.array([len(row["input_ids"]) for row in tokens], dtype=np.int64)
 
 
 def _task(name: str | None) -> Mapping[str, str]:

@@ -118,7 +118,7 @@ def _n_weights(file: Path) -> int:
         raise ConfigError(
             f"{file} cannot be read as a GGUF file ({type(error).__name__}: {error}): it may be torn; fetch it again"
         ) from error
-    return sum(int(one.n_elements) for one in tensors)
+    return sum(int(tensor.n_elements) for tensor in tensors)
 
 
 def _convert(file: Path, directory: Path) -> None:

@@ -188,7 +188,7 @@ def passage_tokenizer(
         ids, ends = [np.empty(0, np.int32)], [0]
         for first in range(0, len(texts), TEXTS_AT_ONCE):
             found = tokenizer.encode_batch_fast([before + text for text in texts[first : first + TEXTS_AT_ONCE]])
-            rows = [one.ids for one in found]
+            rows = [encoding.ids for encoding in found]
             ids.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
             ends += (ends[-1] + np.cumsum([len(row) for row in rows])).tolist()
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(np.concatenate(ids)))

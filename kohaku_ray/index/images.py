@@ -190,8 +190,8 @@ def image_rows(nodes: NodeTable) -> tuple[I64, list[str]]:
     rows = np.flatnonzero(attached["attachment_kind"].is_valid().to_numpy())
     found = [
         (row, match[1])
-        for row, one in zip(rows.tolist(), attached.take(pa.array(rows)).to_pylist(), strict=True)
-        if one["attachment_kind"] == "image" and (match := _FILE.fullmatch(one["attachment_path"] or ""))
+        for row, attachment in zip(rows.tolist(), attached.take(pa.array(rows)).to_pylist(), strict=True)
+        if attachment["attachment_kind"] == "image" and (match := _FILE.fullmatch(attachment["attachment_path"] or ""))
     ]
     return np.array([row for row, _ in found], np.int64), [digest for _, digest in found]
 

@@ -103,8 +103,8 @@ def known_vectors(path: str, identity: Mapping[str, Any], shard: int | None = No
     try:
         index = Index.open(path)
         if index.manifest["passage_identity"] == plain(passage_part(identity)):
-            shards = sorted(index.manifest["shards"], key=lambda one: one["number"] != shard)
-            return KnownVectors(list(index.directory.each(lambda one: _part(index, one["files"]), shards)))
+            shards = sorted(index.manifest["shards"], key=lambda entry: entry["number"] != shard)
+            return KnownVectors(list(index.directory.each(lambda entry: _part(index, entry["files"]), shards)))
     except StorageError:
         raise  # not to be taken for an index without vectors
     except DataError:

@@ -63,7 +63,7 @@ class ShardLayout:
     def ranges(self, doc_ids: Iterable[str], shard: int | None = None) -> Ranges:
         """List the rows of documents in the whole index; with ``shard``, of those that it holds, its own rows."""
         found = (self.place[doc_id] for doc_id in doc_ids)
-        at = np.array([one for one in found if shard is None or self.shard[one] == shard], np.int64)
+        at = np.array([row for row in found if shard is None or self.shard[row] == shard], np.int64)
         first = (self.first if shard is None else self.first_in_shard)[at]
         last = first + self.first[at + 1] - self.first[at]
         return tuple(zip(first.tolist(), last.tolist(), strict=True))

@@ -80,28 +80,28 @@ def collect(
         ConfigError: There is no such metric.
         DataError: The questions have no gold answers, or a run's file is damaged.
     """
-    found = find_metric(metric)
-    reader, why = _Reader(plan, found), _Missing(failed, skipped or {})
+    known = find_metric(metric)
+    reader, why = _Reader(plan, known), _Missing(failed, skipped or {})
     read = {run_id: reader.run(run_id, config) for run_id, config in plan.finished.items()}
     tables = tuple(
         with_paper(
             plan,
             planned,
-            _table(planned, read, why, found, race)
+            _table(planned, read, why, known, race)
             if planned.table.pool is None
             else _studied(planned, plan, reader, why, race),
         )
         for planned in plan.tables
     )
     sweep = plan.loaded.sweep
-    groups, about = group_scores(sweep.by, tables, tuple(reader.truths.values()), found) if sweep.by else (None, ())
+    groups, about = group_scores(sweep.by, tables, tuple(reader.truths.values()), known) if sweep.by else (None, ())
     return SweepRecord(
         name=Path(sweep.output).name,
         title=sweep.title or Path(sweep.output).name,
         tables=tables,
         questions=reader.asked(),
-        runs=tuple(one.run for one in read.values()),
-        metric=found,
+        runs=tuple(read_run.run for read_run in read.values()),
+        metric=known,
         notes=(
             *(f"Fixed in {line}." for line in fixed_lines(plan)),
             *plan.notes,
@@ -225,11 +225,13 @@ class _Reader:
     ) -> dict[str, float]:
         """Return the measures that some table shows and no system gives."""
         n_answers = max(run.n_answers, 1)
-        found = {"tokens": run.tokens / n_answers, "seconds": run.service_s / n_answers}
-        found |= {name: float(np.mean([one.parts[name] for one in scores])) for name in self.metric.parts if scores}
+        measures = {"tokens": run.tokens / n_answers, "seconds": run.service_s / n_answers}
+        measures |= {
+            name: float(np.mean([score.parts[name] for score in scores])) for name in self.metric.parts if scores
+        }
         if any(name.startswith(RECALL) for name in self._shown):
-            found |= recall_measures(pl.DataFrame(directory.read_table("trace", columns=TRACE_COLUMNS)), truth)
-        return {name: value for name, value in found.items() if name in self._shown}
+            measures |= recall_measures(pl.DataFrame(directory.read_table("trace", columns=TRACE_COLUMNS)), truth)
+        return {name: value for name, value in measures.items() if name in self._shown}
 
 
 def _models(config: Config) -> str:
@@ -260,12 +262,12 @@ def _axes(table: TableConfig) -> tuple[Axis, ...]:
 
 
 def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> SweepCell:
-    there = {seed: read[run_id] for seed, run_id in cell.runs.items() if run_id in read}
-    if not there:
+    finished = {seed: read[run_id] for seed, run_id in cell.runs.items() if run_id in read}
+    if not finished:
         return SweepCell(cell.cell_id, cell.at, *why.of(cell))
     missing = [run_id for run_id in cell.runs.values() if run_id not in read]
-    runs = list(there.values())
-    scores = [{score.question_id: score for score in one.scores} for one in runs]
+    runs = list(finished.values())
+    scores = [{score.question_id: score for score in read_run.scores} for read_run in runs]
     common = [key for key in scores[0] if all(key in some for some in scores)]
     parts = {
         name: np.array([[row[key].parts[name] for key in common] for row in scores], np.float64).reshape(len(runs), -1)
@@ -280,10 +282,12 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         at=cell.at,
         state="partial" if missing else "finished",
         reason="; ".join(dict.fromkeys(map(why.reason, missing))),
-        seeds=tuple(there),
+        seeds=tuple(finished),
         question_ids=tuple(common),
-        run_ids=tuple(one.run.run_id for one in runs),
-        measures={name: np.array([one.measures.get(name, np.nan) for one in runs]) for name in runs[0].measures},
+        run_ids=tuple(read_run.run.run_id for read_run in runs),
+        measures={
+            name: np.array([read_run.measures.get(name, np.nan) for read_run in runs]) for name in runs[0].measures
+        },
         question_measures={name: means[name].to_numpy() for name in means.columns},
         parts=parts,
         total=metric.shares(parts, unanswerable),
@@ -387,8 +391,8 @@ def derived_measures(trace: pl.DataFrame, nodes: NodeTable, config: Config, name
     for steps in trace.partition_by("question_id", maintain_order=True):
         of = steps.partition_by("member", maintain_order=True, as_dict=True)
         shared = of.pop((SHARED,), steps.clear())
-        for own in of.values() or [steps.clear()]:
-            rows = [*shared.iter_rows(named=True), *own.iter_rows(named=True)]
+        for steps_of_member in of.values() or [steps.clear()]:
+            rows = [*shared.iter_rows(named=True), *steps_of_member.iter_rows(named=True)]
             values = {name: derived[name](rows, nodes, config.settings) for name in names}
             found.append({"question_id": steps["question_id"][0], **values})
     return pl.DataFrame(found) if found else _NO_MEASURES

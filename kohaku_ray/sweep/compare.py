@@ -241,13 +241,21 @@ def compare_column(cells: Sequence[SweepCell]) -> list[Comparison]:
     means = [float(np.round(cell.scores.mean(), 12)) for cell in scored]
     highest, second, *_ = [*sorted(set(means), reverse=True), None]
     best = scored[means.index(max(means))]
-    found = [_compare(cell, best) for cell in scored]
-    corrected = zip(holm([one.welch.p for one in found]), holm([one.permutation.p for one in found]), strict=True)
+    comparisons = [_compare(cell, best) for cell in scored]
+    corrected = zip(
+        holm([comparison.welch.p for comparison in comparisons]),
+        holm([comparison.permutation.p for comparison in comparisons]),
+        strict=True,
+    )
     return [
         replace(
-            one, is_best=mean == highest, is_second=mean == second, welch_holm=by_seeds, permutation_holm=by_questions
+            comparison,
+            is_best=mean == highest,
+            is_second=mean == second,
+            welch_holm=by_seeds,
+            permutation_holm=by_questions,
         )
-        for one, mean, (by_seeds, by_questions) in zip(found, means, corrected, strict=True)
+        for comparison, mean, (by_seeds, by_questions) in zip(comparisons, means, corrected, strict=True)
     ]
 
 
@@ -348,8 +356,8 @@ def by_number(label: str) -> tuple[bool, float]:
 
 def no_groups(by: str, header: Sequence[str]) -> str:
     """Say that scores are not shown by a column, as the gold answers' ``header`` lacks it."""
-    there = ", ".join(header) or "none"
-    return f"Scores are not shown by {by}: the gold answers have no such column; they have {there}."
+    columns = ", ".join(header) or "none"
+    return f"Scores are not shown by {by}: the gold answers have no such column; they have {columns}."
 
 
 def group_scores(

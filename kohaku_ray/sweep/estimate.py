@@ -55,7 +55,7 @@ def _line(plan: SweepPlan, planned: PlannedTable) -> str:
     settings = [settings_of(config) | _played(config) for config in configs]
     changed = [key for key, value in settings[0].items() if value != usual.get(key, "None")]
     keys = dict.fromkeys([*_SHOWN, *plan.loaded.own, *planned.table.set, *changed])
-    shown = [key for key in keys if not any(f"{key}.".startswith(f"{one}.") for one in _SILENT)]
+    shown = [key for key in keys if not any(f"{key}.".startswith(f"{prefix}.") for prefix in _SILENT)]
     if pool is not None and pool.members is None:
         shown = [key for key in shown if key.startswith(VOTE)]
     found = {key: {config[key] for config in settings if key in config} for key in shown}
@@ -228,28 +228,28 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
     lines += ["", *(f"fixed     {line}" for line in fixed_lines(plan))]
     lines += [f"paper     {line}" for line in paper_lines(plan)]
     cells = [cell for table in plan.tables for cell in table.cells]
-    n_finished, found = len(plan.finished), estimate(plan, recorded)
+    n_finished, costs = len(plan.finished), estimate(plan, recorded)
     n_built = sum(map(is_there, plan.indexes))
-    again = f"; up to {found.n_opening_most:,} plans with every retry" if found.n_opening_most > found.n_opening else ""
+    again = f"; up to {costs.n_opening_most:,} plans with every retry" if costs.n_opening_most > costs.n_opening else ""
     lines += [
         "",
         f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
         f"{pluralize(len(plan.runs), 'distinct run')}, {n_finished} finished",
         f"indexes   {len(plan.indexes)}: {n_built} built, {len(plan.indexes) - n_built} to build",
-        f"planning  {pluralize(found.n_opening, 'distinct call')} before any search, "
-        f"{found.n_opening_recorded:,} in the ledger{again}",
-        f"answers   {pluralize(found.n_answers, 'distinct call')}, up to {found.n_answers_most:,} with every retry",
-        f"calls     {found.n_asked:,} by all runs before retries, {found.share_distinct:.0%} of them distinct",
-        f"ledger    {found.n_recorded:,} recorded replies; how many answers are among them shows when planning is done",
-        f"tokens    at most {found.prompt_tokens:,} of context in the distinct answer calls before retries",
+        f"planning  {pluralize(costs.n_opening, 'distinct call')} before any search, "
+        f"{costs.n_opening_recorded:,} in the ledger{again}",
+        f"answers   {pluralize(costs.n_answers, 'distinct call')}, up to {costs.n_answers_most:,} with every retry",
+        f"calls     {costs.n_asked:,} by all runs before retries, {costs.share_distinct:.0%} of them distinct",
+        f"ledger    {costs.n_recorded:,} recorded replies; how many answers are among them shows when planning is done",
+        f"tokens    at most {costs.prompt_tokens:,} of context in the distinct answer calls before retries",
     ]
     if by := plan.loaded.sweep.by:
         asked = {repr(config.questions): config for config in plan.configs}.values()
         headers = [truth_of_sweep(config, find_metric(config.metrics[0])).header for config in asked]
         if not any(by in header for header in headers):
             lines.append(f"groups    {no_groups(by, headers[0])}")
-    if said := missing_lines(plan):
-        lines += ["", *said]
+    if missing := missing_lines(plan):
+        lines += ["", *missing]
     return "\n".join(lines).lstrip()
 
 

@@ -206,9 +206,9 @@ def _whole(file: Path) -> SweepValues:
 
 def _of_one_table(values: SweepValues, file: Path) -> SweepValues:
     """Turn a file with axes and no tables into a sweep of one table: its keys are among the sweep's."""
-    own = {key: value for key, value in values.items() if key in TableConfig.model_fields}
-    rest = {key: value for key, value in values.items() if key not in own or key in ("title", "prefer")}
-    return {"output": f"runs/sweeps/{file.stem}", **rest, "tables": [{"name": file.stem, **own}]}
+    of_table = {key: value for key, value in values.items() if key in TableConfig.model_fields}
+    rest = {key: value for key, value in values.items() if key not in of_table or key in ("title", "prefer")}
+    return {"output": f"runs/sweeps/{file.stem}", **rest, "tables": [{"name": file.stem, **of_table}]}
 
 
 def _read(file: Path) -> SweepValues:
@@ -449,9 +449,9 @@ class TableConfig(Settings):
                 ((axis, label) for (axis, labels), label in zip(axes, at, strict=False) if label not in labels), None
             )
             if wrong is not None or len(at) != len(axes):
-                there = f"axis {wrong[0]} has no {wrong[1]}" if wrong else f"axes are {', '.join(self.labels())}"
+                known = f"axis {wrong[0]} has no {wrong[1]}" if wrong else f"axes are {', '.join(self.labels())}"
                 raise ValueError(
-                    f"paper.figures.{'.'.join((name, *at))} is of no cell ({there}): give each a label per axis"
+                    f"paper.figures.{'.'.join((name, *at))} is of no cell ({known}): give each a label per axis"
                 )
         return self
 

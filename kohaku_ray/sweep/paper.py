@@ -64,16 +64,16 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
     figures: dict[tuple[str, ...], dict[str, float]] = {}
     for name, at, figure in figures_in(table.paper.figures or {}):
         figures.setdefault(at, {}).update({} if figure is None else {name: float(figure)})
-    live = [place for place, cell in enumerate(cells) if not cell.reason]
+    live = [position for position, cell in enumerate(cells) if not cell.reason]
     has_all = table.paper.figures is not None and not figures
-    there = [place for place, cell in enumerate(cells) if has_all or tuple(cell.at.values()) in figures]
-    tested = [place for place in there if place in live]
+    published_cells = [position for position, cell in enumerate(cells) if has_all or tuple(cell.at.values()) in figures]
+    tested = [position for position in published_cells if position in live]
     differing: dict[str, list[int]] = {}
     collections: dict[str, dict[str, str]] = {}  # read once
-    for place, setting in enumerate(table.settings()):
-        if place not in tested:
+    for position, setting in enumerate(table.settings()):
+        if position not in tested:
             continue
-        config = planned.configs[cells[place].cell_id]
+        config = planned.configs[cells[position].cell_id]
         if (asked := repr((config.documents, config.questions))) not in collections:
             rows = truth_of_sweep(config, find_metric(config.declaration.metrics[0])).rows
             is_wattbot = digest(sorted(rows)) == WATTBOT
@@ -90,18 +90,22 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
         except ConfigError as error:
             differences = [f"the sweep's own base makes no configuration: {error}"]
         for text in differences:
-            differing.setdefault(text, []).append(place)
+            differing.setdefault(text, []).append(position)
         if not differences:
-            shown[place] = figures.get(tuple(cells[place].at.values()), {})
-    others = {place for places in differing.values() for place in places}
-    n_same, n_skipped = len(tested) - len(others), len(there) - len(tested)
-    said = [f"{n_same} of {pluralize(len(there), 'cell')} tested there have its setting"] if there else []
+            shown[position] = figures.get(tuple(cells[position].at.values()), {})
+    others = {position for places in differing.values() for position in places}
+    n_same, n_skipped = len(tested) - len(others), len(published_cells) - len(tested)
+    notes = (
+        [f"{n_same} of {pluralize(len(published_cells), 'cell')} tested there have its setting"]
+        if published_cells
+        else []
+    )
     if any(shown):
-        said.append("its figures stand beside them")
+        notes.append("its figures stand beside them")
     elif not any(figures.values()) and not table.paper.note:
-        said.append("it gives no figures")
-    said += [f"{n_skipped} skipped here"] if n_skipped else []
-    told = [f"{'; '.join(said)}." if said else "", table.paper.note]
+        notes.append("it gives no figures")
+    notes += [f"{n_skipped} skipped here"] if n_skipped else []
+    told = [f"{'; '.join(notes)}." if notes else "", table.paper.note]
     lines = [f"{table.paper.place} of the paper: {' '.join(filter(None, told))}"]
     together: dict[tuple[int, ...], list[str]] = {}
     for text, places in differing.items():
@@ -110,7 +114,7 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
         f"Not the paper's setting in {_named(cells, places, tested, 'all of them')}: {'; '.join(texts)}."
         for places, texts in together.items()
     ]
-    if unknown := [place for place in live if place not in there]:
+    if unknown := [position for position in live if position not in published_cells]:
         is_all = len(unknown) == len(live)
         named = "" if is_all else f"The paper does not have {_named(cells, unknown, live, '')}."
         lines.append(named or "None of the cells that can be run is in the paper.")

@@ -240,8 +240,10 @@ class _Planner:
         index_id = digest(built_of)
         decides = output_determinants(config, index_id, self._once)
         cell_id, run_id = digest(decides), run_identity(decides, config.seed)
-        own = self._once(("index of the base", config.system, config.index, documents), lambda: _is_usable(config))
-        path = config.index.path if own else join_path(sweep.indexes, index_id)
+        is_base_usable = self._once(
+            ("index of the base", config.system, config.index, documents), lambda: _is_usable(config)
+        )
+        path = config.index.path if is_base_usable else join_path(sweep.indexes, index_id)
         index = config.index.model_copy(update={"path": _absolute(path)})
         run = _absolute(join_path(sweep.runs, run_id))
         placed = config.model_copy(update={"run": run, "index": index})

@@ -147,13 +147,17 @@ def find_cell(names: Mapping[str, str], text: str) -> str:
         labels = {part.replace(" ", "") for part in name.split(",")}
         return asked <= labels | {label.partition("=")[2] for label in labels}
 
-    found = exact or [cell for cell, name in names.items() if has(name) or (len(text) >= 4 and cell.startswith(text))]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    matching = exact or [
+        cell for cell, name in names.items() if has(name) or (len(text) >= 4 and cell.startswith(text))
+    ]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
         raise ConfigError(f"no cell is {text!r}{did_you_mean(text, names.values())}: name its labels, as on the page")
-    some = "; ".join(names[cell] for cell in found[:5])
-    raise ConfigError(f"{len(found)} cells are {text!r} ({some}{' …' if len(found) > 5 else ''}): name more labels")
+    some = "; ".join(names[cell] for cell in matching[:5])
+    raise ConfigError(
+        f"{len(matching)} cells are {text!r} ({some}{' …' if len(matching) > 5 else ''}): name more labels"
+    )
 
 
 def with_added(loaded: LoadedSweep, values: Mapping[str, Any]) -> LoadedSweep:
@@ -225,13 +229,13 @@ class TableRace:
 
     def views(self, states: Mapping[str, str] | None = None) -> tuple[CellView, ...]:
         """Show every cell: those in the race first, then the last to leave; the better of two first."""
-        found = []
+        views = []
         for racer in self.racers.values() or self.race.standings():
             state = racer.left and (racer.left if racer.left == "stopped" else f"dropped, {racer.left}")
             whole = "whole" if racer.n == self.race.n_questions else "kept" if racer.is_kept else "in the race"
             state = state or (states or {}).get(racer.name, whole)
-            found.append(CellView(self.names[racer.name], racer, state, tuple(self.curves.get(racer.name, ()))))
-        return tuple(sorted(found, key=lambda one: (bool(one.racer.left), -one.racer.n, -(one.racer.mean or 0.0))))
+            views.append(CellView(self.names[racer.name], racer, state, tuple(self.curves.get(racer.name, ()))))
+        return tuple(sorted(views, key=lambda view: (bool(view.racer.left), -view.racer.n, -(view.racer.mean or 0.0))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +269,7 @@ class SweepRace:
         self._began, self._seconds, self._n_answered = 0.0, 0.0, 0
         kinds = Counter(_asked_of(config) for config in self._candidates(plan).values())
         self._usual = kinds.most_common(1)[0][0] if kinds else None
-        config = next((one for one in plan.runs.values() if _asked_of(one) == self._usual), None)
+        config = next((run_config for run_config in plan.runs.values() if _asked_of(run_config) == self._usual), None)
         truth = truth_of_sweep(config, self._metric).rows if config else {}
         asked = [question.question_id for question in questions_of(config)] if config else []
         scored = [key for key in asked if key in truth]
@@ -318,27 +322,27 @@ class SweepRace:
             if len(cells) < 2:
                 continue
             race = Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance)
-            one = self.tables.setdefault(
+            table_race = self.tables.setdefault(
                 planned.table.name, TableRace(planned.table.title or planned.table.name, race, {})
             )
-            for cell in (cell for cell in cells if cell.cell_id not in one.names):
+            for cell in (cell for cell in cells if cell.cell_id not in table_race.names):
                 is_whole = all(is_finished(plan.runs[run].run) for run in cell.runs.values())
-                one.names[cell.cell_id] = name_of(cell)
-                one.race.enter(cell.cell_id, is_kept=is_whole)
+                table_race.names[cell.cell_id] = name_of(cell)
+                table_race.race.enter(cell.cell_id, is_kept=is_whole)
                 self._runs[cell.cell_id] = dict(cell.runs)
 
     @property
     def names(self) -> dict[str, str]:
         """Names of all raced cells, by their ids."""
-        return {cell: name for one in self.tables.values() for cell, name in one.names.items()}
+        return {cell: name for table_race in self.tables.values() for cell, name in table_race.names.items()}
 
     def dropped(self, cell_id: str, table: str) -> str:
         """Say why a cell of a table has left, and when; empty: it has not."""
-        one = self.tables.get(table)
-        why = one.race.left.get(cell_id, "") if one else ""
-        if not one or not why:
+        table_race = self.tables.get(table)
+        why = table_race.race.left.get(cell_id, "") if table_race else ""
+        if not table_race or not why:
             return ""
-        return _left_text(why, one.race.n_seen(cell_id), len(self.order))
+        return _left_text(why, table_race.race.n_seen(cell_id), len(self.order))
 
     @property
     def whole(self) -> dict[str, Config]:
@@ -348,7 +352,7 @@ class SweepRace:
 
     @property
     def _given_up(self) -> set[str]:
-        playing = {cell for one in self.tables.values() for cell in one.race.in_play}
+        playing = {cell for table_race in self.tables.values() for cell in table_race.race.in_play}
         left = {run for cell, runs in self._runs.items() if cell not in playing for run in runs.values()}
         return left - {run for cell in playing for run in self._runs[cell].values()}
 
@@ -367,7 +371,10 @@ class SweepRace:
                 self._steer(lost)
                 self._steered = self._at
             racing = {
-                cell for one in self.tables.values() if len(self._active(one, lost)) > 1 for cell in one.race.in_play
+                cell
+                for table_race in self.tables.values()
+                if len(self._active(table_race, lost)) > 1
+                for cell in table_race.race.in_play
             }
             wanted = dict.fromkeys(run for cell in self._runs if cell in racing for run in self._runs[cell].values())
             if not wanted:
@@ -396,14 +403,14 @@ class SweepRace:
         if len(seen) >= min((shard + 1) * self.size, len(self.order)):
             return True
         whole = self.plan.runs[run].run
-        found, asked = (whole, self.order) if is_finished(whole) else (self._placed(run, ids).run, ids)
-        if found != whole and not is_finished(found):
+        directory, asked = (whole, self.order) if is_finished(whole) else (self._placed(run, ids).run, ids)
+        if directory != whole and not is_finished(directory):
             return False
-        given = read_submission(RunDirectory(found).file("submission.csv")).rows
+        given = read_submission(RunDirectory(directory).file("submission.csv")).rows
         rows = [self._metric.score_question(self._truth[key], given.get(key)).parts for key in asked]
-        self._seen[run] = rows if found == whole else [*seen, *rows]
-        if found != whole:
-            self._asked[run] += sum(summary_of(found).n_calls.values())
+        self._seen[run] = rows if directory == whole else [*seen, *rows]
+        if directory != whole:
+            self._asked[run] += sum(summary_of(directory).n_calls.values())
         return True
 
     def _shares(self, rows: Sequence[Mapping[str, float]]) -> F64:
@@ -416,17 +423,21 @@ class SweepRace:
     def _observe(self) -> None:
         self._at += 1
         end = min(self._at * self.size, len(self.order))
-        for name, one in self.tables.items():
+        for name, table_race in self.tables.items():
             scores = {}
-            for cell in one.race.in_play:
+            for cell in table_race.race.in_play:
                 runs = [self._shares(self._seen.get(run, [])[:end]) for run in self._runs[cell].values()]
                 n = min(map(len, runs))
-                if n > one.race.n_seen(cell):
-                    scores[cell] = np.mean([run[:n] for run in runs], axis=0)[one.race.n_seen(cell) :]
-            for cell in one.observe(scores):
-                why, named = one.race.left[cell], {"name": one.names[cell], "table": name}
-                self._note("dropped", cell=cell, questions=end, why=why, evidence=one.racers[cell].evidence, **named)
-        self._note("seen", questions=end, in_race={name: one.race.in_play for name, one in self.tables.items()})
+                if n > table_race.race.n_seen(cell):
+                    scores[cell] = np.mean([run[:n] for run in runs], axis=0)[table_race.race.n_seen(cell) :]
+            for cell in table_race.observe(scores):
+                why, named = table_race.race.left[cell], {"name": table_race.names[cell], "table": name}
+                self._note(
+                    "dropped", cell=cell, questions=end, why=why, evidence=table_race.racers[cell].evidence, **named
+                )
+        self._note(
+            "seen", questions=end, in_race={name: table_race.race.in_play for name, table_race in self.tables.items()}
+        )
 
     def _note(self, act: str, **values: Any) -> None:
         """Log what happened, unless an earlier start has."""
@@ -445,7 +456,7 @@ class SweepRace:
         entries, n_garbage = self.log.read()
         if n_garbage:
             note = f"{pluralize(n_garbage, 'line')} of {LOG} cannot be read: passed over."
-            self.notes = [*(one for one in self.notes if LOG not in one), note]
+            self.notes = [*(line for line in self.notes if LOG not in line), note]
         answered = {entry.get("request"): entry for entry in entries if entry["act"] in ("done", "refused")}
         for entry in entries:
             request, earlier = entry.get("request"), answered.get(entry.get("request"))
@@ -471,19 +482,19 @@ class SweepRace:
                 return str(error)
             self.begin()
             return ""
-        races = [one for one in self.tables.values() if entry.get("cell") in one.names]
+        races = [table_race for table_race in self.tables.values() if entry.get("cell") in table_race.names]
         if not races:
             return "no such cell is in the race"
         cell = str(entry["cell"])
         if entry["act"] == "resume":
-            for one in races:
-                one.race.enter(cell)
+            for table_race in races:
+                table_race.race.enter(cell)
             return ""
-        if any(self._active(one, lost) == [cell] for one in races):
+        if any(self._active(table_race, lost) == [cell] for table_race in races):
             return "it is the last cell in the race"
-        for one in races:
-            if cell in one.race.in_play:
-                one.race.stop(cell)
+        for table_race in races:
+            if cell in table_race.race.in_play:
+                table_race.race.stop(cell)
         return ""
 
     def cell(self, planned: PlannedCell, table: str) -> SweepCell | None:
@@ -518,16 +529,16 @@ class SweepRace:
         flags = np.array([*unanswerable.values()])[order]
         parts = [{part: np.full(n, end) for part in self._metric.parts} for end in (0.0, 1.0)]
         low, high = (self._metric.shares(part, flags) for part in parts)
-        one = TableRace(table.title, Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance), {})
+        table_race = TableRace(table.title, Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance), {})
         for name, cell in scored.items():
-            one.race.enter(name)
-            one.names[name] = name_of(cell)
+            table_race.race.enter(name)
+            table_race.names[name] = name_of(cell)
         for first in range(0, n, size):
-            if len(one.race.in_play) > 1:
+            if len(table_race.race.in_play) > 1:
                 at = order[first : first + size]
-                one.observe({name: scored[name].by_question[at] for name in one.race.in_play})
-        self.studies[table.name] = one
-        return replace(table, cells=tuple(self._seen_of(one, cell, order, flags) for cell in table.cells))
+                table_race.observe({name: scored[name].by_question[at] for name in table_race.race.in_play})
+        self.studies[table.name] = table_race
+        return replace(table, cells=tuple(self._seen_of(table_race, cell, order, flags) for cell in table.cells))
 
     def _seen_of(self, one: TableRace, cell: SweepCell, order: I64, unanswerable: Mask) -> SweepCell:
         why = one.race.left.get(cell.cell_id)
@@ -548,7 +559,7 @@ class SweepRace:
     def rule_text(self) -> str:
         """Say what the race promises, and what races of recorded runs have saved with as many questions."""
         n, error = (
-            len(self.order) or max((one.race.n_questions for one in self.studies.values()), default=0),
+            len(self.order) or max((table_race.race.n_questions for table_race in self.studies.values()), default=0),
             self.rule.error,
         )
         looks = f"Race: a look every {self.rule.shard or shard_size(n)} of {n:,} questions" if n else "Race"
@@ -578,20 +589,25 @@ class SweepRace:
                 left += n - n_seen
             asked += n_asked
         if not runs:  # a study makes no calls: its cells' scores of questions are counted
-            racers = [racer for one in self.studies.values() for racer in one.race.standings()]
-            n = max((one.race.n_questions for one in self.studies.values()), default=0)
+            racers = [racer for table_race in self.studies.values() for racer in table_race.race.standings()]
+            n = max((table_race.race.n_questions for table_race in self.studies.values()), default=0)
             asked, unit = sum(racer.n for racer in racers), "scores of questions"
-            saved = sum(one.race.n_questions * len(one.names) for one in self.studies.values()) - asked
+            saved = (
+                sum(table_race.race.n_questions * len(table_race.names) for table_race in self.studies.values()) - asked
+            )
         entries, _ = self.log.read()
         every = [*self.tables.items(), *self.studies.items()]
-        titles = [one.title for _, one in every]
+        titles = [table_race.title for _, table_race in every]
         rate = self._seconds / self._n_answered if self._n_answered else None
         return RaceView(
             title=self.plan.loaded.sweep.title or os.path.basename(self.output),
             rule=self.rule_text,
             n_questions=n,
             n_seen=min(self._at * self.size, n) if runs else n,
-            tables={name if titles.count(one.title) > 1 else one.title: one.views(states) for name, one in every},
+            tables={
+                name if titles.count(table_race.title) > 1 else table_race.title: table_race.views(states)
+                for name, table_race in every
+            },
             acts=tuple(_told(entry, entries) for entry in reversed(entries) if entry["act"] in _TOLD),
             notes=tuple(self.notes),
             n_asked=asked,
@@ -616,10 +632,12 @@ def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
     if act == "dropped":
         return f"{at}{entry.get('name')} dropped after {entry.get('questions')} questions ({entry.get('why')})"
     if act == "refused":
-        asked = next((one for one in entries if one.get("request") == entry.get("request")), entry)
+        asked = next((other for other in entries if other.get("request") == entry.get("request")), entry)
         return f"{at}refused to {asked['act']} {asked.get('name', asked.get('values', ''))}: {entry.get('why')}"
     what = entry.get("name") or ", ".join(f"{key}={value}" for key, value in entry.get("values", {}).items())
-    done = next((one for one in entries if one["act"] == "done" and one.get("request") == entry.get("request")), None)
+    done = next(
+        (other for other in entries if other["act"] == "done" and other.get("request") == entry.get("request")), None
+    )
     when = f" after {done.get('questions')} questions" if done else " (not read yet)"
     return f"{at}{act} {what}, by hand{when}"
 

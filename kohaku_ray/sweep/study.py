@@ -39,7 +39,7 @@ class Members:
 
 def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, metric: Metric) -> dict[int, SweepCell]:
     """Score cells of a table, by their places; all rules of one size together."""
-    found: dict[int, SweepCell] = {}
+    by_position: dict[int, SweepCell] = {}
     rows = members.truth.rows
     unanswerable = [metric.unanswerable(row) for row in rows.values()]
     by_size: dict[int, list[int]] = {}
@@ -47,7 +47,9 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
         if config.ensemble.vote.compat is None:
             by_size.setdefault(config.ensemble.members, []).append(place)
         else:
-            found[place] = SweepCell("", {}, "skipped", "vote.compat counts string by string, which no study does")
+            by_position[place] = SweepCell(
+                "", {}, "skipped", "vote.compat counts string by string, which no study does"
+            )
     for size, places in by_size.items():
         rules = [configs[place].ensemble.vote for place in places]
         try:
@@ -56,14 +58,16 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
             reason = str(error)
             if n == "all" and size <= members.pool.n_members:
                 reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
-            found |= {place: SweepCell("", {}, "skipped", reason) for place in places}
+            by_position |= {place: SweepCell("", {}, "skipped", reason) for place in places}
             continue
         for at, place in enumerate(places):
             marks = {name: parts[name][at].T for name in metric.parts}
             total = metric.shares(marks, unanswerable)
             seeds = tuple(range(len(total)))
-            found[place] = SweepCell("", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all")
-    return found
+            by_position[place] = SweepCell(
+                "", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all"
+            )
+    return by_position
 
 
 def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members) -> PartScores:
@@ -132,8 +136,11 @@ def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ba
 def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
     """Return one ballot per question and file, blank if the file lacks it, and each question's most frequent unit."""
     rows = [[file.rows.get(key) for file in files] for key in question_ids]
-    table = [[Ballot(one.answer_value, one.ref_ids) if one else Ballot(is_blank=True) for one in row] for row in rows]
-    given = [[one.answer_unit for one in row if one and not is_blank(one.answer_unit)] for row in rows]
+    table = [
+        [Ballot(answer.answer_value, answer.ref_ids) if answer else Ballot(is_blank=True) for answer in row]
+        for row in rows
+    ]
+    given = [[answer.answer_unit for answer in row if answer and not is_blank(answer.answer_unit)] for row in rows]
     return table, [max(names, key=names.count) if names else "" for names in given]
 
 
@@ -156,5 +163,5 @@ def strata_of(config: PoolConfig, names: Sequence[str]) -> list[str] | None:
     """Name the stratum of each member; None: all are one."""
     if config.strata is None:
         return None
-    found = [re.search(config.strata, name) for name in names]
-    return [("" if match is None else match[1] if match.re.groups else match[0]) for match in found]
+    strata = [re.search(config.strata, name) for name in names]
+    return [("" if match is None else match[1] if match.re.groups else match[0]) for match in strata]
