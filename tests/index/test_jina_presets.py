@@ -96,12 +96,6 @@ def test_a_shorter_vector_is_the_first_part_of_the_longest(version, folder, dim)
     np.testing.assert_allclose(short, cut, atol=1e-5)
 
 
-def test_remote_code_and_weights_number_format_are_asked_for(version):
-    encoder = load_config(["default", f"encoders/jina_{version}"]).index.encoder
-    assert encoder.trust_remote_code
-    assert encoder.precision == {"v3": "float32", "v4": "bfloat16"}[version]
-
-
 def test_images_take_the_passages_task_and_length(encoder, version):
     if version == "v3":
         with pytest.raises(ConfigError, match="reads text alone"):

@@ -321,7 +321,7 @@ def test_garbage_in_the_log_is_passed_over_and_counted(load):
     steer_sweep(loaded, "stop", "top_k=1")
     drive(race)
     assert by_name(race)["top_k=1"][0] == "stopped"
-    assert "6 lines of sweep.jsonl cannot be read and are passed over." in race.view({}, is_running=True).notes
+    assert "6 lines of sweep.jsonl cannot be read: passed over." in race.view({}, is_running=True).notes
 
 
 def test_a_set_smaller_than_a_shard_is_one_shard(load):
