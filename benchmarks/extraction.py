@@ -257,7 +257,9 @@ def read_pdf(path: Path) -> tuple[str, str]:
             is_labelled = depth < 2 and any(offsets[n - i] >= 3 for n in labels(" ".join(row)))
             is_framed = is_contents or is_labelled or _ENTRY.search(" ".join(row)) is not None
             for text in row:
-                is_edge = depth < 3 and (edges[shape_of(text)] >= needed or shape_of(text).strip(" -–") == "#")
+                may_run = any(map(str.isalpha, text)) or len(row) < 3  # else the cells of a table
+                is_repeated = edges[shape_of(text)] >= needed or shape_of(text).strip(" -–") == "#"
+                is_edge = depth < 3 and may_run and is_repeated
                 (frame if is_framed or is_edge else body).append(text)
     return "\n".join(body), "\n".join(frame)
 

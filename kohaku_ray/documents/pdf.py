@@ -22,8 +22,7 @@ from kohaku_ray.documents.figures import SET_IMAGES, no_image
 from kohaku_ray.documents.model import Document, Section
 from kohaku_ray.documents.pdf_blocks import Block, blocks_of
 from kohaku_ray.documents.pdf_images import PdfImages
-from kohaku_ray.documents.pdf_page import Line, Page, read_page
-from kohaku_ray.documents.pdf_text import join_lines
+from kohaku_ray.documents.pdf_page import Line, Page, join_lines, read_page
 from kohaku_ray.documents.pdf_tree import (
     body_size,
     contents_entries,

@@ -5,15 +5,568 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise, zip_longest
 from operator import attrgetter
+from statistics import median
 
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_columns import aligned_rows
-from kohaku_ray.documents.pdf_page import Line, Page, around
-from kohaku_ray.documents.pdf_tables import aligned_table, rows_of, ruled_tables
-from kohaku_ray.documents.pdf_text import CAPTION, begins_item, ends_sentence
-from kohaku_ray.documents.tables import Cells
+from kohaku_ray.documents.pdf_page import (
+    CAPTION,
+    MAX_GRID_HEADER,
+    Line,
+    Page,
+    around,
+    begins_item,
+    ends_sentence,
+    join_lines,
+)
+from kohaku_ray.documents.sentences import LEADERS
+from kohaku_ray.documents.tables import Cells, is_number, join_names, names_columns, write_rows
+
+MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
+MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
+MAX_ALIGNED_ROWS = 200  # most rows that are searched at a time
+MAX_NAME_CHARS = 30  # longest line of a name in a header of several rows
+MAX_HEADER_ROWS = 4  # most lines of names above the first row of values
+MAX_LINE_CHARS = 80  # longest line of a wrapped cell
+MAX_NAME_GAP = 4.0  # farthest that a name over several columns stands from one of them, in font sizes
+TextRow = Sequence[Line]
+
+
+def find_columns(rows: Sequence[TextRow]) -> list[Line]:
+    """Columns from left to right, as wide as all pieces of the fullest rows; of these the longest, if they overlap."""
+    n = max(map(len, rows))
+    full = [row for row in rows if len(row) == n]
+    columns = [_column_around([row[i] for row in full]) for i in range(n)]
+    if any(left.x1 > right.x0 for left, right in pairwise(columns)):
+        return list(full[0])
+    is_sparse = 2 * len(full) < len(rows)  # then perhaps no row has all columns
+    for piece in sorted((piece for row in rows for piece in row), key=lambda piece: piece.x0) if is_sparse else ():
+        if not columns_under(piece, columns):
+            columns = sorted([*columns, piece], key=lambda one: one.x0)
+    return columns
+
+
+def _column_around(pieces: Sequence[Line]) -> Line:
+    left, right = min(piece.x0 for piece in pieces), max(piece.x1 for piece in pieces)
+    return Line(left, pieces[0].y0, right, pieces[-1].y1, "", pieces[0].size)
+
+
+def columns_under(piece: Line, columns: Sequence[Line], reach: float = 1.0) -> list[int]:
+    """Which columns a piece stands under or over; else the nearest, if it is within so many font sizes."""
+    found = [i for i, one in enumerate(columns) if min(piece.x1, one.x1) - max(piece.x0, one.x0) > 0]
+    if found:
+        return found
+    gaps = [max(one.x0 - piece.x1, piece.x0 - one.x1) for one in columns]
+    nearest = min(range(len(columns)), key=gaps.__getitem__)
+    return [nearest] if gaps[nearest] < reach * piece.size else []
+
+
+def aligned_rows(rows: Sequence[TextRow], start: int) -> int:
+    """Count the rows from ``start`` on whose pieces stand in columns; 0 where they are too few to be a table."""
+    end = start + 1
+    while end < min(len(rows), start + MAX_ALIGNED_ROWS) and _is_near(rows[end - 1], rows[end]):
+        end += 1
+    window = rows[start:end]
+    n_even = next((i for i, row in enumerate(window) if not _lines_up(window[0], row)), len(window))
+    if n_even < MIN_ALIGNED_ROWS or not _is_table(window[:n_even], len(window[0]), is_even=True):
+        n_even = 0
+    for n_columns in sorted({len(row) for row in window if len(row) > 1}, reverse=True):
+        n = _n_in_columns(window, n_columns)
+        if n:
+            return max(n, n_even)
+    return n_even or _n_in_bands(window)
+
+
+def _lines_up(first: TextRow, row: TextRow) -> bool:
+    """Whether a row has as many cells as the first, several, each under its own."""
+    if len(row) != len(first) or len(row) < 2:
+        return False
+    return all(min(a.x1, b.x1) > max(a.x0, b.x0) for a, b in zip(first, row, strict=True))
+
+
+def _is_near(above: TextRow, row: TextRow) -> bool:
+    is_prose = len(row) == 1 and len(row[0].text) > MAX_LINE_CHARS
+    return row[0].kind == "text" and row[0].y0 - above[0].y0 <= 3 * row[0].size and not is_prose
+
+
+def _n_in_columns(window: Sequence[TextRow], n_columns: int) -> int:
+    """How many rows from the first on are a table of so many columns, or 0."""
+    first = next(i for i, row in enumerate(window) if len(row) == n_columns)
+    if first > MAX_HEADER_ROWS:
+        return 0
+    columns, n_full = list(window[first]), 1
+    for row in window[first + 1 :]:
+        if len(row) != n_columns:
+            continue
+        wider = [_column_around(pair) for pair in zip(columns, row, strict=True)]
+        if any(left.x1 > right.x0 for left, right in pairwise(wider)):
+            break  # another table, or prose, below this one
+        columns, n_full = wider, n_full + 1
+    if n_full < 2:
+        return 0
+    if len(window[0]) < 2 or not all(_may_be_names(row, columns) for row in window[:first]):
+        return 0
+    n = first + 1
+    while n < len(window) and _is_in_columns(window, n, columns):
+        n += 1
+    return (
+        n if _is_table(window[:n], n_columns, n_columns > 2 and all(len(row) == n_columns for row in window[:n])) else 0
+    )
+
+
+def _n_in_bands(window: Sequence[TextRow]) -> int:
+    """How many rows from the first on are a table whose labels and values stand in the middle of longer cells.
+
+    No row of pieces is full there: columns are what no piece bridges, and rows of cells what white space parts.
+    """
+    columns: list[Line] = []
+    n_lines: list[int] = []
+    rows: list[TextRow] = []
+    for row in window:
+        places = [[i for i, one in enumerate(columns) if piece.x0 < one.x1 and one.x0 < piece.x1] for piece in row]
+        if any(len(place) > 1 for place in places):
+            break
+        for piece, place in zip(row, places, strict=True):
+            if place:
+                columns[place[0]] = _column_around([columns[place[0]], piece])
+                n_lines[place[0]] += 1
+            else:
+                columns.append(piece)
+                n_lines.append(1)
+        rows.append(row)
+    order = sorted(range(len(columns)), key=lambda i: columns[i].x0)
+    columns = [columns[i] for i in order]
+    if len(columns) < 3 or min(n_lines) < 3:
+        return 0
+    n_header = count_header(rows, columns)
+    bands = rows_of_cells(rows[n_header:], columns)
+    if len(bands) < 2 or 2 * len(bands) > len(rows) - n_header:
+        return 0
+    if not all({columns_under(piece, columns)[0] for piece in band} >= set(range(len(columns))) for band in bands):
+        return 0
+    lengths = [len(piece.text) for row in rows for piece in row]
+    return len(rows) if any(is_number(piece.text) for band in bands for piece in band) and max(lengths) < 100 else 0
+
+
+def _may_be_names(row: TextRow, columns: Sequence[Line]) -> bool:
+    """Whether a row above the first full one holds names, of which one may span columns."""
+    places = [columns_under(piece, columns, MAX_NAME_GAP) for piece in row]
+    are_apart = all(a and b and a[-1] < b[0] for a, b in pairwise(places))
+    are_names = all(len(piece.text) <= MAX_NAME_CHARS and not is_number(piece.text) for piece in row)
+    return all(places) and are_apart and are_names
+
+
+def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[Line]) -> bool:
+    """Whether each piece of a row is in a column of its own."""
+    row = window[i]
+    places = [columns_under(piece, columns) for piece in row]
+    if not all(len(place) == 1 for place in places) or any(a == b for a, b in pairwise(places)):
+        return False
+    if len(row) > 1:
+        return True
+    if len(columns) < 3 or CAPTION.match(row[0].text):
+        return False
+    is_label = places[0] == [0]  # between the rows that it labels, or the second line of a label
+    below = window[i + 1] if i + 1 < len(window) else ()
+    if is_label:
+        return bool(below) and len(below) > 1 and below[0].y0 - row[0].y0 < 1.3 * (row[0].y0 - window[i - 1][0].y0)
+    return row[0].y0 - window[i - 1][0].y0 < 2 * row[0].size
+
+
+def _is_table(rows: Sequence[TextRow], n_columns: int, is_even: bool = False) -> bool:
+    several = [row for row in rows if len(row) > 1]
+    cells = [piece.text for row in rows for piece in row]
+    if len(several) < (2 if _is_under_names(rows) else MIN_ALIGNED_ROWS) or median(map(len, cells)) > MAX_CELL_CHARS:
+        return False
+    n_leaders = sum(LEADERS.search(cell) is not None for cell in cells)
+    if 2 * n_leaders > len(rows) or (n_leaders and not is_even):
+        return False  # entries of a table of contents
+    if is_even:
+        return True
+    # gaps and wrapped cells are those of a table where numbers stand in a column, or nearly all rows are full
+    values = [piece.text for row in several for piece in row[1:]]
+    n_last = sum(is_number(row[-1].text) for row in several)
+    if 2 * sum(map(is_number, values)) >= len(values) or n_last >= max(2, len(several) - 1):
+        return True
+    n_full = sum(len(row) == n_columns for row in several)
+    return n_columns > 2 and n_full >= MIN_ALIGNED_ROWS and 2 * n_full > len(rows) == len(several)
+
+
+def _is_under_names(rows: Sequence[TextRow]) -> bool:
+    """Whether a row of numbers is below one in bold."""
+    names, *body = rows
+    values = [piece for row in body for piece in row[1:] if is_number(piece.text)]
+    return len(names) > 2 and len(values) > 1 and all(one.bold for one in names) and not any(one.bold for one in values)
+
+
+def count_header(rows: Sequence[TextRow], columns: Sequence[Line]) -> int:
+    """How many of the first rows name the columns: those in bold, else those above the first with a number."""
+    are_bold = (all(piece.bold and not _is_value(piece) for piece in row) for row in rows)
+    bold = next((i for i, is_bold in enumerate(are_bold) if not is_bold), len(rows))
+    if 0 < bold <= MAX_HEADER_ROWS and bold < len(rows):
+        return bold if _are_parts(rows[:bold], columns) else 1
+    first = next((i for i, row in enumerate(rows) if any(is_number(piece.text) for piece in row[1:])), 0)
+    above = rows[:first]
+    return first if first <= MAX_HEADER_ROWS and _are_parts(above, columns) else min(first, 1)
+
+
+def _are_parts(rows: Sequence[TextRow], columns: Sequence[Line]) -> bool:
+    """Whether rows of names are parts of one header: short, and of two one lacks names."""
+    are_short = all(len(piece.text) <= MAX_NAME_CHARS for row in rows for piece in row)
+    return are_short and all(min(len(upper), len(row)) < len(columns) for upper, row in pairwise(rows))
+
+
+def rows_of_cells(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list[Line]]:
+    """Put the lines of one row of cells together, where less lies between them than between rows of cells.
+
+    Nothing is put together unless each row then has one label, and one piece in another column, too.
+    """
+    gaps, bottom = [], max((piece.y1 for piece in rows[0]), default=0.0) if rows else 0.0
+    for row in rows[1:]:
+        gaps.append(min(piece.y0 for piece in row) - bottom)
+        bottom = max(bottom, *(piece.y1 for piece in row))
+    bands = [list(row) for row in rows]
+    if not gaps or max(gaps) - min(gaps) < 0.25 * rows[0][0].size:
+        return bands
+    widest = (min(gaps) + max(gaps)) / 2
+    for i in range(len(gaps) - 1, -1, -1):
+        if gaps[i] < widest:
+            bands[i] += bands.pop(i + 1)
+    single = set(range(len(columns)))  # columns with one piece in each row
+    for band in bands:
+        places = [place for piece in band for place in columns_under(piece, columns)[:1]]
+        single &= {place for place in places if places.count(place) == 1}
+        numbers = [columns_under(piece, columns)[:1] for piece in band if is_number(piece.text)]
+        if any(numbers.count(place) > 1 for place in numbers):
+            return [list(row) for row in rows]
+    return bands if 0 in single and len(single) > 1 else [list(row) for row in rows]
+
+
+def fill_labels(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list[Line]]:
+    """Give rows without a label that of the rows beside it, where its place says which it labels.
+
+    A label stands at the first of its rows, or in the middle of them, perhaps between two. Rows with one label have
+    different keys in the second column, words or years: a sum below a table has none.
+    """
+    filled = [list(row) for row in rows]
+    labels: list[tuple[float, Line]] = []
+    entries: list[list[Line]] = []
+    for row in filled:
+        if columns_under(row[0], columns) == [0]:
+            labels.append((row[0].y0, row[0]))
+        if len(row) > 1 or columns_under(row[0], columns) != [0]:
+            entries.append(row)
+    are_keyed = all(len(row) >= len(columns) - 1 and _key(row, columns) for row in entries)
+    if len(columns) < 3 or not labels or len(labels) >= len(entries) or not are_keyed:
+        return filled
+    tops = [row[-1].y0 for row in entries]
+    keys = [_key(row, columns) for row in entries]
+    for place in (_from_first, _in_the_middle):
+        groups = place(tops, [top for top, _ in labels])
+        if groups and all(len(set(keys[a:b])) == b - a for a, b in groups):
+            for (a, b), (_, label) in zip(groups, labels, strict=True):
+                for row in entries[a:b]:
+                    if row[0] is not label:
+                        row.insert(0, label)
+            return entries
+    return filled
+
+
+def _key(row: TextRow, columns: Sequence[Line]) -> str:
+    """The text in the second column, if it may tell rows apart."""
+    key = next((piece for piece in row if columns_under(piece, columns) == [1]), None)
+    return "" if key is None or _is_value(key) else key.text
+
+
+def _is_value(piece: Line) -> bool:
+    """Whether it is a number, and no year."""
+    is_year = len(piece.text) == 4 and piece.text.isdigit() and piece.text[:2] in ("19", "20")
+    return is_number(piece.text) and not is_year
+
+
+def _from_first(tops: Sequence[float], labels: Sequence[float]) -> list[tuple[int, int]]:
+    starts = [next((i for i, top in enumerate(tops) if abs(top - label) < 1), -1) for label in labels]
+    if starts[0] or -1 in starts:
+        return []
+    return list(zip(starts, [*starts[1:], len(tops)], strict=True))
+
+
+def _in_the_middle(tops: Sequence[float], labels: Sequence[float]) -> list[tuple[int, int]]:
+    groups, start = [], 0
+    step = min((after - top for top, after in pairwise(tops)), default=0.0)
+    for label in labels:
+        middles = [(abs((tops[start] + tops[end]) / 2 - label), end) for end in range(start, len(tops))]
+        if not middles or min(middles)[0] > 0.35 * step:
+            return []
+        end = min(middles)[1]
+        groups.append((start, end + 1))
+        start = end + 1
+    return groups if start == len(tops) else []
+
+
+MAX_RULES = 400  # most rules on a page with tables; one with more is a drawing or ruled paper
+MAX_TABLE_LINES = 3000  # most lines on a page that is searched for tables between rules
+MAX_SPAN = 5  # most columns that one name spans without a rule below it
+
+
+def ruled_tables(page: Page) -> list[Line]:
+    """Replace the lines of grids, and those between rules, by one line of kind ``table`` per table."""
+    lines = page.lines
+    for (box, cells), header in zip(page.grids, page.headers, strict=True):
+        rest = [line for line in lines if not is_inside(line, box)]
+        if len(rest) < len(lines):
+            lines = [*rest, table_line(cells, box, header)]
+    if len(page.rules) > MAX_RULES or len(lines) > MAX_TABLE_LINES:
+        return lines
+    for left, right, heights in _stacks(page.rules):
+        lines = _between(page, lines, left, right, heights)
+    return lines
+
+
+def table_line(cells: Cells, box: Box, header: int) -> Line:
+    """Make one line of kind ``table`` of a table's cells, empty ones included; ``header`` as in `write_rows`."""
+    return Line(*box, "\n".join(write_rows(cells, header)), kind="table", cells=cells, header=header)
+
+
+def rows_of(region: Sequence[Line]) -> list[list[Line]]:
+    """Group lines, given from top to bottom, into rows from left to right; pictures and tables are single rows."""
+    rows: list[list[Line]] = []
+    for line in region:
+        last = rows[-1][0] if rows else None
+        if last is not None and last.kind == line.kind == "text" and _overlap(last, line) > 0.5:
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    for row in rows:
+        if len(row) > 1:
+            row.sort(key=lambda line: line.x0)
+    return rows
+
+
+def aligned_table(page: Page, rows: Sequence[Sequence[Line]]) -> Line:
+    """Make a table of rows whose pieces stand in columns."""
+    n_header = count_header(rows, find_columns(rows))
+    is_bold = all(line.bold for line in rows[0]) and not any(line.bold for row in rows[n_header:] for line in row[1:])
+    is_apart = n_header > 1 or is_bold
+    cells, header = _cells(page, rows, n_header, is_apart, is_ruled=False)
+    return table_line(cells, around([cell.box for row in rows for cell in row]), header)
+
+
+def _overlap(a: Line, b: Line) -> float:
+    """Share of the lower one's height that two lines have in common."""
+    bottom, top = a.y1 if a.y1 < b.y1 else b.y1, a.y0 if a.y0 > b.y0 else b.y0
+    return (bottom - top) / max(min(a.y1 - a.y0, b.y1 - b.y0), 0.1)
+
+
+def is_inside(line: Line, box: Box, margin: float = 2.0) -> bool:
+    """Whether the middle of a line of text is in a box with a margin, in points."""
+    x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
+    is_within = box[0] - margin <= x <= box[2] + margin and box[1] - margin <= y <= box[3] + margin
+    return line.kind == "text" and is_within
+
+
+def _stacks(rules: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, list[float]]]:
+    """Rules with the same ends, at least three of them: (left, right, heights from top to bottom)."""
+    stacks: dict[tuple[int, int], tuple[float, float, list[float]]] = {}
+    for left, right, height in rules:
+        stack = stacks.setdefault((round(left / 4), round(right / 4)), (left, right, []))
+        if not stack[2] or height - stack[2][-1] > 2:
+            stack[2].append(height)
+    return [stack for stack in stacks.values() if len(stack[2]) >= 3]
+
+
+def _between(page: Page, lines: list[Line], left: float, right: float, heights: Sequence[float]) -> list[Line]:
+    """Replace the lines between a stack of rules by tables: runs of the spaces that hold rows of cells."""
+    spaces: list[list[list[Line]]] = []
+    for top, bottom in pairwise(heights):
+        inside = [line for line in lines if is_inside(line, (left, top, right, bottom))]
+        spaces.append(rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))))
+    all_rows = [row for rows in spaces for row in rows]
+    is_aligned = len(all_rows) > 1 and aligned_rows(all_rows, 0) == len(all_rows)
+    are_cells = [bool(rows) and (is_aligned or _are_cells(rows)) for rows in spaces]
+    for i, rows in enumerate(spaces[:-1]):  # a header may have fewer pieces than columns
+        are_cells[i] = are_cells[i] or (are_cells[i + 1] and not (i and are_cells[i - 1]) and _may_be_header(rows))
+    for is_table, run in groupby(range(len(spaces)), key=are_cells.__getitem__):
+        numbers = list(run)
+        rows = [row for i in numbers for row in spaces[i]]
+        if not is_table or len(rows) < 2:
+            continue
+        bottom = heights[numbers[-1] + 1]
+        if numbers[-1] == len(spaces) - 1:
+            below = _rows_below(lines, (left, bottom, right, page.height), rows)
+            rows += below
+            bottom = max([bottom, *(line.y1 for row in below for line in row)])
+        taken = {id(line) for row in rows for line in row}
+        # a rule below the first rows sets them apart where other rows have none
+        n_header = len(spaces[numbers[0]]) if len(numbers) > 1 and len(rows) > len(numbers) else 0
+        cells, header = _cells(page, rows, n_header, set_apart=True)
+        table = table_line(cells, (left, heights[numbers[0]], right, bottom), header)
+        lines = [*(line for line in lines if id(line) not in taken), table]
+    return lines
+
+
+def _rows_below(lines: Sequence[Line], box: Box, rows: Sequence[Sequence[Line]]) -> list[list[Line]]:
+    """The rows that go on below the last rule at the same distance, as where every second row has a background."""
+    taken = {id(line) for row in rows for line in row}
+    inside = [line for line in lines if is_inside(line, box, 4) and id(line) not in taken]
+    columns, found = find_columns(rows), [rows[-1]]
+    step = max((after[-1].y0 - row[-1].y0 for row, after in pairwise(rows)), default=0.0)
+    for row in rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))):
+        places = [columns_under(line, columns) for line in row]
+        if places != [[i] for i in range(len(columns) - len(row), len(columns))] or len(row) < len(columns) - 1:
+            break
+        if row[-1].y0 - found[-1][-1].y0 > 1.05 * step:
+            break
+        found.append(row)
+    return [list(row) for row in found[1:]]
+
+
+def _are_cells(rows: Sequence[Sequence[Line]]) -> bool:
+    """Whether most rows have several cells, and short ones."""
+    n_several = sum(len(row) > 1 for row in rows)
+    lengths = [len(line.text) for row in rows for line in row]
+    return n_several * 2 > len(rows) and median(lengths) <= MAX_CELL_CHARS
+
+
+def _may_be_header(rows: Sequence[Sequence[Line]]) -> bool:
+    texts = [line.text for row in rows for line in row]
+    return 0 < len(rows) <= MAX_GRID_HEADER and len(texts) > 1 and max(map(len, texts)) <= MAX_CELL_CHARS
+
+
+def _cells(
+    page: Page, rows: Sequence[Sequence[Line]], n_header: int, set_apart: bool, is_ruled: bool = True
+) -> tuple[Cells, int]:
+    """Put every piece under a column; the rows of a header are one, and so are those of a cell.
+
+    ``set_apart``: whether the first ``n_header`` rows differ from the others by a rule below them, type or spans.
+    """
+    columns = find_columns(rows[n_header:] or rows)
+    if max(map(len, rows[:n_header]), default=0) > len(columns):
+        columns = find_columns(rows)
+    full = [row for row in rows[:n_header] if len(row) == len(columns)]
+    names = _names(page, rows[:n_header], find_columns([*full, *rows[n_header:]])) if n_header else []
+    bold = all(line.bold for line in rows[0]) and not all(line.bold for row in rows[1:] for line in row)
+    table = _body(rows[n_header:], columns, is_ruled)
+    if names and names_columns([names, *table], set_apart):
+        return [names, *table], 0
+    if names:
+        return [*([names] if any(names) else []), *table], -1
+    return table, 0 if names_columns(table, set_apart=bold) else -1
+
+
+def _body(rows: Sequence[Sequence[Line]], columns: Sequence[Line], is_ruled: bool) -> Cells:
+    """The cells of rows below a header."""
+    rows = fill_labels(rows_of_cells(rows, columns), columns)
+    tops = [max(line.y0 for line in row[1:] or row) for row in rows]
+    steps = [after - top for top, after in pairwise(tops)]
+    tight = 1.25 * min(steps) if is_ruled and steps and max(steps) > 1.6 * min(steps) > 0 else 0.0
+    table: Cells = []
+    for i, row in enumerate(rows):
+        places = [_column(line, columns) for line in row]
+        step = steps[i - 1] if i else 0.0
+        if not table or not _goes_on(row, places, table[-1], step, tight):
+            table.append([""] * len(columns))
+        for line, place in zip(row, places, strict=True):
+            cell = table[-1][place]
+            table[-1][place] = join_lines([cell, line.text], ()) if cell else line.text
+    return table
+
+
+def _goes_on(row: Sequence[Line], places: Sequence[int], above: Sequence[str], step: float, tight: float) -> bool:
+    """Whether a row is the next line of the cells above: a lone piece right of the first column, or text set tight.
+
+    ``tight`` is the largest distance of two lines of a cell, where rows are farther apart than these; else 0.
+    """
+    if len(row) == 1 and places[0] > 0:
+        return True
+    if not 0 < step <= tight or any(is_number(line.text) for line in row):
+        return False
+    return len(row) < len(above) and all(above[place] for place in places)
+
+
+def _names(page: Page, rows: Sequence[Sequence[Line]], columns: Sequence[Line]) -> list[str]:
+    """Names of columns from the rows of a header, each name at all columns that it spans."""
+    stacked: list[list[tuple[str, bool]]] = []
+    lines: list[list[Line]] = []
+    for row in rows:  # a name in the middle of the header's rows belongs to the upper one
+        is_label = bool(lines) and len(row) == 1 and not _column(row[0], columns) and _column(lines[-1][0], columns)
+        if is_label:
+            lines[-1].insert(0, row[0])
+        else:
+            lines.append(list(row))
+    for row, below in zip_longest(lines, lines[1:]):
+        cells = [("", False)] * len(columns)
+        spans = [_span(page, line, row, below, columns) for line in row]
+        if below is not None and not any(text for above in stacked for text, _ in above):
+            spans = _spread(row, spans, below, columns)
+        for line, (first, last) in zip(row, spans, strict=True):
+            for place in range(first, last + 1):
+                cells[place] = (f"{cells[place][0]} {line.text}".strip(), last > first)
+        stacked.append(cells)
+    return join_names(stacked)
+
+
+def _spread(
+    row: Sequence[Line], spans: Sequence[tuple[int, int]], below: Sequence[Line], columns: Sequence[Line]
+) -> list[tuple[int, int]]:
+    """Let names also span the columns beside them that have a name in the row below alone.
+
+    Only below a row with a name of the first column, which the row below lacks: else these are names of two lines.
+    """
+    lower = {_column(line, columns): line for line in below}
+    if spans[0][0] or 0 in lower:
+        return list(spans)
+    spread = list(spans)
+    for i, (line, (first, last)) in enumerate(zip(row, spans, strict=True)):
+        if not i:
+            continue
+        middle = (line.x0 + line.x1) / 2
+        after = spans[i + 1][0] if i + 1 < len(spans) else len(columns)
+        own = lower.get(first, columns[first])
+        is_left = abs(line.x0 - own.x0) < 0.5 * line.size
+        while last + 1 < after and last + 1 in lower and (is_left or middle > (own.x0 + own.x1) / 2):
+            last += 1
+        if not is_left and middle < (own.x0 + own.x1) / 2:
+            while first - 1 > spread[i - 1][1] and first - 1 in lower:
+                first -= 1
+        spread[i] = first, last
+    return spread
+
+
+def _span(
+    page: Page, line: Line, row: Sequence[Line], below: Sequence[Line] | None, columns: Sequence[Line]
+) -> tuple[int, int]:
+    """First and last column that a name spans: by the rule below it, by its width, or as the middle of several."""
+    place = _column(line, columns)
+    if below is None:
+        return place, place
+    middles = [(column.x0 + column.x1) / 2 for column in columns]
+    middle = (line.x0 + line.x1) / 2
+    for left, right, height in page.rules:
+        if left <= middle <= right and line.y1 - 0.4 * line.size <= height <= below[0].y0 + 0.6 * line.size:
+            over = [i for i, x in enumerate(middles) if left - 2 <= x <= right + 2]
+            return (over[0], over[-1]) if over else (place, place)
+    over = [i for i, column in enumerate(columns) if min(line.x1, column.x1) - max(line.x0, column.x0) > 0]
+    if len(over) > 1:
+        return over[0], over[-1]
+    others = {_column(other, columns) for other in row if other is not line}
+    for first in range(place, max(place - MAX_SPAN, -1), -1):
+        for last in range(max(place, first + 1), min(place + MAX_SPAN, len(columns))):
+            is_free = not others.intersection(range(first, last + 1))
+            if is_free and abs((columns[first].x0 + columns[last].x1) / 2 - middle) < 0.5 * line.size:
+                return first, last
+    return place, place
+
+
+def _column(line: Line, columns: Sequence[Line]) -> int:
+    """The column that a cell overlaps most in width, else the nearest."""
+
+    def common(i: int) -> float:
+        return min(line.x1, columns[i].x1) - max(line.x0, columns[i].x0)
+
+    return max(range(len(columns)), key=common)
+
 
 MIN_COLUMN_LINES = 3  # fewest lines side by side that are columns, where the page before has no gutter there
 MIN_COLUMN_CHARS = 18  # shortest mean line, in characters, of a column of prose; shorter ones are a table's cells

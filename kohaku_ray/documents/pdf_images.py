@@ -16,10 +16,8 @@ from kohaku_ray.documents.images import (
     on_white,
 )
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_blocks import caption_gap
-from kohaku_ray.documents.pdf_page import Line, Page, Picture, around
-from kohaku_ray.documents.pdf_tables import is_inside
-from kohaku_ray.documents.pdf_text import CAPTION
+from kohaku_ray.documents.pdf_blocks import caption_gap, is_inside
+from kohaku_ray.documents.pdf_page import CAPTION, Line, Page, Picture, around
 
 CELL_POINTS = 8.0  # strokes in the same square of this side, or in adjacent ones, are one drawing
 MIN_STROKES = 3  # fewest strokes of a figure; fewer are a frame or a rule

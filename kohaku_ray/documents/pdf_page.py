@@ -1,22 +1,488 @@
-"""One page of a PDF as PyMuPDF sees it: lines of text, images, rules, and grids with a border round every cell."""
-
-# Over 400 lines: lines, pictures and scripts are read in one walk over the pieces of a page.
+"""One page of a PDF: pieces of text with scripts and spaces, lines, images, rules, and tables with borders."""
 
 from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import lru_cache
+from itertools import groupby, pairwise
+from operator import itemgetter
+from statistics import median
 from typing import Any
 
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_grids import find_grids
-from kohaku_ray.documents.pdf_text import SCALE, Piece, is_spaced, one_font, respaced, several_fonts
 from kohaku_ray.documents.raised import plain_maths, write_lowered, write_raised
+from kohaku_ray.documents.sentences import LEADERS, ends_entry, words_of
+from kohaku_ray.documents.tables import Cells, is_number, join_names, names_columns
+
+SCALE = 2**15  # units per point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits
+
+Piece = Mapping[str, Any]  # text in one font as MuPDF prints it: where it begins (x, y), its bbox, font and text
+
+_BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
+_MATHS = re.compile(r"CMMI|CMSY|MSBM|math|MTMI|[tp]xmi|LMMI", re.IGNORECASE)  # fonts for formulas
+
+
+def one_font(piece: Piece) -> tuple[str, float, bool]:
+    """Text of a piece, its size in points and whether it is bold."""
+    font = piece["font"]
+    return piece["text"], *_size_and_weight(font["size"], font["weight"], font["name"])
+
+
+@lru_cache(maxsize=4096)
+def _size_and_weight(size: int, weight: str, name: str) -> tuple[float, bool]:
+    return round(size / SCALE, 4), weight == "bold" or _BOLD_NAME.search(name) is not None
+
+
+def several_fonts(pieces: Sequence[Piece]) -> tuple[str, float, bool]:
+    """Text of a line of several fonts, with the size and weight that most of its characters have."""
+    texts: list[str] = []
+    sizes: dict[float, int] = {}
+    n_bold = n_all = 0
+    for piece in pieces:
+        text, size, bold = one_font(piece)
+        n = len(text.strip())
+        sizes[size] = sizes.get(size, 0) + n
+        n_all += n
+        if bold:
+            n_bold += n
+        texts.append(text)
+    size = max(sizes, key=sizes.__getitem__)
+    if len(sizes) > 1:
+        baselines = _baselines(pieces)
+        if max(baselines) - min(baselines) >= MIN_LOWERED * size * SCALE:
+            return _with_scripts(pieces, baselines, size), size, 2 * n_bold > n_all
+    return "".join(texts), size, 2 * n_bold > n_all
+
+
+def _baselines(pieces: Sequence[Piece]) -> list[float]:
+    """Heights of the baselines of pieces.
+
+    MuPDF gives a piece that begins with a space the height of the piece before it; its box then holds both.
+    """
+    shapes = [_shape(piece) for piece in pieces if piece["text"][0] != " "]
+    if len(shapes) in (0, len(pieces)):
+        return [piece["y"] for piece in pieces]
+    ascent, descent = shapes[0]
+    baselines = []
+    for piece in pieces:
+        baseline, box, size = piece["y"], piece["bbox"], piece["font"]["size"]
+        if piece["text"][0] == " " and box["h"] > 1.12 * (ascent + descent) * size:
+            upper, lower = box["y"] + ascent * size, box["y"] + box["h"] - descent * size
+            baseline = upper if abs(lower - baseline) < abs(upper - baseline) else lower
+        baselines.append(baseline)
+    return baselines
+
+
+def _shape(piece: Piece) -> tuple[float, float]:
+    """Ascent and descent of a piece, in font sizes."""
+    box, size = piece["bbox"], piece["font"]["size"]
+    return (piece["y"] - box["y"]) / size, (box["y"] + box["h"] - piece["y"]) / size
+
+
+MIN_RAISED, MIN_LOWERED = 0.15, 0.06  # least distance of a raised and of a lowered character's baseline, in font sizes
+MIN_LARGE_RISE, MAX_LARGE_RISE = 0.25, 0.6  # distance of the baseline of one that is nearly as large as the text
+_LARGE_SCRIPT = re.compile(r"[-−]?\d{1,3}(?:[,–-]\d{1,3})*|[a-z](?:,[a-z])*|[*†‡§]|st|nd|rd|th")
+MAX_SCRIPT_SIZE = 0.95  # largest font size of one, as a share of the text's
+
+
+@dataclass(slots=True)
+class _Script:
+    """Neighbouring pieces at one height: 1 raised, -1 lowered, 0 on the baseline; left and right in MuPDF's units."""
+
+    height: int
+    text: str
+    x0: float
+    x1: float
+    is_maths: bool = False  # whether it ends in a font for formulas
+
+
+def _with_scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -> str:
+    """Text of a line with raised and lowered characters as `raised` writes them; ``size`` is that of most of it."""
+    scripts = _scripts(pieces, baselines, size)
+    written = ""
+    for i, script in enumerate(scripts):
+        text, after = script.text, scripts[i + 1].text if i + 1 < len(scripts) else ""
+        if script.height:
+            stripped = text.strip()
+            # in a font for formulas a letter is a name by itself, whatever stands before it
+            start = -1 if i and scripts[i - 1].is_maths and written[-1:].isalpha() else -80
+            before = written[start:] + " " * (text[:1] == " ")
+            write = write_raised if script.height > 0 else write_lowered
+            text = write(before, stripped, " " if text[-1:] == " " else after)
+            text = f"{' ' * (script.text[:1] == ' ' and text[:1] != ' ')}{text}{' ' * (script.text[-1:] == ' ')}"
+        written += text
+    return written
+
+
+def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -> list[_Script]:
+    first = next((i for i, piece in enumerate(pieces) if piece["font"]["size"] >= 0.9 * size * SCALE), 0)
+    baseline, base_size = baselines[first], pieces[first]["font"]["size"]
+    scripts: list[_Script] = []
+    for piece, its_baseline in zip(pieces, baselines, strict=True):
+        its_size, box = piece["font"]["size"], piece["bbox"]
+        rise = (baseline - its_baseline) / base_size
+        height = 0
+        if its_size < MAX_SCRIPT_SIZE * base_size:
+            height = 1 if MIN_RAISED < rise < 1 else -1 if -0.8 < rise < -MIN_LOWERED else 0
+        elif its_size < base_size and MIN_LARGE_RISE < rise < MAX_LARGE_RISE and scripts and not scripts[-1].height:
+            is_behind = abs(box["x"] - scripts[-1].x1) < 0.1 * base_size and scripts[-1].text[-1].isalnum()
+            height = 1 if is_behind and _LARGE_SCRIPT.fullmatch(piece["text"].strip()) else 0
+        if not height and its_size >= 0.9 * size * SCALE:
+            baseline, base_size = its_baseline, its_size
+        if scripts and scripts[-1].height == height:
+            scripts[-1].text += piece["text"]
+            scripts[-1].x1 = box["x"] + box["w"]
+        else:
+            scripts.append(_Script(height, piece["text"], box["x"], box["x"] + box["w"]))
+        scripts[-1].is_maths = _MATHS.search(piece["font"]["name"]) is not None
+    for i, (upper, lower) in enumerate(pairwise(scripts)):
+        is_stacked = upper.height > 0 > lower.height and lower.x0 < upper.x1 - 0.3 * (upper.x1 - upper.x0)
+        before = scripts[i - 1].text[-1:] if i and upper.text[:1] != " " else ""
+        if is_stacked and (before.isalpha() or before in tuple(")]}")):
+            scripts[i], scripts[i + 1] = lower, upper  # an index and an exponent: the index belongs to the name
+        elif is_stacked:
+            over, under = upper.text.strip(), lower.text.strip()
+            is_apart = before.isalnum() or upper.text[:1] == " "
+            upper.height, upper.text = 0, f"{' ' * is_apart}{over}/{under}"
+            lower.height, lower.text = 0, " " * (lower.text[-1:] == " ")
+    return scripts
+
+
+MIN_SPACED = 5  # fewest letters that are set letter by letter
+MAX_LETTER_GAP = 0.5  # largest distance between the letters of a word, in font sizes
+MIN_WORD_GAP = 0.15  # least distance of two words beyond that of two letters
+_VOWEL = re.compile(r"[aeiouäöüáéíóúàèìòùâêîôû]", re.IGNORECASE)
+
+
+def is_spaced(text: str) -> bool:
+    """Whether nearly all words of a line are single letters, as those of ``A B S T R A C T`` are."""
+    n_spaces = text.count(" ")
+    if n_spaces < MIN_SPACED - 1 or 3 * n_spaces < len(text):
+        return False
+    words = text.split(" ")
+    return sum(len(word) == 1 for word in words) >= 0.8 * len(words) and 2 * sum(map(str.isalpha, words)) > len(words)
+
+
+def respaced(chars: Sequence[tuple[float, float, float, str]], size: float) -> str:
+    """Write a line's characters (left, right, size, text) as words; empty where they are no words."""
+    ordered = sorted(chars)
+    gaps = [after[0] - char[1] for char, after in pairwise(ordered)]
+    if len(gaps) < MIN_SPACED - 1 or median(gaps) > MAX_LETTER_GAP * size:
+        return ""
+    widest = median(gaps) + MIN_WORD_GAP * size
+    text = ordered[0][3] + "".join(" " * (gap > widest) + char[3] for gap, char in zip(gaps, ordered[1:], strict=True))
+    words = text.split(" ")
+    if len(words) == 1:  # an only word, and no list of letters: "a b c d e"
+        is_list = list(text) == sorted(text) or not (text.isalpha() and (text.isupper() or text[1:].islower()))
+        return "" if is_list or _VOWEL.search(text) is None else text
+    return text if max(map(len, words)) >= 3 else ""
+
+
+BULLETS = "•‣◦▪●■□➢➤✓∙"  # characters that only ever begin a list item
+_BULLET = re.compile(rf"[{BULLETS}·–—*-]\s+\S|[\[(]?(?:\d{{1,2}}|[a-z])[.)\]]\s+\S")
+_SENTENCE_END = re.compile(r"[.!?:;][\"'”’)\]]*(?:\[\d+(?:[,–-] ?\d+)*\])?$")
+
+
+def ends_sentence(line: str) -> bool:
+    """Whether a line ends with a full stop, a colon or the like."""
+    return _SENTENCE_END.search(line[-24:]) is not None
+
+
+def begins_item(line: str) -> bool:
+    """Whether a line begins with a bullet, a number or a letter as the items of a list do."""
+    return _BULLET.match(line) is not None
+
+
+CAPTION = re.compile(
+    r"(?P<kind>fig(?:ure|\.)?|table|tab\.)\s*(?:[A-Z]\.?)?\d+[a-z]?(?:[.:|–—]|\s+[A-Z(]|$)", re.IGNORECASE
+)
+"""How a caption begins."""
+
+SOFT_HYPHEN = "\u00ad"
+
+_HYPHENS = f"-‐‑{SOFT_HYPHEN}"
+_COMPOUND = re.compile(r"[^\W\d_]+(?:[-‐‑][^\W\d_]+)+")
+_LAST_PART = re.compile(r"([^\W\d_]+)[-‐‑\u00ad]$")
+_FIRST_PART = re.compile(r"([^\W\d_]+)([-‐‑][^\W\d_])?")
+_TAILS = words_of(  # second parts of compounds that do not end a word written as one
+    """based driven aware free efficient intensive specific related trained tuned dependent independent defined powered
+    oriented friendly neutral agnostic grained hungry heavy owned funded effective sensitive level scale term stage
+    hour domain purpose performance quality precision bandwidth density source"""
+)
+_NO_HEADS = words_of("care inter over under dis mis out cor sub pre con pro per trans bio mid super hyper micro macro")
+_HEADS = words_of("self high low long short large small")  # and first parts, but of high-lights and short-comings
+_ONE_WORD = re.compile(r"light|land|itud|age|en|est|ing|er|way|ish|com|.{1,4}$")
+
+
+def compounds_in(lines: Iterable[str]) -> set[str]:
+    """Words written with a hyphen inside a line, in lower case: ``energy-efficient``."""
+    return {word.lower() for line in lines if "-" in line or "‐" in line for word in _COMPOUND.findall(line)}
+
+
+def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
+    """Write the lines of a paragraph as running text.
+
+    A word divided before a small letter loses its hyphen, unless it is one of the compounds, which the document writes
+    with a hyphen elsewhere. An item of a list and an entry of a contents page stay on lines of their own, and dots that
+    lead to a page number become an ellipsis.
+    """
+    done: list[str] = []
+    lines = list(map(without_leaders, lines))
+    text = lines[0]
+    for line in lines[1:]:
+        if text[-1].isalpha() and line[:2].isalpha() and "…" not in text:  # most lines: no hyphen, no item, no entry
+            done.extend((text, " "))
+        else:
+            done.extend(_join(text, line, compounds))
+        text = line
+    return "".join([*done, text]).replace(SOFT_HYPHEN, "")
+
+
+def without_leaders(line: str) -> str:
+    """Write the dots that lead to a page number as an ellipsis."""
+    return " … ".join(map(str.strip, LEADERS.split(line))).strip() if LEADERS.search(line) else line
+
+
+def _join(text: str, line: str, compounds: Collection[str]) -> tuple[str, str]:
+    """A line, without its hyphen where that is dropped, and the separator before the next."""
+    if ends_entry(text):
+        return text, "\n"
+    if begins_item(line) and (ends_sentence(text) or begins_item(text) or line[0] in BULLETS):
+        return text, "\n"
+    last = _LAST_PART.search(text[-40:]) if text[-1] in _HYPHENS else None
+    if last is None:
+        return text, _separator(text[-40:], line[:40])
+    if text.endswith(SOFT_HYPHEN):
+        return text[:-1], ""
+    first = _FIRST_PART.match(line)
+    if first is None or not first[1][0].islower() or _is_compound(last[1], first, compounds):
+        return text, ""
+    return text[:-1], ""
+
+
+def _is_compound(head: str, tail: re.Match[str], compounds: Collection[str]) -> bool:
+    """Whether the hyphen between two lines belongs to the word: the document writes it, or its parts say so."""
+    word, head = tail[1], head.lower()
+    if f"{head}-{word}".lower() in compounds or tail[2] is not None or min(len(head), len(word)) == 1:
+        return True  # state-⏎of-the-art, e-⏎mail
+    if (head == "real" and word == "time") or (head in _HEADS and _ONE_WORD.match(word) is None):
+        return True
+    return len(head) > 2 and word in _TAILS and head not in _NO_HEADS
+
+
+_THOUSANDS = re.compile(r"(?<![\d.,])(?<!\d, )\d{1,3}(?:,\d{3})*,$")
+_NEXT_THOUSAND = re.compile(r"\d{3}(?![\d,]|, \d| (?:and|or) \d)|\d{3}(?:,\d{3})+(?!\d)")
+_TEN_END = re.compile(r"[x×·*]\s?10$")
+_EXPONENT = re.compile(r"[-−–]\d{1,2}\b")
+_OPEN_SIGN = re.compile(r"(?:^|[\s(=×x*/,~≈<>])[-−]$")
+
+
+def _separator(text: str, line: str) -> str:
+    """What stands between the ends of two lines: nothing within a number, ``12,⏎345`` or ``20–⏎25``."""
+    is_number = line[:1].isdigit()
+    if is_number and text[-1] == "," and _THOUSANDS.search(text) and _NEXT_THOUSAND.match(line):
+        return ""
+    if _TEN_END.search(text) and _EXPONENT.match(line):
+        return "^"
+    if is_number and _OPEN_SIGN.search(text):
+        return ""
+    # "20–" and "25 %", or "3/" and "4"
+    return "" if text[-1] in "-–/" and text[-2:-1].isalnum() and line[:1].isalnum() else " "
+
+
+MAX_STROKES = 1500
+"""Most strokes on a page that is searched for grids; one with more is a drawing and would take seconds."""
+
+MAX_COMPARISONS = 40_000_000  # most comparisons of the search for grids on one page: about three seconds
+MAX_GRIDS = 50  # grids read on one page; more are the boxes of a form or drawing, whose text is read as lines
+_THICKNESS = 3.0
+
+
+MAX_GRID_HEADER = 3  # most rows that name the columns of a table
+
+
+def find_grids(
+    page: Any, strokes: Sequence[Box], runs: Sequence[Sequence[Piece]]
+) -> tuple[list[tuple[Box, Cells]], list[int]]:
+    """Find the grids on a `pymupdf.Page`: where each is, its rows of cells, and the row that names its columns.
+
+    A grid has at least two rows and two columns, most cells filled, which a chart's frame has not. Nothing is found
+    where the search would take more than `MAX_COMPARISONS`.
+    """
+    n_chars = sum(len(piece["text"]) for run in runs for piece in run)
+    if not _may_hold_grid(strokes) or _n_comparisons(strokes, n_chars) > MAX_COMPARISONS:
+        return [], []
+    # use_layout would run a neural network over the page: two hundred times as long, and quadratic in its text
+    finder = page.find_tables(strategy="lines_strict", use_layout=False)
+    found, headers = [], []
+    for table in finder.tables[:MAX_GRIDS] if finder is not None else ():
+        cells = _spanned(table, _pieces_inside(page, runs, table))
+        filled = [cell for row in cells for cell in row if cell is not None]
+        rows = [row for row in cells if any(cell is not None and cell.text for cell in row)]
+        if len(rows) < 2 or len(rows[0]) < 2 or 2 * sum(bool(cell.text) for cell in filled) < len(filled):
+            continue
+        written, header = _written(rows)
+        found.append((tuple(table.bbox), written))
+        headers.append(header)
+    return found, headers
+
+
+@dataclass(slots=True)
+class _Cell:
+    """A cell: its text, whether most of it is bold, how many columns and rows it spans."""
+
+    text: str
+    bold: bool
+    n_columns: int
+    n_rows: int
+
+
+def _pieces_inside(page: Any, runs: Sequence[Sequence[Piece]], table: Any) -> list[list[Piece]]:
+    """The pieces of text in a table, run by run; one that lies across a border word by word."""
+    left, top, right, bottom = (SCALE * x for x in table.bbox)
+    borders = sorted({round(x * SCALE) for row in table.rows for cell in row.cells if cell for x in (cell[0], cell[2])})
+    words: list[Any] = []
+    found = []
+    for run in runs:
+        pieces: list[Piece] = []
+        for piece in run:
+            box = piece["bbox"]
+            x0, x1, y = box["x"], box["x"] + box["w"], box["y"] + box["h"] / 2
+            if not (left <= (x0 + x1) / 2 <= right and top <= y < bottom):
+                continue
+            if any(x0 + SCALE < border < x1 - SCALE for border in borders) and " " in piece["text"].strip():
+                words = words or page.get_text("words", clip=table.bbox)
+                pieces.extend(_split_at_words(piece, words))
+            else:
+                pieces.append(piece)
+        if pieces:
+            found.append(pieces)
+    return found
+
+
+def _split_at_words(piece: Piece, words: Sequence[Any]) -> Iterator[Piece]:
+    box = piece["bbox"]
+    for x0, y0, x1, y1, text, *_ in words:
+        middle = (y0 + y1) / 2 * SCALE
+        if box["y"] <= middle < box["y"] + box["h"] and box["x"] - 1 <= x0 * SCALE <= box["x"] + box["w"]:
+            its_box = {"x": x0 * SCALE, "y": box["y"], "w": (x1 - x0) * SCALE, "h": box["h"]}
+            if text in piece["text"]:
+                yield {**piece, "x": x0 * SCALE, "bbox": its_box, "text": f" {text}"}
+
+
+def _spanned(table: Any, runs: Sequence[Sequence[Piece]]) -> list[list[_Cell | None]]:
+    """The cells of a table by row and column; one that spans several is at each of them."""
+    lefts = _edges([cell[0] for row in table.rows for cell in row.cells if cell])
+    tops = _edges([cell[1] for row in table.rows for cell in row.cells if cell])
+    inside: dict[tuple[int, int], list[tuple[int, Piece]]] = {}
+    for i, run in enumerate(runs):
+        for piece in run:
+            box, size = piece["bbox"], piece["font"]["size"]
+            r = bisect_right(tops, (piece["y"] - 0.3 * size) / SCALE) - 1
+            c = bisect_right(lefts, (box["x"] + box["w"] / 2) / SCALE) - 1
+            inside.setdefault((r, c), []).append((i, piece))
+    cells: list[list[_Cell | None]] = [[None] * len(lefts) for _ in tops]
+    for x0, y0, x1, y1 in (cell for row in table.rows for cell in row.cells if cell):
+        columns = range(bisect_left(lefts, x0 - 2), bisect_left(lefts, x1 - 2))
+        rows = range(bisect_left(tops, y0 - 2), bisect_left(tops, y1 - 2))
+        places = [(r, c) for r in rows for c in columns]
+        pieces = [piece for place in places for piece in inside.get(place, ())]
+        text, bold = _cell_text(pieces if len(places) == 1 else sorted(pieces, key=itemgetter(0)))
+        for r, c in places:
+            cells[r][c] = _Cell(text, bold, len(columns), len(rows))
+    return cells
+
+
+def _edges(values: Sequence[float]) -> list[float]:
+    """Edges from left to right or from top to bottom, those within two points as one."""
+    edges: list[float] = []
+    for value in sorted(values):
+        if not edges or value - edges[-1] > 2:
+            edges.append(value)
+    return edges
+
+
+def _cell_text(placed: Sequence[tuple[int, Piece]]) -> tuple[str, bool]:
+    """Text of a cell's pieces, its lines joined, and whether most of it is bold."""
+    lines: list[list[Piece]] = []
+    for _, run in groupby(placed, key=itemgetter(0)):
+        for _, piece in run:
+            last = lines[-1][-1] if lines else None
+            size = piece["font"]["size"]
+            if last is not None and abs(piece["y"] - last["y"]) < 0.7 * max(size, last["font"]["size"]):
+                gap = piece["bbox"]["x"] - last["bbox"]["x"] - last["bbox"]["w"]
+                is_apart = gap > 0.2 * size and piece["text"][:1] != " "
+                lines[-1].append({**piece, "text": f" {piece['text']}"} if is_apart else piece)
+            else:
+                lines.append([piece])
+    texts, n_bold, n_all = [], 0, 0
+    for pieces in lines:
+        text, _, bold = one_font(pieces[0]) if len(pieces) == 1 else several_fonts(pieces)
+        text = plain_maths(clean_print(text)).strip()
+        if text:
+            texts.append(text)
+            n_all += len(text)
+            n_bold += len(text) if bold else 0
+    return (join_lines(texts, ()) if texts else ""), 2 * n_bold > n_all
+
+
+def _written(rows: Sequence[Sequence[_Cell | None]]) -> tuple[Cells, int]:
+    """Texts of rows, spans filled, the rows of a header as one; and the header's row, -1 where there is none."""
+    n_columns = len(rows[0])
+    texts = [
+        [row[0].text]
+        if row[0] is not None and row[0].n_columns == n_columns
+        else [cell.text if cell else "" for cell in row]
+        for row in rows
+    ]
+    lead = next((i for i, row in enumerate(texts) if len(row) > 1), 0)  # rows as wide as the table, above its header
+    n = lead + _n_header(rows[lead:])
+    if min(map(len, texts[lead:n])) == 1:
+        return texts, -1
+    in_header = [cell for row in rows[lead:n] for cell in row if cell is not None and cell.text]
+    in_body = [cell for row in rows[n:] for cell in row[1:] if cell is not None and cell.text]
+    is_bold = all(cell.bold for cell in in_header) and 2 * sum(cell.bold for cell in in_body) <= len(in_body)
+    names = join_names([[(text, True) for text in row] for row in texts[lead:n]])
+    if names_columns([names, *texts[n:]], set_apart=n - lead > 1 or is_bold):
+        return [*texts[:lead], names, *texts[n:]], lead
+    return texts, -1
+
+
+def _n_header(rows: Sequence[Sequence[_Cell | None]]) -> int:
+    """How many rows its header has: more than one where a name spans several columns, under which no numbers stand."""
+    n = 1
+    while n < min(len(rows) - 1, MAX_GRID_HEADER):
+        if not any(cell is not None and 1 < cell.n_columns < len(rows[0]) for cell in rows[n - 1]):
+            break
+        if any(is_number(cell.text) for cell in rows[n] if cell is not None):
+            break
+        n += 1
+    return n
+
+
+def _may_hold_grid(strokes: Sequence[Box]) -> bool:
+    """Whether there are upright strokes or boxes enough for two cells side by side on two rows."""
+    if len(strokes) > MAX_STROKES:
+        return False
+    upright = {round(x0) for x0, y0, x1, y1 in strokes if x1 - x0 <= _THICKNESS and y1 - y0 > 8}
+    level = {round(y0) for x0, y0, x1, y1 in strokes if y1 - y0 <= _THICKNESS and x1 - x0 > 8}
+    boxes = [(round(x0), round(y0)) for x0, y0, x1, y1 in strokes if x1 - x0 > 8 and 8 < y1 - y0 < 200]
+    has_lines = len(upright) >= 3 and len(level) >= 3
+    return has_lines or (len({x for x, _ in boxes}) >= 2 and len({y for _, y in boxes}) >= 2)
+
+
+def _n_comparisons(strokes: Sequence[Box], n_chars: int) -> int:
+    """At most about how many comparisons `Page.find_tables` makes: of strokes, crossings and words in pairs."""
+    across = {round(x) for x0, y0, x1, y1 in strokes if y1 - y0 > _THICKNESS for x in (x0, x1)}
+    down = {round(y) for x0, y0, x1, y1 in strokes if x1 - x0 > _THICKNESS for y in (y0, y1)}
+    n_crossings = min(len(across) * len(down), len(strokes) ** 2)
+    return 4 * len(strokes) * (len(strokes) + n_chars) + n_crossings * (n_crossings + n_chars // 6)
 
 
 @dataclass(slots=True)

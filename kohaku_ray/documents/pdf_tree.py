@@ -15,7 +15,7 @@ from statistics import median
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
 from kohaku_ray.documents.pdf_blocks import Block
-from kohaku_ray.documents.pdf_text import (
+from kohaku_ray.documents.pdf_page import (
     BULLETS,
     CAPTION,
     begins_item,

@@ -7,7 +7,7 @@ import pytest
 from kit.trees import texts
 from test_pdf_hostile import assembled
 
-from kohaku_ray.documents import pdf_grids
+from kohaku_ray.documents import pdf_page
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.pdf_page import read_page
 from kohaku_ray.errors import DataError
@@ -75,7 +75,7 @@ def test_a_grid_beyond_the_limit_is_read_as_lines():
 
 
 def test_many_small_grids_are_read_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(pdf_grids, "MAX_GRIDS", 3)
+    monkeypatch.setattr(pdf_page, "MAX_GRIDS", 3)
     content, _ = ruled(2, 2)
     shifted = "".join(f"q 1 0 0 1 0 {80 * i} cm {content} Q\n" for i in range(5))
     page = read_page(pymupdf.open(stream=pages(shifted))[0])
