@@ -19,7 +19,7 @@ from typing import Any
 from kohaku_ray.documents.bounded import out_of_memory
 from kohaku_ray.documents.content import default_doc_id, well_formed
 from kohaku_ray.documents.figures import SET_IMAGES, no_image
-from kohaku_ray.documents.model import Document, Section
+from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.pdf_blocks import Block, blocks_of
 from kohaku_ray.documents.pdf_images import PdfImages
 from kohaku_ray.documents.pdf_page import Line, Page, join_lines, read_page
@@ -75,12 +75,23 @@ class Furniture:
             self._remove(page, "symbol of a plot", _plot_symbols(page.lines))
             if page.upright:
                 self.dropped.setdefault("upright text", Counter()).update(page.upright)
-        lowest = [found for page in pages if (found := _lowest_number(page)) is not None]
-        self._steps.update(shown - number for number, _, shown in lowest)
-        for number, line, shown in lowest:
-            if self._steps[shown - number] >= MIN_PAGES:
-                self._remove(pages[number - pages[0].number], "page number", [line])
-        marginal = [[(line, _without_digits(line)) for line in _marginal(page)] for page in pages]
+        lowest = []  # a page's last line, where it is a number by itself: many pages end high above the margin
+        for page in pages:
+            if page.lines:
+                line = max(page.lines, key=lambda line: line.y0)
+                number = _LOWEST.fullmatch(line.text)
+                if number and sum(other.y1 > line.y0 + 0.3 * line.size for other in page.lines) == 1:
+                    lowest.append((page.number, line, int(number[1])))
+        self._steps.update(shown - page_number for page_number, _, shown in lowest)
+        for page_number, line, shown in lowest:
+            if self._steps[shown - page_number] >= MIN_PAGES:
+                self._remove(pages[page_number - pages[0].number], "page number", [line])
+        marginal: list[list[tuple[Line, str]]] = []  # the outermost lines at the top and the bottom of each page
+        for page in pages:
+            top, bottom = page.height * MARGIN_SHARE, page.height * (1 - MARGIN_SHARE)
+            above = sorted((line for line in page.lines if line.y1 <= top), key=lambda line: line.y0)
+            below = sorted((line for line in page.lines if line.y0 >= bottom), key=lambda line: -line.y1)
+            marginal.append([(line, _without_digits(line)) for line in (*_first_rows(above), *_first_rows(below))])
         for page, lines in zip(pages, marginal, strict=True):
             for key in {key for line, text in lines for key in _keys(line, text, page)}:
                 self._pages.setdefault(key, []).append(page.number)
@@ -94,7 +105,14 @@ class Furniture:
     def _drop_sidebars(self, pages: Sequence[Page]) -> None:
         """Remove what stands at the same place beside the text of most slides: a list of sections, a number."""
         slides = [page for page in pages if page.width > page.height]
-        beside = [[line for line in page.lines if _is_beside(line, page)] for page in slides]
+        beside: list[list[Line]] = []  # lines at the side of each slide, a figure only in a corner
+        for page in slides:
+            left, right = SIDE_SHARE * page.width, (1 - SIDE_SHARE) * page.width
+            top, bottom = MARGIN_SHARE * page.height, (1 - MARGIN_SHARE) * page.height
+            aside = [line for line in page.lines if line.x1 < left or line.x0 > right]
+            beside.append(
+                [line for line in aside if line.y1 <= top or line.y0 >= bottom or any(map(str.isalpha, line.text))]
+            )
         keys = [[(_without_digits(line), round(line.x0 / 4), round(line.y0 / 4)) for line in lines] for lines in beside]
         counts = Counter(key for its_keys in keys for key in set(its_keys))
         needed = max(MIN_PAGES, 0.5 * len(slides))
@@ -105,16 +123,16 @@ class Furniture:
 
     def describe(self) -> tuple[str, ...]:
         """Say what was removed, and how much of it."""
-        said = []
+        described = []
         for what, texts in self.dropped.items():
             n = texts.total()
             often = [f"{text[:60]!r}{f' × {k}' * (k > 1)}" for text, k in texts.most_common(MOST_SHOWN)]
             more = f" and {len(texts) - MOST_SHOWN} more" if len(texts) > MOST_SHOWN else ""
             noun, of, rest = what.partition(" of ")
-            said.append(f"{n:,} {noun}{'s' * (n > 1)}{of}{rest}: {', '.join(often)}{more}")
+            described.append(f"{n:,} {noun}{'s' * (n > 1)}{of}{rest}: {', '.join(often)}{more}")
         if self.n_marks:
-            said.append(f"{self.n_marks:,} mark{'s' * (self.n_marks > 1)} of notes, set apart in brackets")
-        return tuple(said)
+            described.append(f"{self.n_marks:,} mark{'s' * (self.n_marks > 1)} of notes, set apart in brackets")
+        return tuple(described)
 
     def _remove(self, page: Page, what: str, lines: Sequence[Line]) -> None:
         if lines:
@@ -141,23 +159,6 @@ def _run_on(pages: Sequence[int], needed: int) -> bool:
     return 2 * sum(before or after for before, after in zip([False, *close], [*close, False], strict=True)) >= len(
         pages
     )
-
-
-def _is_beside(line: Line, page: Page) -> bool:
-    """Whether a line stands at the side of a page, a figure only in a corner."""
-    is_aside = line.x1 < SIDE_SHARE * page.width or line.x0 > (1 - SIDE_SHARE) * page.width
-    in_corner = line.y1 <= MARGIN_SHARE * page.height or line.y0 >= (1 - MARGIN_SHARE) * page.height
-    return is_aside and (in_corner or any(map(str.isalpha, line.text)))
-
-
-def _lowest_number(page: Page) -> tuple[int, Line, int] | None:
-    """The last line of a page, where it is a number by itself: many pages end high above the margin."""
-    if not page.lines:
-        return None
-    line = max(page.lines, key=lambda line: line.y0)
-    beside = sum(other.y1 > line.y0 + 0.3 * line.size for other in page.lines)
-    number = _LOWEST.fullmatch(line.text)
-    return (page.number, line, int(number[1])) if beside == 1 and number is not None else None
 
 
 def _is_page_number(line: Line, text: str, page: Page) -> bool:
@@ -193,14 +194,6 @@ def _is_in_table(line: Line, page: Page) -> bool:
         len(other) == len(row) and all(a.x0 < b.x1 and b.x0 < a.x1 for a, b in zip(row, other, strict=True))
         for other in others
     )
-
-
-def _marginal(page: Page) -> list[Line]:
-    """The outermost lines at the top and the bottom of a page."""
-    top, bottom = page.height * MARGIN_SHARE, page.height * (1 - MARGIN_SHARE)
-    above = sorted((line for line in page.lines if line.y1 <= top), key=lambda line: line.y0)
-    below = sorted((line for line in page.lines if line.y0 >= bottom), key=lambda line: -line.y1)
-    return [*_first_rows(above), *_first_rows(below)]
 
 
 def _first_rows(lines: Sequence[Line]) -> list[Line]:
@@ -400,25 +393,44 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
         blocks, seen = _read(name, file, furniture, extractor)
     sizes, n_chars = [page.size for page in seen], [page.n_chars for page in seen]
     if not any(n_chars) and not any(block.image for block in blocks):
-        raise _scan(name, len(sizes), extractor)
+        if extractor is not None and (extractor.rejects or extractor.left_out):
+            raise no_image(name, extractor.rejects, extractor.left_out)
+        with_images = "" if extractor else f", or {SET_IMAGES} to index its images"
+        raise DataError(
+            f"{name} has {len(sizes):,} page{'s' * (len(sizes) > 1)} but no text on any of them: it is a scan; run OCR "
+            f"on it (such as ocrmypdf) and give the result{with_images}."
+        )
     body = body_size(blocks)
     heads = title_blocks(blocks, body)
     shown = " ".join(join_lines(block.lines, ()).replace("\n", " ") for block in heads)
-    title = _sane_title(info.get("title", ""))
+    title = " ".join(info.get("title", "").split())
+    if len(title) < 4 or len(title) > 300 or _NO_TITLE.fullmatch(title):
+        title = ""  # a program generated it
     if shown and not (
         title and _letters(title) in _letters(" ".join(block.text for block in blocks[:MAX_TITLE_BLOCKS]))
     ):
         title = shown  # what page 1 shows, unless the metadata's stands there, too
     title = title or default_doc_id(name)
     if is_deck(sizes, n_chars, body):
-        sections, said = slide_sections(blocks)
+        sections, described = slide_sections(blocks)
     else:
         # the title is not repeated as a heading; one that differs from the title in the metadata is kept as text
         dropped = {id(block) for block in heads} if _letters(shown) == _letters(title) else set()
         rest = [block for block in blocks if id(block) not in dropped]
         entries = contents_entries(rest)
-        said = describe_contents(rest, entries)
+        described = describe_contents(rest, entries)
         sections = sections_of([block for block in rest if id(block) not in entries], title, body)
+    paragraphs = [paragraph for section in sections for paragraph in section.paragraphs]
+    n_all = Counter(paragraph.page for paragraph in paragraphs)
+    n_tables = Counter(
+        paragraph.page
+        for paragraph in paragraphs
+        if paragraph.attachment is not None and paragraph.attachment.kind == "table"
+    )
+    oddities = [(number, page.odd(n_all[number], n_tables[number])) for number, page in enumerate(seen, 1)]
+    odd = [f"page {number}: {what}" for number, what in oddities if what]
+    if len(sections) == 1 and len(seen) >= MIN_PAGES_ODD:
+        odd.append(f"one section on {len(seen)} pages: no heading was found")
     return Document(
         default_doc_id(name),
         title,
@@ -426,19 +438,9 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
         _metadata(info),
         tuple(extractor.rejects) if extractor else (),
         dict(extractor.left_out) if extractor else {},
-        _odd(seen, sections),
-        (*furniture.describe(), *said),
+        tuple(odd),
+        (*furniture.describe(), *described),
         len(seen),
-    )
-
-
-def _scan(name: str, n_pages: int, extractor: PdfImages | None) -> DataError:
-    if extractor is not None and (extractor.rejects or extractor.left_out):
-        return no_image(name, extractor.rejects, extractor.left_out)
-    images = "" if extractor else f", or {SET_IMAGES} to index its images"
-    return DataError(
-        f"{name} has {n_pages:,} page{'s' * (n_pages > 1)} but no text on any of them: it is a scan; run OCR on it "
-        f"(such as ocrmypdf) and give the result{images}."
     )
 
 
@@ -500,17 +502,6 @@ class _Seen:
         return ", ".join(found)
 
 
-def _odd(pages: Sequence[_Seen], sections: Sequence[Section]) -> tuple[str, ...]:
-    paragraphs = [paragraph for section in sections for paragraph in section.paragraphs]
-    n_all = Counter(paragraph.page for paragraph in paragraphs)
-    n_tables = Counter(one.page for one in paragraphs if one.attachment is not None and one.attachment.kind == "table")
-    said = [(number, page.odd(n_all[number], n_tables[number])) for number, page in enumerate(pages, 1)]
-    odd = [f"page {number}: {what}" for number, what in said if what]
-    if len(sections) == 1 and len(pages) >= MIN_PAGES_ODD:
-        odd.append(f"one section on {len(pages)} pages: no heading was found")
-    return tuple(odd)
-
-
 def _read(
     name: str, file: Any, furniture: Furniture, extractor: PdfImages | None = None
 ) -> tuple[list[Block], list[_Seen]]:
@@ -542,12 +533,6 @@ def _page(name: str, file: Any, number: int, images: bool) -> Page:
         raise DataError(
             f"{name}: page {number + 1} of {file.page_count} cannot be read ({error}): export the document again."
         ) from None
-
-
-def _sane_title(title: str) -> str:
-    """The title in the file's metadata; empty where a program generated it."""
-    title = " ".join(title.split())
-    return "" if len(title) < 4 or len(title) > 300 or _NO_TITLE.fullmatch(title) else title
 
 
 def _letters(text: str) -> str:
