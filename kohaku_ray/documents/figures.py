@@ -220,7 +220,12 @@ class _Reader:
             self.left_out["remote"] += 1  # nothing is fetched
             return None
         path = unquote(source.partition("#")[0].partition("?")[0])
-        return self.read(_inside(_parent(self.name), path))
+        if is_uri(self.name):
+            own_path, mark, options = self.name.partition("?")
+            directory = f"{own_path.rpartition('/')[0]}{mark}{options}"
+        else:
+            directory = os.path.dirname(os.path.abspath(os.path.expanduser(self.name)))
+        return self.read(_inside(directory, path))
 
     def _placeholder(self, source: str) -> bytes | None:
         if self.directory is None or not source:
@@ -254,14 +259,6 @@ def attach_images(
         image_rejects=(*document.image_rejects, *reader.rejects),
         images_left_out=dict(Counter(document.images_left_out) + +reader.left_out),
     )
-
-
-def _parent(name: str) -> str:
-    """Directory of a file; of a URI with its options."""
-    if not is_uri(name):
-        return os.path.dirname(os.path.abspath(os.path.expanduser(name)))
-    path, mark, options = name.partition("?")
-    return f"{path.rpartition('/')[0]}{mark}{options}"
 
 
 def _inside(directory: str, path: str) -> str:

@@ -163,7 +163,12 @@ class _Tex:
             if char is not None and char == end:
                 break
             if char in ("^", "_"):
-                self._script(pieces, char, depth)
+                script = self._argument(depth)
+                while pieces and not pieces[-1].strip():
+                    pieces.pop()
+                is_bare = not pieces or pieces[-1].endswith(" ")  # an operator has no index
+                base = "" if is_bare else pieces.pop()
+                pieces.append((write_power if char == "^" else write_index)(base, script))
             elif char == "{":
                 pieces.append(self.row(depth + 1, "}", is_name) if depth < MAX_FORMULA_DEPTH else "")
             elif command:
@@ -179,16 +184,6 @@ class _Tex:
             elif number or char not in ("}", "$"):
                 add_piece(pieces, number or char or "")
         return "".join(pieces)
-
-    def _script(self, pieces: list[str], char: str, depth: int) -> None:
-        script = self._argument(depth)
-        while pieces and not pieces[-1].strip():
-            pieces.pop()
-        base = pieces.pop() if pieces else ""
-        if base.endswith(" "):  # an operator, which has no index
-            pieces.append(base)
-            base = ""
-        pieces.append((write_power if char == "^" else write_index)(base, script))
 
     def _argument(self, depth: int) -> str:
         """Read a command's or a script's argument: a group, a command or a token; a number is taken whole."""
@@ -227,12 +222,6 @@ class _Tex:
         text = self._source[tokens[start].start() : tokens[self._next - 1].end()]
         return re.sub(r"[{}$]|\\(?=[^A-Za-z])|\\[A-Za-z]+ ?", "", text)
 
-    def _option(self, depth: int) -> str:
-        if self._next < len(self._tokens) and self._tokens[self._next][0] == "[":
-            self._next += 1
-            return self.row(depth + 1, "]")
-        return ""
-
     def _command(self, name: str, depth: int, is_name: bool) -> str:
         if name in _SYMBOLS:
             return _SYMBOLS[name]
@@ -249,7 +238,10 @@ class _Tex:
             above = self._argument(depth)
             return write_fraction(above, self._argument(depth))
         if name == "sqrt":
-            degree = self._option(depth)
+            degree = ""
+            if self._next < len(self._tokens) and self._tokens[self._next][0] == "[":
+                self._next += 1
+                degree = self.row(depth + 1, "]")
             return write_root(self._argument(depth), degree)
         if name in ("SI", "qty"):
             number = self._raw()

@@ -370,7 +370,15 @@ class _Reader:
         elif tag not in _BLOCKS:
             return
         elif self._table is not None:
-            self._open_in_table(self._table, tag)
+            if tag == "table":
+                self._table = _Table(outer=(self._table, self._parts))
+                self._parts = []
+            elif tag == "tr":
+                self._table.rows.append([])
+            elif tag in ("td", "th", "caption"):
+                self._parts.clear()
+            elif tag != "dd":
+                self._parts.append(" ")
         elif tag in ("ul", "ol"):
             if not self._lists:
                 self._flush()
@@ -410,7 +418,12 @@ class _Reader:
         elif tag in _HEADINGS:
             self._heading(_HEADINGS[tag])
         elif tag == "pre":
-            self._preformatted()
+            self._pre = max(0, self._pre - 1)
+            text = _NOT_TEXT.sub("", well_formed(write_scripts("".join(self._parts)))).strip("\n").rstrip()
+            self._parts.clear()
+            if text.strip():
+                self._add_terms()
+                self._add(Paragraph(text, whole_text(text)))
         elif tag == "dt":
             self._terms += filter(None, [self._taken()])
         elif tag == "figcaption":
@@ -428,17 +441,6 @@ class _Reader:
         if terms:
             text = ", ".join(terms)
             self._add(Paragraph(text, split_sentences(text)))
-
-    def _open_in_table(self, table: _Table, tag: str) -> None:
-        if tag == "table":
-            self._table = _Table(outer=(table, self._parts))
-            self._parts = []
-        elif tag == "tr":
-            table.rows.append([])
-        elif tag in ("td", "th", "caption"):
-            self._parts.clear()
-        elif tag != "dd":
-            self._parts.append(" ")
 
     def _close_in_table(self, table: _Table, tag: str, attributes: Mapping[str, str | None]) -> None:
         if tag in ("td", "th"):
@@ -515,14 +517,6 @@ class _Reader:
             self.drafts[-1].paragraphs += self._waiting
             self._waiting.clear()
 
-    def _preformatted(self) -> None:
-        self._pre = max(0, self._pre - 1)
-        text = _NOT_TEXT.sub("", well_formed(write_scripts("".join(self._parts)))).strip("\n").rstrip()
-        self._parts.clear()
-        if text.strip():
-            self._add_terms()
-            self._add(Paragraph(text, whole_text(text)))
-
     def _heading(self, level: int) -> None:
         heading = self._taken()
         self._n_links = self._n_turns = self._link_chars = self._all_chars = 0
@@ -531,7 +525,9 @@ class _Reader:
             self.drafts.append(Draft(heading_path(self.drafts[-1].headings, level, heading)))
 
     def _add(self, *paragraphs: Paragraph) -> None:
-        if not self._turns_pages():
+        # links to a document's other pages and their labels, as in Texinfo's manuals
+        are_turns = self._has_frame and self._n_links == self._n_turns and self._link_chars
+        if not (are_turns and self._all_chars - self._link_chars <= MAX_LABEL_CHARS * self._n_links):
             self.drafts[-1].paragraphs += paragraphs
         if not self._articles and 0 < MENU_SHARE * self._all_chars <= self._link_chars:
             counts = self._n_links, self._link_chars
@@ -539,12 +535,6 @@ class _Reader:
                 self._linked[id(paragraph)] = (paragraph, *counts)
                 counts = 0, 0
         self._n_links = self._n_turns = self._link_chars = self._all_chars = 0
-
-    def _turns_pages(self) -> bool:
-        """Whether what was read is links to a document's other pages and their labels, as in Texinfo's manuals."""
-        if not self._has_frame or self._n_links != self._n_turns or not self._link_chars:
-            return False
-        return self._all_chars - self._link_chars <= MAX_LABEL_CHARS * self._n_links
 
     def _image(self, attributes: Mapping[str, str | None]) -> None:
         source = (attributes.get("src") or "").strip()

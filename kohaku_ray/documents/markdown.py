@@ -331,7 +331,8 @@ def _block_lines(node: SyntaxTreeNode) -> list[str]:
     if node.type == "html_block" and (paragraphs := _read_html(node.content)) is not None:
         return [line for paragraph in paragraphs for line in paragraph.text.split("\n")]
     if node.type == "html_block":
-        return [line.strip() for line in _html_text(node.content).split("\n") if line.strip()]
+        visible = _without(_BREAKING_TAG, "\n", _INVISIBLE_HTML.sub("", node.content))
+        return [line.strip() for line in html.unescape(_without(_TAG, "", visible)).split("\n") if line.strip()]
     if node.type in ("paragraph", "heading"):
         return [line for line in _inline(node.children[0]).split("\n") if line.strip()]
     return [line for child in node.children for line in _block_lines(child)]
@@ -386,7 +387,9 @@ def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
             name = tag[2].lower() if tag else ""
             is_closing = tag is not None and tag[1] == "/"
             if name in ("del", "s", "strike", "math") and not is_closing and i <= closings.get(name, 0):
-                end = next(k for k in range(i, len(children)) if _closes(children[k], name))
+                end = i
+                while children[end].type != "html_inline" or children[end].content[:-1].lower().rstrip() != f"</{name}":
+                    end += 1
                 if name == "math":
                     yield mathml_text("".join(_source(part) for part in children[i - 1 : end + 1]))
                 i = end + 1
@@ -402,10 +405,6 @@ def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
             yield from _pieces(child)
 
 
-def _closes(node: SyntaxTreeNode, name: str) -> bool:
-    return node.type == "html_inline" and node.content[:-1].lower().rstrip() == f"</{name}"
-
-
 def _source(node: SyntaxTreeNode) -> str:
     """The HTML of a piece of inline text."""
     return node.content if node.type == "html_inline" else html.escape("".join(_pieces(node)) or node.content)
@@ -415,12 +414,6 @@ def plain_scripts(text: str) -> str:
     """Write raised and lowered characters, those of Unicode too, by the one rule."""
     text = write_scripts(text)
     return text if text.isascii() else plain_maths(text)
-
-
-def _html_text(source: str) -> str:
-    """The visible text of an HTML block."""
-    visible = _without(_BREAKING_TAG, "\n", _INVISIBLE_HTML.sub("", source))
-    return html.unescape(_without(_TAG, "", visible))
 
 
 def _without(tags: re.Pattern[str], instead: str, text: str) -> str:

@@ -187,7 +187,9 @@ class _Docling:
                 if n_inside:
                     tree.dropped["texts inside pictures"] += n_inside
             elif label == "inline":
-                tree.add_text(" ".join(self._texts(item)), *self._first_place(item))
+                places = (self._place(self._resolve(child)) for child in _get(item, "children", list))
+                first_place = next((place for place in places if place[0] is not None), (None, None))
+                tree.add_text(" ".join(self._texts(item)), *first_place)
             elif label == "list_item":
                 tree.add_html(f"<ul>{self._list_item(item)}</ul>", page, box)
             elif label == "formula":
@@ -200,10 +202,6 @@ class _Docling:
         for item in self._items(owner):
             yield _text(item) or _text(item, "orig")
             yield from self._texts(item)
-
-    def _first_place(self, owner: Mapping[str, Any]) -> tuple[int | None, Box | None]:
-        children = [self._resolve(child) for child in _get(owner, "children", list)]
-        return next((position for child in children if (position := self._place(child))[0] is not None), (None, None))
 
     def _list(self, group: Mapping[str, Any]) -> tuple[int | None, Box | None, str]:
         """The first page of a list, the box round its items there, and its HTML."""

@@ -147,18 +147,13 @@ class Furniture:
             return False  # a row of figures at the same height of several pages belongs to a table
         beside_number = any(abs(number.y0 - line.y0) < 0.5 * line.size for number in numbers)
         needed = 2 if beside_number else self._needed
-        repeated = any(_run_on(self._pages[key], needed) for key in _keys(line, text, page))
+        repeated = False
+        for numbers_of in (self._pages[key] for key in _keys(line, text, page)):
+            # half of its pages are close together, which those whose text begins alike seldom are
+            close = [after - number <= MAX_PAGES_APART for number, after in pairwise(numbers_of)]
+            n_close = sum(map(max, [False, *close], [*close, False]))
+            repeated = repeated or (len(numbers_of) >= needed and 2 * n_close >= len(numbers_of))
         return repeated and not _is_in_table(line, page)
-
-
-def _run_on(pages: Sequence[int], needed: int) -> bool:
-    """Whether so many pages have a line, and half of them close together, which the first line of a text seldom is."""
-    if len(pages) < needed:
-        return False
-    close = [after - page <= MAX_PAGES_APART for page, after in pairwise(pages)]
-    return 2 * sum(before or after for before, after in zip([False, *close], [*close, False], strict=True)) >= len(
-        pages
-    )
 
 
 def _is_page_number(line: Line, text: str, page: Page) -> bool:

@@ -65,10 +65,19 @@ def columns_under(piece: Line, columns: Sequence[Line], reach: float = 1.0) -> l
 def aligned_rows(rows: Sequence[TextRow], start: int) -> int:
     """Count the rows from ``start`` on whose pieces stand in columns; 0 where they are too few to be a table."""
     end = start + 1
-    while end < min(len(rows), start + MAX_ALIGNED_ROWS) and _is_near(rows[end - 1], rows[end]):
+    while end < min(len(rows), start + MAX_ALIGNED_ROWS):
+        above, row = rows[end - 1], rows[end]
+        is_prose = len(row) == 1 and len(row[0].text) > MAX_LINE_CHARS
+        if row[0].kind != "text" or row[0].y0 - above[0].y0 > 3 * row[0].size or is_prose:
+            break
         end += 1
     window = rows[start:end]
-    n_even = next((i for i, row in enumerate(window) if not _lines_up(window[0], row)), len(window))
+    n_even = 0  # rows with as many cells as the first, several, each under its own
+    for row in window:
+        is_even = len(row) == len(window[0]) > 1
+        if not (is_even and all(min(a.x1, b.x1) > max(a.x0, b.x0) for a, b in zip(window[0], row, strict=True))):
+            break
+        n_even += 1
     if n_even < MIN_ALIGNED_ROWS or not _is_table(window[:n_even], len(window[0]), is_even=True):
         n_even = 0
     for n_columns in sorted({len(row) for row in window if len(row) > 1}, reverse=True):
@@ -76,18 +85,6 @@ def aligned_rows(rows: Sequence[TextRow], start: int) -> int:
         if n:
             return max(n, n_even)
     return n_even or _n_in_bands(window)
-
-
-def _lines_up(first: TextRow, row: TextRow) -> bool:
-    """Whether a row has as many cells as the first, several, each under its own."""
-    if len(row) != len(first) or len(row) < 2:
-        return False
-    return all(min(a.x1, b.x1) > max(a.x0, b.x0) for a, b in zip(first, row, strict=True))
-
-
-def _is_near(above: TextRow, row: TextRow) -> bool:
-    is_prose = len(row) == 1 and len(row[0].text) > MAX_LINE_CHARS
-    return row[0].kind == "text" and row[0].y0 - above[0].y0 <= 3 * row[0].size and not is_prose
 
 
 def _n_in_columns(window: Sequence[TextRow], n_columns: int) -> int:
@@ -177,7 +174,11 @@ def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[Line]) -
 def _is_table(rows: Sequence[TextRow], n_columns: int, is_even: bool = False) -> bool:
     several = [row for row in rows if len(row) > 1]
     cells = [piece.text for row in rows for piece in row]
-    if len(several) < (2 if _is_under_names(rows) else MIN_ALIGNED_ROWS) or median(map(len, cells)) > MAX_CELL_CHARS:
+    names, *body = rows  # below names in bold, two rows of numbers are enough
+    numbers = [piece for row in body for piece in row[1:] if is_number(piece.text)]
+    are_names = len(names) > 2 and len(numbers) > 1 and all(piece.bold for piece in names)
+    n_least = 2 if are_names and not any(piece.bold for piece in numbers) else MIN_ALIGNED_ROWS
+    if len(several) < n_least or median(map(len, cells)) > MAX_CELL_CHARS:
         return False
     n_leaders = sum(LEADERS.search(cell) is not None for cell in cells)
     if 2 * n_leaders > len(rows) or (n_leaders and not is_even):
@@ -191,13 +192,6 @@ def _is_table(rows: Sequence[TextRow], n_columns: int, is_even: bool = False) ->
         return True
     n_full = sum(len(row) == n_columns for row in several)
     return n_columns > 2 and n_full >= MIN_ALIGNED_ROWS and 2 * n_full > len(rows) == len(several)
-
-
-def _is_under_names(rows: Sequence[TextRow]) -> bool:
-    """Whether a row of numbers is below one in bold."""
-    names, *body = rows
-    values = [piece for row in body for piece in row[1:] if is_number(piece.text)]
-    return len(names) > 2 and len(values) > 1 and all(one.bold for one in names) and not any(one.bold for one in values)
 
 
 def count_header(rows: Sequence[TextRow], columns: Sequence[Line]) -> int:
@@ -262,8 +256,10 @@ def fill_labels(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list[L
         return filled
     tops = [row[-1].y0 for row in entries]
     keys = [_key(row, columns) for row in entries]
-    for place in (_from_first, _in_the_middle):
-        groups = place(tops, [top for top, _ in labels])
+    heights = [top for top, _ in labels]
+    starts = [next((i for i, top in enumerate(tops) if abs(top - height) < 1), -1) for height in heights]
+    from_first = [] if starts[0] or -1 in starts else list(zip(starts, [*starts[1:], len(tops)], strict=True))
+    for groups in (from_first, _in_the_middle(tops, heights)):
         if groups and all(len(set(keys[a:b])) == b - a for a, b in groups):
             for (a, b), (_, label) in zip(groups, labels, strict=True):
                 for row in entries[a:b]:
@@ -283,13 +279,6 @@ def _is_value(piece: Line) -> bool:
     """Whether it is a number, and no year."""
     is_year = len(piece.text) == 4 and piece.text.isdigit() and piece.text[:2] in ("19", "20")
     return is_number(piece.text) and not is_year
-
-
-def _from_first(tops: Sequence[float], labels: Sequence[float]) -> list[tuple[int, int]]:
-    starts = [next((i for i, top in enumerate(tops) if abs(top - label) < 1), -1) for label in labels]
-    if starts[0] or -1 in starts:
-        return []
-    return list(zip(starts, [*starts[1:], len(tops)], strict=True))
 
 
 def _in_the_middle(tops: Sequence[float], labels: Sequence[float]) -> list[tuple[int, int]]:
@@ -319,8 +308,14 @@ def ruled_tables(page: Page) -> list[Line]:
             lines = [*rest, table_line(cells, box, header)]
     if len(page.rules) > MAX_RULES or len(lines) > MAX_TABLE_LINES:
         return lines
-    for left, right, heights in _stacks(page.rules):
-        lines = _between(page, lines, left, right, heights)
+    stacks: dict[tuple[int, int], tuple[float, float, list[float]]] = {}  # rules with the same ends: their heights
+    for left, right, height in page.rules:
+        stack = stacks.setdefault((round(left / 4), round(right / 4)), (left, right, []))
+        if not stack[2] or height - stack[2][-1] > 2:
+            stack[2].append(height)
+    for left, right, heights in stacks.values():
+        if len(heights) >= 3:
+            lines = _between(page, lines, left, right, heights)
     return lines
 
 
@@ -334,7 +329,11 @@ def rows_of(region: Sequence[Line]) -> list[list[Line]]:
     rows: list[list[Line]] = []
     for line in region:
         last = rows[-1][0] if rows else None
-        if last is not None and last.kind == line.kind == "text" and _overlap(last, line) > 0.5:
+        is_beside = False
+        if last is not None and last.kind == line.kind == "text":
+            bottom, top = last.y1 if last.y1 < line.y1 else line.y1, last.y0 if last.y0 > line.y0 else line.y0
+            is_beside = (bottom - top) / max(min(last.y1 - last.y0, line.y1 - line.y0), 0.1) > 0.5
+        if is_beside:
             rows[-1].append(line)
         else:
             rows.append([line])
@@ -353,27 +352,11 @@ def aligned_table(page: Page, rows: Sequence[Sequence[Line]]) -> Line:
     return table_line(cells, around([cell.box for row in rows for cell in row]), header)
 
 
-def _overlap(a: Line, b: Line) -> float:
-    """Share of the lower one's height that two lines have in common."""
-    bottom, top = a.y1 if a.y1 < b.y1 else b.y1, a.y0 if a.y0 > b.y0 else b.y0
-    return (bottom - top) / max(min(a.y1 - a.y0, b.y1 - b.y0), 0.1)
-
-
 def is_inside(line: Line, box: Box, margin: float = 2.0) -> bool:
     """Whether the middle of a line of text is in a box with a margin, in points."""
     x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
     is_within = box[0] - margin <= x <= box[2] + margin and box[1] - margin <= y <= box[3] + margin
     return line.kind == "text" and is_within
-
-
-def _stacks(rules: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, list[float]]]:
-    """Rules with the same ends, at least three of them: (left, right, heights from top to bottom)."""
-    stacks: dict[tuple[int, int], tuple[float, float, list[float]]] = {}
-    for left, right, height in rules:
-        stack = stacks.setdefault((round(left / 4), round(right / 4)), (left, right, []))
-        if not stack[2] or height - stack[2][-1] > 2:
-            stack[2].append(height)
-    return [stack for stack in stacks.values() if len(stack[2]) >= 3]
 
 
 def _between(page: Page, lines: list[Line], left: float, right: float, heights: Sequence[float]) -> list[Line]:
@@ -384,9 +367,15 @@ def _between(page: Page, lines: list[Line], left: float, right: float, heights: 
         spaces.append(rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))))
     all_rows = [row for rows in spaces for row in rows]
     is_aligned = len(all_rows) > 1 and aligned_rows(all_rows, 0) == len(all_rows)
-    are_cells = [bool(rows) and (is_aligned or _are_cells(rows)) for rows in spaces]
-    for i, rows in enumerate(spaces[:-1]):  # a header may have fewer pieces than columns
-        are_cells[i] = are_cells[i] or (are_cells[i + 1] and not (i and are_cells[i - 1]) and _may_be_header(rows))
+    lengths = [[len(line.text) for row in rows for line in row] for rows in spaces]
+    are_cells = []
+    for rows, n_chars in zip(spaces, lengths, strict=True):  # most rows have several cells, and short ones
+        are_several = 2 * sum(len(row) > 1 for row in rows) > len(rows)
+        are_cells.append(bool(rows) and (is_aligned or (are_several and median(n_chars) <= MAX_CELL_CHARS)))
+    for i, (rows, n_chars) in enumerate(zip(spaces[:-1], lengths, strict=False)):
+        # a header may have fewer pieces than columns
+        may_be_header = 0 < len(rows) <= MAX_GRID_HEADER and len(n_chars) > 1 and max(n_chars) <= MAX_CELL_CHARS
+        are_cells[i] = are_cells[i] or (are_cells[i + 1] and not (i and are_cells[i - 1]) and may_be_header)
     for is_table, run in groupby(range(len(spaces)), key=are_cells.__getitem__):
         numbers = list(run)
         rows = [row for i in numbers for row in spaces[i]]
@@ -420,18 +409,6 @@ def _rows_below(lines: Sequence[Line], box: Box, rows: Sequence[Sequence[Line]])
             break
         found.append(row)
     return [list(row) for row in found[1:]]
-
-
-def _are_cells(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether most rows have several cells, and short ones."""
-    n_several = sum(len(row) > 1 for row in rows)
-    lengths = [len(line.text) for row in rows for line in row]
-    return n_several * 2 > len(rows) and median(lengths) <= MAX_CELL_CHARS
-
-
-def _may_be_header(rows: Sequence[Sequence[Line]]) -> bool:
-    texts = [line.text for row in rows for line in row]
-    return 0 < len(rows) <= MAX_GRID_HEADER and len(texts) > 1 and max(map(len, texts)) <= MAX_CELL_CHARS
 
 
 def _cells(
@@ -599,7 +576,12 @@ def reading_order(
             full.extend(band)
             continue
         has_columns = True
-        while left and _ends_paragraph_above(left[0], full, right):
+        while left and full and left[0].kind == full[-1].kind == "text":
+            # a short line under a full-width one may be that paragraph's last, and not the left column's first
+            line, above = left[0], full[-1]
+            is_next = -0.3 * line.size < line.y0 - above.y1 < 0.6 * line.size and line.y1 <= right[0].y0 + 1
+            if not (is_next and abs(above.size - line.size) < 0.05 * line.size):
+                break
             full.append(left.pop(0))
         if full:
             regions.append(full)
@@ -688,15 +670,6 @@ def _are_columns(left: Sequence[Line], right: Sequence[Line], known: bool) -> bo
     )
 
 
-def _ends_paragraph_above(line: Line, full: Sequence[Line], right: Sequence[Line]) -> bool:
-    """Whether a short line under a full-width one is that paragraph's last, and not the left column's first."""
-    if not full or full[-1].kind != "text" or line.kind != "text":
-        return False
-    above = full[-1]
-    is_next = -0.3 * line.size < line.y0 - above.y1 < 0.6 * line.size
-    return is_next and abs(above.size - line.size) < 0.05 * line.size and line.y1 <= right[0].y0 + 1
-
-
 MAX_CAPTION_GAP = 40.0  # largest distance of a caption from its picture or table, in points
 
 
@@ -736,15 +709,40 @@ def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], flo
     for kind, short in (("image", "img"), ("table", "table")):
         for i, block in enumerate((block for block in blocks if block.kind == kind), 1):
             block.name = f"p{block.page}-{short}{i}"
-    return _with_captions(blocks), gutter
+    for caption in [block for block in blocks if block.kind == "text"]:
+        match = CAPTION.match(caption.lines[0])
+        if match is None:
+            continue
+        kind = "table" if match["kind"].lower().startswith("t") else "image"
+        free = [block for block in blocks if block.kind == kind and block.caption is None]
+        near = [(gap, i) for i, block in enumerate(free) if (gap := caption_gap(block.box, caption.box)) is not None]
+        if near:  # it takes the caption's place in the text
+            owner = free[min(near)[1]]
+            owner.caption = caption.lines
+            blocks.remove(owner)
+            blocks[blocks.index(caption)] = owner
+    return blocks, gutter
 
 
 def _group(page: Page, region: Sequence[Line]) -> list[Block]:
     """The blocks of a region, from top to bottom."""
     rows = rows_of(region)
-    singles = [row[0] if len(row) == 1 else _one_line(row) for row in rows]
+    singles = []  # the pieces of each row as one line
+    for row in rows:
+        longest = max(row, key=lambda line: len(line.text))
+        box = around([line.box for line in row])
+        text = " ".join(line.text for line in row)
+        singles.append(row[0] if len(row) == 1 else Line(*box, text, longest.size, longest.bold))
+    steps = [
+        (after.y0 - line.y0) / line.size
+        for line, after in pairwise(singles)
+        if line.size and abs(after.size - line.size) < 0.1 * line.size
+    ]
+    likely = sorted(step for step in steps if 0.8 < step < 2.5)
+    # usual distance of two lines, in font sizes: where paragraphs are short, half of the steps are gaps between them
+    leading = likely[len(likely) // 4] if likely else 1.2
     # 1.5 line heights, or a quarter more than usual where lines are spaced wider
-    reach = max(1.5, 1.25 * _leading(singles))
+    reach = max(1.5, 1.25 * leading)
     left = min((line.x0 for line in singles), default=0.0)
     blocks: list[Block] = []
     members: list[Line] = []
@@ -768,24 +766,6 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
     return blocks
 
 
-def _one_line(row: Sequence[Line]) -> Line:
-    """Pieces of one row as one line."""
-    longest = max(row, key=lambda line: len(line.text))
-    return Line(*around([line.box for line in row]), " ".join(line.text for line in row), longest.size, longest.bold)
-
-
-def _leading(lines: Sequence[Line]) -> float:
-    """The usual distance between two lines of text, in font sizes."""
-    steps = [
-        (after.y0 - line.y0) / line.size
-        for line, after in pairwise(lines)
-        if line.size and abs(after.size - line.size) < 0.1 * line.size
-    ]
-    likely = [step for step in steps if 0.8 < step < 2.5]
-    # the lower quartile: where paragraphs are short, half of the steps are gaps between them
-    return sorted(likely)[len(likely) // 4] if likely else 1.2
-
-
 def _belongs(members: Sequence[Line], line: Line, reach: float, left: float) -> bool:
     """Whether a line goes on with the paragraph above it, no more than ``reach`` font sizes below its last line."""
     last = members[-1]
@@ -802,17 +782,10 @@ def _belongs(members: Sequence[Line], line: Line, reach: float, left: float) -> 
         return False
     if line.x0 > last.x1 or line.x1 < last.x0:
         return False
-    return not _is_indented(members, line, left)
-
-
-def _is_indented(members: Sequence[Line], line: Line, left: float) -> bool:
-    """Whether a line opens a new paragraph by its indent alone, as in books and LaTeX articles."""
-    size, last = line.size, members[-1]
-    if not 0.7 * size < line.x0 - left < 4 * size:
-        return False
-    last_flush = last.x0 - left < 0.3 * size or len(members) == 1
-    hangs = begins_item(members[0].text)
-    return last_flush and not hangs and line.x0 - last.x0 > -0.3 * size and ends_sentence(last.text)
+    # a line may open a new paragraph by its indent alone, as in books and LaTeX articles
+    is_indented = 0.7 * line.size < line.x0 - left < 4 * line.size and line.x0 - last.x0 > -0.3 * line.size
+    is_flush = last.x0 - left < 0.3 * line.size or len(members) == 1
+    return not (is_indented and is_flush and not begins_item(members[0].text) and ends_sentence(last.text))
 
 
 def _block(page: Page, members: Sequence[Line]) -> Block:
@@ -826,23 +799,6 @@ def _block(page: Page, members: Sequence[Line]) -> Block:
     block = Block(first.kind, page.number, box, lines, size, bold, image=image)
     block.cells, block.header = first.cells, first.header
     return block
-
-
-def _with_captions(blocks: list[Block]) -> list[Block]:
-    """Give pictures and tables the captions next to them, and let them take the captions' place in the text."""
-    for caption in [block for block in blocks if block.kind == "text"]:
-        match = CAPTION.match(caption.lines[0])
-        if match is None:
-            continue
-        kind = "table" if match["kind"].lower().startswith("t") else "image"
-        free = [block for block in blocks if block.kind == kind and block.caption is None]
-        near = [(gap, i) for i, block in enumerate(free) if (gap := caption_gap(block.box, caption.box)) is not None]
-        if near:
-            owner = free[min(near)[1]]
-            owner.caption = caption.lines
-            blocks.remove(owner)
-            blocks[blocks.index(caption)] = owner
-    return blocks
 
 
 def caption_gap(box: Box, caption: Box) -> float | None:

@@ -141,25 +141,22 @@ class PdfImages:
             self._pages.update({keys[id(picture)] for picture in page.pictures.values()})
             self.left_out.update(page.left_out)
         for page in window:
-            self._drop_repeated(page, keys)
+            kept = []
+            for box in page.images:
+                key = keys[id(page.pictures[box])]
+                if self._pages[key] >= MIN_LOGO_PAGES and self._pages[key] > LOGO_SHARE * self._n_pages:
+                    self.left_out["logo"] += 1
+                elif key in self._known:
+                    self.left_out["repeated"] += 1
+                else:
+                    self._known.add(key)
+                    kept.append(box)
+            page.images = kept
             figures = [] if page.turn else drawn_figures(page)
             self._decode(page)
             for box in figures:
                 self._draw(page, box)
             page.images.sort(key=lambda box: (box[1], box[0]))
-
-    def _drop_repeated(self, page: Page, keys: dict[int, bytes]) -> None:
-        kept = []
-        for box in page.images:
-            key = keys[id(page.pictures[box])]
-            if self._pages[key] >= MIN_LOGO_PAGES and self._pages[key] > LOGO_SHARE * self._n_pages:
-                self.left_out["logo"] += 1
-            elif key in self._known:
-                self.left_out["repeated"] += 1
-            else:
-                self._known.add(key)
-                kept.append(box)
-        page.images = kept
 
     def _decode(self, page: Page) -> None:
         for number, box in enumerate(list(page.images), 1):

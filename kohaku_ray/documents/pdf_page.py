@@ -65,10 +65,11 @@ def _baselines(pieces: Sequence[Piece]) -> list[float]:
 
     MuPDF gives a piece that begins with a space the height of the piece before it; its box then holds both.
     """
-    shapes = [_shape(piece) for piece in pieces if piece["text"][0] != " "]
-    if len(shapes) in (0, len(pieces)):
+    plain = [piece for piece in pieces if piece["text"][0] != " "]
+    if len(plain) in (0, len(pieces)):
         return [piece["y"] for piece in pieces]
-    ascent, descent = shapes[0]
+    y, first_box, first_size = plain[0]["y"], plain[0]["bbox"], plain[0]["font"]["size"]
+    ascent, descent = (y - first_box["y"]) / first_size, (first_box["y"] + first_box["h"] - y) / first_size
     baselines = []
     for piece in pieces:
         baseline, box, size = piece["y"], piece["bbox"], piece["font"]["size"]
@@ -77,12 +78,6 @@ def _baselines(pieces: Sequence[Piece]) -> list[float]:
             baseline = upper if abs(lower - baseline) < abs(upper - baseline) else lower
         baselines.append(baseline)
     return baselines
-
-
-def _shape(piece: Piece) -> tuple[float, float]:
-    """Ascent and descent of a piece, in font sizes."""
-    box, size = piece["bbox"], piece["font"]["size"]
-    return (piece["y"] - box["y"]) / size, (box["y"] + box["h"] - piece["y"]) / size
 
 
 MIN_RAISED, MIN_LOWERED = 0.15, 0.06  # least distance of a raised and of a lowered character's baseline, in font sizes
@@ -316,7 +311,14 @@ def find_grids(
     where the search would take more than `MAX_COMPARISONS`.
     """
     n_chars = sum(len(piece["text"]) for run in runs for piece in run)
-    if not _may_hold_grid(strokes) or _n_comparisons(strokes, n_chars) > MAX_COMPARISONS:
+    if not _may_hold_grid(strokes):
+        return [], []
+    # at most about how many comparisons `find_tables` makes: of strokes, crossings and words in pairs
+    across = {round(x) for x0, y0, x1, y1 in strokes if y1 - y0 > _THICKNESS for x in (x0, x1)}
+    down = {round(y) for x0, y0, x1, y1 in strokes if x1 - x0 > _THICKNESS for y in (y0, y1)}
+    n_crossings = min(len(across) * len(down), len(strokes) ** 2)
+    n_comparisons = 4 * len(strokes) * (len(strokes) + n_chars) + n_crossings * (n_crossings + n_chars // 6)
+    if n_comparisons > MAX_COMPARISONS:
         return [], []
     # use_layout would run a neural network over the page: two hundred times as long, and quadratic in its text
     finder = page.find_tables(strategy="lines_strict", use_layout=False)
@@ -442,7 +444,13 @@ def _written(rows: Sequence[Sequence[_Cell | None]]) -> tuple[Cells, int]:
         for row in rows
     ]
     lead = next((i for i, row in enumerate(texts) if len(row) > 1), 0)  # rows as wide as the table, above its header
-    n = lead + _n_header(rows[lead:])
+    n = lead + 1  # more than one row names columns where a name spans several, under which no numbers stand
+    while n < min(len(rows) - 1, lead + MAX_GRID_HEADER):
+        if not any(cell is not None and 1 < cell.n_columns < len(rows[lead]) for cell in rows[n - 1]):
+            break
+        if any(is_number(cell.text) for cell in rows[n] if cell is not None):
+            break
+        n += 1
     if min(map(len, texts[lead:n])) == 1:
         return texts, -1
     in_header = [cell for row in rows[lead:n] for cell in row if cell is not None and cell.text]
@@ -454,18 +462,6 @@ def _written(rows: Sequence[Sequence[_Cell | None]]) -> tuple[Cells, int]:
     return texts, -1
 
 
-def _n_header(rows: Sequence[Sequence[_Cell | None]]) -> int:
-    """How many rows its header has: more than one where a name spans several columns, under which no numbers stand."""
-    n = 1
-    while n < min(len(rows) - 1, MAX_GRID_HEADER):
-        if not any(cell is not None and 1 < cell.n_columns < len(rows[0]) for cell in rows[n - 1]):
-            break
-        if any(is_number(cell.text) for cell in rows[n] if cell is not None):
-            break
-        n += 1
-    return n
-
-
 def _may_hold_grid(strokes: Sequence[Box]) -> bool:
     """Whether there are upright strokes or boxes enough for two cells side by side on two rows."""
     if len(strokes) > MAX_STROKES:
@@ -475,14 +471,6 @@ def _may_hold_grid(strokes: Sequence[Box]) -> bool:
     boxes = [(round(x0), round(y0)) for x0, y0, x1, y1 in strokes if x1 - x0 > 8 and 8 < y1 - y0 < 200]
     has_lines = len(upright) >= 3 and len(level) >= 3
     return has_lines or (len({x for x, _ in boxes}) >= 2 and len({y for _, y in boxes}) >= 2)
-
-
-def _n_comparisons(strokes: Sequence[Box], n_chars: int) -> int:
-    """At most about how many comparisons `Page.find_tables` makes: of strokes, crossings and words in pairs."""
-    across = {round(x) for x0, y0, x1, y1 in strokes if y1 - y0 > _THICKNESS for x in (x0, x1)}
-    down = {round(y) for x0, y0, x1, y1 in strokes if x1 - x0 > _THICKNESS for y in (y0, y1)}
-    n_crossings = min(len(across) * len(down), len(strokes) ** 2)
-    return 4 * len(strokes) * (len(strokes) + n_chars) + n_crossings * (n_crossings + n_chars // 6)
 
 
 @dataclass(slots=True)
@@ -803,7 +791,10 @@ def _continues(last: Piece, piece: Piece) -> bool:
     box, before = piece["bbox"], last["bbox"]
     gap = abs(box["x"] - before["x"] - before["w"])
     if gap < reach:
-        return gap < MAX_NUMBER_GAP * max(size, other) or not _is_line_number(piece, last)
+        # else one of the two may be the number of the line, in smaller print in the margin
+        small, large = (piece, last) if size < other else (last, piece)
+        is_smaller = small["font"]["size"] < 0.85 * large["font"]["size"]
+        return gap < MAX_NUMBER_GAP * max(size, other) or not (is_smaller and small["text"].strip().isdecimal())
     touches = abs(before["x"] - box["x"] - box["w"]) < 0.2 * reach
     return touches and _RIGHT_TO_LEFT.search(last["text"] + piece["text"]) is not None
 
@@ -858,13 +849,6 @@ def around(boxes: Sequence[Box]) -> Box:
     """Return the smallest box that holds all the others."""
     left, top, right, bottom = zip(*boxes, strict=True)
     return min(left), min(top), max(right), max(bottom)
-
-
-def _is_line_number(piece: Piece, last: Piece) -> bool:
-    """Whether one of two pieces side by side may be the number of the line, in smaller print in the margin."""
-    small, large = (piece, last) if piece["font"]["size"] < last["font"]["size"] else (last, piece)
-    is_number: bool = small["text"].strip().isdecimal()
-    return is_number and bool(small["font"]["size"] < 0.85 * large["font"]["size"])
 
 
 def _goes_on(last: Line, box: Box, size: float, text: str) -> bool:

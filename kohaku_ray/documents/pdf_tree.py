@@ -68,8 +68,11 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
             below = block
         elif below is not None and _is_set_out(block, below, margins):
             found.add(id(block))
-        elif below is not None and _is_centred(block, below):
-            centred.add(id(block))
+        elif below is not None:  # in the middle above wider text, as in REVTeX and APA style
+            (left, *_, right, _), (start, _, end, _) = block.box, below.box
+            is_middle = abs(left + right - start - end) < 2 * block.size
+            if is_middle and below.page == block.page and end - start > 1.5 * (right - left):
+                centred.add(id(block))
     if len(found) + len(centred) > MAX_HEADING_SHARE * len(texts):
         return set(), set()
     return found | centred, centred
@@ -87,13 +90,6 @@ def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
     if before is None or before.page != block.page or before.box[1] >= block.box[3]:
         return True  # the first of its page or column
     return block.box[1] - before.box[3] > (MIN_GAP if not before.bold else 0.0) * block.size
-
-
-def _is_centred(block: Block, below: Block) -> bool:
-    """Whether it stands in the middle above wider text, as in REVTeX and APA style."""
-    (left, *_, right, _), (start, _, end, _) = block.box, below.box
-    is_middle = abs(left + right - start - end) < 2 * block.size
-    return is_middle and below.page == block.page and end - start > 1.5 * (right - left)
 
 
 def _is_set_out(block: Block, below: Block, margins: Sequence[float]) -> bool:

@@ -255,7 +255,16 @@ def parse_csv(name: str, data: bytes) -> Document:
     try:
         read = csv_rows(name, text, ["text"], way_out)
     except MissingColumnError:
-        return _data_document(name, csv_rows(name, text, [], way_out, fold_names=False))
+        paragraphs = []
+        for line, row in csv_rows(name, text, [], way_out, fold_names=False):
+            if isinstance(row, str):
+                raise DataError(f"{name}: line {line} {row}.") from None
+            cells = [" ".join(cell.split()) for cell in row.values()]
+            for written in written_rows([list(row), cells], has_header=True):
+                spans = split_lines(written) if len(written) <= MAX_ROW_CHARS else split_sentences(written)
+                paragraphs.append(Paragraph(written, spans))
+        doc_id = default_doc_id(name)
+        return Document(doc_id, doc_id, (Section(doc_id, tuple(paragraphs)),) if paragraphs else ())
     for line, row in read:
         if isinstance(row, str):
             raise DataError(f"{name}: line {line} {row}.")
@@ -265,29 +274,15 @@ def parse_csv(name: str, data: bytes) -> Document:
     sections = []
     texts = [(line, row) for line, row in rows if row["text"]]
     for section, members in groupby(texts, key=lambda item: item[1].get("section", "")):
-        paragraphs = tuple(
+        its_paragraphs = tuple(
             Paragraph(row["text"], split_sentences(row["text"]), _page(name, line, row.get("page", "")))
             for line, row in members
         )
-        sections.append(Section(section or title, paragraphs, paragraphs[0].page))
+        sections.append(Section(section or title, its_paragraphs, its_paragraphs[0].page))
     return Document(doc_id, title, tuple(sections), _metadata([row for _, row in rows]))
 
 
 MAX_ROW_CHARS = 500  # longest row of data, in characters, that is one sentence
-
-
-def _data_document(name: str, rows: Sequence[tuple[int, dict[str, str] | str]]) -> Document:
-    """Make a document of a CSV of data."""
-    paragraphs = []
-    for line, row in rows:
-        if isinstance(row, str):
-            raise DataError(f"{name}: line {line} {row}.")
-        cells = [" ".join(cell.split()) for cell in row.values()]
-        for text in written_rows([list(row), cells], has_header=True):
-            spans = split_lines(text) if len(text) <= MAX_ROW_CHARS else split_sentences(text)
-            paragraphs.append(Paragraph(text, spans))
-    doc_id = default_doc_id(name)
-    return Document(doc_id, doc_id, (Section(doc_id, tuple(paragraphs)),) if paragraphs else ())
 
 
 class MissingColumnError(DataError):

@@ -94,8 +94,12 @@ def _split_heading(block: str) -> tuple[str, str]:
         below = lines[1]
         if _is_short(below) and below[-1] not in ".,;:!?" and not _DIVISION.fullmatch(below.strip()):
             return line, ""
-    if len(lines) == 1 and _is_short(line) and (_label(line) or _is_capitals(line)):
-        return line, ""
+    if len(lines) == 1 and _is_short(line):
+        # in capitals: mostly letters, none of them small, no table's header, no sentence's end
+        n_letters = sum(map(str.isalpha, line))
+        is_capitals = line.isupper() and line[0].isalnum() and n_letters >= 4 and 2 * n_letters > len(line)
+        if _label(line) or (is_capitals and line[-1] not in ".!?;,:" and "  " not in line and "\t" not in line):
+            return line, ""
     return "", block
 
 
@@ -110,13 +114,6 @@ def _label(line: str) -> str:
 
 def _is_short(line: str) -> bool:
     return 0 < len(line.strip()) <= MAX_HEADING_CHARS
-
-
-def _is_capitals(line: str) -> bool:
-    """Whether a line is in capitals: mostly letters, none of them small, no table's header, no sentence's end."""
-    letters = sum(map(str.isalpha, line))
-    shouted = line.isupper() and line[0].isalnum() and letters >= 4 and 2 * letters > len(line)
-    return shouted and line[-1] not in ".!?;,:" and "  " not in line and "\t" not in line
 
 
 def _open(drafts: list[_Draft], heading: str) -> None:

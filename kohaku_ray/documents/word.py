@@ -59,6 +59,8 @@ class _Reader:
     def __init__(self, file: Any) -> None:
         self.written: list[str] = []
         self.title = ""
+        from docx.oxml import parse_xml
+
         self._part = file.part
         self._styles = {style.get(f"{_W}styleId"): style for style in file.styles.element.iter(f"{_W}style")}
         self._levels = _list_levels(file.part)
@@ -69,7 +71,14 @@ class _Reader:
         self._n_notes = self._depth = 0
         self._boxes: list[Any] = []  # text boxes and charts of the paragraph being read
         self._n_contents = self._n_deleted = self._n_hidden = 0
-        self._note_elements = {kind: _notes_of(file.part, kind) for kind in ("footnote", "endnote")}
+        self._note_elements = {
+            kind: {
+                note.get(f"{_W}id"): note
+                for related in related_parts(file.part, f"{kind}s")
+                for note in parse_xml(related.blob).iter(f"{_W}{kind}")
+            }
+            for kind in ("footnote", "endnote")
+        }
         names = (self._style_name(paragraph) for paragraph in file.element.body.iter(f"{_W}p"))
         self._has_headings = any(_HEADING.match(name) for name in names)
 
@@ -137,20 +146,18 @@ class _Reader:
             self.end_block()
             self._caption = source
         elif (item := self._list_item(paragraph)) is not None:
-            self._write_item(*item, source)
+            depth, tag, number = item
+            if not self._open:
+                self.end_block()
+            while len(self._open) > depth + 1 or (len(self._open) == depth + 1 and self._open[-1] != tag):
+                self.written.append(f"</{self._open.pop()}>")
+            while len(self._open) <= depth:
+                self._open.append(tag)
+                self.written.append(f'<{tag} start="{number}">')
+            self.written.append(f"<li>{source}</li>")
         else:
             self.end_block()
             self.written.append(f"<p>{source}</p>")
-
-    def _write_item(self, depth: int, tag: str, number: int, source: str) -> None:
-        if not self._open:
-            self.end_block()
-        while len(self._open) > depth + 1 or (len(self._open) == depth + 1 and self._open[-1] != tag):
-            self.written.append(f"</{self._open.pop()}>")
-        while len(self._open) <= depth:
-            self._open.append(tag)
-            self.written.append(f'<{tag} start="{number}">')
-        self.written.append(f"<li>{source}</li>")
 
     def _end_notes(self) -> None:
         if self._notes and not self._depth:
@@ -297,6 +304,8 @@ class _Reader:
         if _is_on(properties, "strike") or _is_on(properties, "dstrike"):
             self._n_deleted += 1
             return ""
+        from docx.oxml import parse_xml
+
         parts = []
         for child in run:
             kind = local(child)
@@ -314,16 +323,12 @@ class _Reader:
                 parts.append(self._refer(kind.removesuffix("Reference"), child.get(f"{_W}id"), before + "".join(parts)))
             elif kind in ("drawing", "pict", "object", "AlternateContent"):
                 self._boxes += outermost(child, ("txbxContent",))
-                self._boxes += [self._chart(element) for element in outermost(child, ("chart",))]
+                charts = (self._part.related_parts[chart.get(f"{_R}id")] for chart in outermost(child, ("chart",)))
+                self._boxes += [parse_xml(chart.blob) for chart in charts]
         source = "".join(parts)
         raised = _value(properties, "vertAlign")
         tag = {"superscript": "sup", "subscript": "sub"}.get(raised)
         return f"<{tag}>{source}</{tag}>" if tag and source.strip() else source
-
-    def _chart(self, reference: Any) -> Any:
-        from docx.oxml import parse_xml
-
-        return parse_xml(self._part.related_parts[reference.get(f"{_R}id")].blob)
 
     def _refer(self, kind: str, note_id: str, before: str) -> str:
         """Write the mark of a note, and keep the note for after the block."""
@@ -335,14 +340,6 @@ class _Reader:
         text = " ".join(self._inline(paragraph) for paragraph in note.iter(f"{_W}p"))
         self._notes.append(f"<p>{mark} {text}</p>")
         return write_mark(before, mark)
-
-
-def _notes_of(part: Any, kind: str) -> dict[str, Any]:
-    """Footnotes or endnotes by their id."""
-    from docx.oxml import parse_xml
-
-    roots = [parse_xml(related.blob) for related in related_parts(part, f"{kind}s")]
-    return {note.get(f"{_W}id"): note for root in roots for note in root.iter(f"{_W}{kind}")}
 
 
 def _list_levels(part: Any) -> dict[str, dict[int, tuple[str, int]]]:
