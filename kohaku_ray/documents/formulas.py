@@ -324,10 +324,6 @@ def _over(parts: Sequence[str]) -> str:
     return parts[0] if parts[-1].strip() in _ACCENTS or len(parts) < 2 else write_power(*parts[:2])
 
 
-def _under(parts: Sequence[str]) -> str:
-    return parts[0] if parts[-1].strip() in _ACCENTS or len(parts) < 2 else write_index(*parts[:2])
-
-
 def _both(parts: Sequence[str]) -> str:
     return write_power(write_index(*parts[:2]), parts[2]) if len(parts) > 2 else "".join(parts)
 
@@ -338,7 +334,7 @@ _WRITERS: dict[str, Callable[[Sequence[str]], str]] = {
     "msubsup": _both,
     "munderover": _both,
     "mover": _over,
-    "munder": _under,
+    "munder": lambda parts: parts[0] if parts[-1].strip() in _ACCENTS or len(parts) < 2 else write_index(*parts[:2]),
     "mfrac": lambda parts: write_fraction(*parts[:2]) if len(parts) > 1 else parts[0],
     "msqrt": lambda parts: write_root("".join(parts)),
     "mroot": lambda parts: write_root(*parts[:2]),

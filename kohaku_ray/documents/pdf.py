@@ -166,12 +166,13 @@ def _is_among_numbers(number: Line, page: Page) -> bool:
     """Whether a number stands right over or under another one, or in a row of three, as cells and axis labels do."""
     reach, n_beside = MAX_ROW_GAP * number.size, 0
     for line in page.lines:
-        if line is number or not is_number(line.text):
-            continue
         gap = max(line.y0 - number.y1, number.y0 - line.y1)
-        if line.x0 < number.x1 and number.x0 < line.x1 and -reach < gap < reach:
-            return True
-        n_beside += abs(line.y0 - number.y0) < 0.5 * number.size
+        is_over = line.x0 < number.x1 and number.x0 < line.x1 and -reach < gap < reach
+        is_beside = abs(line.y0 - number.y0) < 0.5 * number.size
+        if (is_over or is_beside) and line is not number and is_number(line.text):
+            if is_over:
+                return True
+            n_beside += 1
     return n_beside > 1
 
 
@@ -251,10 +252,10 @@ MIN_SPREAD = 10  # fewest heights, and left edges, at which they do
 
 
 def _plot_symbols(lines: Sequence[Line]) -> list[Line]:
-    """The points of a plot, drawn as characters: the same one or two, without a digit, all over a part of the page."""
+    """The points of a plot, drawn as characters: the same one or two, no letters, all over a part of the page."""
     short: dict[str, list[Line]] = {}
     for line in lines:
-        if len(line.text) < 3 and not any(map(str.isdecimal, line.text)):
+        if len(line.text) < 3 and not any(map(str.isalnum, line.text)):
             short.setdefault(line.text, []).append(line)
     return [
         line

@@ -311,7 +311,14 @@ def find_grids(
     where the search would take more than `MAX_COMPARISONS`.
     """
     n_chars = sum(len(piece["text"]) for run in runs for piece in run)
-    if not _may_hold_grid(strokes):
+    if len(strokes) > MAX_STROKES:
+        return [], []
+    # upright strokes or boxes enough for two cells side by side on two rows
+    upright = {round(x0) for x0, y0, x1, y1 in strokes if x1 - x0 <= _THICKNESS and y1 - y0 > 8}
+    level = {round(y0) for x0, y0, x1, y1 in strokes if y1 - y0 <= _THICKNESS and x1 - x0 > 8}
+    boxes = [(round(x0), round(y0)) for x0, y0, x1, y1 in strokes if x1 - x0 > 8 and 8 < y1 - y0 < 200]
+    has_boxes = len({x for x, _ in boxes}) >= 2 and len({y for _, y in boxes}) >= 2
+    if not has_boxes and (len(upright) < 3 or len(level) < 3):
         return [], []
     # at most about how many comparisons `find_tables` makes: of strokes, crossings and words in pairs
     across = {round(x) for x0, y0, x1, y1 in strokes if y1 - y0 > _THICKNESS for x in (x0, x1)}
@@ -360,22 +367,18 @@ def _pieces_inside(page: Any, runs: Sequence[Sequence[Piece]], table: Any) -> li
                 continue
             if any(x0 + SCALE < border < x1 - SCALE for border in borders) and " " in piece["text"].strip():
                 words = words or page.get_text("words", clip=table.bbox)
-                pieces.extend(_split_at_words(piece, words))
+                for left_of, top_of, right_of, bottom_of, text, *_ in words:
+                    middle = (top_of + bottom_of) / 2 * SCALE
+                    is_inside = box["y"] <= middle < box["y"] + box["h"] and box["x"] - 1 <= left_of * SCALE <= x1
+                    if is_inside and text in piece["text"]:
+                        x, width = left_of * SCALE, (right_of - left_of) * SCALE
+                        its_box = {"x": x, "y": box["y"], "w": width, "h": box["h"]}
+                        pieces.append({**piece, "x": x, "bbox": its_box, "text": f" {text}"})
             else:
                 pieces.append(piece)
         if pieces:
             found.append(pieces)
     return found
-
-
-def _split_at_words(piece: Piece, words: Sequence[Any]) -> Iterator[Piece]:
-    box = piece["bbox"]
-    for x0, y0, x1, y1, text, *_ in words:
-        middle = (y0 + y1) / 2 * SCALE
-        if box["y"] <= middle < box["y"] + box["h"] and box["x"] - 1 <= x0 * SCALE <= box["x"] + box["w"]:
-            its_box = {"x": x0 * SCALE, "y": box["y"], "w": (x1 - x0) * SCALE, "h": box["h"]}
-            if text in piece["text"]:
-                yield {**piece, "x": x0 * SCALE, "bbox": its_box, "text": f" {text}"}
 
 
 def _spanned(table: Any, runs: Sequence[Sequence[Piece]]) -> list[list[_Cell | None]]:
@@ -460,17 +463,6 @@ def _written(rows: Sequence[Sequence[_Cell | None]]) -> tuple[Cells, int]:
     if names_columns([names, *texts[n:]], set_apart=n - lead > 1 or is_bold):
         return [*texts[:lead], names, *texts[n:]], lead
     return texts, -1
-
-
-def _may_hold_grid(strokes: Sequence[Box]) -> bool:
-    """Whether there are upright strokes or boxes enough for two cells side by side on two rows."""
-    if len(strokes) > MAX_STROKES:
-        return False
-    upright = {round(x0) for x0, y0, x1, y1 in strokes if x1 - x0 <= _THICKNESS and y1 - y0 > 8}
-    level = {round(y0) for x0, y0, x1, y1 in strokes if y1 - y0 <= _THICKNESS and x1 - x0 > 8}
-    boxes = [(round(x0), round(y0)) for x0, y0, x1, y1 in strokes if x1 - x0 > 8 and 8 < y1 - y0 < 200]
-    has_lines = len(upright) >= 3 and len(level) >= 3
-    return has_lines or (len({x for x, _ in boxes}) >= 2 and len({y for _, y in boxes}) >= 2)
 
 
 @dataclass(slots=True)
@@ -812,7 +804,10 @@ def _attach_scripts(lines: list[Line]) -> list[Line]:
             ends.setdefault((round(x / 8), round(line.y0 / 8)), []).append(line)
     gone: set[int] = set()
     for script in small:
-        for base in _near(ends, script):
+        # lines one of whose ends is beside it, at most `MAX_NEAR` per square of eight points
+        column, row = round((script.x0 + script.x1) / 16), round(script.y0 / 8)
+        squares = [(x, y) for x in (column, column - 1, column + 1) for y in (row, row - 1, row + 1, row - 2)]
+        for base in (line for square in squares for line in ends.get(square, ())[:MAX_NEAR]):
             size = base.size
             rise = (base.y0 + base.y1 - script.y0 - script.y1) / 2 / size
             if (
@@ -835,14 +830,6 @@ def _attach_scripts(lines: list[Line]) -> list[Line]:
             gone.add(id(script))
             break
     return [line for line in lines if id(line) not in gone] if gone else lines
-
-
-def _near(ends: Mapping[tuple[int, int], Sequence[Line]], script: Line) -> Iterator[Line]:
-    """Lines one of whose ends is beside a small line, at most `MAX_NEAR` per square of eight points."""
-    column, row = round((script.x0 + script.x1) / 16), round(script.y0 / 8)
-    for x in (column, column - 1, column + 1):
-        for y in (row, row - 1, row + 1, row - 2):
-            yield from ends.get((x, y), ())[:MAX_NEAR]
 
 
 def around(boxes: Sequence[Box]) -> Box:

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby, pairwise, takewhile
 from statistics import median
 
@@ -132,7 +131,10 @@ def contents_entries(blocks: Sequence[Block]) -> set[int]:
         if goes_on:
             led = [i for i in led if any(map(_LED.search, page[i].lines))]
             edge = max(page[i].box[2] for i in led)
-            is_unled = partial(_is_unled, edge=edge)
+
+            def is_unled(block: Block, edge: float = edge) -> bool:
+                return abs(block.box[2] - edge) < 0.5 * block.size and _PAGE_NUMBER.search(block.lines[-1]) is not None
+
             found.update(map(id, takewhile(is_unled, reversed(page[: led[0]]))))
             found.update(map(id, page[led[0] : led[-1] + 1]))
             found.update(map(id, takewhile(is_unled, page[led[-1] + 1 :])))
@@ -166,10 +168,6 @@ def describe_contents(blocks: Sequence[Block], entries: Collection[int]) -> tupl
     n = sum(len(block.lines) for block in gone)
     first, last = map(without_leaders, (gone[0].lines[0], gone[-1].lines[-1]))
     return (f"{n:,} lines of contents on {where}, from {first[:40].strip()!r} to {last[-40:].strip()!r}",)
-
-
-def _is_unled(block: Block, edge: float) -> bool:
-    return abs(block.box[2] - edge) < 0.5 * block.size and _PAGE_NUMBER.search(block.lines[-1]) is not None
 
 
 HEADING_RATIO = 1.2  # text set larger than the document's median by this factor is a heading
@@ -394,7 +392,15 @@ def slide_sections(blocks: Sequence[Block]) -> tuple[tuple[Section, ...], tuple[
     compounds = compounds_in(line for block in blocks for line in block.lines)
     sections = []
     slides = [list(members) for _, members in groupby(blocks, key=lambda block: block.page)]
-    steps = {i for i, (slide, after) in enumerate(pairwise(slides)) if _is_step(slide, after)}
+    steps = set()  # slides of which all that they say, title included, stands on the next one, which begins alike
+    for i, (slide, after) in enumerate(pairwise(slides)):
+        words, following_words = (
+            Counter(word for block in part for word in block.text.split()) for part in (slide, after)
+        )
+        heading, following = _slide_heading(slide), _slide_heading(after)
+        begin_alike = heading is not None and following is not None and heading.text == following.text
+        if words and words <= following_words and begin_alike and all(block.image is None for block in slide):
+            steps.add(i)
     for i, slide in enumerate(slides):
         if i in steps:
             continue
@@ -411,15 +417,6 @@ def slide_sections(blocks: Sequence[Block]) -> tuple[tuple[Section, ...], tuple[
 
 
 MAX_STEPS_SHOWN = 10  # most steps of slides that are named
-
-
-def _is_step(slide: Sequence[Block], after: Sequence[Block]) -> bool:
-    """Whether all that a slide says, its title included, stands on the next one, which begins alike."""
-    words, more = (Counter(word for block in page for word in block.text.split()) for page in (slide, after))
-    if any(block.image is not None for block in slide) or not words:
-        return False
-    heading, following = _slide_heading(slide), _slide_heading(after)
-    return heading is not None and following is not None and heading.text == following.text and words <= more
 
 
 def _slide_heading(slide: Sequence[Block]) -> Block | None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
-from functools import partial
 
 from kohaku_ray.documents.sentences import words_of
 
@@ -133,14 +131,13 @@ def plain_maths(text: str) -> str:
     if _ASTRAL.search(text) is not None:
         text = _ASTRAL.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     for pattern, write in ((_RAISED, write_raised), (_LOWERED, write_lowered)):
-        text = pattern.sub(partial(_spell, write), text)
+        pieces, end = [], 0
+        for match in pattern.finditer(text):
+            before, after = text[max(0, match.start() - _REACH) : match.start()], text[match.end() :][:_REACH]
+            pieces += [text[end : match.start()], write(before, unicodedata.normalize("NFKC", match[0]), after)]
+            end = match.end()
+        text = "".join([*pieces, text[end:]])
     return text
-
-
-def _spell(write: Callable[[str, str, str], str], match: re.Match[str]) -> str:
-    start, end = match.span()
-    before, after = match.string[max(0, start - _REACH) : start], match.string[end : end + _REACH]
-    return write(before, unicodedata.normalize("NFKC", match[0]), after)
 
 
 def _set_apart(before: str, text: str, after: str) -> str:

@@ -66,6 +66,8 @@ def parse_pptx(name: str, data: bytes) -> Document:
 
 def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
     """Yield the HTML of shapes from top to bottom, then from left to right."""
+    from pptx.oxml import parse_xml
+
     for shape in sorted(shapes, key=lambda drawn: (drawn.top or 0, drawn.left or 0)):
         holder = next(outermost(shape.element, ("ph",)), None)
         kind = holder.get("type") if holder is not None else ""
@@ -80,7 +82,13 @@ def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
         elif getattr(shape, "has_chart", False):
             yield chart_table(shape.chart._chartSpace)
         elif local(shape.element) == "graphicFrame":
-            yield from _diagram(shape)
+            # the texts of a diagram (SmartArt) are in a part of their own
+            ids = {value for element in outermost(shape.element, ("relIds",)) for value in element.attrib.values()}
+            related = [shape.part.related_part(i) for i in ids]
+            for part in related_parts(shape.part, "diagramData"):
+                for paragraph in outermost(parse_xml(part.blob), ("p",)) if part in related else ():
+                    if source := _inline(paragraph):
+                        yield f"<p>{source}</p>"
 
 
 def _paragraphs(body: Any, has_bullets: bool) -> str:
@@ -144,17 +152,3 @@ def _table(table: Any) -> str:
             ]
         )
     return html_table(rows)
-
-
-def _diagram(shape: Any) -> Iterator[str]:
-    """Yield the texts of a diagram (SmartArt), which are in a part of their own."""
-    from pptx.oxml import parse_xml
-
-    ids = {value for element in outermost(shape.element, ("relIds",)) for value in element.attrib.values()}
-    parts = [
-        part for part in related_parts(shape.part, "diagramData") if part in [shape.part.related_part(i) for i in ids]
-    ]
-    for part in parts:
-        for paragraph in outermost(parse_xml(part.blob), ("p",)):
-            if source := _inline(paragraph):
-                yield f"<p>{source}</p>"

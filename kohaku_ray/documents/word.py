@@ -320,7 +320,14 @@ class _Reader:
             elif kind == "sym":
                 parts.append(_symbol(child))
             elif kind in ("footnoteReference", "endnoteReference"):
-                parts.append(self._refer(kind.removesuffix("Reference"), child.get(f"{_W}id"), before + "".join(parts)))
+                # the mark of a note, which is kept for after the block
+                note = self._note_elements[kind.removesuffix("Reference")].get(child.get(f"{_W}id"))
+                if note is not None:
+                    self._n_notes += 1
+                    mark = f"[{self._n_notes}]"
+                    text = " ".join(self._inline(paragraph) for paragraph in note.iter(f"{_W}p"))
+                    self._notes.append(f"<p>{mark} {text}</p>")
+                    parts.append(write_mark(before + "".join(parts), mark))
             elif kind in ("drawing", "pict", "object", "AlternateContent"):
                 self._boxes += outermost(child, ("txbxContent",))
                 charts = (self._part.related_parts[chart.get(f"{_R}id")] for chart in outermost(child, ("chart",)))
@@ -329,17 +336,6 @@ class _Reader:
         raised = _value(properties, "vertAlign")
         tag = {"superscript": "sup", "subscript": "sub"}.get(raised)
         return f"<{tag}>{source}</{tag}>" if tag and source.strip() else source
-
-    def _refer(self, kind: str, note_id: str, before: str) -> str:
-        """Write the mark of a note, and keep the note for after the block."""
-        note = self._note_elements[kind].get(note_id)
-        if note is None:
-            return ""
-        self._n_notes += 1
-        mark = f"[{self._n_notes}]"
-        text = " ".join(self._inline(paragraph) for paragraph in note.iter(f"{_W}p"))
-        self._notes.append(f"<p>{mark} {text}</p>")
-        return write_mark(before, mark)
 
 
 def _list_levels(part: Any) -> dict[str, dict[int, tuple[str, int]]]:

@@ -195,7 +195,9 @@ def test_upright_labels_of_a_plot_are_named_as_dropped():
     assert "0.1" not in "".join(one.text for section in document.sections for one in section.paragraphs)
 
 
-@pytest.mark.parametrize(("symbol", "n", "is_dropped"), [("o", 40, True), ("o", 8, False), ("7", 40, False)])
+@pytest.mark.parametrize(
+    ("symbol", "n", "is_dropped"), [("+", 40, True), ("+", 8, False), ("7", 40, False), ("e", 40, False)]
+)
 def test_the_points_of_a_plot_are_no_text(symbol, n, is_dropped):
     def draw(page):
         put(page, 72, 120, LINES)
