@@ -28,6 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from kohaku_ray.documents.model import Document
@@ -443,8 +444,7 @@ class Share:
     n_cells_right: int = 0
     n_facts: int = 0
     n_facts_right: int = 0
-    n_pages: int = 0
-    ms: float = 0.0
+    ms: list[float] = field(default_factory=list)  # per page, of every file
 
 
 def measure_made(work: Path, show: bool) -> bool:
@@ -465,7 +465,7 @@ def measure_made(work: Path, show: bool) -> bool:
         for share in counted:
             share.n_cells, share.n_cells_right = share.n_cells + n_cells, share.n_cells_right + n_cells - len(wrong)
             share.n_facts, share.n_facts_right = share.n_facts + n_facts, share.n_facts_right + n_facts - len(missed)
-            share.n_pages, share.ms = share.n_pages + n_pages[name], share.ms + reading.ms
+            share.ms.append(reading.ms / n_pages[name])
         print(
             f"{name}: {tool}: {n_cells - len(wrong)} of {n_cells} cells, {n_facts - len(missed)} of {n_facts} facts, "
             f"{reading.ms / n_pages[name]:.1f} ms per page{f', {reading.error}' * bool(reading.error)}",
@@ -486,11 +486,11 @@ def measure_made(work: Path, show: bool) -> bool:
             add(tool, name, Reading(**reply))
     if peers.returncode:
         raise SystemExit(f"extraction_peers.py ended with exit code {peers.returncode}: its table would be in part.")
-    print("\n| format | tool | cells right | of | facts right | of | ms per page |")
+    print("\n| format | tool | cells right | of | facts right | of | ms per page (median) |")
     print("|---|---|---|---|---|---|---|")
     for (kind, tool), share in sorted(shares.items()):
         print_share(f"{kind} | {tool}", share)
-    print("\n| written by | cells right | of | facts right | of | ms per page |")
+    print("\n| written by | cells right | of | facts right | of | ms per page (median) |")
     print("|---|---|---|---|---|---|")
     for writer, share in by_writer.items():
         print_share(writer, share)
@@ -508,7 +508,7 @@ def print_share(name: str, share: Share) -> None:
         f"{right / n:.3f} | {n}" if n else " | "
         for right, n in ((share.n_cells_right, share.n_cells), (share.n_facts_right, share.n_facts))
     )
-    print(f"| {name} | {cells} | {facts} | {share.ms / share.n_pages:.1f} |")
+    print(f"| {name} | {cells} | {facts} | {median(share.ms):.1f} |")
 
 
 def count_pages(path: Path) -> int:

@@ -354,12 +354,16 @@ _LABEL = re.compile(r"[^\d.]*[\d.]+")
 
 
 def _continues_table(table: Block, block: Block) -> bool:
-    """Whether a table goes on from the page before: as wide, with as many columns, and no other names or caption."""
+    """Whether a table goes on from the page before: the same left edge, as many columns, no other names nor caption."""
     if table.kind != "table" or block.page != (table.last_page or table.page) + 1:
         return False
     if len(table.cells[max(table.header, 0)]) != max(map(len, block.cells)):
         return False
-    if max(abs(table.box[0] - block.box[0]), abs(table.box[2] - block.box[2])) > MAX_SHIFT:
+    # between rules a part is as wide as these, else as its cells
+    may_be_narrower = table.header >= 0 > block.header and block.box[2] < table.box[2]
+    if abs(table.box[0] - block.box[0]) > MAX_SHIFT:
+        return False
+    if abs(table.box[2] - block.box[2]) > MAX_SHIFT and not may_be_narrower:
         return False
     if block.caption is not None:
         label, other = _LABEL.match(block.text_of_caption), _LABEL.match(table.text_of_caption)

@@ -254,3 +254,38 @@ def test_a_caption_that_says_so_is_that_of_the_whole(caption):
 def test_another_caption_or_width_is_another_table():
     assert len(over_two_pages(True, caption="Table 4: Energy of three others.")) == 2
     assert len(over_two_pages(True, width=360)) == 2
+
+
+def test_a_table_between_two_rules_goes_on_over_a_page_without_its_header():
+    sheet = Sheet()
+    sheet.put(72, 80, BEFORE)
+    sheet.level(640, 662, 752)
+    sheet.row(655, "Site", "Use (MWh)", "PUE")
+    for i in range(5):
+        sheet.row(678 + 16 * i, f"Site {i}", f"{1000 + i:,}", f"1.{10 + i}")
+    sheet.add_page()
+    sheet.level(60, 150)
+    for i in range(5, 10):
+        sheet.row(76 + 16 * (i - 5), f"Site {i}", f"{1000 + i:,}", f"1.{10 + i}")
+    sheet.put(72, 300, AFTER)
+    tables, rest = sheet.tables()
+    assert tables == [[f"Site: Site {i}; Use (MWh): {1000 + i:,}; PUE: 1.{10 + i}" for i in range(10)]]
+    assert rest == [BEFORE, AFTER]
+
+
+def test_a_table_of_other_names_on_the_next_page_is_another_one():
+    sheet = Sheet()
+    sheet.put(72, 80, BEFORE)
+    sheet.level(640, 662, 752)
+    sheet.row(655, "Site", "Use (MWh)", "PUE")
+    for i in range(5):
+        sheet.row(678 + 16 * i, f"Site {i}", f"{1000 + i:,}", f"1.{10 + i}")
+    sheet.add_page()
+    sheet.row(76, "Model", "Power", "Hours", bold=True)
+    for i in range(5):
+        sheet.row(92 + 16 * i, f"Model {i}", f"{300 + i}", f"{10 + i}")
+    tables, _ = sheet.tables()
+    assert [table[0] for table in tables] == [
+        "Site: Site 0; Use (MWh): 1,000; PUE: 1.10",
+        "Model: Model 0; Power: 300; Hours: 10",
+    ]
