@@ -35,8 +35,7 @@ def slurm(tmp_path: Path, n_nodes: int, *command: str, started: int | None = Non
 
 
 @pytest.mark.ray
-@pytest.mark.chaos
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_runs_on_all_of_its_nodes_with_a_token_of_its_own_and_ends_them(tmp_path, tiny_encoder):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("One hall draws 4 MW. It is cooled by air.")
@@ -52,8 +51,7 @@ def test_a_job_runs_on_all_of_its_nodes_with_a_token_of_its_own_and_ends_them(tm
 
 
 @pytest.mark.ray
-@pytest.mark.chaos
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_node_that_never_comes_is_counted_and_the_command_not_run(tmp_path):
     done = slurm(tmp_path, 2, "touch", "ran", started=1, NODES_WITHIN_S="60")
     assert done.returncode == 1
