@@ -137,7 +137,8 @@ def cost_lines(run: RunFiles) -> list[str]:
     lines = [f"{prompt + completion:,} tokens", f"{prompt:,} in prompts, {completion:,} generated"]
     if usage and not prompt + completion:
         lines.append("0 tokens: these models report no counts.")
-    calls = f"{len(usage):,} model calls: {sources['made']:,} made by this run, {sources['ledger']:,} from the ledger"
+    made, recorded = sources["made"], sources["ledger"]
+    calls = f"{pluralize(len(usage), 'model call')}: {made:,} made by this run, {recorded:,} from the ledger"
     if sources["joined"]:
         calls += f", {sources['joined']:,} sharing the reply of an equal call under way"
     lines += [calls, _money(run)]

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from kohaku_ray.pages.tables import as_html
 from kohaku_ray.pages.text import cut, list_link, visible, write_number
+from kohaku_ray.run.summary import pluralize
 
 MAX_BYTES = 28_000_000
 """A browser opens a page of this size in less than two seconds: see benchmarks/page.py."""
@@ -41,6 +42,7 @@ def page_environment(n_chars: int = 200) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["count"] = lambda n: f"{n:,}"
+    environment.filters["plural"] = pluralize
     environment.filters["cut"] = lambda text, n=n_chars: cut(text, n)
     environment.filters["table"] = as_html
     environment.filters["prose"] = _prose

@@ -86,7 +86,7 @@ def describe_prompts(prompts: Sequence[SentPrompt]) -> str:
     for one in prompts:
         whose = ", ".join("all members" if member == SHARED else str(member) for member in one.members)
         again = f", attempt {one.attempt}" if one.attempt else ""
-        images = f", after {one.n_images} images" if one.n_images else ""
+        images = f", after {pluralize(one.n_images, 'image')}" if one.n_images else ""
         parts.append(f"--- {one.role} of member {whose}{again}{images}".replace("member all", "all"))
         if one.messages is None:
             parts.append("not known any more: the index, the templates or the question have changed since the run")

@@ -348,5 +348,6 @@ def _spending(summary: AnswerSummary) -> str:
         parts.append(f"${spent['dollars']:.4f}")
     n_placed, n_moved = sum(summary.n_placed.values()), sum(summary.n_moved.values())
     if n_placed:
-        parts.append(f"{n_placed} questions placed on replicas, {n_moved} of them moved off an overloaded one")
+        placed = pluralize(n_placed, "question")
+        parts.append(f"{placed} placed on replicas, {n_moved} of them moved off an overloaded one")
     return "used by the calls made: " + ", ".join(parts)

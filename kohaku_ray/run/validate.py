@@ -177,7 +177,8 @@ def _index(config: Config, found: Findings, deep: bool) -> Index | None:
             found.problems.append(error)
         return None
     counts = index.manifest["counts"]
-    line = f"index: {config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
+    line = f"index: {config.index.path}: {pluralize(counts['n_documents'], 'document')}, "
+    line += pluralize(counts["n_vectors"], "vector")
     if counts["n_rejects"]:
         first = index.rejects.slice(0, 1).to_pylist()[0]
         said = describe_reject(first["file"], first["reason"], config.documents.paths)

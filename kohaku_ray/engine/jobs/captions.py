@@ -75,7 +75,7 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, ImageCaption], C
     wanted = {key: call for key, call in calls.items() if key not in captions}
     n_known = len(captions)
     if wanted:
-        print_progress(f"caption {len(wanted)} images, {n_known} known: waiting for {name}")
+        print_progress(f"caption {pluralize(len(wanted), 'image')}, {n_known} known: waiting for {name}")
         with Session(config.cluster) as session:
             ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments))
             applications = session.start_replicas(deployments)

@@ -85,7 +85,7 @@ class SweepSummary:
         self.n_made += 1
         self.n_calls.update(outcome.n_calls)
         if outcome.n_unanswered:
-            left = f"{outcome.n_unanswered} model calls got no reply"
+            left = f"{pluralize(outcome.n_unanswered, 'model call')} got no reply"
             self.failed[run_id] = f"{left}: {outcome.stopped or 'repeat the sweep'}"
 
     def figures(self) -> dict[str, float]:
