@@ -44,7 +44,18 @@ def describe_question(rows: Mapping[str, list[Row]], n_items: int | None) -> str
     counts = (
         f"{pluralize(vote['n_members'], 'member')}, {vote['n_blank']} blank, {vote['n_errors']} in error; {weights}"
     )
-    parts += [f"  {describe_vote(vote)}", f"  {counts}", "", *_took(rows["usage"])]
+    parts += [f"  {describe_vote(vote)}", f"  {counts}", ""]
+    for row in spent(rows["usage"]):
+        share = ""
+        if row.cached_share is not None:
+            share = f" ({row.cached_share:.0%} cached, members share {row.cached_bound:.0%})"
+        energy = "" if row.joules is None else f", {row.joules:.0f} J"
+        parts.append(
+            f"took    {row.deployment}: {pluralize(row.n_calls, 'call')}, {row.prompt_tokens:,} prompt tokens{share}, "
+            f"{row.completion_tokens:,} generated, summed over the calls "
+            f"{row.queue_s:.2f} s of waiting for a replica, {row.service_s:.2f} s in replicas, "
+            f"{row.gpu_s:.2f} GPU s{energy}, ${row.dollars:.4f}"
+        )
     return "\n".join(parts)
 
 
@@ -144,20 +155,6 @@ def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
         }
         said = (f"{label}: {text}" for label, text in labelled.items() if text)
         yield from (f"      {text}" for text in (_short(row["explanation"]), _numbers(row["measures"]), *said) if text)
-
-
-def _took(usage: list[Row]) -> Iterator[str]:
-    for row in spent(usage):
-        share = ""
-        if row.cached_share is not None:
-            share = f" ({row.cached_share:.0%} cached, members share {row.cached_bound:.0%})"
-        energy = "" if row.joules is None else f", {row.joules:.0f} J"
-        yield (
-            f"took    {row.deployment}: {pluralize(row.n_calls, 'call')}, {row.prompt_tokens:,} prompt tokens{share}, "
-            f"{row.completion_tokens:,} generated, summed over the calls "
-            f"{row.queue_s:.2f} s of waiting for a replica, {row.service_s:.2f} s in replicas, "
-            f"{row.gpu_s:.2f} GPU s{energy}, ${row.dollars:.4f}"
-        )
 
 
 def describe_collection(collection: Collection, paths: Sequence[str] = ()) -> str:

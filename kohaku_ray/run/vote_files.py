@@ -12,7 +12,7 @@ import numpy as np
 from kohaku_ray.ensemble.pool import agreement_weights
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote_all
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_row, read_refs, read_submission
+from kohaku_ray.evaluation.submissions import SubmissionRow, citing_row, read_refs, read_submission
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_abstention, is_blank
 
@@ -52,7 +52,14 @@ def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: 
     if rule.weights != "uniform":
         groups = [group_values([row.answer_value if row else "" for row in rows], _unit_of(rows)) for rows in table]
         weights = agreement_weights(np.array(groups, dtype=np.int64).reshape(len(table), len(members)))
-    metadata = metadata if metadata is not None else _addresses(members)
+    if metadata is None:
+        # From rows with one URL per reference: models invent some, so the most common one is taken.
+        given: dict[str, Counter[str]] = {}
+        for row in (row for member in members for row in member.rows.values()):
+            if len(row.ref_ids) == len(row.ref_urls) and not is_abstention(row.answer_value):
+                for ref, url in zip(row.ref_ids, row.ref_urls, strict=True):
+                    given.setdefault(ref.lower(), Counter())[url] += 1
+        metadata = {ref: {"url": urls.most_common(1)[0][0]} for ref, urls in given.items()}
     voting = [  # the published vote takes a missing row for none, ours for a blank one
         [(row, weight) for row, weight in zip(rows, weights, strict=True) if row is not None or rule.compat is None]
         for rows in table
@@ -98,14 +105,3 @@ def _unit_of(rows: Iterable[SubmissionRow | None]) -> str:
     """Find the unit that most files give, ties to the earliest; empty where no file gives one."""
     units = Counter(row.answer_unit for row in rows if row is not None and not is_blank(row.answer_unit))
     return units.most_common(1)[0][0] if units else ""
-
-
-def _addresses(members: Iterable[Submission]) -> dict[str, dict[str, str]]:
-    """Collect URLs from rows with one per reference: models invent some, so the most common one is taken."""
-    given: dict[str, Counter[str]] = {}
-    for member in members:
-        for row in member.rows.values():
-            if len(row.ref_ids) == len(row.ref_urls) and not is_abstention(row.answer_value):
-                for ref, url in zip(row.ref_ids, row.ref_urls, strict=True):
-                    given.setdefault(ref.lower(), Counter())[url] += 1
-    return {ref: {"url": urls.most_common(1)[0][0]} for ref, urls in given.items()}
