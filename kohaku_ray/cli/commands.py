@@ -259,8 +259,13 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
             return Outcome(f"{act} {named}", SteerResult(act, named))
     n_cells = loaded.sweep.n_cells
     grid = f"{pluralize(n_cells, 'cell')} × {pluralize(len(loaded.sweep.seeds), 'seed')}"
-    if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(grid)):
-        raise ConfigError(f"{arguments.sweep} has {grid} and nobody confirmed them: narrow its axes, or give --yes")
+    if n_cells > MANY_CELLS and not arguments.yes:
+        reply = ""
+        if sys.stdin.isatty():
+            print_progress(f"{grid}: go on? [y/N]")
+            reply = input()
+        if reply.strip().lower() not in {"y", "yes"}:
+            raise ConfigError(f"{arguments.sweep} has {grid} and nobody confirmed them: narrow its axes, or give --yes")
     plan = plan_sweep(loaded)
     if arguments.dry_run:
         described = dry_run(plan)
@@ -293,13 +298,6 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     n_errors = summary.n_errors + len(summary.failed)
     code = _rows_code(arguments, n_errors, is_finished=not summary.failed)
     return Outcome(line, result, ROWS_IN_ERROR if untracked else code)
-
-
-def _confirmed(what: str) -> bool:
-    if not sys.stdin.isatty():
-        return False
-    print_progress(f"{what}: go on? [y/N]")
-    return input().strip().lower() in {"y", "yes"}
 
 
 def vote(arguments: argparse.Namespace) -> Outcome:

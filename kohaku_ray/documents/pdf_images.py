@@ -30,7 +30,11 @@ LABEL_CHARS = 60  # longest axis label
 
 def drawn_figures(page: Page) -> list[Box]:
     """Find the vector figures of a page that is not turned: places, axis labels included, from top to bottom."""
-    captions = [line for line in page.lines if _is_figure(line)]
+    captions = []
+    for line in page.lines:
+        match = CAPTION.match(line.text) if line.kind == "text" else None
+        if match is not None and match["kind"].lower().startswith("f"):
+            captions.append(line)
     free = [line for line in captions if not any(caption_gap(box, line.box) is not None for box in page.images)]
     inside = [line for line in captions if line not in free]
     if not captions or not page.strokes:
@@ -53,11 +57,6 @@ def drawn_figures(page: Page) -> list[Box]:
         drawings.remove(box)
         figures.append(box)
     return sorted(figures, key=lambda box: (box[1], box[0]))
-
-
-def _is_figure(line: Line) -> bool:
-    found = CAPTION.match(line.text) if line.kind == "text" else None
-    return found is not None and found["kind"].lower().startswith("f")
 
 
 def _clusters(page: Page) -> list[Box]:

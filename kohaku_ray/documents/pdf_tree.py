@@ -224,7 +224,14 @@ def body_size(blocks: Sequence[Block]) -> float:
 def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
     """The largest text in the first page's upper blocks: the title, in one or several consecutive blocks."""
     first = [block for block in blocks if block.page == blocks[0].page and block.kind == "text"] if blocks else []
-    titles = [block for block in first if _may_be_title(block.text)]
+    titles = [
+        block
+        for block in first
+        if len(block.text) <= 2 * MAX_HEADING_CHARS
+        and block.text[-1] not in ".,;"
+        and not _REPORT_NUMBER.fullmatch(block.text)
+        and _HAS_WORD.search(block.text)
+    ]
     if not titles:
         return []
     largest = max(block.size for block in titles)
@@ -237,12 +244,6 @@ def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
             break
         found.append(block)
     return found
-
-
-def _may_be_title(text: str) -> bool:
-    if len(text) > 2 * MAX_HEADING_CHARS or text[-1] in ".,;" or _REPORT_NUMBER.fullmatch(text):
-        return False
-    return _HAS_WORD.search(text) is not None
 
 
 def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Section, ...]:

@@ -279,16 +279,6 @@ def _outcome(abstains: bool, truth: Truth | None) -> str:
     return RIGHT if is_whole else IN_PART
 
 
-def _member_outcome(row: Row, truth: Truth | None) -> str:
-    if row["is_blank"]:
-        return ABSTAINED
-    if truth is None:
-        return ANSWERED
-    said = {name: row[name] for name in ("question_id", "answer", "answer_value", "answer_unit", "explanation")}
-    given = SubmissionRow(**said, ref_ids=tuple(row["ref_ids"]), refs_raw=json.dumps(row["ref_ids"]))
-    return RIGHT if truth.metric.score_question(truth.row, given).is_right else WRONG
-
-
 def _members(
     vote: Row, answers: Sequence[Row], usage: Sequence[Row], truth: Truth | None, compat: str | None
 ) -> tuple[MemberView, ...]:
@@ -304,7 +294,16 @@ def _members(
     for row, place in zip(answers, places, strict=True):
         calls = [call for call in usage if call["member"] == row["member"]]
         prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
-        members.append(MemberView(row, place, _member_outcome(row, truth), prompt, completion))
+        if row["is_blank"]:
+            outcome = ABSTAINED
+        elif truth is None:
+            outcome = ANSWERED
+        else:
+            named = ("question_id", "answer", "answer_value", "answer_unit", "explanation")
+            refs = tuple(row["ref_ids"])
+            given = SubmissionRow(**{name: row[name] for name in named}, ref_ids=refs, refs_raw=json.dumps(refs))
+            outcome = RIGHT if truth.metric.score_question(truth.row, given).is_right else WRONG
+        members.append(MemberView(row, place, outcome, prompt, completion))
     return tuple(members)
 
 

@@ -89,7 +89,11 @@ def table_charts(
     if across.numbers is not None and len(across.columns) > 1:
         drawn.append(_lines(across, across.numbers))
     elif flat is not None:
-        drawn.append(_bars(flat))
+        scored = [(row_name(row), score_of(cell)) for (row, _), cell in flat.cells.items() if cell.is_scored]
+        names, scores = zip(*scored, strict=True)
+        means, deviations = [score.mean for score in scores], [score.sd for score in scores]
+        svg = error_bars(names, means, deviations, x_label=_SCORE, y_label=flat.row_axis, label=_said(flat))
+        drawn.append(Chart("Scores", f"Point: mean; bar: ± one standard deviation over {flat.table.repeats}.", svg))
     return drawn
 
 
@@ -156,14 +160,6 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
     if len(drawn) < len(bands):
         note += f" The {len(drawn)} best of {len(bands)} rows."
     return Chart(title, note, svg)
-
-
-def _bars(grid: TableGrid) -> Chart:
-    scored = [(row_name(row), score_of(cell)) for (row, _), cell in grid.cells.items() if cell.is_scored]
-    names, scores = zip(*scored, strict=True)
-    means, deviations = [score.mean for score in scores], [score.sd for score in scores]
-    svg = error_bars(names, means, deviations, x_label=_SCORE, y_label=grid.row_axis, label=_said(grid))
-    return Chart("Scores", f"Point: mean; bar: ± one standard deviation over {grid.table.repeats}.", svg)
 
 
 def _said(grid: TableGrid) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.evaluation.selection import Selection
 from kohaku_ray.pages.groups import group_block
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.plots import Chart
@@ -189,10 +188,16 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
         conflict = explain_conflict(interval, comparison.permutation)
         reasons = "; ".join(filter(None, dict.fromkeys([*(test.reason for test in tests), conflict])))
         p_values = comparison.welch.p, comparison.welch_holm, comparison.permutation.p, comparison.permutation_holm
+        rank, selection = "", stats.selection  # among all cells of the table, with its interval
+        if selection is not None and cell.cell_id in selection.ranks:
+            low, high = selection.rank_intervals[cell.cell_id]
+            n_tied = selection.n_tied[cell.cell_id]
+            tied = f", tied with {pluralize(n_tied, 'other')}" if n_tied else ""
+            rank = f"{selection.ranks[cell.cell_id]:g} ({low:g} … {high:g}){tied}"
         figures: TableRow = (
             *(score_of(cell).write(), comparison.n_seeds, comparison.n_questions),
             *(float(part.mean()) for part in cell.parts.values()),
-            *(stats.ranks[row, column], _table_rank(stats.selection, cell.cell_id), comparison.n_common),
+            *(stats.ranks[row, column], rank, comparison.n_common),
             None if comparison.is_best else interval.mean,
             None if interval.low is None or interval.high is None else f"{interval.low:+z.3f} … {interval.high:+z.3f}",
             *(p if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}" for p in p_values),
@@ -202,16 +207,6 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
     axis = stats.grid.column_axis
     title = f"{axis} = {column}" if axis else column
     return Table.of([*(Column(name, align="left") for name in stats.grid.row_axes), *head], rows, title)
-
-
-def _table_rank(selection: Selection | None, cell_id: str) -> str:
-    """Write a cell's rank among all cells of the table with its interval, and how many others share it."""
-    if selection is None or cell_id not in selection.ranks:
-        return ""
-    low, high = selection.rank_intervals[cell_id]
-    n_tied = selection.n_tied[cell_id]
-    tied = f", tied with {pluralize(n_tied, 'other')}" if n_tied else ""
-    return f"{selection.ranks[cell_id]:g} ({low:g} … {high:g}){tied}"
 
 
 def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], float]) -> dict[str, Any] | None:

@@ -69,19 +69,17 @@ def nodes_left(nodes: Iterable[Mapping[str, float]], deployments: Mapping[str, D
         if not need["GPU"]:
             continue
         for _ in range(n):
-            node = next((node for node in left if _holds(node, need)), None)
-            if node is None:
+            share = need["GPU"]
+            for node in left:
+                room = FreeNode.of(node)
+                fits = sum(card == 1 for card in room.cards) >= share if share >= 1 else room.n_places(share, 0.0) > 0
+                if fits and all(amount <= node.get(kind, 0.0) + 1e-9 for kind, amount in need.items()):
+                    break
+            else:
                 return [FreeNode(0.0, ()) for _ in left]
             for kind, amount in need.items():
                 node[kind] = node.get(kind, 0.0) - amount
     return [FreeNode.of(node) for node in left]
-
-
-def _holds(node: Mapping[str, float], need: Mapping[str, float]) -> bool:
-    room = FreeNode.of(node)
-    share = need["GPU"]
-    fits = sum(card == 1 for card in room.cards) >= share if share >= 1 else room.n_places(share, 0.0) > 0
-    return fits and all(amount <= node.get(kind, 0.0) + 1e-9 for kind, amount in need.items())
 
 
 def choose_retriever_gpus(

@@ -310,8 +310,13 @@ async def probe_chat(name: str, deployment: ChatDeployment, ask: AskModel) -> Pr
     n_tokens, speed = plain.completion_tokens, "tokens not counted"
     if n_tokens:
         speed = f"{n_tokens / seconds:.1f} tokens/s alone ({n_tokens} in {seconds:.1f} s)"
-    window = f"window {deployment.window:,} tokens"
-    return Probed(f"{where}: {deployment.kind}, {window}, {_schema_support(shaped)}, {speed}")
+    try:
+        jsonschema.validate(json.loads(shaped.text), SCHEMA)
+        schema = "JSON schema kept"
+    except (ValueError, jsonschema.ValidationError):
+        begin = " ".join(shaped.text.split())[:60]
+        schema = f"JSON schema not kept (replied {begin!r}), so replies are read as they come"
+    return Probed(f"{where}: {deployment.kind}, window {deployment.window:,} tokens, {schema}, {speed}")
 
 
 async def probe_here(name: str, deployment: ChatDeployment) -> Probed:
@@ -361,12 +366,3 @@ def _request(deployment: ChatDeployment, user: str, schema: dict[str, Any] | Non
         schema=schema,
         session_id="probe",
     )
-
-
-def _schema_support(reply: Reply) -> str:
-    try:
-        jsonschema.validate(json.loads(reply.text), SCHEMA)
-    except (ValueError, jsonschema.ValidationError):
-        begin = " ".join(reply.text.split())[:60]
-        return f"JSON schema not kept (replied {begin!r}), so replies are read as they come"
-    return "JSON schema kept"

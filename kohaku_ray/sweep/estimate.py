@@ -51,7 +51,10 @@ def _line(plan: SweepPlan, planned: PlannedTable) -> str:
     configs, pool = list(planned.configs.values()), planned.table.pool
     if not configs:
         return ""
-    usual = _defaults_of(configs[0].system)
+    usual: dict[str, str] = {}  # the system's defaults, of one member if it refuses more
+    for ensemble in ({"members": 1}, {}):
+        with suppress(ConfigError):
+            usual = settings_of(build_config({"system": configs[0].system, "ensemble": ensemble}, where="the defaults"))
     settings = [settings_of(config) | _played(config) for config in configs]
     changed = [key for key, value in settings[0].items() if value != usual.get(key, "None")]
     keys = dict.fromkeys([*_SHOWN, *plan.loaded.own, *planned.table.set, *changed])
@@ -63,14 +66,6 @@ def _line(plan: SweepPlan, planned: PlannedTable) -> str:
     repeated = _repeated(plan, pool)
     parts = [*repeated, *fixed] if pool is not None and pool.members is None else [*fixed, *repeated]
     return f"{planned.table.name}: {', '.join(parts)}; all else by default"
-
-
-def _defaults_of(system: str) -> dict[str, str]:
-    """Return a system's default settings, of one member where it refuses more; none where it refuses its defaults."""
-    for ensemble in ({}, {"members": 1}):
-        with suppress(ConfigError):
-            return settings_of(build_config({"system": system, "ensemble": ensemble}, where="the defaults"))
-    return {}
 
 
 def _repeated(plan: SweepPlan, pool: PoolConfig | None) -> list[str]:

