@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -15,7 +16,7 @@ from kohaku_ray.documents.raised import END, LOWER, RAISE, write_lowered, write_
 from kohaku_ray.documents.sentences import words_of
 
 MAX_FORMULA_CHARS = 100_000  # longest formula in TeX that is read; a longer one stays as it is written
-MAX_FORMULA_DEPTH = 100  # deepest nesting that is read; below it, brackets and structure are left out
+MAX_FORMULA_DEPTH = 100  # deepest nesting that is read; TeX beyond it stays as it is written, MathML is a row there
 
 _GREEK = dict(
     pair.split("=")
@@ -78,9 +79,10 @@ def write_tex(source: str) -> str:
 
     A formula that is only a raised or lowered run (``$^{2}$``) is put between `RAISE` or `LOWER` and `END`.
     """
-    if len(source) > MAX_FORMULA_CHARS:
-        return _BLANKS.sub(" ", source).strip()
-    return _trim(_Tex(_THOUSANDS.sub(",", source)).row(0))
+    if len(source) <= MAX_FORMULA_CHARS:
+        with suppress(RecursionError):
+            return _trim(_Tex(_THOUSANDS.sub(",", source)).row(0))
+    return _BLANKS.sub(" ", source).strip()
 
 
 def _trim(text: str) -> str:
@@ -154,7 +156,9 @@ class _Tex:
         self._next = 0
 
     def row(self, depth: int, end: str = "", is_name: bool = False) -> str:
-        """Read to ``end`` or the formula's."""
+        """Read to ``end`` or the formula's; RecursionError: it is nested deeper than is read."""
+        if depth > MAX_FORMULA_DEPTH:
+            raise RecursionError
         pieces: list[str] = []
         while self._next < len(self._tokens):
             token = self._tokens[self._next]
@@ -170,7 +174,7 @@ class _Tex:
                 base = "" if is_bare else pieces.pop()
                 pieces.append((write_power if char == "^" else write_index)(base, script))
             elif char == "{":
-                pieces.append(self.row(depth + 1, "}", is_name) if depth < MAX_FORMULA_DEPTH else "")
+                pieces.append(self.row(depth + 1, "}", is_name))
             elif command:
                 add_piece(pieces, self._command(command, depth, is_name))
             elif letters:
@@ -187,6 +191,8 @@ class _Tex:
 
     def _argument(self, depth: int) -> str:
         """Read a command's or a script's argument: a group, a command or a token; a number is taken whole."""
+        if depth > MAX_FORMULA_DEPTH:
+            raise RecursionError
         tokens = self._tokens
         while self._next < len(tokens) and tokens[self._next][5]:
             self._next += 1
@@ -197,9 +203,9 @@ class _Tex:
             return ""
         self._next += 1
         if token[0] == "{":
-            return self.row(depth + 1, "}") if depth < MAX_FORMULA_DEPTH else ""
+            return self.row(depth + 1, "}")
         if token[1]:
-            return self._command(token[1], depth + 1, False) if depth < MAX_FORMULA_DEPTH else ""
+            return self._command(token[1], depth + 1, False)
         if token[0] in "+-" and self._next < len(tokens) and tokens[self._next][3]:
             self._next += 1
             return token[0] + tokens[self._next - 1][0]
@@ -251,7 +257,7 @@ class _Tex:
         if name == "textsuperscript":
             return f"{RAISE}{self._raw()}{END}"
         if name in _NAMES:
-            if self._follows() != "{" or depth >= MAX_FORMULA_DEPTH:
+            if self._follows() != "{":
                 return ""
             self._next += 1
             return self.row(depth + 1, "}", is_name=True)
@@ -283,10 +289,10 @@ def _element(node: Any, depth: int) -> str:
     if tag == "mspace":
         return " "
     if depth >= MAX_FORMULA_DEPTH:
-        return _BLANKS.sub(" ", node.text() or "")
+        return _BLANKS.sub(" ", node.text(separator=" ") or "")
     children = [child for child in node.iter(include_text=False) if child.tag not in ("annotation", "annotation-xml")]
     write = _WRITERS.get(tag)
-    if write is not None and children:
+    if write is not None and len(children) == _N_CHILDREN.get(tag, len(children)):  # else it is shown as a row
         return write([_element(child, depth + 1) for child in children])
     if tag == "mtable":
         return "; ".join(_trim(_element(child, depth + 1)) for child in children)
@@ -320,25 +326,22 @@ def _row(children: Sequence[Any], depth: int, joint: str) -> str:
     return re.sub("(?<=[a-z])\u2062(?=[a-z](?![A-Za-z]))", " ", "".join(pieces)).replace("\u2062", "")
 
 
-def _over(parts: Sequence[str]) -> str:
-    return parts[0] if parts[-1].strip() in _ACCENTS or len(parts) < 2 else write_power(*parts[:2])
-
-
 def _both(parts: Sequence[str]) -> str:
-    return write_power(write_index(*parts[:2]), parts[2]) if len(parts) > 2 else "".join(parts)
+    return write_power(write_index(*parts[:2]), parts[2])
 
 
 _WRITERS: dict[str, Callable[[Sequence[str]], str]] = {
-    "msup": lambda parts: write_power(*parts[:2]) if len(parts) > 1 else parts[0],
-    "msub": lambda parts: write_index(*parts[:2]) if len(parts) > 1 else parts[0],
+    "msup": lambda parts: write_power(*parts),
+    "msub": lambda parts: write_index(*parts),
     "msubsup": _both,
     "munderover": _both,
-    "mover": _over,
-    "munder": lambda parts: parts[0] if parts[-1].strip() in _ACCENTS or len(parts) < 2 else write_index(*parts[:2]),
-    "mfrac": lambda parts: write_fraction(*parts[:2]) if len(parts) > 1 else parts[0],
+    "mover": lambda parts: parts[0] if parts[1].strip() in _ACCENTS else write_power(*parts),
+    "munder": lambda parts: parts[0] if parts[1].strip() in _ACCENTS else write_index(*parts),
+    "mfrac": lambda parts: write_fraction(*parts),
     "msqrt": lambda parts: write_root("".join(parts)),
-    "mroot": lambda parts: write_root(*parts[:2]),
+    "mroot": lambda parts: write_root(*parts),
 }
+_N_CHILDREN = dict.fromkeys(("msup", "msub", "mover", "munder", "mfrac", "mroot"), 2) | {"msubsup": 3, "munderover": 3}
 
 _OPERATORS = frozenset({"mrel", "mbin", "mpunct", "mopen", "mclose"})
 _SIGNS_DRAWN = str.maketrans("−⋅∗", "-·*")

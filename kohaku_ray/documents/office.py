@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 from kohaku_ray.documents.bounded import out_of_memory
@@ -19,6 +20,7 @@ from kohaku_ray.errors import DataError
 
 MAX_UNPACKED_BYTES = 2**30  # most bytes of all parts of an Office file, unpacked
 _GENERIC = re.compile(r"(?:powerpoint |word )?(?:presentation|document|untitled)?\d*", re.IGNORECASE)
+_FILE_NAME = re.compile(r"\S[^\n]*\.(?:png|jpe?g|gif|bmp|tiff?|emf|wmf|svg|webp)", re.IGNORECASE)
 _OPERAND = re.compile(r"[-−]?[\w.,]*")
 _CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 
@@ -129,6 +131,29 @@ def plain_number(value: str | float) -> str:
         return str(value)
 
 
+def describe_images(n_images: int) -> list[str]:
+    """Say that a file's images were left out; their alternative texts may have been read."""
+    return [f"{n_images:,} image{'s' * (n_images > 1)}"] if n_images else []
+
+
+def alternative_text(picture: Any) -> str:
+    """The alternative text of a picture, or of the drawing that it is part of; empty where it is a file's name."""
+    for element in (picture, *picture.iterancestors()):
+        if local(element) in ("r", "spTree"):
+            break
+        # the text is an attribute of a shape, of a drawing's docPr, or of a picture's nvPicPr/cNvPr
+        holders = [element, *(holder for part in islice(element, 8) for holder in (part, *part[:1]))]
+        for text in (holder.get("alt" if holder is element else "descr") for holder in holders):
+            if text and text.strip():
+                return "" if _FILE_NAME.fullmatch(text.strip()) else clean_print(text).strip()
+    return ""
+
+
+def image_html(text: str) -> str:
+    """Write an image that has an alternative text; its pixels are not read."""
+    return f'<img src="data:," alt="{escape(text)}">'
+
+
 def write_maths(element: Any) -> str:
     """Write a formula of Office's maths as text: ``1.3 × 10^9``, ``a/b``, ``√(x)``."""
     kind = local(element)
@@ -137,25 +162,26 @@ def write_maths(element: Any) -> str:
     if kind.endswith("Pr") or kind in ("del", "moveFrom"):
         return ""
     parts = {local(child): child for child in element if local(child)}
-    text = {
-        name: write_maths(child) for name, child in parts.items() if name in ("e", "sub", "sup", "num", "den", "deg")
-    }
+
+    def text(name: str) -> str:
+        return write_maths(parts[name]) if name in parts else ""
+
     if kind == "f" and _property(parts.get("fPr"), "type", "bar") == "noBar":
-        return f"{text.get('num', '')} choose {text.get('den', '')}"
+        return f"{text('num')} choose {text('den')}"
     if kind == "f":
-        return f"{_operand(text.get('num', ''))}/{_operand(text.get('den', ''))}"
+        return f"{_operand(text('num'))}/{_operand(text('den'))}"
     if kind in ("sSup", "sSub", "sSubSup"):
-        raised = f"^{_operand(text['sup'])}" if "sup" in text else ""
-        return f"{text.get('e', '')}{text.get('sub', '')}{raised}"
+        raised = f"^{_operand(text('sup'))}" if "sup" in parts else ""
+        return f"{text('e')}{text('sub')}{raised}"
     if kind == "rad":
-        degree = f"[{text['deg']}]" if text.get("deg") else ""
-        return f"√{degree}({text.get('e', '')})"
+        degree = text("deg")
+        return f"√{f'[{degree}]' if degree else ''}({text('e')})"
     if kind == "nary":
         sign = _property(parts.get("naryPr"), "chr", "∫")
         bounds = "".join(
-            f"{mark}{_operand(text[name])}" for name, mark in (("sub", "_"), ("sup", "^")) if text.get(name)
+            f"{mark}{_operand(bound)}" for name, mark in (("sub", "_"), ("sup", "^")) if (bound := text(name))
         )
-        return f"{sign}{bounds} {text.get('e', '')}"
+        return f"{sign}{bounds} {text('e')}"
     if kind == "d":
         properties = parts.get("dPr")
         inside = ", ".join(write_maths(child) for child in element if local(child) == "e")

@@ -111,7 +111,7 @@ def _with_images(name: str, data: bytes, timeout_s: float | None, source: ImageS
         except DataError:  # it has no text: nothing is left without its images
             raise error from None
         return replace(document, image_rejects=(("all images", f"not extracted: {error}"),))
-    if suffix(name) == ".pdf":
+    if suffix(name) == ".pdf" or suffix(name) not in _WITH_IMAGES:
         return with_mentions(document)
     is_placeholder = suffix(name) == ".json"
     attach = partial(attach_images, document, name, read_bytes, source, is_placeholder)

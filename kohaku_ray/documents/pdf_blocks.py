@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ MAX_HEADER_ROWS = 4  # most lines of names above the first row of values
 MAX_LINE_CHARS = 80  # longest line of a wrapped cell
 MAX_NAME_GAP = 4.0  # farthest that a name over several columns stands from one of them, in font sizes
 TextRow = Sequence[Line]
+_DRAWN = re.compile(
+    r"(?:[-+\d.,]+ )?[-+_=.:*'` ]*[|/\\\u2500-\u257f][-+_=.:*'`|/\\ \u2500-\u257f]*$"  # of these characters alone
+    r"|[|+`'\\\u2500-\u257f][|`\\ ]*(?:--|[\u2500-\u257f])|[+|]-[+-]"
+)
+"""A piece that is a line or branch of a plot or tree: ``|``, ``0.8 |``, ``/ \\``, ``|-- bin``, ``+-+``."""
 
 
 def find_columns(rows: Sequence[TextRow]) -> list[Line]:
@@ -134,7 +140,7 @@ def _n_in_bands(window: Sequence[TextRow]) -> int:
         rows.append(row)
     order = sorted(range(len(columns)), key=lambda i: columns[i].x0)
     columns = [columns[i] for i in order]
-    if len(columns) < 3 or min(n_lines) < 3:
+    if len(columns) < 3 or min(n_lines) < 3 or _are_drawn(rows):
         return 0
     n_header = count_header(rows, columns)
     bands = rows_of_cells(rows[n_header:], columns)
@@ -172,6 +178,8 @@ def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[Line]) -
 
 
 def _is_table(rows: Sequence[TextRow], n_columns: int, is_even: bool = False) -> bool:
+    if _are_drawn(rows):
+        return False
     several = [row for row in rows if len(row) > 1]
     cells = [piece.text for row in rows for piece in row]
     names, *body = rows  # below names in bold, two rows of numbers are enough
@@ -192,6 +200,15 @@ def _is_table(rows: Sequence[TextRow], n_columns: int, is_even: bool = False) ->
         return True
     n_full = sum(len(row) == n_columns for row in several)
     return n_columns > 2 and n_full >= MIN_ALIGNED_ROWS and 2 * n_full > len(rows) == len(several)
+
+
+def _are_drawn(rows: Sequence[TextRow]) -> bool:
+    """Whether at least half of the rows begin with a line drawn in characters, or hold no letter or digit at all."""
+    n_drawn = sum(
+        _DRAWN.match(row[0].text) is not None or not any(char.isalnum() for piece in row for char in piece.text)
+        for row in rows
+    )
+    return 2 * n_drawn >= len(rows)
 
 
 def count_header(rows: Sequence[TextRow], columns: Sequence[Line]) -> int:

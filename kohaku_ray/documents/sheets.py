@@ -15,7 +15,7 @@ from typing import Any
 from kohaku_ray.documents.content import clean_print, default_doc_id
 from kohaku_ray.documents.html import read_fragment
 from kohaku_ray.documents.model import Document, Paragraph, Section
-from kohaku_ray.documents.office import html_table, open_office, plain_number
+from kohaku_ray.documents.office import describe_images, html_table, open_office, plain_number
 from kohaku_ray.documents.sentences import split_lines
 
 MAX_PART_CHARS = 2000  # longest part of a table, in characters, that is one paragraph
@@ -30,7 +30,8 @@ Cells = Mapping[tuple[int, int], Any]  # the cells that hold something, by row a
 def parse_xlsx(name: str, data: bytes) -> Document:
     """Parse a workbook: its values, also of formulas, with the sign or unit that their format shows.
 
-    An empty row or column ends a table; lines of one cell above it are its caption. Hidden sheets are left out.
+    An empty row or column ends a table; lines of one cell above it are its caption. Hidden sheets and images are
+    left out.
     """
     file = open_office(name, data, "openpyxl", "load_workbook", data_only=True)
     sections, odd, hidden = [], [], []
@@ -57,11 +58,14 @@ def parse_xlsx(name: str, data: bytes) -> Document:
     odd += [f"sheet {chart.title!r}: a chart alone" for chart in file.chartsheets]
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = [part for part in archive.namelist() if part.startswith("xl/worksheets/") and part.endswith(".xml")]
+        n_images = sum(part.startswith("xl/media/") for part in archive.namelist())
         n_unknown = sum(len(_NO_VALUE.findall(archive.read(part))) for part in names)
     if n_unknown:
         odd.append(f"{n_unknown:,} formulas without a value: open and save the file in a spreadsheet program")
     title = clean_print(str(file.properties.title or "")).strip() or default_doc_id(name)
-    return Document(default_doc_id(name), title, tuple(sections), odd=tuple(odd), dropped=tuple(hidden))
+    return Document(
+        default_doc_id(name), title, tuple(sections), odd=tuple(odd), dropped=(*hidden, *describe_images(n_images))
+    )
 
 
 def _parts(paragraph: Paragraph) -> Iterator[Paragraph]:

@@ -11,9 +11,12 @@ from kohaku_ray.documents.content import clean_print, default_doc_id
 from kohaku_ray.documents.html import read_fragment
 from kohaku_ray.documents.model import Document, Section
 from kohaku_ray.documents.office import (
+    alternative_text,
     chart_table,
     core_title,
+    describe_images,
     html_table,
+    image_html,
     local,
     open_office,
     outermost,
@@ -29,11 +32,12 @@ _BODIES = ("body", "obj", None)  # types of placeholders whose paragraphs have b
 def parse_pptx(name: str, data: bytes) -> Document:
     """Parse a presentation: texts from top to bottom, lists, tables, the values of charts, and the speaker's notes.
 
-    A paragraph's page is its slide. Hidden slides, slide numbers, dates and footers are left out.
+    A paragraph's page is its slide. Hidden slides, slide numbers, dates, footers, and images but for their
+    alternative texts, are left out.
     """
     file = open_office(name, data, "pptx", "Presentation")
     sections, odd, hidden = [], [], []
-    n_slides = len(file.slides)
+    n_slides, n_images = len(file.slides), 0
     for number, slide in enumerate(file.slides, 1):
         if slide.element.get("show") in ("0", "false"):
             hidden.append(f"slide {number}: hidden")
@@ -42,11 +46,12 @@ def parse_pptx(name: str, data: bytes) -> Document:
         heading = clean_print(title.text_frame.text).strip() if title is not None else ""
         shapes = [shape for shape in slide.shapes if title is None or shape.shape_id != title.shape_id]
         source = "".join(_shapes(shapes))
+        n_pictures = sum(local(blip) == "blip" for blip in outermost(slide.element, ("blip", "buBlip")))
+        n_images += n_pictures
         if not source and heading:
             source = f"<p>{escape(heading)}</p>"
         if not source:
-            has_picture = any(True for _ in outermost(slide.element, ("blip",)))
-            odd.append(f"slide {number}: {'no text, but a picture' if has_picture else 'blank'}")
+            odd.append(f"slide {number}: {'no text, but a picture' if n_pictures else 'blank'}")
         if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
             source += _paragraphs(slide.notes_slide.notes_text_frame._txBody, has_bullets=False)
         drafts = read_fragment(name, source)
@@ -59,7 +64,7 @@ def parse_pptx(name: str, data: bytes) -> Document:
         core_title(file) or first or default_doc_id(name),
         tuple(sections),
         odd=tuple(odd),
-        dropped=tuple(hidden),
+        dropped=(*hidden, *describe_images(n_images)),
         n_pages=n_slides,
     )
 
@@ -75,6 +80,9 @@ def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
             continue
         if local(shape.element) == "grpSp":
             yield from _shapes(list(shape.shapes))
+        elif local(shape.element) == "pic":
+            if text := alternative_text(shape.element):
+                yield image_html(text)
         elif shape.has_text_frame:
             yield _paragraphs(shape.text_frame._txBody, holder is not None and kind in _BODIES)
         elif getattr(shape, "has_table", False):

@@ -13,9 +13,12 @@ from kohaku_ray.documents.content import clean_print, default_doc_id
 from kohaku_ray.documents.html import read_fragment
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.office import (
+    alternative_text,
     chart_table,
     core_title,
+    describe_images,
     html_table,
+    image_html,
     local,
     open_office,
     outermost,
@@ -42,7 +45,7 @@ def parse_docx(name: str, data: bytes) -> Document:
 
     Styles and outline levels make sections; without any, short lines in bold do. Lists keep their numbers. A footnote
     is a paragraph below the one that refers to it, with its mark. Deleted, struck and hidden text, tables of contents,
-    headers and footers are left out.
+    headers and footers are left out, and images but for their alternative texts.
     """
     file = open_office(name, data, "docx", "Document")
     reader = _Reader(file)
@@ -61,7 +64,7 @@ class _Reader:
         self.title = ""
         from docx.oxml import parse_xml
 
-        self._part = file.part
+        self._part, self._parse = file.part, parse_xml
         self._styles = {style.get(f"{_W}styleId"): style for style in file.styles.element.iter(f"{_W}style")}
         self._levels = _list_levels(file.part)
         self._counts: dict[str, dict[int, int]] = {}  # of every list, the last number of each level
@@ -69,8 +72,8 @@ class _Reader:
         self._caption = ""  # of a table that may follow
         self._notes: list[str] = []  # notes that the block being read refers to
         self._n_notes = self._depth = 0
-        self._boxes: list[Any] = []  # text boxes and charts of the paragraph being read
-        self._n_contents = self._n_deleted = self._n_hidden = 0
+        self._boxes: list[Any] = []  # text boxes, charts and pictures of the paragraph being read
+        self._n_contents = self._n_deleted = self._n_hidden = self._n_images = 0
         self._note_elements = {
             kind: {
                 note.get(f"{_W}id"): note
@@ -92,7 +95,7 @@ class _Reader:
             "runs of deleted or struck text": self._n_deleted,
             "runs of hidden text": self._n_hidden,
         }
-        return [*dropped, *(f"{n:,} {what}" for what, n in counts.items() if n)]
+        return [*dropped, *(f"{n:,} {what}" for what, n in counts.items() if n), *describe_images(self._n_images)]
 
     def read_blocks(self, parent: Any) -> None:
         """Write the paragraphs and tables below an element."""
@@ -125,11 +128,17 @@ class _Reader:
         if text:
             self._write_paragraph(paragraph, style, source, text)
         for box in boxes:
-            if local(box) == "txbxContent":
+            kind = local(box)
+            if kind == "txbxContent":
                 self.read_blocks(box)
-            else:
+            elif kind == "chart":
                 self.end_block()
-                self.written.append(chart_table(box))
+                self.written.append(chart_table(self._parse(self._part.related_parts[box.get(f"{_R}id")].blob)))
+            else:
+                self._n_images += 1
+                if alternative := alternative_text(box):
+                    self.end_block()
+                    self.written.append(f"<p>{escape(alternative)}</p>" if self._depth else image_html(alternative))
         self._end_notes()
 
     def _write_paragraph(self, paragraph: Any, style: str, source: str, text: str) -> None:
@@ -304,8 +313,6 @@ class _Reader:
         if _is_on(properties, "strike") or _is_on(properties, "dstrike"):
             self._n_deleted += 1
             return ""
-        from docx.oxml import parse_xml
-
         parts = []
         for child in run:
             kind = local(child)
@@ -329,9 +336,7 @@ class _Reader:
                     self._notes.append(f"<p>{mark} {text}</p>")
                     parts.append(write_mark(before + "".join(parts), mark))
             elif kind in ("drawing", "pict", "object", "AlternateContent"):
-                self._boxes += outermost(child, ("txbxContent",))
-                charts = (self._part.related_parts[chart.get(f"{_R}id")] for chart in outermost(child, ("chart",)))
-                self._boxes += [parse_xml(chart.blob) for chart in charts]
+                self._boxes += outermost(child, ("txbxContent", "chart", "blip", "imagedata"))
         source = "".join(parts)
         raised = _value(properties, "vertAlign")
         tag = {"superscript": "sup", "subscript": "sub"}.get(raised)

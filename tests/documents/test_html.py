@@ -213,6 +213,36 @@ def test_tags_open_without_end_are_refused_at_once(source):
     assert time.process_time() - start < 2
 
 
+@pytest.mark.parametrize(
+    ("formula", "value", "n"),
+    [
+        ("<mi>x</mi><mo>+</mo><mn>713</mn><mo>=</mo>" * 25_000, "713", 25_000),
+        ("<msup><mn>10</mn><mn>9</mn></msup><mo>+</mo>" * 25_000, "10^9", 25_000),
+        (f"<mfrac>{'<mn>713</mn><mo>,</mo>' * 50_000}</mfrac>", "713", 50_000),
+        (f"<mtable>{'<mtr><mtd><mn>713</mn></mtd></mtr>' * 33_000}</mtable>", "713", 33_000),
+        (f"{'<mrow>' * 1900}<mn>10</mn><mn>713</mn>{'</mrow>' * 1900}<mo>+</mo>" * 53, "10 713", 53),
+        (f"{'<msqrt>' * 1900}<mn>713</mn>{'</msqrt>' * 1900}<mo>+</mo>" * 53, "713", 53),
+        (f"<annotation encoding='application/x-tex'>{'713 + ' * 50_000}</annotation>", "713", 50_000),
+        (f"<annotation encoding='application/x-tex'>{'10^{713' * 5_000}{'}' * 5_000}</annotation>", "10^{713", 5_000),
+        (f"<annotation encoding='application/x-tex'>{'713^' + chr(92) + 'sqrt ' * 5_000}</annotation>", "713", 1),
+    ],
+)
+def test_a_formula_of_100_000_nodes_keeps_its_numbers(formula, value, n):
+    start = time.process_time()
+    text = "\n".join(body(f"<p>So <math>{formula}</math> holds."))
+    assert time.process_time() - start < 5
+    assert text.count(value) == n
+    assert text.startswith("So ")
+    assert text.endswith(" holds.")
+
+
+def test_a_formula_nested_too_deep_is_a_reject_that_says_so():
+    start = time.process_time()
+    with pytest.raises(DataError, match=r"page\.html is nested too deep: more than 2,000 tags.*\(<mrow> is the last\)"):
+        parse(f"<p>So <math>{'<mrow>' * 100_000}<mn>713</mn></math> holds.")
+    assert time.process_time() - start < 2
+
+
 def test_nesting_that_is_allowed_is_read():
     assert body("<div>" * 1900 + "Deep." + "</div>" * 1900) == ["Deep."]
     assert body("<p>a<li>b<td>c" * 3000)[0] == "a"

@@ -11,12 +11,15 @@ from docx import Document as Word
 from docx.oxml import parse_xml
 from openpyxl import Workbook
 from openpyxl.comments import Comment
+from openpyxl.drawing.image import Image as Picture
 from openpyxl.styles import Font
+from PIL import Image as Pillow
 from pptx import Presentation
 from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
+from kohaku_ray.documents.figures import ImageSource
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.documents.sheets import write_value
 from kohaku_ray.errors import DataError
@@ -35,6 +38,13 @@ def tree(name, file):
     """The sections of a file: title, and the texts of its paragraphs."""
     document = parse_file(name, file if isinstance(file, bytes) else saved(file))
     return {section.title: [one.text for one in section.paragraphs] for section in document.sections}
+
+
+def png():
+    out = io.BytesIO()
+    Pillow.new("RGB", (80, 80), "red").save(out, "PNG")
+    out.seek(0)
+    return out
 
 
 def fill(table, rows):
@@ -156,6 +166,38 @@ class TestWord:
         file.add_paragraph("Pairs: ")._p.append(parse_xml(f"<m:oMath {M}><m:d><m:e>{fraction}</m:e></m:d></m:oMath>"))
         assert tree("x.docx", file)["x"] == ["Pairs: (n choose 2)"]
 
+    def test_brackets_within_brackets_take_no_time(self):
+        inside = "<m:r><m:t>x</m:t></m:r>"
+        for _ in range(60):
+            inside = f"<m:d><m:e>{inside}</m:e></m:d>"
+        file = Word()
+        file.add_paragraph("So ")._p.append(parse_xml(f"<m:oMath {M}>{inside}</m:oMath>"))
+        document = parse_file("x.docx", saved(file), timeout_s=30)
+        assert document.sections[0].paragraphs[0].text == f"So {'(' * 60}x{')' * 60}"
+
+    def test_pictures_are_named_and_their_alternative_texts_read(self):
+        file = Word()
+        for text in ("PUE falls to 1.12 in 2023.", "", "plot 7.png"):
+            picture = file.add_paragraph("Before.").add_run().add_picture(png())
+            picture._inline.docPr.set("descr", text)
+        cell = file.add_table(1, 2).rows[0].cells[1]
+        picture = cell.paragraphs[0].add_run("A cell.").add_picture(png())
+        picture._inline.docPr.set("descr", "A pump of 3 kW.")
+        shape = '<v:shape alt="Old: 42 &amp; more."><v:imagedata/></v:shape>'
+        vml = f'<w:r {W} xmlns:v="urn:schemas-microsoft-com:vml"><w:pict>{shape}</w:pict></w:r>'
+        file.add_paragraph("After.")._p.append(parse_xml(vml))
+        document = parse_file("x.docx", saved(file))
+        paragraphs = document.sections[0].paragraphs
+        assert [one.text for one in paragraphs] == [
+            "Before.", "PUE falls to 1.12 in 2023.", "Before.", "Before.", "A cell. A pump of 3 kW.", "After.",
+            "Old: 42 & more.",
+        ]  # fmt: skip
+        image = paragraphs[1].attachment
+        assert (image.kind, image.path, image.caption) == ("image", None, "PUE falls to 1.12 in 2023.")
+        assert document.dropped == ("5 images",)
+        (parsed,) = parse_documents("x.docx", saved(file), images=ImageSource()).documents
+        assert (parsed.image_rejects, parsed.dropped) == ((), document.dropped)
+
     def test_a_footnote_is_a_paragraph_with_its_mark(self):
         file = Word()
         paragraph = file.add_paragraph("The PUE is 1.58")
@@ -229,6 +271,18 @@ class TestPowerPoint:
         sections = tree("x.pptx", file)
         assert sections["Slide 2"] == ["Above the table.", "Model: GPT-3; MWh: 1,287"]
         assert sections["Slide 3"] == ["2021; PUE: 1.12\n2022; PUE: 0.3"]
+
+    def test_pictures_are_named_and_their_alternative_texts_read(self):
+        file = Presentation()
+        for text in ("Power doubles to 945 TWh by 2030.", None):
+            picture = file.slides.add_slide(file.slide_layouts[6]).shapes.add_picture(png(), 0, 0)
+            picture._element.nvPicPr.cNvPr.set("descr", text or "image.png")
+        document = parse_file("x.pptx", saved(file))
+        (paragraph,) = [one for section in document.sections for one in section.paragraphs]
+        assert (paragraph.text, paragraph.page) == ("Power doubles to 945 TWh by 2030.", 1)
+        assert paragraph.attachment.kind == "image"
+        assert document.dropped == ("2 images",)
+        assert document.odd == ("slide 2: no text, but a picture",)
 
     def test_hidden_and_blank_slides_are_named(self):
         file = self.deck()
@@ -328,6 +382,12 @@ class TestExcel:
     )
     def test_a_value_keeps_its_digits_and_takes_the_signs_of_its_format(self, value, number_format, text):
         assert write_value(value, number_format) == text
+
+    def test_pictures_are_named(self):
+        file = Workbook()
+        file.active["A1"] = "A sheet with a picture."
+        file.active.add_image(Picture(png()), "C3")
+        assert parse_file("x.xlsx", saved(file)).dropped == ("1 image",)
 
     def test_a_long_table_is_cut_between_rows(self):
         file = Workbook()

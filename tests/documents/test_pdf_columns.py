@@ -1,5 +1,7 @@
 """Tables of PDFs without rules: gaps, wrapped cells, stacked names, labels of several rows, and what is no table."""
 
+from textwrap import dedent
+
 import pymupdf
 import pytest
 from documents.test_pdf_tables import AFTER, BEFORE, Sheet
@@ -17,6 +19,58 @@ def read(*rows, xs=COLUMNS, step=16, bold=0):
                 sheet.put(x, 120 + step * i, cell, bold=i < bold)
     sheet.put(72, 120 + step * len(rows) + 40, AFTER)
     return sheet.tables()
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        """\
+        |-- bin            (tools)
+        |   |-- ls         12
+        |   `-- cat        14
+        `-- etc            (settings)
+            |-- hosts      7""",
+        """\
+        +-- main           100
+        |   +-- read       60
+        |   |   +-- parse  45
+        |   +-- write      40
+        +-- idle           3""",
+        """\
+        total
+            /   \\
+          left   right
+            / \\   / \\
+          12   7   9   4""",
+        """\
+        0.8 |-+       A          +-|
+            |      A             |
+        0.4 |-+        B       +-|
+            |   A    B           |
+            +----+-----+-----+---+""",
+        """\
+        +    +         +
+             *    *
+        +         *    +
+        *    +""",
+    ],
+    ids=["tree", "call tree", "slashes", "plot with axes", "plot of symbols"],
+)
+def test_a_tree_or_plot_drawn_in_characters_is_no_table(drawing):
+    lines = dedent(drawing).split("\n")
+    sheet = Sheet()
+    for i, line in enumerate(lines):
+        sheet.page.insert_text((76, 120 + 12 * i), line, fontsize=10, fontname="cour")
+    sheet.put(72, 240, AFTER)
+    tables, rest = sheet.tables()
+    assert tables == []
+    assert "".join("".join(rest).split()) == "".join([*drawing.split(), *AFTER.split()])
+
+
+def test_signs_for_yes_and_no_are_the_values_of_a_table():
+    rows = [("Model", "Open", "Small"), ("OPT", "+", "-"), ("GPT-3", "-", "-"), ("BLOOM", "+", "+/-")]
+    tables, _ = read(*rows, bold=1)
+    assert tables == [[f"Model: {model}; Open: {is_open}; Small: {small}" for model, is_open, small in rows[1:]]]
 
 
 def test_a_row_with_an_empty_cell_stays_in_its_table():
