@@ -13,9 +13,10 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -377,12 +378,15 @@ def _replay_run(
     except (pa.ArrowException, LookupError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path}: a table of {name} cannot be read ({error}): make the bundle again") from None
     scored = _scored(again.path, config.questions.path, config)
-    if not same(list(run.scores), list(plain(_records(scored)))):
-        scores = [
-            ", ".join(f"{record.get('metric')} {record.get('score'):.4f}" for record in records) or "none"
-            for records in (run.scores, _records(scored))
-        ]
-        comparison.differences.append(f"scores: {scores[0]} in the bundle, {scores[1]} here")
+    records = _records(scored)
+    pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]] = zip_longest(run.scores, plain(records), fillvalue={})
+    for old, new in pairs:
+        metric = {**old, **new}.get("metric")
+        for key in dict.fromkeys([*old, *new]):
+            if not same(old.get(key), new.get(key)):
+                comparison.differences.append(
+                    f"scores: {metric} {key} {old.get(key)} in the bundle, {new.get(key)} here"
+                )
     with_intervals: tuple[dict[str, Any], ...] = ()
     if scored is not None:
         submission = read_submission(scored.report.files[0].file)

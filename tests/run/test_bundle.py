@@ -577,3 +577,14 @@ def test_a_bundle_whose_manifest_is_not_its_own_is_refused(bundled, tmp_path, ca
 )
 def test_a_bundle_that_names_what_it_does_not_hold_is_refused(bundled, tmp_path, capsys, change, said):
     refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip"), said, capsys)
+
+
+def test_a_score_of_another_version_is_named_with_both_values(bundled, tmp_path):
+    files = files_in(bundled)
+    [run] = json.loads(files[MANIFEST])["runs"].values()
+    first, *others = run["scores"]
+    classes = {**first["errors"], "rounding": first["errors"]["rounding"] + 1}
+    changed = with_run(files, scores=[{**first, "errors": classes}, *others])
+    [replayed] = replay_bundle(zipped(changed, tmp_path / "old.zip")).runs
+    said = f"scores: {first['metric']} errors {classes} in the bundle, {first['errors']} here"
+    assert replayed.differences == (said,)
