@@ -43,7 +43,7 @@ def home(tmp_path_factory):
 
 @pytest.mark.slow
 def test_its_format_makes_a_document_of_each_ticket_in_rays_workers(home):
-    assert "2 documents of 1 files" in (home / "index.out").read_text()
+    assert "2 documents of 1 file" in (home / "index.out").read_text()
     cited = {row["doc_id"] for row in pq.read_table(home / "runs/tickets/trace.parquet").to_pylist()}
     assert {"P-17", "P-18"} & cited
 
