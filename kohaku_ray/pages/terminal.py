@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -33,6 +33,7 @@ class _Mode:
     stdout: TextIO | None = None
     n_bars: int = 0
     is_interrupted: bool = False
+    signals: int | None = None  # where the numbers of signals can be read before Python's handlers run
 
 
 _mode = _Mode()
@@ -68,15 +69,35 @@ def signals_interrupt() -> Iterator[None]:
     if callable(signal.getsignal(signal.SIGINT)):  # not where a shell lets a job in the background ignore it
         before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        with nullcontext() if _mode.signals is not None else _signals_read():
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _mode.is_interrupted = False
+
+
+@contextmanager
+def _signals_read() -> Iterator[None]:
+    """Let ``is_interrupted`` know of a signal as it comes: Python's handler waits for the main thread to leave C."""
+    pipe = os.pipe()
+    for end in pipe:
+        os.set_blocking(end, False)
+    _mode.signals = pipe[0]
+    before = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        _mode.signals, _mode.is_interrupted = None, False
+        for end in pipe:
+            os.close(end)
 
 
 def is_interrupted() -> bool:
     """Tell whether a signal has come that ends the job."""
+    if _mode.signals is not None:
+        with suppress(BlockingIOError):
+            _mode.is_interrupted |= not {signal.SIGINT, signal.SIGTERM}.isdisjoint(os.read(_mode.signals, 4096))
     return _mode.is_interrupted
 
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import itertools
+import os
+import signal
 import sys
+import threading
+import time
 
 import pytest
 
 from kohaku_ray.pages import terminal
-from kohaku_ray.pages.terminal import Progress, print_error, print_progress, print_result, print_summary, shown_as
+from kohaku_ray.pages.terminal import (
+    Progress,
+    is_interrupted,
+    print_error,
+    print_progress,
+    print_result,
+    print_summary,
+    shown_as,
+    signals_interrupt,
+)
 
 
 class Terminal(io.StringIO):
@@ -127,3 +141,34 @@ def test_json_alone_is_on_stdout_even_beside_a_library_that_prints(capsys):
     assert printed.err == "a library's greeting\na table\n"
     print_result("as before\x1b")
     assert capsys.readouterr().out == "as before\ufffd\n"
+
+
+def test_a_signal_is_known_while_the_main_thread_is_in_c_and_until_the_outermost_block_ends():
+    """Ray's processes of a group end by the same signal: what watches them must know of it before Python's handler."""
+    mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+    known = []
+
+    def send() -> None:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        while not is_interrupted() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        known.append(is_interrupted())
+        libc.pthread_mutex_unlock(mutex)
+
+    def wait_in_c() -> None:
+        with signals_interrupt():
+            assert not is_interrupted()
+            thread.start()
+            libc.pthread_mutex_lock(mutex)  # no signal ends it, and Python's handler runs after it
+
+    libc.pthread_mutex_lock(mutex)
+    thread = threading.Thread(target=send)
+    with signals_interrupt():
+        with pytest.raises(KeyboardInterrupt):
+            wait_in_c()
+        thread.join()
+        assert is_interrupted()
+    assert known == [True]
+    assert not is_interrupted()
