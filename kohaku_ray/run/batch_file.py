@@ -90,15 +90,19 @@ class BatchModels:
     def __init__(self, config: Config) -> None:
         """Find the deployments of language models; raises a ``ConfigError`` if there are none."""
         kinds = ("openai", "vllm", "transformers")
-        self.deployments: dict[str, Any] = {key: one for key, one in config.deployments.items() if one.kind in kinds}
+        self.deployments: dict[str, Any] = {
+            key: deployment for key, deployment in config.deployments.items() if deployment.kind in kinds
+        }
         if not self.deployments:
             raise ConfigError(
                 "deployments has no language model: give one, such as --with models/ollama, or a file of your own"
             )
-        self._models: dict[str, Any] = {name: one for name, one in config.models.items() if one.kind in kinds}
+        self._models: dict[str, Any] = {name: model for name, model in config.models.items() if model.kind in kinds}
         self._deployment_of = config.deployment_of
-        n_named = Counter(one.model for one in self.deployments.values())
-        self._keys = {one.model: key for key, one in self.deployments.items() if n_named[one.model] == 1}
+        n_named = Counter(deployment.model for deployment in self.deployments.values())
+        self._keys = {
+            deployment.model: key for key, deployment in self.deployments.items() if n_named[deployment.model] == 1
+        }
         self._keys |= {name: name for name in self._models}
         self._identities: dict[str, str] = {}
         self._max_tokens = config.role(config.declaration.lead).max_tokens
@@ -154,8 +158,12 @@ def _given(value: Any) -> Any:
     """Leave out the fields that say nothing."""
     if not isinstance(value, dict):
         return value
-    said = ((key, one) for key, one in value.items() if one is not None)
-    return {key: one for key, one in said if key not in _WITHOUT_EFFECT and one not in _NEUTRAL.get(key, ())}
+    stated = ((key, field_value) for key, field_value in value.items() if field_value is not None)
+    return {
+        key: field_value
+        for key, field_value in stated
+        if key not in _WITHOUT_EFFECT and field_value not in _NEUTRAL.get(key, ())
+    }
 
 
 def _text(content: Any) -> Any:
@@ -268,9 +276,9 @@ def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> Bat
         return BatchLine(number, custom_id, line.body.model, key, request, n_bytes=len(raw))
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
-        places = [".".join(map(str, one["loc"])) for one in faults]
-        said = "; ".join(f"{place}: {one['msg']}" for place, one in zip(places, faults, strict=True))
-        return bad(_CODES.get(faults[0]["type"], "invalid_value"), said, places[0])
+        places = [".".join(map(str, fault["loc"])) for fault in faults]
+        message = "; ".join(f"{loc}: {fault['msg']}" for loc, fault in zip(places, faults, strict=True))
+        return bad(_CODES.get(faults[0]["type"], "invalid_value"), message, places[0])
     except LookupError as error:
         return bad("model_not_found", str(error.args[0]), "body.model")
     except (ValueError, UnstableError) as error:

@@ -105,13 +105,13 @@ class Manifest(Settings):
         """List what the runs name and the bundle does not hold: no name may lead out of it."""
         wanted = ["recorded.parquet"]
         for name, run in self.runs.items():
-            inputs = [run.questions, run.metadata, *(f"runs/{name}/{one}" for one in ("config.yaml", "run.json"))]
-            wanted += [one for one in inputs if one is not None]
+            inputs = [run.questions, run.metadata, *(f"runs/{name}/{file}" for file in ("config.yaml", "run.json"))]
+            wanted += [file for file in inputs if file is not None]
             if run.prompts not in (None, f"runs/{name}/prompts"):
                 wanted.append(str(run.prompts))
             if run.index not in self.indexes or self.indexes[run.index].key != run.index:
                 wanted.append(f"index {run.index}")
-        return [one for one in wanted if one not in self.files]
+        return [file for file in wanted if file not in self.files]
 
 
 def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int:
@@ -119,13 +119,13 @@ def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int
 
     ``manifest`` is yet without files; these are bytes, or anything with a buffer, by name.
     """
-    there = {name: memoryview(data) for name, data in sorted(files.items())}
-    listed = {name: Listed(size=data.nbytes, checksum=checksum(data)) for name, data in there.items()}
+    buffers = {name: memoryview(data) for name, data in sorted(files.items())}
+    listed = {name: Listed(size=data.nbytes, checksum=checksum(data)) for name, data in buffers.items()}
     values = manifest.model_copy(update={"files": listed}).model_dump(mode="json")
 
     def write(temporary: str) -> None:
         with zipfile.ZipFile(temporary, "w") as archive:
-            for name, data in ((MANIFEST, json.dumps(values, indent=1).encode()), *there.items()):
+            for name, data in ((MANIFEST, json.dumps(values, indent=1).encode()), *buffers.items()):
                 entry = zipfile.ZipInfo(name)  # of 1980
                 entry.create_system, entry.external_attr = 3, 0o644 << 16
                 archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)  # type: ignore[arg-type]  # any buffer
@@ -210,7 +210,7 @@ def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:
 
 def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict[str, Any]:
     """Read a run's outputs as a bundle holds them, by name; without text, cells and files with some are digests."""
-    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
     for name in SCHEMAS:
         table = directory.read_table(name)
         for column in () if with_text else TEXTS.get(name, ()):
@@ -218,14 +218,14 @@ def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict
             table = table.set_column(table.schema.get_field_index(column), column, pa.array(cells, pa.string()))
         sink = pa.BufferOutputStream()
         pq.write_table(table.combine_chunks(), sink, compression="zstd")
-        found[f"{name}.parquet"] = sink.getvalue()
+        outputs[f"{name}.parquet"] = sink.getvalue()
     for name in (*ANSWER_FILES, *config.declaration.outputs):
         data = read_file(directory.file(name))
         if with_text or name == "answers.jsonl":
-            found[name] = data
+            outputs[name] = data
         else:
-            found[f"{name}{_SUFFIX}"] = checksum(data).encode()
-    return found
+            outputs[f"{name}{_SUFFIX}"] = checksum(data).encode()
+    return outputs
 
 
 @dataclass(slots=True)
@@ -255,26 +255,30 @@ _MEANING = {"usage": "prompts", "trace": "steps", "answers": "replies as read", 
 
 def compare_outputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> Compared:
     """Compare the outputs of a run with those of its replay; see ``outputs_in``."""
-    found, tables = Compared([]), {f"{name}.parquet": name for name in _MEANING}
-    for name in (one for one in (*tables, *sorted((was.keys() | now.keys()) - tables.keys())) if one in {**was, **now}):
+    compared, tables = Compared([]), {f"{name}.parquet": name for name in _MEANING}
+    for name in (
+        output for output in (*tables, *sorted((was.keys() | now.keys()) - tables.keys())) if output in {**was, **now}
+    ):
         if name not in was or name not in now:
-            found.differences.append(f"{name.removesuffix(_SUFFIX)}: {'new' if name in now else 'not there any more'}")
+            compared.differences.append(
+                f"{name.removesuffix(_SUFFIX)}: {'new' if name in now else 'not there any more'}"
+            )
         elif name in tables:
-            _compare_tables(tables[name], was[name], now[name], found)
+            _compare_tables(tables[name], was[name], now[name], compared)
         else:
             lines = [bytes(data).decode(errors="replace").splitlines() for data in (was[name], now[name])]
             pairs = list(zip_longest(*lines, fillvalue=""))
             if odd := [number for number, (a, b) in enumerate(pairs, 1) if a != b]:
                 differ = f"{len(odd)} of {len(pairs)} lines differ, the first is line {odd[0]}"
-                found.differences.append(f"{name.removesuffix(_SUFFIX)}: {differ}")
-    return found
+                compared.differences.append(f"{name.removesuffix(_SUFFIX)}: {differ}")
+    return compared
 
 
-def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
+def _compare_tables(name: str, was: Any, now: Any, compared: Compared) -> None:
     by = _BY_KEY[name]
     tables = [pq.read_table(pa.BufferReader(data)) for data in (was, now)]
     columns = by if name == "usage" else tables[1].column_names  # of the calls, only what was asked is the same again
-    then, there = (
+    then, replayed = (
         grouped(table.select(columns).to_pylist(), lambda row: tuple(row[column] for column in by)) for table in tables
     )
     rounded = _ROUNDED.get(name)
@@ -283,18 +287,18 @@ def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
         return not same(a, b) if column == rounded else bool(a != b)
 
     differing = []
-    for key in dict.fromkeys([*then, *there]):
-        pair = then.get(key, []), there.get(key, [])
+    for key in dict.fromkeys([*then, *replayed]):
+        pair = then.get(key, []), replayed.get(key, [])
         both = list(zip(*pair, strict=False))
         odd = dict.fromkeys(column for a, b in both for column in columns if differs(column, a[column], b[column]))
         if not odd and len(pair[0]) == len(pair[1]):
-            found.rounded.update([f"{name}.{rounded}"] if pair[0] != pair[1] else [])
+            compared.rounded.update([f"{name}.{rounded}"] if pair[0] != pair[1] else [])
         else:
-            place = " ".join(f"{column} {value}" for column, value in zip(by, key, strict=True) if column != "key")
-            differing.append(f"{place}: {', '.join(odd) or ('not there any more' if pair[0] else 'new')}")
+            row_key = " ".join(f"{column} {value}" for column, value in zip(by, key, strict=True) if column != "key")
+            differing.append(f"{row_key}: {', '.join(odd) or ('not there any more' if pair[0] else 'new')}")
     if differing:
         rows = "; ".join([*differing[:_NAMED], *(["…"] if len(differing) > _NAMED else [])])
-        found.differences.append(
+        compared.differences.append(
             f"{_MEANING[name]}: {len(differing)} of {len(then)} rows of {name}.parquet differ ({rows})"
         )
 

@@ -32,9 +32,11 @@ class ImageCaption:
 
 def caption_prompts(config: Config) -> Prompts:
     """Load the template: ``caption.j2`` of the configured prompts, else the default one."""
-    own = config.prompts if config.prompts and os.path.exists(os.path.join(config.prompts, f"{CAPTION}.j2")) else None
+    directory = (
+        config.prompts if config.prompts and os.path.exists(os.path.join(config.prompts, f"{CAPTION}.j2")) else None
+    )
     roles = {name: (role.template, role.examples) for name, role in INDEX_ROLES.items()}
-    return Prompts(read_templates(roles, None, own))
+    return Prompts(read_templates(roles, None, directory))
 
 
 def caption_settings(config: Config) -> dict[str, Any]:
@@ -74,12 +76,14 @@ def with_captions(
     document: Document, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], captions: Mapping[str, ImageCaption]
 ) -> tuple[Document, pa.Table]:
     """Give a document and the rows of its images (``IMAGE_SCHEMA``) what became of the call with each row's key."""
-    found = {row["node_id"]: captions[key] for row, key in zip(rows, keys, strict=True)}
-    texts = iter([found[node_id].text for node_id, _, _ in images_of(document)])
-    changed = map_images(document, lambda one: one if (text := next(texts)) is None else recaptioned(one, text))
+    caption_of = {row["node_id"]: captions[key] for row, key in zip(rows, keys, strict=True)}
+    texts = iter([caption_of[node_id].text for node_id, _, _ in images_of(document)])
+    changed = map_images(
+        document, lambda paragraph: paragraph if (text := next(texts)) is None else recaptioned(paragraph, text)
+    )
     new_rows = []
     for row, key in zip(rows, keys, strict=True):
-        caption = found[row["node_id"]]
+        caption = caption_of[row["node_id"]]
         new = {} if caption.text is None else {"caption": caption.text, "caption_from": "model"}
         new_rows.append({**row, **new, "caption_key": key, "error": caption.error})
     return changed, pa.Table.from_pylist(new_rows, schema=IMAGE_SCHEMA)

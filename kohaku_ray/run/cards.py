@@ -63,7 +63,7 @@ def deployment_needs(deployments: Mapping[str, Deployment]) -> dict[str, CardNee
 
 
 def _deployment_need(deployment: Deployment) -> CardNeed | None:
-    own = dict(deployment.resources)
+    resources = dict(deployment.resources)
     match deployment:
         case VllmConfig(cpus=None):
             given = deployment.engine_kwargs
@@ -72,7 +72,7 @@ def _deployment_need(deployment: Deployment) -> CardNeed | None:
             size, n = 4 if given.get("dtype") == "float32" else 2, deployment.workers_per_engine
             share, way_out = deployment.memory_share, "raise tensor_parallel"
             if deployment.accelerator:
-                own[f"accelerator_type:{deployment.accelerator}"] = 0.001
+                resources[f"accelerator_type:{deployment.accelerator}"] = 0.001
         case TransformersConfig(load_in_4bit=False) if deployment.gpus:
             saved = {"float32": 4, "float16": 2, "bfloat16": 2}
             size, n = saved.get(deployment.dtype, 0), math.ceil(deployment.gpus)
@@ -86,7 +86,7 @@ def _deployment_need(deployment: Deployment) -> CardNeed | None:
     if whole is None:
         return None
     what = "its weights" if n == 1 else f"its part of {whole / 2**30:.1f} GiB of weights on {n} GPUs"
-    return CardNeed(whole // n, what, share, way_out, own)
+    return CardNeed(whole // n, what, share, way_out, resources)
 
 
 def encoder_need(config: Config, encoder: EncoderConfig) -> CardNeed | None:
@@ -155,8 +155,8 @@ def _tensor_bytes(path: Path, size: int) -> int:
 def too_small(needs: Mapping[str, CardNeed], nodes: Sequence[Mapping[str, float]]) -> str:
     """Say who needs more of a GPU than the largest that it may get has; empty: all fit, or their GPUs are unknown."""
     for who, need in needs.items():
-        there = [node for node in nodes if node.get("GPU") and all(node.get(kind, 0.0) for kind in need.resources)]
-        sizes = [gib for node in there for gib in _card_gib(node)]
+        fitting = [node for node in nodes if node.get("GPU") and all(node.get(kind, 0.0) for kind in need.resources)]
+        sizes = [gib for node in fitting for gib in _card_gib(node)]
         if not sizes or None in sizes:
             continue
         largest = max(size for size in sizes if size is not None)

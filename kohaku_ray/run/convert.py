@@ -97,7 +97,7 @@ def convert(file: str) -> Converted:
 
 def _relative(path: Any, directory: str) -> Any:
     if isinstance(path, list):
-        return [_relative(one, directory) for one in path]
+        return [_relative(item, directory) for item in path]
     elsewhere = is_uri(path) or os.path.isabs(path) or path.startswith(("~", "sample:"))
     return path if elsewhere else os.path.relpath(path, directory)
 
@@ -115,9 +115,9 @@ def _read_env(file: Path) -> Values:
     for number, line in enumerate(map(str.strip, _text(file).splitlines()), 1):
         if not line or line.startswith("#"):
             continue
-        if (found := _ENV_LINE.fullmatch(line)) is None:
+        if (assignment := _ENV_LINE.fullmatch(line)) is None:
             raise ConfigError(f"{file}: line {number} is no NAME=value: correct it, or begin it with #")
-        name, raw = found[1], found[2]
+        name, raw = assignment[1], assignment[2]
         quoted = re.match(r"""(['"])(.*?)\1""", raw)
         bare = quoted[2] if quoted else re.split(r"(?:^|\s)#", raw, maxsplit=1)[0].strip()
         scalar = re.fullmatch(r"(?i)true|false|null|-?\d{1,15}(\.\d+)?", bare)
@@ -232,10 +232,10 @@ def _kohakurag(given: _Given) -> Values:
     is_tree, drops = given.take("tree_dedup"), given.take("deduplicate_retrieval")
     drops = given.take("no_overlap") or drops  # node, at least, shows a text once
     values["kohaku.dedup"] = "tree" if is_tree else "node" if drops else "none"
-    found, final = values["kohaku.top_k"] * values["kohaku.queries"], given.take("top_k_final")
-    values["kohaku.top_k_final"] = final if final is not None and 1 <= final <= found else None
-    if final is not None and final > found:
-        given.leave("top_k_final", f"it cuts nothing: top_k × planner_max_queries is {found}")
+    n_hits, final = values["kohaku.top_k"] * values["kohaku.queries"], given.take("top_k_final")
+    values["kohaku.top_k_final"] = final if final is not None and 1 <= final <= n_hits else None
+    if final is not None and final > n_hits:
+        given.leave("top_k_final", f"it cuts nothing: top_k × planner_max_queries is {n_hits}")
     if stored := given.take("paragraph_embedding_mode"):
         # One kind is searched at a time there, whatever is stored.
         values.setdefault("index.paragraph_vectors", "averaged" if stored == "both" else stored)

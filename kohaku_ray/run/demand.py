@@ -108,16 +108,19 @@ def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) 
     if each.replicas is not None:
         return each.replicas
     per_question = 1 if config.ensemble.scope == "question" else config.ensemble.members
-    on_gpus = any(isinstance(one, VllmConfig) and one.cpus is None for one in config.answering_deployments.values())
+    on_gpus = any(
+        isinstance(deployment, VllmConfig) and deployment.cpus is None
+        for deployment in config.answering_deployments.values()
+    )
     # Slower models than a GPU's keep no second copy of a large encoder busy.
     size = encoder_size(config) if on_gpus and not each.n_gpus else 1.0
     wanted = busy_processes(config.answering_deployments, PREPARE_MS * size / per_question)
     if config.cluster.autoscaling:
         return wanted
     models = replicas_demand(config.used_deployments)
-    for kind, taken, own in (("CPU", models.cpus, each.cpus), ("GPU", models.gpus, each.n_gpus)):
-        if own:
-            wanted = min(wanted, int((resources.get(kind, 0.0) - taken) / (own * n_shards) + 1e-9))
+    for kind, taken, amount in (("CPU", models.cpus, each.cpus), ("GPU", models.gpus, each.n_gpus)):
+        if amount:
+            wanted = min(wanted, int((resources.get(kind, 0.0) - taken) / (amount * n_shards) + 1e-9))
     return max(wanted, 1)
 
 
@@ -132,7 +135,7 @@ def encoder_size(config: Config) -> float:
 
 def busy_processes(deployments: Mapping[str, Deployment], ms_per_call: float) -> int:
     """Return how many processes do so much work per call while every replica is busy."""
-    calls_per_s = CALLS_PER_S * sum(one.most_replicas for one in deployments.values())
+    calls_per_s = CALLS_PER_S * sum(deployment.most_replicas for deployment in deployments.values())
     return math.ceil(calls_per_s * ms_per_call / 1000 / MOST_LOAD)
 
 
@@ -313,9 +316,9 @@ def shortage(
 
     With its ``free`` resources, every needed kind is named, lacking or not.
     """
-    said = []
+    lacks = []
     for kind, amount in needed.items():
         if amount > there.get(kind, 0.0) or (free is not None and amount):
             unused = "" if free is None else f", {free.get(kind, 0.0):g} of them free,"
-            said.append(f"the cluster has {pluralize(there.get(kind, 0.0), kind)}{unused} but {_need(who)} {amount:g}")
-    return ", ".join(said)
+            lacks.append(f"the cluster has {pluralize(there.get(kind, 0.0), kind)}{unused} but {_need(who)} {amount:g}")
+    return ", ".join(lacks)

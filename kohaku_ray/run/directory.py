@@ -204,14 +204,14 @@ class RunDirectory:
 
     def rows_in_error(self) -> frozenset[tuple[str, int]]:
         """Return (question_id, member or ``SHARED``) of answers and steps with an error; none of an unfinished run."""
-        found: set[tuple[str, int]] = set()
+        in_error: set[tuple[str, int]] = set()
         for name in ("answers", "trace"):
             if is_file(self.file(f"{name}.parquet")):
                 rows = self.read_table(
                     name, columns=["question_id", "member", "error"], filters=~pc.field("error").is_null()
                 )
-                found |= set(zip(rows["question_id"].to_pylist(), rows["member"].to_pylist(), strict=True))
-        return frozenset(found)
+                in_error |= set(zip(rows["question_id"].to_pylist(), rows["member"].to_pylist(), strict=True))
+        return frozenset(in_error)
 
     def _publish(self, name: str, write: Callable[[str], object]) -> None:
         publish_with(self.file(name), write, _WAY_OUT)
@@ -224,8 +224,8 @@ def is_whole(facts: Mapping[str, Any]) -> bool:
 
 def facts_checksum(facts: Mapping[str, Any]) -> str:
     """Digest a run's facts, its checksum left out."""
-    own = {name: value for name, value in facts.items() if name != "checksum"}
-    return checksum(json.dumps(json.loads(json.dumps(own)), sort_keys=True).encode())
+    digested = {name: value for name, value in facts.items() if name != "checksum"}
+    return checksum(json.dumps(json.loads(json.dumps(digested)), sort_keys=True).encode())
 
 
 _WAY_OUT = "free the disk or its rights, or set run to another directory; model replies are safe in the ledger"
@@ -252,7 +252,7 @@ def facts_of(config: Config) -> dict[str, Any]:
     asked = {role: dict.fromkeys(config.role(role, member).model for member in members) for role in roles}
     models = {role: [f"{name} ({config.models[name].kind})" for name in names] for role, names in asked.items()}
     answering = config.answering_models
-    notes = [note for one in answering.values() if (note := getattr(one, "note", ""))]
+    notes = [note for model in answering.values() if (note := getattr(model, "note", ""))]
     notes = list(dict.fromkeys(filter(None, [*notes, preferred_note(config)])))
     return {
         "system": config.declaration.name,
@@ -297,10 +297,10 @@ def own_truth(run: str) -> str | None:
 
 def truth_of(runs: Sequence[str]) -> str:
     """Find gold answers: the first question file that a run's configuration names."""
-    found = next(filter(None, map(_questions_path, runs)), None)
-    if found is None:
+    path = next(filter(None, map(_questions_path, runs)), None)
+    if path is None:
         raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: give --truth CSV")
-    return found
+    return path
 
 
 def _questions_path(run: str) -> str | None:

@@ -60,7 +60,7 @@ def parse_source(file: str, config: Config, default_id: str | None = None) -> Pa
             documents.sentence_split,
             images if config.index.images else None,
         )
-        kept = tuple(without_repeated(one, file, documents.timeout_s) for one in parsed.documents)
+        kept = tuple(without_repeated(document, file, documents.timeout_s) for document in parsed.documents)
         parsed = replace(parsed, documents=kept)
         if default_id is not None and len(kept) == 1 and kept[0].doc_id == valid_doc_id(default_doc_id(file), file):
             parsed = replace(parsed, documents=(replace(kept[0], doc_id=valid_doc_id(default_id, file)),))
@@ -70,13 +70,13 @@ def parse_source(file: str, config: Config, default_id: str | None = None) -> Pa
         return Parsed((), ((file, str(error)),))
     if config.index.captions != "none":
         return parsed
-    bare = tuple(map_images(document, lambda one: recaptioned(one, None)) for document in parsed.documents)
+    bare = tuple(map_images(document, lambda paragraph: recaptioned(paragraph, None)) for document in parsed.documents)
     return replace(parsed, documents=bare)
 
 
 def rejected_images(file: str, parsed: Parsed) -> list[tuple[str, str]]:
     """List the images of a file that cannot be used: file and image, and the reason."""
-    return [(f"{file}: {place}", reason) for one in parsed.documents for place, reason in one.image_rejects]
+    return [(f"{file}: {image}", reason) for document in parsed.documents for image, reason in document.image_rejects]
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
@@ -115,8 +115,8 @@ def rejected_gold(config: Config, index: Index, cited: Iterable[str]) -> dict[st
         default_doc_id(row["file"]).lower(): describe_reject(row["file"], row["reason"], config.documents.paths)
         for row in index.rejects.to_pylist()
     }
-    there = {str(doc_id).lower() for doc_id in index.documents["doc_id"].to_pylist()}
-    return {ref: reasons[ref.lower()] for ref in cited if ref.lower() in reasons and ref.lower() not in there}
+    indexed = {str(doc_id).lower() for doc_id in index.documents["doc_id"].to_pylist()}
+    return {ref: reasons[ref.lower()] for ref in cited if ref.lower() in reasons and ref.lower() not in indexed}
 
 
 def describe_rejected_gold(rejected: Mapping[str, str]) -> str:
@@ -142,7 +142,7 @@ def split_used_and_rejected(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[s
     for row in sorted(rows, key=lambda row: (row["file"], row["doc_id"] or "")):
         ids = [("doc_id", row["doc_id"]), *(("par_id", par_id) for par_id in row["par_ids"] or ())]
         ids += [("words", row["words"])] if row["words"] else []
-        taken = next((one for one in ids if one in owner), None)
+        taken = next((unique_id for unique_id in ids if unique_id in owner), None)
         if row["reason"] is not None:
             rejects.append((row["where"], row["reason"]))
         elif taken is not None and taken[0] == "words":
@@ -174,11 +174,13 @@ class DocumentView:
         """Numbers of sections, paragraphs, sentences, tables, images and pages."""
         sections = self.document.sections
         paragraphs = [paragraph for section in sections for paragraph in section.paragraphs]
-        found = Counter(f"{one.attachment.kind}s" for one in paragraphs if one.attachment is not None)
-        found["pages"] = self.document.n_pages or max((one.page or 0 for one in paragraphs), default=0)
-        found["sections"], found["paragraphs"] = len(sections), len(paragraphs)
-        found["sentences"] = sum(len(one.sentences) for one in paragraphs)
-        return found
+        counts = Counter(
+            f"{paragraph.attachment.kind}s" for paragraph in paragraphs if paragraph.attachment is not None
+        )
+        counts["pages"] = self.document.n_pages or max((paragraph.page or 0 for paragraph in paragraphs), default=0)
+        counts["sections"], counts["paragraphs"] = len(sections), len(paragraphs)
+        counts["sentences"] = sum(len(paragraph.sentences) for paragraph in paragraphs)
+        return counts
 
     @property
     def numbers(self) -> str:
@@ -204,12 +206,12 @@ class Collection:
         Raises:
             DataError: There is no such document; the message names those that are like it.
         """
-        found = tuple(view for view in self.documents if view.document.doc_id == doc_id)
-        if not found:
+        views = tuple(view for view in self.documents if view.document.doc_id == doc_id)
+        if not views:
             ids = [view.document.doc_id for view in self.documents]
             near = difflib.get_close_matches(doc_id, ids, 3) or ids[:5]
             raise DataError(f"there is no document {doc_id!r} among {len(ids)}: such as {', '.join(near) or 'none'}")
-        return replace(self, documents=found, rejects=())
+        return replace(self, documents=views, rejects=())
 
 
 def parse_collection(config: Config, report: Callable[[str], object] = lambda text: None) -> Collection:
@@ -224,17 +226,17 @@ def parse_collection(config: Config, report: Callable[[str], object] = lambda te
     ids = default_ids(files)
     rows: list[dict[str, Any]] = []
     left_out = Counter[str]()
-    for at, file in enumerate(files, 1):
-        if at % (len(files) // 20 + 1) == 0:
-            report(f"parse   {at}/{len(files)} files")
+    for number, file in enumerate(files, 1):
+        if number % (len(files) // 20 + 1) == 0:
+            report(f"parse   {number}/{len(files)} files")
         parsed = parse_source(file, config, ids.get(file))
         rows += [
             {"file": file, "where": where, "doc_id": None, "reason": reason, "par_ids": None, "words": None}
             for where, reason in (*parsed.rejects, *rejected_images(file, parsed))
         ]
-        for found in parsed.documents:
-            left_out.update(found.images_left_out)
-            document = with_metadata(found, metadata)
+        for parsed_document in parsed.documents:
+            left_out.update(parsed_document.images_left_out)
+            document = with_metadata(parsed_document, metadata)
             words = digest(document) if digest else None
             where = file if len(parsed.documents) == 1 else f"{file}: {document.doc_id}"
             row: dict[str, Any] = {"file": file, "where": where, "doc_id": document.doc_id, "document": document}
@@ -253,16 +255,16 @@ def parse_collection(config: Config, report: Callable[[str], object] = lambda te
 
 def _odd_texts(document: Document) -> tuple[str, ...]:
     """Sentences that are too long, and texts without a meaning, each with its place."""
-    found = []
-    for at, section in enumerate(document.sections):
+    oddities = []
+    for outer, section in enumerate(document.sections):
         for inner, paragraph in enumerate(section.paragraphs):
             longest = max((span.end - span.start for span in paragraph.sentences), default=0)
             n_unreadable = len(UNREADABLE.findall(paragraph.text))
             if longest > LONG_SENTENCE_CHARS:
-                found.append(f"sec{at}:p{inner}: a sentence of {longest:,} characters")
+                oddities.append(f"sec{outer}:p{inner}: a sentence of {longest:,} characters")
             if n_unreadable > UNREADABLE_SHARE * len(paragraph.text):
-                found.append(f"sec{at}:p{inner}: unreadable characters ({n_unreadable} of {len(paragraph.text)})")
-    return tuple(found)
+                oddities.append(f"sec{outer}:p{inner}: unreadable characters ({n_unreadable} of {len(paragraph.text)})")
+    return tuple(oddities)
 
 
 def write_trees(views: Sequence[DocumentView], directory: str) -> list[str]:

@@ -132,7 +132,7 @@ def check_replaces(config: Config) -> None:
     if _facts(config.run).get("identity") == identity_of(config, open_index(config)):
         return  # settings of devices and paths: the outputs are the same
     before, after = (
-        {".".join(place): value for place, value in leaves(yaml.safe_load(text))} for text in (finished, asked)
+        {".".join(key_path): value for key_path, value in leaves(yaml.safe_load(text))} for text in (finished, asked)
     )
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     changes = ", ".join(f"{key} is {shown(before.get(key))} there, {shown(after.get(key))} here" for key in keys[:3])

@@ -73,12 +73,12 @@ class EncodeImages:
         digests, keys = (batch[name][0].as_py() for name in ("digest", "key"))
         # Not when the actor starts: there, Ray would try again, and lose the error's kind.
         read = functools.partial(read_png, self._directory)
-        found = self._encoder.images().batches(digests, read)
+        batches = self._encoder.images().batches(digests, read)
         for first in range(0, len(keys), IMAGES_PER_FILE):
-            own = keys[first : first + IMAGES_PER_FILE]
-            vectors = np.concatenate(list(islice(found, IMAGES_PER_FILE // IMAGE_BATCH)))
-            self._pending.write(self._identity, own, vectors)
-            yield pa.table({"n_images": [len(own)]})
+            file_keys = keys[first : first + IMAGES_PER_FILE]
+            vectors = np.concatenate(list(islice(batches, IMAGES_PER_FILE // IMAGE_BATCH)))
+            self._pending.write(self._identity, file_keys, vectors)
+            yield pa.table({"n_images": [len(file_keys)]})
 
 
 def image_vectors(path: str, settings: IndexSettings) -> tuple[Keys, F32] | None:

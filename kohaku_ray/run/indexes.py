@@ -56,8 +56,8 @@ def check_endpoint(config: Config) -> None:
 
 def make_image_query_encoder(config: Config) -> TextEncoder | None:
     """Load the encoder for queries of images; None: they have none of their own, or the run searches none."""
-    own = config.index.image_encoder
-    return make_query_encoder(config, own) if own is not None and _image_views(config) else None
+    encoder = config.index.image_encoder
+    return make_query_encoder(config, encoder) if encoder is not None and _image_views(config) else None
 
 
 def _image_views(config: Config) -> list[str]:
@@ -122,14 +122,14 @@ def image_settings(config: Config) -> dict[str, Any] | None:
                 "again"
             )
         return None
-    found: dict[str, Any] = {"captions": index.captions}
+    settings: dict[str, Any] = {"captions": index.captions}
     if config.index_roles:
-        found["caption"] = caption_settings(config)
+        settings["caption"] = caption_settings(config)
     if index.image_vectors != "caption":
-        found["vectors"] = index.image_vectors
+        settings["vectors"] = index.image_vectors
     if index.image_encoder is not None:
-        found["encoder"] = encoder_settings(config, index.image_encoder)
-    return found
+        settings["encoder"] = encoder_settings(config, index.image_encoder)
+    return settings
 
 
 def chunks_of(config: Config) -> Chunks | None:
@@ -172,8 +172,8 @@ def views_of(config: Config) -> list[View]:
 
 def searched_views(config: Config) -> list[View]:
     """List the views whose vectors the run searches."""
-    views, there = config.declaration.views, views_of(config)
-    return [views[name] for name in config.uses.views if views[name].dense and views[name] in there]
+    views, indexed = config.declaration.views, views_of(config)
+    return [views[name] for name in config.uses.views if views[name].dense and views[name] in indexed]
 
 
 def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
@@ -184,7 +184,7 @@ def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
     roots = [without_options(resolve(path)).rstrip("/") for path in config.documents.paths]
     rows = []
     for file in map(without_options, files):
-        root = next((one for one in roots if file.startswith(f"{one}/")), os.path.dirname(file))
+        root = next((folder for folder in roots if file.startswith(f"{folder}/")), os.path.dirname(file))
         size = os.path.getsize(file) if os.path.exists(file) else None  # None: on an object store
         rows.append({"name": file.removeprefix(f"{root}/"), "bytes": size})
     return pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["name"])), schema=SOURCES_SCHEMA)
@@ -210,10 +210,10 @@ def difference(index: Index, config: Config) -> str:
             name for name in common if None not in (now[name], then[name]) and now[name] != then[name]
         },
     }
-    said = [f"{len(names)} {what} ({first_of(sorted(names))})" for what, names in differing.items() if names]
-    if not said:
+    differences = [f"{len(names)} {what} ({first_of(sorted(names))})" for what, names in differing.items() if names]
+    if not differences:
         return ""
     return (
         f"the index at {config.index.path} was made from other documents than {', '.join(config.documents.paths)}: "
-        f"{', '.join(said)}; run `kohaku-ray index` with this configuration, or set index.path"
+        f"{', '.join(differences)}; run `kohaku-ray index` with this configuration, or set index.path"
     )

@@ -93,11 +93,11 @@ def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | No
         parsed = parse_source(file, config, (ids or {}).get(file))
         rejects = (*parsed.rejects, *rejected_images(file, parsed))
         rows += [{"file": file, "where": where, "reason": reason} for where, reason in rejects]
-        for found in parsed.documents:
+        for parsed_document in parsed.documents:
             is_whole = len(parsed.documents) == 1 and not parsed.rejects
-            row = {"file": file, "where": file if is_whole else f"{file}: {found.doc_id}"}
+            row = {"file": file, "where": file if is_whole else f"{file}: {parsed_document.doc_id}"}
             try:
-                document = with_metadata(found, metadata)
+                document = with_metadata(parsed_document, metadata)
                 images = image_tables(document, config) if config.index.images else {}
                 words = digest_words(document) if digest_words else None
                 shard = shard_number(document.doc_id, config.index.shards)
@@ -105,7 +105,7 @@ def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | No
                 row |= images
                 row |= tables_of(document, config, job)
             except DataError as error:
-                row |= {"doc_id": found.doc_id, "reason": str(error)}
+                row |= {"doc_id": parsed_document.doc_id, "reason": str(error)}
             rows.append(row)
     first = batch["at"][0].as_py() if len(batch) else 0
     ParsedParts(config.index.path, job).write(part_name(first, len(batch)), rows)
@@ -126,10 +126,10 @@ def image_tables(document: Document, config: Config) -> dict[str, Any]:
     directory = Directory(config.index.path)
     for _, _, image in images_of(document):
         write_image(directory, image)
-    found = image_table(document, config.index.captions)
+    table = image_table(document, config.index.captions)
     left_out = json.dumps(dict(document.images_left_out)) if document.images_left_out else None
     tree = packed(document) if config.index_roles else None
-    return {"images": found, "left_out": left_out, "tree": tree}
+    return {"images": table, "left_out": left_out, "tree": tree}
 
 
 def new_texts(rows: Sequence[Mapping[str, Any]], config: Config) -> pa.Table:
@@ -153,9 +153,9 @@ def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
     """List the texts of a document to encode, those without a vector: ``NEW_TEXT``."""
     tree = NodeTable(nodes)
     captions = config.index.image_vectors in ("caption", "both")
-    at, texts = texts_to_encode(tree, config.index, captions=captions)
+    numbers, texts = texts_to_encode(tree, config.index, captions=captions)
     new = without_vectors(texts, *_held(config.model_dump_json(), job))
-    tokens_of = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
+    tokens_of = dict(zip(texts, tree.tokens[numbers].tolist(), strict=True))
     n_tokens = [tokens_of[text] for text in new]
     if config.index.context_header:
         count = token_counter(config.index.encoder.tokenizer, config.index.encoder.revision)
@@ -187,10 +187,10 @@ def survey(config: Config, job: str) -> tuple[Work | list[dict[str, Any]], ...]:
     n_tokens = texts["n_tokens"].to_numpy()[first]
     left_out = sum((Counter(json.loads(row["left_out"])) for row in used if row["left_out"]), Counter[str]())
     n_files = len({row["file"] for row in rows})
-    own: list[list[dict[str, Any]]] = [[] for _ in range(config.index.shards)]
+    shard_rows: list[list[dict[str, Any]]] = [[] for _ in range(config.index.shards)]
     for row in used:
-        own[row["shard"]].append({name: row[name] for name in ("doc_id", "digest", "at")})
-    return (Work(n_files, len(used), rejects, len(n_tokens), int(n_tokens.sum()), left_out), *own)
+        shard_rows[row["shard"]].append({name: row[name] for name in ("doc_id", "digest", "at")})
+    return (Work(n_files, len(used), rejects, len(n_tokens), int(n_tokens.sum()), left_out), *shard_rows)
 
 
 def sorted_window(texts: pa.Table, n_encoders: int, gpu: bool = False) -> pa.Table:
@@ -286,12 +286,12 @@ def _counted(nodes: pa.Table, count: Any) -> pa.Table:
     tree = NodeTable(nodes)
     is_chunk = tree.kind == CHUNK
     leaf = (tree.kind == SENTENCE) | is_chunk
-    own = np.zeros(len(nodes), np.int64)
-    own[leaf] = count(nodes["text"].filter(pa.array(leaf)).to_pylist())
-    before = np.r_[0, np.cumsum(np.where(is_chunk, 0, own))]
-    total = np.where(is_chunk, own, before[tree.end] - before[:-1])
-    place = nodes.schema.get_field_index("n_tokens")
-    return nodes.set_column(place, nodes.schema.field(place), pa.array(total, nodes.schema.field(place).type))
+    leaf_tokens = np.zeros(len(nodes), np.int64)
+    leaf_tokens[leaf] = count(nodes["text"].filter(pa.array(leaf)).to_pylist())
+    before = np.r_[0, np.cumsum(np.where(is_chunk, 0, leaf_tokens))]
+    total = np.where(is_chunk, leaf_tokens, before[tree.end] - before[:-1])
+    column = nodes.schema.get_field_index("n_tokens")
+    return nodes.set_column(column, nodes.schema.field(column), pa.array(total, nodes.schema.field(column).type))
 
 
 def _as_stream(table: pa.Table) -> bytes:
@@ -319,10 +319,10 @@ def reduce_shard(config: Config, job: str, number: int, own: list[dict[str, Any]
     path, settings = config.index.path, index_settings(config)
     views = views_with_old(path, settings, views_of(config))
     content = content_of({row["doc_id"]: row["digest"] for row in own}, settings, views)
-    there = unchanged_shard(path, number, content) if own else None
-    if not own or there is not None:
+    unchanged = unchanged_shard(path, number, content) if own else None
+    if not own or unchanged is not None:
         yield None
-        yield None if there is None else (there, True)
+        yield None if unchanged is None else (unchanged, True)
         return
     nodes = parsed.table(own, "nodes")
     tree = NodeTable(nodes)
@@ -367,11 +367,11 @@ def join_shards(config: Config, job: str, sources: pa.Table, *parts: BuiltShard 
     parsed = ParsedParts(config.index.path, job)
     used, rejects = split_used_and_rejected(parsed.rows())
     settings = index_settings(config)
-    there = [part for part in parts if part is not None]
-    kept = [shard["number"] for shard, is_kept in there if is_kept]
+    built = [part for part in parts if part is not None]
+    kept = [shard["number"] for shard, is_kept in built if is_kept]
     counts = publish_shards(
         config.index.path,
-        [shard for shard, _ in there],
+        [shard for shard, _ in built],
         kept,
         rejects=pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA),
         sources=sources,
@@ -381,5 +381,5 @@ def join_shards(config: Config, job: str, sources: pa.Table, *parts: BuiltShard 
     )
     PendingVectors(config.index.path).clear()
     if config.index.shards > 1:
-        counts |= {"n_shards": len(there), "n_shards_kept": len(kept)}
+        counts |= {"n_shards": len(built), "n_shards_kept": len(kept)}
     return counts

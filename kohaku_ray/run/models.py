@@ -122,9 +122,9 @@ def model_of(config: Config, applications: Mapping[str, str], role: str, member:
 
 def seed_of(config: Config, question_id: str, member: int, attempt: int, role: str) -> int:
     """Seed one call: the role's own seed where there is one member, else see ``seed_for``."""
-    own = config.declaration.roles[role].seed
-    if own is not None and config.ensemble.members == 1:
-        return own
+    role_seed = config.declaration.roles[role].seed
+    if role_seed is not None and config.ensemble.members == 1:
+        return role_seed
     return seed_for(config.seed, question_id, member, attempt, role)
 
 

@@ -41,11 +41,11 @@ def plain(value: Any, hide: Callable[[str], str] = str) -> Any:
     if isinstance(value, str):
         return hide(value)
     if is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name), hide) for one in fields(value)}
+        return {column.name: plain(getattr(value, column.name), hide) for column in fields(value)}
     if isinstance(value, Mapping):
-        return {hide(str(key)): plain(one, hide) for key, one in value.items()}
+        return {hide(str(key)): plain(item, hide) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(one, hide) for one in value]
+        return [plain(item, hide) for item in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value

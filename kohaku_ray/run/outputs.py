@@ -111,8 +111,8 @@ def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None
     except Exception:  # your own metric may raise anything: the run is whole, and the command says why it has no score
         scores = {}
     lines = zip(rows, votes, strict=True)
-    said = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
-    directory.write_text("answers.jsonl", as_lines(said))
+    answers = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
+    directory.write_text("answers.jsonl", as_lines(answers))
 
 
 _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]
@@ -143,8 +143,10 @@ def _submission_rows(
         value = "" if row["is_blank"] else row["answer_value"]
         voted = (row["answer"], value, row["answer_unit"], row["explanation"])
         cited = citing_row(row["question_id"], row["question"], voted, refs, documents, " | ".join(materials))
-        own = {name: write(row, members.get(row["question_id"], [])) for name, write in system.extra_columns.items()}
-        yield replace(cited, columns=own) if own else cited
+        columns = {
+            name: write(row, members.get(row["question_id"], [])) for name, write in system.extra_columns.items()
+        }
+        yield replace(cited, columns=columns) if columns else cited
 
 
 def best_quotes(trace: pa.Table, system: System, n_chars: int = 400) -> dict[tuple[str, str], str]:

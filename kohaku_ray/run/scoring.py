@@ -48,7 +48,7 @@ def score_run(
         return None, why
     try:
         asked = {find_metric(metric): metric for metric in metrics}
-        given, found, note = read_gold(truth, tuple(asked))
+        given, fitting, note = read_gold(truth, tuple(asked))
     except (ConfigError, NoGoldError) as error:
         return None, f"Nothing is scored: {error}"
     except DataError as error:
@@ -62,9 +62,9 @@ def score_run(
     first = dict(list(given.rows.items())[:limit])
     if first.keys() != answered.keys():
         limit = None  # the first questions of another file are not those the run answered
-    names = [asked.get(metric, metric.name) for metric in found]
+    names = [asked.get(metric, metric.name) for metric in fitting]
     report = run_score(truth, [predicted], names, errors=True, limit=limit, split_by=split_by)
-    return ScoredRun(scored_rows(given, found, limit), found, report, note), ""
+    return ScoredRun(scored_rows(given, fitting, limit), fitting, report, note), ""
 
 
 def _without_replies(run: str) -> str | None:
@@ -94,6 +94,10 @@ def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None,
 
 def headline(scored: ScoredRun | None, why_not: str, summary: AnswerSummary) -> str:
     """Say in one line how a run ended: its scores, its errors, its directory."""
-    scores = ", ".join(f"{one['metric']} {one['score']:.4f}" for one in scored.report.records) if scored else why_not
+    scores = (
+        ", ".join(f"{record['metric']} {record['score']:.4f}" for record in scored.report.records)
+        if scored
+        else why_not
+    )
     errors = f", {pluralize(summary.n_member_errors, 'answer')} with an error" if summary.n_member_errors else ""
     return f"{scores.rstrip('.')}; {pluralize(summary.n_questions, 'question')}{errors}: {summary.run}"

@@ -124,14 +124,14 @@ class ReplyIndex(Mapping[str, Entry]):
         """
         if (entry := self.unwritten.get(key)) is not None:
             return entry
-        place = self._places[key]
+        position = self._places[key]
         try:
-            table = self._table_of(self._segments[place >> 32])
+            table = self._table_of(self._segments[position >> 32])
         except DataError:
-            if self._places[key] == place:
+            if self._places[key] == position:
                 raise
             return self[key]  # its segment was merged in this moment
-        return _entry({name: table.column(name)[place & 0xFFFFFFFF].as_py() for name in SEGMENT_SCHEMA.names})
+        return _entry({name: table.column(name)[position & 0xFFFFFFFF].as_py() for name in SEGMENT_SCHEMA.names})
 
     def __contains__(self, key: object) -> bool:
         return key in self._places or key in self.unwritten
@@ -145,14 +145,14 @@ class ReplyIndex(Mapping[str, Entry]):
 
     def add_segment(self, name: str, keys: Sequence[str | None], generations: Sequence[int]) -> None:
         """Take a segment's keys, by row (None: not wanted), unless known with the same or a later generation."""
-        place = len(self._segments) << 32
+        position = len(self._segments) << 32
         self._segments.append(name)
         for key, generation in zip(keys, generations, strict=True):
             if key is not None and (key not in self._places or self._generations.get(key, 0) < generation):
-                self._places[key] = place
+                self._places[key] = position
                 if generation:
                     self._generations[key] = generation
-            place += 1
+            position += 1
 
     def written(self, name: str, entries: Sequence[tuple[str, Entry]]) -> None:
         """Give up entries that are now the rows of a segment, unless they were replaced meanwhile."""
@@ -172,9 +172,9 @@ class ReplyIndex(Mapping[str, Entry]):
         self._segments.append(name)
         for part, n_rows in parts.items():
             first = self._segments.index(part) << 32
-            for was, (place, key) in enumerate(islice(rows, n_rows), first):
+            for was, (position, key) in enumerate(islice(rows, n_rows), first):
                 if self._places.get(key) == was:
-                    self._places[key] = place
+                    self._places[key] = position
         rest, self.small = self.small[len(parts) :], []
         self.own(name, len(keys))
         self.small += rest
@@ -242,8 +242,8 @@ class SegmentStore:
                 if table is None:
                     damaged.append(name)
                     continue
-                own = [key if mine(key) else None for key in table.column("key").to_pylist()]
-                recorded.add_segment(name, own, table.column("generation").to_pylist())
+                keys = [key if mine(key) else None for key in table.column("key").to_pylist()]
+                recorded.add_segment(name, keys, table.column("generation").to_pylist())
                 if _shard(name) == self._shard:
                     recorded.own(name, len(table))
             if all(self._directory.size(name) is not None for name in damaged):
@@ -270,7 +270,7 @@ class SegmentStore:
         merged = pa.concat_tables(tables.values())
         age = min(names).removeprefix(f"{FOLDER}/").partition("-")[0]
         name = self._write_table(merged, age, _shard(names[0]))
-        return {one: len(table) for one, table in tables.items()}, name, merged.column("key").to_pylist()
+        return {part: len(table) for part, table in tables.items()}, name, merged.column("key").to_pylist()
 
     def drop(self, names: Iterable[str]) -> None:
         """Delete segments whose rows are in another."""
@@ -398,10 +398,10 @@ _REPLY_FIELDS = tuple(field.name for field in fields(Reply))
 
 
 def _row(key: str, entry: Entry) -> dict[str, object]:
-    own = {"key": key, "model": entry.model, "call_s": entry.call_s, "generation": entry.generation}
-    return own | {name: getattr(entry.reply, name) for name in _REPLY_FIELDS}
+    call = {"key": key, "model": entry.model, "call_s": entry.call_s, "generation": entry.generation}
+    return call | {name: getattr(entry.reply, name) for name in _REPLY_FIELDS}
 
 
 def _entry(row: dict[str, object]) -> Entry:
-    own = {name: row[name] for name in ("model", "call_s", "generation")}
-    return Entry(Reply(**{name: row[name] for name in _REPLY_FIELDS}), **own)  # type: ignore[arg-type]
+    call = {name: row[name] for name in ("model", "call_s", "generation")}
+    return Entry(Reply(**{name: row[name] for name in _REPLY_FIELDS}), **call)  # type: ignore[arg-type]

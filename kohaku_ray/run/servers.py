@@ -59,10 +59,10 @@ def find_faults(deployments: Iterable[tuple[str, Deployment]]) -> dict[int, str]
 
 def _find_fault(name: str, deployment: OpenAIConfig) -> str:
     try:
-        said = reach(name, deployment)
+        note = reach(name, deployment)
     except DataError as error:
         return str(error)
-    if not said.startswith("warning: "):
+    if not note.startswith("warning: "):
         return ""
     request = ChatRequest("probe", (("user", "Say yes."),), 0.0, 1.0, 16, seed=0, session_id="probe")
 
@@ -72,7 +72,7 @@ def _find_fault(name: str, deployment: OpenAIConfig) -> str:
         except (TransientModelError, TimeoutError):
             pass  # it may have a model under another name, and take its time
         except ModelError:
-            return f"deployments.{name}.model is {deployment.model}: {said.removeprefix('warning: ')}"
+            return f"deployments.{name}.model is {deployment.model}: {note.removeprefix('warning: ')}"
         return ""
 
     return _run_on(deployment, ask)
@@ -97,19 +97,19 @@ def reach(name: str, deployment: OpenAIConfig) -> str:
     """
     where = f"deployments.{name}"
     try:
-        there = _run_on(deployment, lambda backend: backend.models(timeout_s=REACH_S))
+        models = _run_on(deployment, lambda backend: backend.models(timeout_s=REACH_S))
     except TransientModelError as error:
         raise DataError(f"{where} cannot be reached ({error}): start the server, or correct {where}.base_url") from None
     except ModelError as error:
         if "HTTP 401" in str(error) or "HTTP 403" in str(error):
             raise DataError(str(error).replace("deployments.*", where)) from None
         return "it answers, without a list of its models"
-    if deployment.model not in there:
-        more = ", …" if len(there) > MODELS_NAMED else ""
-        named = ", ".join(list(there)[:MODELS_NAMED]) or "none"
-        guess = did_you_mean(deployment.model, there)
-        return f"warning: not among the server's {len(there)} models ({named}{more}){guess}"
-    longest = there[deployment.model]
+    if deployment.model not in models:
+        more = ", …" if len(models) > MODELS_NAMED else ""
+        named = ", ".join(list(models)[:MODELS_NAMED]) or "none"
+        guess = did_you_mean(deployment.model, models)
+        return f"warning: not among the server's {len(models)} models ({named}{more}){guess}"
+    longest = models[deployment.model]
     if longest is not None and longest < deployment.window_tokens:
         raise DataError(
             f"{where}.window_tokens is {deployment.window_tokens:,} but the server takes {longest:,} tokens of "

@@ -45,7 +45,7 @@ def check_places(config: Config) -> None:
             raise ConfigError(f"{key} and {taken[real]} are both {path}: give each a directory of its own")
         if os.path.isfile(real):
             raise ConfigError(f"{key} is {path}, a file: give a directory, such as runs/mine")
-        if around := [one for one in documents if real.startswith(f"{one}/")]:
+        if around := [root for root in documents if real.startswith(f"{root}/")]:
             raise ConfigError(
                 f"{key} is {path}, inside {around[0]} of documents.paths, whose files are read as documents: give a "
                 "directory outside"
@@ -135,7 +135,7 @@ def describe_passed_over(config: Config) -> str:
     Metadata, questions, rows that are named besides, and images, which other files show, are not counted.
     """
     paths = [resolve(path) for path in config.documents.paths]
-    known, said = {*paths, *_beside(config)}, []
+    known, notes = {*paths, *_beside(config)}, []
     if left := [
         file
         for file in passed_over(paths, document_format(config))
@@ -143,11 +143,11 @@ def describe_passed_over(config: Config) -> str:
     ]:
         rows = any(f".{suffix_of(file)}" in ROW_FORMATS for file in left)
         way_out = " (name files of JSON lines and Parquet themselves in documents.paths)" if rows else ""
-        said.append(f"{_files(left, 'is no document', 'are no document')}{way_out}")
+        notes.append(f"{_files(left, 'is no document', 'are no document')}{way_out}")
     if links := [] if config.documents.follow_links else links_out(paths):
         what = _files(links, "is a link out of its directory", "are links out of their directory")
-        said.append(f"{what} (documents.follow_links: true follows links)")
-    return "; ".join(said)
+        notes.append(f"{what} (documents.follow_links: true follows links)")
+    return "; ".join(notes)
 
 
 def _files(files: Sequence[str], is_one: str, are_many: str) -> str:

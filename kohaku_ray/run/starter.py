@@ -69,10 +69,10 @@ def write_converted(source: str, directory: str) -> tuple[list[str], dict[str, s
 
 def _write(directory: str, texts: Mapping[str, str], folders: Sequence[str] = ()) -> list[str]:
     home = Path(directory)
-    there = [name for name in texts if os.path.lexists(home / name)]
-    if there:
+    existing = [name for name in texts if os.path.lexists(home / name)]
+    if existing:
         raise DataError(
-            f"{directory} has {', '.join(there)} already, which init does not overwrite: name another directory, or "
+            f"{directory} has {', '.join(existing)} already, which init does not overwrite: name another directory, or "
             "remove them"
         )
     try:

@@ -75,8 +75,8 @@ def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, swee
     if config.tracking.to is None:
         return None
     check_tracking(config)
-    found = [os.path.join(summary.run, name) for name in ARTIFACTS]
-    files = [file for file in found if os.path.isfile(file)]
+    artifacts = [os.path.join(summary.run, name) for name in ARTIFACTS]
+    files = [file for file in artifacts if os.path.isfile(file)]
     name = os.path.basename(summary.run.rstrip("/"))
     where = export(config, Exported(name, settings_of(config), figures_of(summary, scored), files, sweep), summary.run)
     mark = {**config.tracking.model_dump(), "where": where}
@@ -111,7 +111,7 @@ def settings_of(config: Config) -> dict[str, str]:
     values = config.model_dump(mode="json")
     system = values.pop("settings")
     values[config.declaration.name] = system
-    return {".".join(map(str, place)): config.hide(str(value)) for place, value in leaves(values)}
+    return {".".join(map(str, key_path)): config.hide(str(value)) for key_path, value in leaves(values)}
 
 
 def figures_of(summary: AnswerSummary, scored: ScoredRun | None) -> dict[str, float]:

@@ -99,65 +99,67 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
 
     ``deep``: also read every file of the index and of a finished run, and compare it with its checksum.
     """
-    found = Findings()
-    resolved = found.of(resolve_paths, config)
+    findings = Findings()
+    resolved = findings.of(resolve_paths, config)
     if resolved is None:
-        return found
+        return findings
     config = resolved
-    found.of(check_places, config)
-    files = found.of(find_sources, config)
+    findings.of(check_places, config)
+    files = findings.of(find_sources, config)
     if files is not None:
         kinds = Counter(_kind(file) for file in files)
         of_kinds = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-        found.lines.append(f"documents: {pluralize(len(files), 'file')} ({of_kinds})")
-        found.lines += filter(None, [found.of(describe_passed_over, config)])
-    found.lines += filter(None, [preferred_note(config)])
-    index = _index(config, found, deep)
+        findings.lines.append(f"documents: {pluralize(len(files), 'file')} ({of_kinds})")
+        findings.lines += filter(None, [findings.of(describe_passed_over, config)])
+    findings.lines += filter(None, [preferred_note(config)])
+    index = _index(config, findings, deep)
     if deep:
-        wrong = [] if index is None else found.of(index.damage) or []
-        wrong += found.of(RunDirectory(config.run).damage) or []
-        found.problems += wrong
-        found.lines += [] if wrong else ["files: index and finished run, where there are any, are as they were written"]
-    documents = None if index is None else found.of(lambda: index.documents["doc_id"].to_pylist())
+        wrong = [] if index is None else findings.of(index.damage) or []
+        wrong += findings.of(RunDirectory(config.run).damage) or []
+        findings.problems += wrong
+        findings.lines += (
+            [] if wrong else ["files: index and finished run, where there are any, are as they were written"]
+        )
+    documents = None if index is None else findings.of(lambda: index.documents["doc_id"].to_pylist())
     ids = default_ids(files or [])
     known = {ids.get(file) or default_doc_id(file) for file in files or []} if documents is None else set(documents)
-    metadata = found.of(read_metadata, config.documents.metadata)
+    metadata = findings.of(read_metadata, config.documents.metadata)
     if metadata:
         lacking = [name for name in metadata if name not in known]
-        said = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
-        found.lines.append(f"metadata: {pluralize(len(metadata), 'row')}{said}")
-    questions = found.of(questions_of, config)
-    surely = index is not None or not any(suffix_of(one) in _NAMED_INSIDE for one in files or [])
+        unmatched = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
+        findings.lines.append(f"metadata: {pluralize(len(metadata), 'row')}{unmatched}")
+    questions = findings.of(questions_of, config)
+    surely = index is not None or not any(suffix_of(file) in _NAMED_INSIDE for file in files or [])
     form = document_format(config)
     many = {*(f".{name}" for name in ROW_SUFFIXES), *(form.suffixes if form is not TEXT else ())}
     if index is None and any(suffix(file) in many for file in files or []):
         known = set()  # a file may hold many documents: only parsing would tell
-    gold = found.of(_gold, config, known, surely, found, index)
+    gold = findings.of(_gold, config, known, surely, findings, index)
     if questions is not None:
         silent = [question.question_id for question in questions if not question.text]
         without = f", {len(silent)} of them without a text ({first_of(silent)})" if silent else ""
-        found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{without}{gold or ''}")
-    found.of(config.declaration.prompts, config.prompts)
+        findings.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{without}{gold or ''}")
+    findings.of(config.declaration.prompts, config.prompts)
     here = cluster_address(config.cluster) is None
-    found.of(check_images, config)
+    findings.of(check_images, config)
     for key, deployment in {**config.used_deployments, **config.caption_deployments}.items():
-        n_problems = len(found.problems)
-        found.of(check_deployment, key, deployment, here=here)
+        n_problems = len(findings.problems)
+        findings.of(check_deployment, key, deployment, here=here)
         what = [deployment.kind, getattr(deployment, "model", None)]
         if isinstance(deployment, OpenAIConfig):
-            what.append(found.of(reach, key, deployment))
-        is_checked = len(found.problems) == n_problems and deployment.application is None
+            what.append(findings.of(reach, key, deployment))
+        is_checked = len(findings.problems) == n_problems and deployment.application is None
         if isinstance(deployment, VllmConfig) and deployment.adapters and is_checked:
             what.append(f"adapters {describe_adapters(deployment)}")
-        found.lines.append(f"deployments.{key}: {', '.join(one for one in what if one)}")
+        findings.lines.append(f"deployments.{key}: {', '.join(fact for fact in what if fact)}")
     for check in (check_windows, check_vision, check_tracking):
-        found.of(check, config)
-    found.lines += _auto_gpus(config, index)
+        findings.of(check, config)
+    findings.lines += _auto_gpus(config, index)
     demand = answer_demand(config, None if index is None else index.n_shards, index)
-    state = found.of(_cluster_state, config, demand)
+    state = findings.of(_cluster_state, config, demand)
     if state is not None:
-        found.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
-    return found
+        findings.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
+    return findings
 
 
 def _kind(file: str) -> str:
@@ -166,30 +168,30 @@ def _kind(file: str) -> str:
     return os.path.splitext(file)[1].lower() or "without a suffix"
 
 
-def _index(config: Config, found: Findings, deep: bool) -> Index | None:
+def _index(config: Config, findings: Findings, deep: bool) -> Index | None:
     try:
         index = open_index(config)
     except KohakuRayError as error:
         may_be_absent = isinstance(error, DataError) and not isinstance(error, IndexMismatchError)
         if may_be_absent and not (deep and is_file(join_path(config.index.path, MANIFEST))):
-            found.lines.append(f"index: {error}")
+            findings.lines.append(f"index: {error}")
         else:
-            found.problems.append(error)
+            findings.problems.append(error)
         return None
     counts = index.manifest["counts"]
     line = f"index: {config.index.path}: {pluralize(counts['n_documents'], 'document')}, "
     line += pluralize(counts["n_vectors"], "vector")
     if counts["n_rejects"]:
         first = index.rejects.slice(0, 1).to_pylist()[0]
-        said = describe_reject(first["file"], first["reason"], config.documents.paths)
-        line += f", {pluralize(counts['n_rejects'], 'reject')}, the first: {said}"
-    found.lines.append(line)
+        reject = describe_reject(first["file"], first["reason"], config.documents.paths)
+        line += f", {pluralize(counts['n_rejects'], 'reject')}, the first: {reject}"
+    findings.lines.append(line)
     if changed := difference(index, config):
-        found.lines.append(f"warning: {changed}")
+        findings.lines.append(f"warning: {changed}")
     return index
 
 
-def _gold(config: Config, known: set[str], surely: bool, found: Findings, index: Index | None) -> str:
+def _gold(config: Config, known: set[str], surely: bool, findings: Findings, index: Index | None) -> str:
     """Say whether the question file has gold answers, so that the run is scored; add what is wrong with them.
 
     ``known`` are the documents' ids (empty: not known); ``surely`` no document can have another.
@@ -201,11 +203,11 @@ def _gold(config: Config, known: set[str], surely: bool, found: Findings, index:
     except DataError as error:
         return f", not scored: {str(error).removeprefix(f'{path}: ').removeprefix(f'{os.path.basename(path)} ')}"
     scored = scored_rows(truth, fitting, config.questions.limit)
-    found.lines += [f"warning: {path}: {odd}" for odd in gold_oddities(scored, fitting)]
+    findings.lines += [f"warning: {path}: {odd}" for odd in gold_oddities(scored, fitting)]
     rows = scored.rows
     empty = [key for key, row in rows.items() if not fitting[0].gold(row)]
     if empty and "value" in fitting[0].parts:  # elsewhere a gold answer may be references alone
-        found.problems.append(
+        findings.problems.append(
             DataError(
                 f"{path}: {len(empty)} of {len(rows)} questions have no gold answer ({first_of(empty)}): give each "
                 "one, or is_blank where the documents do not answer"
@@ -215,17 +217,17 @@ def _gold(config: Config, known: set[str], surely: bool, found: Findings, index:
     folded = {name.lower() for name in known}
     lacking = [ref for ref in cited if folded and ref.lower() not in folded]
     if index is not None and (rejected := rejected_gold(config, index, lacking)):
-        found.problems.append(DataError(f"{path}: {describe_rejected_gold(rejected)}"))
+        findings.problems.append(DataError(f"{path}: {describe_rejected_gold(rejected)}"))
         lacking = [ref for ref in lacking if ref not in rejected]
     if lacking:
-        said = (
+        problem = (
             f"the gold answers cite {pluralize(len(lacking), 'document')} not there ({first_of(lacking)}): correct "
             "ref_id, or add them to documents.paths"
         )
         if surely:
-            found.problems.append(DataError(f"{path}: {said}"))
+            findings.problems.append(DataError(f"{path}: {problem}"))
         else:
-            found.lines.append(f"warning: {said}, unless files name their documents themselves")
+            findings.lines.append(f"warning: {problem}, unless files name their documents themselves")
     return f", scored by {', '.join(metric.name for metric in fitting)}{f'; {note}' if note else ''}"
 
 
@@ -343,16 +345,16 @@ async def probe_here(name: str, deployment: ChatDeployment) -> Probed:
 
 async def _explained(name: str, backend: OpenAIBackend, error: ModelError) -> str:
     """Add to a server's refusal what mends it: its models, the key's variable, or its address."""
-    said = str(error).replace("deployments.*", f"deployments.{name}")
+    refusal = str(error).replace("deployments.*", f"deployments.{name}")
     if not isinstance(error, TransientModelError):
-        return await backend.with_models(said)
+        return await backend.with_models(refusal)
     try:
         await backend.models()
     except TransientModelError as unreachable:
-        return f"{said}: start the server, or correct deployments.{name}.base_url ({unreachable})"
+        return f"{refusal}: start the server, or correct deployments.{name}.base_url ({unreachable})"
     except ModelError:  # it answers, without a list
         pass
-    return said
+    return refusal
 
 
 def _request(deployment: ChatDeployment, user: str, schema: dict[str, Any] | None) -> ChatRequest:

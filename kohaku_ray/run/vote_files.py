@@ -67,8 +67,8 @@ def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: 
     ballots = [[_ballot(row, float(weight), rule) for row, weight in rows] for rows in voting]
     verdicts = vote_all(ballots, rule.model_copy(update={"weights": "uniform"}), [_unit_of(rows) for rows in table])
     rows = [
-        _voted_row(key, of, None if verdict.winner is None else there[verdict.winner][0], verdict, metadata)
-        for key, of, there, verdict in zip(question_ids, table, voting, verdicts, strict=True)
+        _voted_row(key, of, None if verdict.winner is None else votes[verdict.winner][0], verdict, metadata)
+        for key, of, votes, verdict in zip(question_ids, table, voting, verdicts, strict=True)
     ]
     return FileVote(
         rows=tuple(rows),
