@@ -161,9 +161,12 @@ class EndpointEncoder:
     def check(self, *, writes: bool = False) -> None:
         """Ask for the probe's vector and compare it with that of the index; with ``writes``, note it if there is none.
 
+        Before it is noted, the probe is also encoded among other texts, in batches and in flight as an index job's are:
+        llama.cpp with several slots gives such a text another vector (ggml-org/llama.cpp#26282).
+
         Raises:
             IndexMismatchError: Another model answers to the name; the message says both vectors.
-            ModelError: The server failed.
+            ModelError: The server failed, or mixes texts that it encodes together.
         """
         [[vector]] = self._endpoint.gather([self._vectors([PROBE], "", False)])
         directory = Directory(self._index_path)
@@ -177,6 +180,7 @@ class EndpointEncoder:
             before = None
         if before is None:
             if writes:
+                self._check_batches(vector)
                 text = json.dumps({"asked": asked, "text": PROBE, "vector": vector.tolist()})
                 directory.replace(PROBE_FILE, text.encode())
             return
@@ -186,6 +190,19 @@ class EndpointEncoder:
                 f"index.encoder: {self._endpoint.where} is not the model that encoded {self._index_path}: the vector "
                 f"of a probe text is {_shown(vector)} now, it was {_shown(before)} (cosine {cosine:.3f}): serve that "
                 "model again, or set index.encoder.identity to a name for the new one and index again"
+            )
+
+    def _check_batches(self, alone: F32) -> None:
+        """Raise unless the probe has its vector also among other texts, shorter ones and itself."""
+        texts = [text for n in range(1, 9) for text in (PROBE, PROBE, PROBE[: 8 * n])]
+        batches = divide_texts(texts, self._settings.batch_texts, self._settings.batch_tokens * CHARS_PER_TOKEN, len)
+        vectors = np.concatenate(self._endpoint.gather(self._vectors(batch, "", False) for batch in batches))
+        beside = min((vectors[place] for place, text in enumerate(texts) if text == PROBE), key=alone.dot)
+        if (cosine := float(alone @ beside)) < SAME_COSINE:
+            raise ModelError(
+                f"index.encoder: {self._endpoint.where} mixes texts that it encodes together: the vector of a probe "
+                f"text is {_shown(alone)} alone and {_shown(beside)} among others (cosine {cosine:.3f}): start "
+                "llama.cpp's server with -np 1; with another server, set index.encoder.batch_texts and max_ongoing to 1"
             )
 
     def _encode(self, texts: Sequence[str], prompt: str, most: int, has_headers: bool) -> F32:

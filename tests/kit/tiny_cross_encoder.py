@@ -7,7 +7,7 @@ from pathlib import Path
 from kit.tiny_encoder import DIM, WINDOW
 
 
-def build(path: Path, tokenizer: str) -> str:
+def build(path: Path, tokenizer: str, *, n_heads: int = 2) -> str:
     """Save a model that gives each (query, text) pair one score, with the tokenizer of another; returns the path."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -19,7 +19,7 @@ def build(path: Path, tokenizer: str) -> str:
         hidden_size=DIM,
         intermediate_size=2 * DIM,
         num_hidden_layers=2,
-        num_attention_heads=2,
+        num_attention_heads=n_heads,
         max_position_embeddings=WINDOW,
         num_labels=1,
         initializer_range=0.5,  # scores far enough apart that an order is one

