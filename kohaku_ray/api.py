@@ -191,8 +191,8 @@ class Run:
         home.check_writable()
         home.write_text(QUESTION, json.dumps(row, ensure_ascii=False) + "\n")
         questions = self.config.questions.model_copy(update={"path": home.file(QUESTION), "limit": None})
-        own = {"run": home.path, "questions": questions, "tracking": TrackingConfig()}
-        asked = Run(self.config.model_copy(update=own))
+        changes = {"run": home.path, "questions": questions, "tracking": TrackingConfig()}
+        asked = Run(self.config.model_copy(update=changes))
         asked._pool = self._pool
         return asked.answer(again=finished_before(asked.config) is None)
 
@@ -244,9 +244,9 @@ class Run:
         self._warm = self._pool = None
 
     def _frame(self, name: str) -> pl.DataFrame:
-        found = pl.from_arrow(RunDirectory(self.path).read_table(name))
-        assert isinstance(found, pl.DataFrame)
-        return found
+        frame = pl.from_arrow(RunDirectory(self.path).read_table(name))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
 
 
 class Sweep:

@@ -66,8 +66,8 @@ def _check_stable(value: Any, where: str) -> None:
                 )
             _check_stable(item, f"{where}.{name}".lstrip("."))
     elif isinstance(value, (list, tuple)):
-        for at, item in enumerate(value):
-            _check_stable(item, f"{where}[{at}]")
+        for position, item in enumerate(value):
+            _check_stable(item, f"{where}[{position}]")
     else:
         raise UnstableError(
             f"{where or 'the value'} is of type {type(value).__name__}, which has no stable form: "

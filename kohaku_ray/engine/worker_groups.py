@@ -27,7 +27,7 @@ def read_worker_groups() -> dict[str, dict[str, float]] | None:
         return None
     if types is None:
         return None
-    return {name: dict(one["resources"]) for name, one in types.items() if one.get("max_workers") != 0}
+    return {name: dict(group["resources"]) for name, group in types.items() if group.get("max_workers") != 0}
 
 
 def _node_types() -> Mapping[str, Any] | None:

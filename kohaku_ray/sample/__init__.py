@@ -25,9 +25,9 @@ def path(name: str = "") -> str:
     """
     root = Path(str(files(__name__))).resolve()
     with suppress(OSError, ValueError):  # a name too long, or with NUL, is none of ours
-        found = (root / name).resolve()
-        if found.is_relative_to(root) and found.exists():
-            return str(found)
+        target = (root / name).resolve()
+        if target.is_relative_to(root) and target.exists():
+            return str(target)
     raise ConfigError(
         f"sample:{name} does not exist: the sample in {root} has {', '.join(_names(root))}; name one of them"
     )
@@ -35,14 +35,14 @@ def path(name: str = "") -> str:
 
 def words() -> list[str]:
     """List the distinct words of the sample's plain texts, from which benchmarks draw theirs."""
-    found = sorted(file for file in Path(path("documents")).iterdir() if file.suffix in {".md", ".txt"})
-    return sorted({word for file in found for word in re.findall(r"[a-z]{3,}", file.read_text(encoding="utf-8"))})
+    text_files = sorted(file for file in Path(path("documents")).iterdir() if file.suffix in {".md", ".txt"})
+    return sorted({word for file in text_files for word in re.findall(r"[a-z]{3,}", file.read_text(encoding="utf-8"))})
 
 
 def _names(root: Path) -> list[str]:
     """List the sample's directories and data files, relative to ``root``, in order."""
     return sorted(
-        found.relative_to(root).as_posix()
-        for found in root.rglob("*")
-        if "__pycache__" not in found.parts and found.suffix not in {".py", ".pyc"}
+        entry.relative_to(root).as_posix()
+        for entry in root.rglob("*")
+        if "__pycache__" not in entry.parts and entry.suffix not in {".py", ".pyc"}
     )

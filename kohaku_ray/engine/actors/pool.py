@@ -209,7 +209,7 @@ def leaves_gpus(config: Config) -> bool:
     """
     if config.cluster.retriever.gpus != "auto":
         models = config.used_deployments.values()
-        shares = any(isinstance(one, VllmConfig) and one.gpus < 1 for one in models)
+        shares = any(isinstance(model, VllmConfig) and model.gpus < 1 for model in models)
         return shares and 0 < config.cluster.retriever.n_gpus < 1
     n_shards = open_index(config).n_shards
     return choose_gpus(config, n_retrievers(config, n_shards, ray.cluster_resources()) * n_shards).gpus > 0

@@ -133,8 +133,8 @@ def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
     _check(config, name, deployment, grid, texts)
     make_directory(output)
     # Beside the output, which all nodes share.
-    place = tempfile.TemporaryDirectory(dir=None if is_uri(output) else output, prefix="answers-")
-    with place as folder, Session(config.cluster):
+    scratch_dir = tempfile.TemporaryDirectory(dir=None if is_uri(output) else output, prefix="answers-")
+    with scratch_dir as folder, Session(config.cluster):
         bench = _Bench(config, name, deployment, grid, texts, output, os.path.abspath(folder))
         for number, replicas in enumerate(grid.replicas):
             bench.measure(replicas)
@@ -200,8 +200,8 @@ class _Bench:
                 {
                     "in_flight": cells[first[n] - 1].concurrency,
                     "questions": [
-                        [plain_call(each) for each in self._requests(first[n], at, n)]
-                        for at in range(self._grid.questions)
+                        [plain_call(each) for each in self._requests(first[n], question, n)]
+                        for question in range(self._grid.questions)
                     ],
                 }
                 for n in members
@@ -261,7 +261,7 @@ class _Bench:
         n, m, c = cell.replicas, cell.members, cell.concurrency
         try:
             handle = serve.get_app_handle(application)
-            questions = [self._requests(number, at, m) for at in range(n * self._grid.questions)]
+            questions = [self._requests(number, question, m) for question in range(n * self._grid.questions)]
             n_engines = _of(self._deployment, n).n_engines
             # until every replica should have answered; prompts are as long as the measured ones but different
             first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + WARM_UPS * n_engines
@@ -305,18 +305,20 @@ class _Bench:
         print_progress(f"bench   {pluralize(replicas, 'replica')}, answer run: {rate:.2f} answers/s")
         return replace(run, measured=measured, errors=errors)
 
-    def _requests(self, cell: int, at: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
+    def _requests(self, cell: int, question: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
         """Build the requests of one question: one per member."""
         request = ChatRequest(
             model=self._deployment.model_identity,
-            messages=self._texts.messages(cell, at),
+            messages=self._texts.messages(cell, question),
             temperature=self._played.temperature,
             top_p=self._played.top_p,
             max_tokens=min(max_tokens or self._grid.output_tokens, self._grid.output_tokens),
             seed=0,
-            session_id=f"bench-{cell}-{at}",
+            session_id=f"bench-{cell}-{question}",
         )
-        seeds = [seed_for(self._config.seed, f"bench-{cell}-{at}", member, 0, "answer") for member in range(members)]
+        seeds = [
+            seed_for(self._config.seed, f"bench-{cell}-{question}", member, 0, "answer") for member in range(members)
+        ]
         return [replace(request, seed=seed) for seed in seeds]
 
     def _check_length(self, n_tokens: int, n_calls: int) -> None:
@@ -355,11 +357,11 @@ async def _ask_all(handle: Any, questions: Sequence[Sequence[ChatRequest]], n_in
     for outcomes in await asyncio.gather(*map(question, questions), return_exceptions=True):
         if isinstance(outcomes, BaseException):
             raise outcomes
-        for one, _ in outcomes:
-            if isinstance(one, Refused):
-                one.raise_()
+        for outcome, _ in outcomes:
+            if isinstance(outcome, Refused):
+                outcome.raise_()
             else:
-                replies.append(one)
+                replies.append(outcome)
     return replies
 
 

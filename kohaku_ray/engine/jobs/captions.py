@@ -89,7 +89,7 @@ def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Ta
 
     Takes column ``part`` and the ref of the descriptions by the call's key; returns new texts, as ``parse`` does.
     """
-    found: Mapping[str, ImageCaption] = ray.get(captions)
+    captions_by_key: Mapping[str, ImageCaption] = ray.get(captions)
     parsed, requests = ParsedParts(config.index.path, job), CaptionRequests(config)
     texts: list[pa.Table] = []
     for part in batch["part"].to_pylist():
@@ -100,8 +100,8 @@ def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Ta
                 continue
             calls = _of_row(requests, document, images)
             keys = [key for _, (key, _) in calls]
-            if keys and all(key in found for key in keys):  # else it is of a document that is not used
-                tree, table = with_captions(unpacked(row["tree"]), [image for image, _ in calls], keys, found)
+            if keys and all(key in captions_by_key for key in keys):  # else it is of a document that is not used
+                tree, table = with_captions(unpacked(row["tree"]), [image for image, _ in calls], keys, captions_by_key)
                 row |= {"images": table, **tables_of(tree, config, job)}
             else:
                 tables_of_row = {"documents": document, "nodes": nodes, "images": images}

@@ -186,7 +186,7 @@ class _Parsed:
         self.n_files, self.ended = 0, 0.0
         self.parts = ParsedParts(config.index.path, job)
         self._sources = sources
-        self._own: list[Any] = []  # refs of the rows of each shard's documents
+        self._shard_row_refs: list[Any] = []  # refs of the rows of each shard's documents
         self._reducing: Any = None
         self._looks = True
         self._alone = threading.RLock()  # a thread looks while another waits for vectors
@@ -209,7 +209,7 @@ class _Parsed:
                 return self.work
             shards = self.config.index.shards
             surveying = ray.remote(survey).options(num_cpus=idle_cpus(), num_returns=1 + shards)
-            counted, *self._own = surveying.remote(self.config, self.job)
+            counted, *self._shard_row_refs = surveying.remote(self.config, self.job)
             work: Work = ray_get(counted)
             n_files, rejects = len(self.files), work.rejects
             if work.n_files != n_files:
@@ -220,7 +220,7 @@ class _Parsed:
             if not work.n_documents:
                 raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
             if shards == 1 and not _builds_on_free_gpu(self.config):
-                self._reducing = _reducing(self.config, self.job, self._own[0])
+                self._reducing = _reducing(self.config, self.job, self._shard_row_refs[0])
             self._looks, self.ended, self.work = False, time.perf_counter(), work
             return work
 
@@ -231,7 +231,9 @@ class _Parsed:
             config = with_build_gpus(config, _free_build_gpus(config))
             resources = {"num_cpus": 1, "num_gpus": config.index.n_build_gpus}
             build = ray.remote(scheduling_strategy="SPREAD", **resources)(build_shard_task)
-            parts = [build.remote(config, self.job, number, own) for number, own in enumerate(self._own)]
+            parts = [
+                build.remote(config, self.job, number, rows_ref) for number, rows_ref in enumerate(self._shard_row_refs)
+            ]
         else:
             ray_get(next(self._reducing))
             parts = [next(self._reducing)]
@@ -278,7 +280,7 @@ def _whole_nodes() -> list[FreeNode]:
     return list(map(FreeNode.of, node_resources()))
 
 
-def _reducing(config: Config, job: str, own: Any) -> Any:
+def _reducing(config: Config, job: str, rows_ref: Any) -> Any:
     """Start the reducer of the only shard: it builds BM25 now, the rest when its first value is taken."""
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
     reducer = ray.remote(reduce_shard).options(
@@ -288,7 +290,7 @@ def _reducing(config: Config, job: str, own: Any) -> Any:
         num_returns="streaming",
         _generator_backpressure_num_objects=1,
     )
-    return reducer.remote(config, job, 0, own)
+    return reducer.remote(config, job, 0, rows_ref)
 
 
 def _configure_data() -> None:
@@ -308,7 +310,7 @@ def _parse(config: Config, files: Sequence[str], job: str) -> Any:
     """A dataset of the files' new texts."""
     parsers = config.index.parsers or int(ray.cluster_resources().get("CPU", 1))
     n_blocks = min(len(files), max(4 * parsers, -(-len(files) // FILES_PER_BLOCK)))
-    rows = [{"at": at, "file": file} for at, file in enumerate(files)]
+    rows = [{"at": number, "file": file} for number, file in enumerate(files)]
     stage = functools.partial(parse, config=config, job=job, ids=default_ids(files))
     concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}
     dataset = ray.data.from_items(rows, override_num_blocks=n_blocks)
@@ -328,8 +330,8 @@ def _windows(texts: Any, encoders: Encoders, large: bool) -> Any:
     """A dataset of blocks to encode, one row each, a Ray Data block of its own; ``large`` ones for GPUs and servers."""
     stage = functools.partial(sorted_window, n_encoders=encoders.n, gpu=large)
     # Other resources than the parsers': Ray Data would make one task of both, and a window of one task's texts.
-    own = {"batch_size": _window_texts(encoders), "batch_format": "pyarrow", "num_cpus": idle_cpus()}
-    return texts.map_batches(stage, **own).repartition(target_num_rows_per_block=1)
+    options = {"batch_size": _window_texts(encoders), "batch_format": "pyarrow", "num_cpus": idle_cpus()}
+    return texts.map_batches(stage, **options).repartition(target_num_rows_per_block=1)
 
 
 def _window_texts(encoders: Encoders) -> int:
@@ -373,9 +375,9 @@ def _say_waits(config: Config, n: int, gpu: bool, waiting: Callable[[], str]) ->
         if more := waiting():
             free = ray.available_resources()
             each = " and ".join(pluralize(amount, kind) for kind, amount in needs.items() if amount)
-            there = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind, amount in needs.items() if amount)
+            available = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind, amount in needs.items() if amount)
             print_progress(
-                f"index   waiting for {pluralize(n, 'encoder')} of {each} each: the cluster has {there} free{more}"
+                f"index   waiting for {pluralize(n, 'encoder')} of {each} each: the cluster has {available} free{more}"
             )
 
     with repeated(say_waits, SAY_EVERY_S, "encoders"):
@@ -395,8 +397,8 @@ def _by_actors(
         max_tasks_in_flight_per_actor=threads + 1,
         enable_true_multi_threading=threads > 1,
     )
-    own = {"batch_size": 1, "batch_format": "pyarrow", **encoder_resources(config, gpu)}
-    done = blocks.map_batches(stage, fn_constructor_args=(config, gpu, *more), compute=pool, **own)
+    options = {"batch_size": 1, "batch_format": "pyarrow", **encoder_resources(config, gpu)}
+    done = blocks.map_batches(stage, fn_constructor_args=(config, gpu, *more), compute=pool, **options)
     batches: Iterable[pa.Table] = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     return batches
 

@@ -187,7 +187,7 @@ def race_sweep(plan: SweepPlan, summary: SweepSummary) -> None:
         most = _most_at_once(race.plan, race.plan.unfinished)
         with Session(first.cluster) as session, closing(_Actors(most, ())) as actors:
             _build_indexes(race.plan, _affordable(session, race.plan, race.plan.unfinished, summary), summary)
-            groups = _grouped(race.plan.unfinished, lambda one: tuple(_applications(one).values()))
+            groups = _grouped(race.plan.unfinished, lambda config: tuple(_applications(config).values()))
             if len(groups) == 1:  # else models take turns, as the cluster may not hold all of them
                 session.start_replicas(first.used_deployments, shared=True)
             while (work := race.advance(lost(), show)) is not None:
@@ -232,7 +232,7 @@ def finish_sweep(plan: SweepPlan, summary: SweepSummary) -> tuple[str, list[str]
     except OSError as error:
         raise DataError(f"output is {output} and cannot be made ({error.strerror}): choose another with -o") from None
     stats = compute_sweep_stats(sweep)
-    selected = {one.table.name: one.selection for one in stats if one.selection is not None}
+    selected = {table.table.name: table.selection for table in stats if table.selection is not None}
     raced = "" if sweep.race is None else "\n\n" + "\n".join([sweep.race.rule, *describe_race(sweep.race)])
     return describe_sweep(sweep, stats) + raced, write_sweep(sweep, output, stats), selected
 
@@ -255,7 +255,9 @@ def _build_indexes(plan: SweepPlan, waiting: Mapping[str, Config], summary: Swee
         except Exception as error:  # a model's code may raise anything
             if not is_there(path):  # another sweep, on another machine, may have built it meanwhile
                 reason = f"its index cannot be built: {message_of(error)}"
-                summary.failed |= {run: reason for run, one in waiting.items() if one.index.path == path}
+                summary.failed |= {
+                    run: reason for run, waiting_config in waiting.items() if waiting_config.index.path == path
+                }
 
 
 def _reuse(config: Config, others: Sequence[Config]) -> None:
@@ -283,7 +285,7 @@ def _make_runs(
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
     summary.n_ended = 0
     with Progress("sweep", len(waiting), "runs") as progress:
-        for group in _grouped(left, lambda one: tuple(_applications(one).values())):
+        for group in _grouped(left, lambda config: tuple(_applications(config).values())):
             first = next(iter(group.values()))
             if why := first.budget.over(_paid(plan)):
                 summary.failed |= dict.fromkeys(group, f"not made: {why}")
@@ -291,7 +293,7 @@ def _make_runs(
             deployments = first.used_deployments
             if shard is None:
                 print_progress(f"sweep   {pluralize(len(group), 'run')} on {', '.join(deployments)}")
-            parts = _grouped(group, lambda one: (one.ledger.path, *_searched(one)))
+            parts = _grouped(group, lambda config: (config.ledger.path, *_searched(config)))
             actors.close_unless_for(list(parts[0].values()))  # replicas may need their room
             with _failing_alone(group, summary), Session(first.cluster) as session:
                 session.start_replicas(deployments)
@@ -373,7 +375,7 @@ class _Actors:
     def _n_workers(self, runs: Sequence[Config]) -> int:
         # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.
         n_cpus = ray.cluster_resources().get("CPU", 1)
-        return max(min(self._n_at_once, int(n_cpus)), *(member_processes(one, n_cpus) for one in runs))
+        return max(min(self._n_at_once, int(n_cpus)), *(member_processes(config, n_cpus) for config in runs))
 
 
 def _make_together(
@@ -406,7 +408,9 @@ def _make_together(
 
     with Session(configs[0].cluster) as session, ThreadPoolExecutor(_n_at_once(plan, configs[0])) as threads:
         ledger = session.open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
-        prices = {app: one.used_deployments[key].price for one in configs for key, app in _applications(one).items()}
+        prices = {
+            app: config.used_deployments[key].price for config in configs for key, app in _applications(config).items()
+        }
         spending = Spending(configs[0].budget, ledger, prices, _paid(plan))
         try:
             pool = actors.pool_for(configs)
@@ -414,12 +418,12 @@ def _make_together(
             before = pool.counts()
             with spending.watched():
                 made = {threads.submit(make, run_id, config): run_id for run_id, config in runs.items()}
-                for one in as_completed(made):
-                    error = one.exception()
-                    outcome = error if isinstance(error, Exception) else one.result()
+                for future in as_completed(made):
+                    error = future.exception()
+                    outcome = error if isinstance(error, Exception) else future.result()
                     with lock:
-                        shares.pop(made[one], None)
-                        summary.add(made[one], outcome)
+                        shares.pop(made[future], None)
+                        summary.add(made[future], outcome)
                         show()
             summary.shared.update(pool.counts() - before)
         except BaseException:

@@ -179,7 +179,9 @@ class Applications:
             now = time.monotonic()
             # What held this process up kept heartbeats from it: nobody is lost by that.
             late = now - asleep - BEAT_S
-            self._seen = {name: {user: at + late for user, at in seen.items()} for name, seen in self._seen.items()}
+            self._seen = {
+                name: {user: last_seen + late for user, last_seen in seen.items()} for name, seen in self._seen.items()
+            }
             users = [user for users in self._seen.values() for user in users.items()]
             await self.release(*{user for user, seen in users if now - seen > LOST_AFTER_S})
 
@@ -314,9 +316,9 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
         return bind_vllm(name, deployment)
     if isinstance(deployment, CrossEncoderConfig):
         is_here = deployment.base_url is None
-        own = {"num_cpus": 1 if is_here else idle_cpus(), "num_gpus": deployment.gpus if is_here else 0}
+        options = {"num_cpus": 1 if is_here else idle_cpus(), "num_gpus": deployment.gpus if is_here else 0}
         limiter = None if is_here else limiter_of_server(application, deployment)
-        replicas = _deployed(PairReplica, name, deployment, {**own, "resources": deployment.resources})
+        replicas = _deployed(PairReplica, name, deployment, {**options, "resources": deployment.resources})
         return replicas.bind(deployment, limiter)
     limiter = limiter_of_server(application, deployment) if isinstance(deployment, OpenAIConfig) else None
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else idle_cpus()}

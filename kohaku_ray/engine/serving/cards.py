@@ -53,8 +53,8 @@ async def gpus_held() -> list[str]:
     if group is None:
         return []
     # Set for an engine of a data-parallel group, whose bundles are those of all its engines.
-    own = os.environ.get("VLLM_RAY_BUNDLE_INDICES")
-    numbers = map(int, own.split(",")) if own else range(group.bundle_count)
+    bundle_indices = os.environ.get("VLLM_RAY_BUNDLE_INDICES")
+    numbers = map(int, bundle_indices.split(",")) if bundle_indices else range(group.bundle_count)
     bundles = [number for number in numbers if group.bundle_specs[number].get("GPU")]
     task = ray.remote(num_cpus=0, num_gpus=0.001, max_retries=0)(_gpus_here)
     refs = [
@@ -132,7 +132,7 @@ def read_cards(gpus: Sequence[str]) -> list[Card]:
             handle = _handle(nvml, gpu)
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
             processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            holders = tuple((int(one.pid), int(one.usedGpuMemory or 0)) for one in processes)
+            holders = tuple((int(process.pid), int(process.usedGpuMemory or 0)) for process in processes)
             name = nvml.nvmlDeviceGetName(handle)
             cards.append(Card(gpu, str(name), int(memory.free), int(memory.total), holders))
     return cards
@@ -140,14 +140,14 @@ def read_cards(gpus: Sequence[str]) -> list[Card]:
 
 def read_joules(gpus: Sequence[str]) -> list[float | None]:
     """Read the energy that GPUs of this machine have used since their driver was loaded; None: NVML does not tell."""
-    found: list[float | None] = []
+    energies: list[float | None] = []
     for gpu in gpus:
         joules = None
         with suppress(Exception):
             nvml = _nvml()
             joules = float(nvml.nvmlDeviceGetTotalEnergyConsumption(_handle(nvml, gpu))) / 1000.0
-        found.append(joules)
-    return found
+        energies.append(joules)
+    return energies
 
 
 def _nvml() -> Any:

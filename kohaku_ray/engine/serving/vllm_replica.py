@@ -112,12 +112,12 @@ class VllmReplica(Together, LLMServer):
 
     def _refusal(self, response: Any) -> Exception:
         error = response.error
-        status, said = int(error.code or 500), " ".join(str(error.message).split())[:500]
-        if refuses_length(status, said):
-            return ContextOverflowError(f"{self._model_id} refuses the prompt's length: {said}")
-        if "EngineDead" in said or "EngineCore" in said:
+        status, message = int(error.code or 500), " ".join(str(error.message).split())[:500]
+        if refuses_length(status, message):
+            return ContextOverflowError(f"{self._model_id} refuses the prompt's length: {message}")
+        if "EngineDead" in message or "EngineCore" in message:
             return self._lost()
-        return ModelError(f"{self._model_id} refuses the request ({status}): {said}")
+        return ModelError(f"{self._model_id} refuses the request ({status}): {message}")
 
     def _lost(self) -> ReplicaLostError:
         """End this replica too: Serve sees a dead actor at once, a dead engine at its next health check."""

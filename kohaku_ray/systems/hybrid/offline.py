@@ -81,7 +81,9 @@ def rank(question: str, texts: Sequence[Mapping[str, str]]) -> list[Quoted]:
             sources.append((sentence, text))
     weights = weigh(dict.fromkeys(_terms(question), 1.0), passages)
     shares = [coverage(weights, passage) for passage in passages]
-    return sorted(((share, *one) for share, one in zip(shares, sources, strict=True)), key=lambda one: -one[0])
+    return sorted(
+        ((share, *source) for share, source in zip(shares, sources, strict=True)), key=lambda quoted: -quoted[0]
+    )
 
 
 def value_in(sentence: str, question: str, unit: str) -> str:

@@ -221,13 +221,13 @@ class _Reader:
                 break
         return first
 
-    def _subject(self, at: int, is_topic: bool) -> re.Match[str] | None:
+    def _subject(self, start: int, is_topic: bool) -> re.Match[str] | None:
         """The person's name, or a pronoun for it, that stands there; None: somebody else's."""
-        opening = _I_AM.match(self.plain, at) if self.pronoun is _I else None
-        lead = _LEAD.match(self.plain, opening.end() if opening else at)
-        begins = (opening.end() if opening else at, lead.end() if lead else at)
+        opening = _I_AM.match(self.plain, start) if self.pronoun is _I else None
+        lead = _LEAD.match(self.plain, opening.end() if opening else start)
+        begins = (opening.end() if opening else start, lead.end() if lead else start)
         name = next(filter(None, (self.person.pattern.match(self.plain, begin) for begin in begins)), None)
-        return name or (self.pronoun.match(self.plain, at) if is_topic else None)
+        return name or (self.pronoun.match(self.plain, start) if is_topic else None)
 
     def _verbs(
         self, first: int, subject: int, last: int, is_topic: bool, years: Sequence[YearMention]
@@ -241,28 +241,30 @@ class _Reader:
             yield born, first + len("Born"), first, first
         is_subject, be = False, ""
         for joint in (None, *_JOINT.finditer(self.plain, subject, last)):
-            clause = at = joint.end() if joint else subject
+            clause = text_start = joint.end() if joint else subject
             if joint and not joint["comma"]:
-                at = self._behind_year(clause, years)
-            if who := self._subject(at, is_topic):
+                text_start = self._behind_year(clause, years)
+            if who := self._subject(text_start, is_topic):
                 verb, verb_end = _VERB.match(self.plain, who.end(), last), 0
                 is_subject = not _OWNER.match(self.plain, who.end())
-            elif joint and joint["comma"] and not (be and _WAS.match(self.plain, at)):
+            elif joint and joint["comma"] and not (be and _WAS.match(self.plain, text_start)):
                 continue
             else:
-                is_subject = is_subject and not _SUBORDINATE.search(self.plain, subject, at)
+                is_subject = is_subject and not _SUBORDINATE.search(self.plain, subject, text_start)
                 tries = [f" {be}", " "] if be else [" "]
-                rest = self.plain[at:last]
+                rest = self.plain[text_start:last]
                 verb, prefix = next(
                     ((match, text) for text in tries if is_subject and (match := _VERB.match(text + rest))), (None, "")
                 )
-                verb_end = at - len(prefix)
+                verb_end = text_start - len(prefix)
                 if is_subject and verb is None:  # whoever else is named here is the subject of the clauses that follow
-                    name = _NAME.match(self.plain, at)
-                    is_subject = self.names.is_known_place(name[0]) if name else not _NOUN_OPENS.match(self.plain, at)
+                    name = _NAME.match(self.plain, text_start)
+                    is_subject = (
+                        self.names.is_known_place(name[0]) if name else not _NOUN_OPENS.match(self.plain, text_start)
+                    )
             if verb:
                 be = "was " if verb["be"] else ""
-                yield verb, verb_end + verb.end(), clause, at
+                yield verb, verb_end + verb.end(), clause, text_start
 
     def _event(
         self,
@@ -293,11 +295,11 @@ class _Reader:
         when = year.year if year and is_dated else None
         aside = _PLACE_END.search(self.plain, verb_end, clause_end)
         reach = (aside.start() if aside else clause_end) - start
-        place = find_place(self.text[start:end], verb_end - start, reach, self.names, self.pipeline)
+        event_place = find_place(self.text[start:end], verb_end - start, reach, self.names, self.pipeline)
         ending = _UNTIL.search(self.plain, verb_end, year.start) if year and deed == "held" else None
         if year and ending and not is_dated and not _BREAK.search(self.plain, verb_end, ending.start()):
             return Event(kind, year.year, self.text[start:end], "freed")
-        if when is None and (kind == "acted" or place is None):
+        if when is None and (kind == "acted" or event_place is None):
             return None
         until = year.until if year and is_dated else None
         if until is None and when is not None and deed in ("arrested", "held"):
@@ -307,7 +309,7 @@ class _Reader:
             elif self.anchor is not None and self.anchor > when:
                 is_still = verb["perfect"] or _SINCE_THEN.search(self.plain, verb_end, end)
                 until = self.anchor if is_still else None
-        return Event(kind, when, self.text[start:end], deed, place, until)
+        return Event(kind, when, self.text[start:end], deed, event_place, until)
 
 
 def _names_another(text: str, names: BookNames, person: Person, is_story: bool) -> bool:

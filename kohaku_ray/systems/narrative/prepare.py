@@ -262,17 +262,17 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
     pieces: list[BookPassage] = []
     for row, (chapter, text), anchor in zip(paragraphs, texts, year_anchors(texts), strict=True):
         progress = nodes.attributes_of(row).get("progress_pct")
-        place = ParagraphPlace(chapter, float(progress) if progress is not None else None, anchor)
+        paragraph_place = ParagraphPlace(chapter, float(progress) if progress is not None else None, anchor)
         for parent_id in (doc_id, nodes.node_id(nodes.section_of(row))):
             starts, places_of_parent = places[parent_id]
             starts.append(ends[parent_id])
-            places_of_parent.append(place)
+            places_of_parent.append(paragraph_place)
             ends[parent_id] += len(text) + len(PARAGRAPH_BREAK)
         last = pieces[-1] if pieces else None
         if last and last.chapter == chapter and last.text.rfind("“") > last.text.rfind("”"):
             pieces[-1] = replace(last, text=f"{last.text}{PARAGRAPH_BREAK}{text}")
         else:
-            pieces.append(BookPassage("", doc_id, chapter, place.progress_pct, text, 0, anchor))
+            pieces.append(BookPassage("", doc_id, chapter, paragraph_place.progress_pct, text, 0, anchor))
     return Book(read_names([text for _, text in texts]), dict(places), tuple(pieces))
 
 
