@@ -34,7 +34,7 @@ def exact_value(truth: str, given: str, unit: str | None = None) -> float:
 def _mark_values(truth: Submission) -> OutcomeMarks:
     rows = list(truth.rows.values())
     return OutcomeMarks(
-        by_value={"value": lambda at, text: exact_value(rows[at].answer_value, text, rows[at].answer_unit)}
+        by_value={"value": lambda number, text: exact_value(rows[number].answer_value, text, rows[number].answer_unit)}
     )
 
 
@@ -65,14 +65,14 @@ def exact_match(truth: str, given: str) -> float:
 
 def overlap(truth: str, given: str) -> tuple[float, float]:
     """F1 and recall of the tokens of two texts; tokens count as often as they occur (SQuAD)."""
-    gold, found = normalise(truth).split(), normalise(given).split()
-    if not gold or not found:
-        same = float(gold == found)
+    gold, given_tokens = normalise(truth).split(), normalise(given).split()
+    if not gold or not given_tokens:
+        same = float(gold == given_tokens)
         return same, same
-    n_common = (Counter(gold) & Counter(found)).total()
+    n_common = (Counter(gold) & Counter(given_tokens)).total()
     if not n_common:
         return 0.0, 0.0
-    precision, recall = n_common / len(found), n_common / len(gold)
+    precision, recall = n_common / len(given_tokens), n_common / len(gold)
     return 2 * precision * recall / (precision + recall), recall
 
 

@@ -80,26 +80,26 @@ def compare_files(
     if len(files) < 2:
         given = ", ".join(os.fspath(file) for file in files) or "none"
         raise ConfigError(f"compare takes two or more runs, and got {len(files)} ({given}): name what to compare with.")
-    found = find_metric(metric)
-    truth = scored_rows(read_truth(truth_path, [found]), [found])
+    scorer = find_metric(metric)
+    truth = scored_rows(read_truth(truth_path, [scorer]), [scorer])
     submissions = [read_submission(file) for file in files]
     keys = tuple(key for key in truth.rows if all(key in submission.rows for submission in submissions))
     if not keys:
         counts = ", ".join(f"{each.path} has {len(each.rows)}" for each in (truth, *submissions))
         raise DataError(f"no question is in all files ({counts}): compare runs over the same questions.")
-    rows = [[found.score_question(truth.rows[key], each.rows[key]) for key in keys] for each in submissions]
+    rows = [[scorer.score_question(truth.rows[key], each.rows[key]) for key in keys] for each in submissions]
     split = None
     if by is not None:
         label = dict(zip(truth.rows, labels_of(truth, by), strict=True))
-        each = [found.aggregate_by(file, [label[key] for key in keys]) for file in rows]
+        each = [scorer.aggregate_by(file, [label[key] for key in keys]) for file in rows]
         split = split_of(by, {name: tuple(file[name] for file in each) for name in each[0]})
     return Comparing(
         truth=truth.path,
         files=tuple(submission.path for submission in submissions),
-        metric=found.name,
+        metric=scorer.name,
         question_ids=keys,
-        scores=tuple(map(found.aggregate, rows)),
-        pair=_compare_pair(truth, submissions, rows, found) if len(files) == 2 else None,
+        scores=tuple(map(scorer.aggregate, rows)),
+        pair=_compare_pair(truth, submissions, rows, scorer) if len(files) == 2 else None,
         split=split,
         notes=tuple(_notes(truth, submissions, keys, split)),
     )
@@ -228,7 +228,7 @@ class Split:
             "differences": {name: shift_of(self, name) for name in later},
             "bands": {name: rank_bands(self, name) for name in later},
             "moves": self.moves,
-            "correlations": [{"between": pair, "of": found} for pair, found in self.correlations.items()],
+            "correlations": [{"between": pair, "of": correlation} for pair, correlation in self.correlations.items()],
         }
 
 
@@ -245,7 +245,7 @@ def split_of(by: str, scores: Mapping[str, tuple[Score, ...]]) -> Split:
         by=by,
         labels=labels,
         scores={name: scores[name] for name in labels},
-        ranks={name: tuple(place.tolist()) for name, place in places.items()},
+        ranks={name: tuple(file_ranks.tolist()) for name, file_ranks in places.items()},
         differences={name: tuple((figures[name] - figures[first]).tolist()) for name in later},
         moves={name: tuple((places[first] - places[name]).tolist()) for name in later},
         correlations={(a, b): correlate(figures[a], figures[b]) for a, b in combinations(labels, 2)},
@@ -322,26 +322,26 @@ class RankBand:
 
 def rank_bands(split: Split, label: str) -> tuple[RankBand, ...]:
     """Group files by their rank on the first group, and compare it with another one band by band."""
-    place = np.array(split.ranks[split.labels[0]])
+    first_ranks = np.array(split.ranks[split.labels[0]])
     first, second = (np.array([score.score for score in split.scores[name]]) for name in (split.labels[0], label))
     difference, moved = np.array(split.differences[label]), np.abs(split.moves[label])
     bands = []
     lowest = 1
-    for highest in (*BANDS, max(len(place), BANDS[-1] + 1)):
-        at = (lowest <= place) & (place < highest + 1)
-        if at.any():
-            last = min(highest, len(place))
-            mean, sd = mean_sd(difference[at])
+    for highest in (*BANDS, max(len(first_ranks), BANDS[-1] + 1)):
+        in_band = (lowest <= first_ranks) & (first_ranks < highest + 1)
+        if in_band.any():
+            last = min(highest, len(first_ranks))
+            mean, sd = mean_sd(difference[in_band])
             bands.append(
                 RankBand(
                     name=f"{lowest} to {last}" if last > lowest else f"{lowest}",
-                    n=int(at.sum()),
-                    first=float(first[at].mean()),
-                    second=float(second[at].mean()),
+                    n=int(in_band.sum()),
+                    first=float(first[in_band].mean()),
+                    second=float(second[in_band].mean()),
                     difference=mean,
                     sd=sd,
-                    median=float(np.median(difference[at])),
-                    moved=float(moved[at].mean()),
+                    median=float(np.median(difference[in_band])),
+                    moved=float(moved[in_band].mean()),
                 )
             )
         lowest = highest + 1

@@ -66,11 +66,11 @@ def score_interval(metric: Metric, rows: Sequence[QuestionScore]) -> Interval:
 
     The part of unanswerable questions alone is resampled as a mean of shares, which can pass its ends.
     """
-    found = paired_bootstrap(metric.shares_of(rows))
+    interval = paired_bootstrap(metric.shares_of(rows))
     low, high = metric.ends
-    if found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(found.low, low), high=min(found.high, high))
+    if interval.low is None or interval.high is None:
+        return interval
+    return replace(interval, low=max(interval.low, low), high=min(interval.high, high))
 
 
 def paired_bootstrap(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES) -> Interval:

@@ -126,7 +126,7 @@ def passage_scores(quotations: Sequence[str], passages: Sequence[ShownPassage]) 
     if not quotations:
         return {"recall": 1.0, "mrr": 1.0}
     held = [[holds_quotation(passage, quotation) for passage in passages] for quotation in quotations]
-    ranks = [any(row[place] for row in held) for place in range(len(passages))]
+    ranks = [any(row[number] for row in held) for number in range(len(passages))]
     return {"recall": sum(map(any, held)) / len(held), "mrr": reciprocal_rank(ranks, (True,))}
 
 
@@ -158,12 +158,12 @@ def _contexts(path: str, changed: int) -> Mapping[str, tuple[ShownPassage, ...]]
     best: dict[str, dict[tuple[int, int, str], ShownPassage]] = {}
     for row in rows:
         if step in (None, row["step"]):
-            place = (row["member"], row["rank"], row["node_id"])
-            best.setdefault(row["question_id"], {})[place] = ShownPassage(row["doc_id"], row["text"] or "")
+            passage_key = (row["member"], row["rank"], row["node_id"])
+            best.setdefault(row["question_id"], {})[passage_key] = ShownPassage(row["doc_id"], row["text"] or "")
     contexts = {}
     for question_id, shown in best.items():
         first = min(member for member, _, _ in shown)  # members are shown the same unless they plan by themselves
-        contexts[question_id] = tuple(shown[place] for place in sorted(shown) if place[0] == first)
+        contexts[question_id] = tuple(shown[passage_key] for passage_key in sorted(shown) if passage_key[0] == first)
     return contexts
 
 

@@ -138,14 +138,14 @@ class Race:
         """
         for name, given in scores.items():
             row, x = self._rows[name], np.asarray(given, dtype=np.float64)
-            place = slice(self._n[row], self._n[row] + x.size)
-            low, high = self._low[place], self._high[place]
+            span = slice(self._n[row], self._n[row] + x.size)
+            low, high = self._low[span], self._high[span]
             if x.size != low.size or not ((x >= low - _ROUNDING) & (x <= high + _ROUNDING)).all():
                 raise DataError(
-                    f"cell {name}: scores {place.start + 1} to {place.stop} of {self.n_questions} questions must lie "
+                    f"cell {name}: scores {span.start + 1} to {span.stop} of {self.n_questions} questions must lie "
                     "between the ends of what a question can score"
                 )
-            self._x[row, place] = x
+            self._x[row, span] = x
             self._n[row] += x.size
         self._bet()
         to_come = [(self._low[n:].sum(), self._high[n:].sum()) for n in self._n]

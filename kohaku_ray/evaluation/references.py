@@ -41,8 +41,8 @@ def citation_scores(cited: frozenset[str], gold: frozenset[str]) -> dict[str, fl
 def _mark_citations(truth: Submission) -> OutcomeMarks:
     gold = [gold_refs(row) for row in truth.rows.values()]
 
-    def part(name: str, at: int, refs: frozenset[str]) -> float:
-        return citation_scores(refs, gold[at])[name]
+    def part(name: str, number: int, refs: frozenset[str]) -> float:
+        return citation_scores(refs, gold[number])[name]
 
     return OutcomeMarks(by_refs={name: partial(part, name) for name in CITATIONS.parts})
 
@@ -101,12 +101,12 @@ def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: i
         if row["node_id"] is not None:
             names = (row["node_id"], row["doc_id"], row["note"], (row["note"] or "").partition("; ")[0])
             items.append((row["rank"], {name.lower() for name in names if name}))
-    wanted, found = {ref.lower() for ref in gold}, {}
+    wanted, recalls = {ref.lower() for ref in gold}, {}
     for step, items in steps.items():
         if items:
             best = [names for _, names in sorted(items, key=lambda item: item[0])][:k]
-            found[step] = recall_at_k(sorted(set().union(*best) & wanted), wanted)
-    return found
+            recalls[step] = recall_at_k(sorted(set().union(*best) & wanted), wanted)
+    return recalls
 
 
 def _rate_ranking(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:

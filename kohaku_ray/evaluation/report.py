@@ -49,14 +49,14 @@ class FileReport:
     @property
     def notes(self) -> list[str]:
         """What is odd about the file, one line per oddity."""
-        found = (
+        oddities = (
             (self.missing, "missing, scored 0 and not compared"),
             (self.extra, "not in the truth, not scored"),
             (self.doubled, "doubled, the first row counts"),
             (self.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
         )
         nameless = [f"{self.n_without_id} rows without an id, left out"] if self.n_without_id else []
-        return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in found if ids] + nameless + list(self.odd)
+        return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in oddities if ids] + nameless + list(self.odd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +105,18 @@ def run_score(
         ConfigError: There is no such metric.
         DataError: A file cannot be read, or the truth has no column ``by``.
     """
-    found = tuple(map(find_metric, metrics))
-    classifier = next((metric for metric in found if metric.classes), None)
-    truth = scored_rows(read_truth(truth_path, found), found, limit)
+    scorers = tuple(map(find_metric, metrics))
+    classifier = next((metric for metric in scorers if metric.classes), None)
+    truth = scored_rows(read_truth(truth_path, scorers), scorers, limit)
     parts = parts_of(truth, by) if by is not None else {"": truth}
     submissions = [read_submission(path) for path in files]
     reports = tuple(
         replace(
             file_report(truth, each, classifier),
-            figures=_figures(truth, each, found, split_by),
+            figures=_figures(truth, each, scorers, split_by),
             odd=tuple(
                 f"has no column {' and '.join(lacking)}: {metric.name} scores its abstentions without"
-                for metric in found
+                for metric in scorers
                 if (lacking := [name for name in metric.given_columns if name not in each.header])
             ),
         )
@@ -124,7 +124,7 @@ def run_score(
     )
     records = []
     for submission, report in zip(submissions, reports, strict=True):
-        for metric, (label, part) in product(found, parts.items()):
+        for metric, (label, part) in product(scorers, parts.items()):
             score = metric.aggregate(metric.score(scored_rows(part, [metric]), submission))
             record: dict[str, Any] = {"file": submission.path, "metric": metric.name, "score": score.score}
             record |= {**score.parts, "n": score.n, "missing": score.missing}
@@ -136,8 +136,8 @@ def run_score(
                 record["errors"] = dict(report.errors)
             records.append(record)
     classes = classifier.classes if classifier is not None else ()
-    of_truth = replace(file_report(truth, truth, classifier), odd=tuple(gold_oddities(truth, found)))
-    return ScoreReport(records, reports, of_truth, found, classes, by, errors)
+    of_truth = replace(file_report(truth, truth, classifier), odd=tuple(gold_oddities(truth, scorers)))
+    return ScoreReport(records, reports, of_truth, scorers, classes, by, errors)
 
 
 def gold_oddities(truth: Submission, metrics: Sequence[Metric]) -> Iterator[str]:
@@ -150,20 +150,24 @@ def _figures(
     truth: Submission, given: Submission, metrics: Sequence[Metric], split_by: Sequence[str]
 ) -> dict[str, Figures]:
     """Compute the figures of a whole file by metric, with a table of their numbers per column of ``split_by``."""
-    found = {}
+    figures = {}
     for metric in metrics:
         compute = metric.figures
         if compute is not None and (whole := compute(truth, given)) is not None:
             splits = [_by_label(compute, truth, given, by) for by in split_by if by in truth.header]
-            found[metric.name] = replace(whole, tables=(*whole.tables, *(table for table in splits if table)))
-    return found
+            figures[metric.name] = replace(whole, tables=(*whole.tables, *(table for table in splits if table)))
+    return figures
 
 
 def _by_label(compute: FiguresOf, truth: Submission, given: Submission, by: str) -> Table | None:
-    found = {label: one for label, part in parts_of(truth, by).items() if (one := compute(part, given)) is not None}
-    names = tuple(dict.fromkeys(number.name for figures in found.values() for number in figures.numbers))
+    figures_by_label = {
+        label: label_figures
+        for label, part in parts_of(truth, by).items()
+        if (label_figures := compute(part, given)) is not None
+    }
+    names = tuple(dict.fromkeys(number.name for figures in figures_by_label.values() for number in figures.numbers))
     rows = []
-    for label, figures in found.items():
+    for label, figures in figures_by_label.items():
         texts = {number.name: number.text for number in figures.numbers}
         rows.append((label, figures.n, *(texts.get(name, "–") for name in names)))
     return Table.of([by, "n", *names], rows, f"By {by}") if rows else None

@@ -115,8 +115,8 @@ def pair_deviations(scores: F64) -> F64:
     """
     covariance = np.atleast_2d(np.cov(scores))
     variance = np.diag(covariance)
-    found = np.maximum(variance[:, None] + variance - 2.0 * covariance, 0.0)
-    return np.where(found > NOISE * max(float(variance.max()), NOISE), np.sqrt(found), 0.0)
+    pair_variance = np.maximum(variance[:, None] + variance - 2.0 * covariance, 0.0)
+    return np.where(pair_variance > NOISE * max(float(variance.max()), NOISE), np.sqrt(pair_variance), 0.0)
 
 
 def _median(deviations: F64) -> float | None:

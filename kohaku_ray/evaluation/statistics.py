@@ -104,12 +104,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
     None, for a test that could not be made, stays None and is not counted.
     """
-    there = [(p, place) for place, p in enumerate(p_values) if p is not None]
+    known = [(p, position) for position, p in enumerate(p_values) if p is not None]
     adjusted: list[float | None] = [None] * len(p_values)
     floor = 0.0
-    for rank, (p, place) in enumerate(sorted(there)):
-        floor = max(floor, min(1.0, p * (len(there) - rank)))
-        adjusted[place] = floor
+    for rank, (p, position) in enumerate(sorted(known)):
+        floor = max(floor, min(1.0, p * (len(known) - rank)))
+        adjusted[position] = floor
     return adjusted
 
 
@@ -175,6 +175,6 @@ def as_vector(values: npt.ArrayLike) -> F64:
 
 def _finite(x: F64) -> F64:
     if not np.isfinite(x).all():
-        place = ", ".join(str(i) for i in np.argwhere(~np.isfinite(x))[0])
-        raise DataError(f"the value at {place} is {x[~np.isfinite(x)][0]}: every value must be a finite number.")
+        position = ", ".join(str(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise DataError(f"the value at {position} is {x[~np.isfinite(x)][0]}: every value must be a finite number.")
     return x

@@ -116,7 +116,8 @@ def citing_row(
         answer_unit=unit,
         ref_ids=tuple(ref_ids),
         ref_urls=tuple(document["url"] for document in known if document.get("url")),
-        supporting_materials=supporting_materials or " | ".join(one["title"] for one in known if one.get("title")),
+        supporting_materials=supporting_materials
+        or " | ".join(document["title"] for document in known if document.get("title")),
         explanation=explanation,
     )
 
@@ -195,8 +196,8 @@ def lacking_columns(header: Sequence[str], wanted: Sequence[str | tuple[str, ...
     """Say which columns a table lacks, and which there are; of a tuple, any one is enough; empty if none."""
     alternatives = [(column,) if isinstance(column, str) else column for column in wanted]
     lacking = [" or ".join(columns) for columns in alternatives if not set(columns) & set(header)]
-    there = ", ".join(header) or "none"
-    return f"has no column {', '.join(lacking)}; its columns are {there}" if lacking else ""
+    present = ", ".join(header) or "none"
+    return f"has no column {', '.join(lacking)}; its columns are {present}" if lacking else ""
 
 
 def _submission(name: str, header: tuple[str, ...], lines: list[list[str]]) -> Submission:

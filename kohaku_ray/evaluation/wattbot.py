@@ -236,9 +236,9 @@ def _mark_wattbot(truth: Submission) -> OutcomeMarks:
     rows = list(truth.rows.values())
     gold = [wattbot_refs(row.refs_raw) for row in rows]
     return OutcomeMarks(
-        by_value={"value": lambda at, text: wattbot_value(rows[at].answer_value, text)},
-        by_refs={"ref": lambda at, refs: jaccard(gold[at], refs)},
-        by_blank={"abstain": lambda at, blank: float(blank or not is_blank(rows[at].answer_value))},
+        by_value={"value": lambda number, text: wattbot_value(rows[number].answer_value, text)},
+        by_refs={"ref": lambda number, refs: jaccard(gold[number], refs)},
+        by_blank={"abstain": lambda number, blank: float(blank or not is_blank(rows[number].answer_value))},
     )
 
 
@@ -247,9 +247,9 @@ def _mark_kaggle(truth: Submission) -> OutcomeMarks:
     gold = [kaggle_refs(row.refs_raw) for row in rows]
     blank = frozenset({BLANK})  # written by a submission that cites nothing
     return OutcomeMarks(
-        by_value={"value": lambda at, text: kaggle_value(rows[at].answer_value, text)},
-        by_refs={"ref": lambda at, refs: jaccard(gold[at], refs or blank)},
-        by_blank={"abstain": lambda at, blank: float(blank or not is_abstention(rows[at].answer_value))},
+        by_value={"value": lambda number, text: kaggle_value(rows[number].answer_value, text)},
+        by_refs={"ref": lambda number, refs: jaccard(gold[number], refs or blank)},
+        by_blank={"abstain": lambda number, blank: float(blank or not is_abstention(rows[number].answer_value))},
     )
 
 

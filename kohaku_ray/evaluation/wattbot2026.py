@@ -68,9 +68,11 @@ def _mark(truth: Submission) -> OutcomeMarks:
     rows = list(truth.rows.values())
     gold = [wattbot_refs(row.refs_raw) for row in rows]
     return OutcomeMarks(
-        by_value={"value": lambda at, text: wattbot2026_value(rows[at].answer_value, text, rows[at].answer_unit)},
-        by_refs={"ref": lambda at, refs: citation_scores(refs, gold[at])["f1"]},
-        by_blank={"abstain": lambda at, blank: float(blank or not is_blank(rows[at].answer_value))},
+        by_value={
+            "value": lambda number, text: wattbot2026_value(rows[number].answer_value, text, rows[number].answer_unit)
+        },
+        by_refs={"ref": lambda number, refs: citation_scores(refs, gold[number])["f1"]},
+        by_blank={"abstain": lambda number, blank: float(blank or not is_blank(rows[number].answer_value))},
     )
 
 
