@@ -111,7 +111,9 @@ def least_value(schema: Mapping[str, Any], defs: Mapping[str, Any] | None = None
     kind = schema.get("type", "object" if "properties" in schema else "string")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
-        return {name: least_value(one, defs) for name, one in schema.get("properties", {}).items()}
+        return {
+            name: least_value(property_schema, defs) for name, property_schema in schema.get("properties", {}).items()
+        }
     if kind == "array":
         return [least_value(schema.get("items", {}), defs) for _ in range(schema.get("minItems", 0))]
     if kind in ("number", "integer"):

@@ -96,5 +96,5 @@ def _template_of(directory: Path) -> dict[str, Any] | None:
     if not names or not names[0].endswith("ForCausalLM"):
         return None
     places = (directory / name for name in ("chat_template.jinja", "tokenizer_config.json", "modules.json"))
-    is_told = any(place.is_file() and ("document" in place.read_text(encoding="utf-8")) for place in places)
+    is_told = any(path.is_file() and ("document" in path.read_text(encoding="utf-8")) for path in places)
     return None if is_told else {"chat_template": RERANKER_TEMPLATE}

@@ -355,9 +355,9 @@ class Batch:
 
     def _join(self, new: Sequence[DecodingRow], computed: Sequence[Computed]) -> None:
         """Put new rows below the others, padded on the left to one length."""
-        logits = [one.logits for one in computed]
-        states: list[KeyValues] = [one.state for one in computed]
-        lengths = [len(one.ids) for one in computed]
+        logits = [result.logits for result in computed]
+        states: list[KeyValues] = [result.state for result in computed]
+        lengths = [len(result.ids) for result in computed]
         if self.rows:
             states.insert(0, [(layer.keys, layer.values) for layer in self._cache.layers])
             lengths.insert(0, self._cache.get_seq_length())
@@ -366,13 +366,17 @@ class Batch:
         lacking = [longest - n for n in lengths]
 
         def below(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-            return torch.cat([pad(one, (0, 0, n, 0)) if n else one for one, n in zip(tensors, lacking, strict=True)])
+            return torch.cat(
+                [pad(tensor, (0, 0, n, 0)) if n else tensor for tensor, n in zip(tensors, lacking, strict=True)]
+            )
 
         n_before = len(states) - len(new)
         self._padding = [n + lacking[0] for n in self._padding] + lacking[n_before:]
         self.rows = [*self.rows, *new]
         by_layer = zip(*states, strict=True)
-        self._cache = self._new_cache([(below([k for k, _ in one]), below([v for _, v in one])) for one in by_layer])
+        self._cache = self._new_cache(
+            [(below([k for k, _ in layer]), below([v for _, v in layer])) for layer in by_layer]
+        )
         self._logits = torch.cat(logits)
 
     def _keep(self, indices: Sequence[int]) -> None:

@@ -120,8 +120,8 @@ class EndpointEncoder:
         """
         self._settings, self._index_path, self._has_headers = settings, index_path, context_header
         try:
-            place = (settings.base_url, settings.model, settings.max_ongoing)
-            self._endpoint = Endpoint(settings, *place, limiter, "index.encoder")
+            server = (settings.base_url, settings.model, settings.max_ongoing)
+            self._endpoint = Endpoint(settings, *server, limiter, "index.encoder")
         except ConfigError as error:
             raise ConfigError(f"index.encoder: {error}") from None
         self._dim = settings.dimensions
@@ -210,7 +210,7 @@ class EndpointEncoder:
             if not self._is_checked:
                 self.check()
                 self._is_checked = True
-        places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        places = {text: position for position, text in enumerate(dict.fromkeys(texts))}
         if not places:
             return np.empty((0, self._dim or 0), np.float32)
         most_chars = self._settings.batch_tokens * CHARS_PER_TOKEN
@@ -247,7 +247,7 @@ class EndpointEncoder:
         if not isinstance(data, list):
             raise ModelError(f"{where} returned no list of vectors: is this an embeddings endpoint (base_url)?")
         try:
-            rows = {entry.get("index", place): _numbers(entry["embedding"]) for place, entry in enumerate(data)}
+            rows = {entry.get("index", position): _numbers(entry["embedding"]) for position, entry in enumerate(data)}
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelError(f"{where} returned what is no vector ({error}): serve an embedding model") from None
         if len(data) != len(texts) or rows.keys() != set(range(len(texts))):
@@ -255,22 +255,22 @@ class EndpointEncoder:
                 f"{where} returned {len(rows)} vectors for {len(texts)} texts: lower index.encoder.batch_texts (now "
                 f"{self._settings.batch_texts}) if the server takes fewer at once"
             )
-        for place, text in enumerate(texts):
-            dim = len(rows[place])
+        for position, text in enumerate(texts):
+            dim = len(rows[position])
             self._dim = self._dim or dim
             if dim != self._dim:
                 asked = self._settings.dimensions is not None
                 way_out = "leave index.encoder.dimensions out" if asked else "one model must answer to the name"
                 before = "were asked for" if asked else "had the vectors before"
                 raise ModelError(f"{where} returned a vector of {dim} dimensions but {self._dim} {before}: {way_out}")
-            if not np.isfinite(rows[place]).all() or not rows[place].any():
-                is_nan, is_infinite = np.isnan(rows[place]).any(), np.isinf(rows[place]).any()
+            if not np.isfinite(rows[position]).all() or not rows[position].any():
+                is_nan, is_infinite = np.isnan(rows[position]).any(), np.isinf(rows[position]).any()
                 fault = "NaN" if is_nan else "infinite numbers" if is_infinite else "zeros"
                 raise ModelError(
                     f"{where} returned a vector of {fault} for {text[:80]!r}: the model's number format "
                     "may be too narrow (float16), or the server has a bug"
                 )
-        return unit_rows(np.stack([rows[place] for place in range(len(texts))]))
+        return unit_rows(np.stack([rows[position] for position in range(len(texts))]))
 
 
 class EndpointRanker:
@@ -288,13 +288,15 @@ class EndpointRanker:
             ModelError: The server failed, or returned other than one score per text.
         """
         places: dict[str, list[int]] = {}
-        for place, (query, _text) in enumerate(pairs):
-            places.setdefault(query, []).append(place)
-        blocks = [rows[at : at + batch_size] for rows in places.values() for at in range(0, len(rows), batch_size)]
+        for position, (query, _text) in enumerate(pairs):
+            places.setdefault(query, []).append(position)
+        blocks = [
+            rows[start : start + batch_size] for rows in places.values() for start in range(0, len(rows), batch_size)
+        ]
         asked = (self._scores(pairs[rows[0]][0], [pairs[row][1] for row in rows]) for rows in blocks)
         scores = np.empty(len(pairs))
-        for rows, found in zip(blocks, self._endpoint.gather(asked), strict=True):
-            scores[rows] = found
+        for rows, block_scores in zip(blocks, self._endpoint.gather(asked), strict=True):
+            scores[rows] = block_scores
         return scores
 
     async def _scores(self, query: str, texts: list[str]) -> list[float]:
@@ -319,9 +321,11 @@ class EndpointRanker:
     def _read(self, n_texts: int, body: Any) -> list[float]:
         """Read the scores of a reply, which stand in any order, by their ``index``."""
         where = self._endpoint.where
-        found = body if isinstance(body, list) else (body.get("results") or body.get("data"))
+        entries = body if isinstance(body, list) else (body.get("results") or body.get("data"))
         try:
-            pairs = [(int(one["index"]), float(one.get("relevance_score", one.get("score")))) for one in found]
+            pairs = [
+                (int(entry["index"]), float(entry.get("relevance_score", entry.get("score")))) for entry in entries
+            ]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelError(f"{where} returned no scores ({error}): is this a rerank endpoint (base_url)?") from None
         scores = dict(pairs)
@@ -332,19 +336,19 @@ class EndpointRanker:
             )
         if not np.isfinite(list(scores.values())).all():
             raise ModelError(f"{where} returned a score that is no number: the model's number format may be too narrow")
-        return [scores[place] for place in range(n_texts)]
+        return [scores[position] for position in range(n_texts)]
 
 
 def divide_texts(texts: Iterable[str], most: int, most_chars: int, count: Callable[[str], int]) -> Iterator[list[str]]:
     """Divide texts, in their order, into requests."""
     batch, n_chars = list[str](), 0
     for text in texts:
-        own = count(text)
-        if batch and (len(batch) == most or n_chars + own > most_chars):
+        text_chars = count(text)
+        if batch and (len(batch) == most or n_chars + text_chars > most_chars):
             yield batch
             batch, n_chars = [], 0
         batch.append(text)
-        n_chars += own
+        n_chars += text_chars
     if batch:
         yield batch
 

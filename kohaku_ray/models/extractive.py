@@ -234,14 +234,14 @@ class ExtractiveBackend(Baseline):
         choices = rank(asked, passages)
         share = choices[0].share if choices else 0.0
         if not choices or share < self.abstain_below:
-            said = f"The best passage covers {share:.0%} of the question's terms."
-            return quoted(said, UNANSWERABLE, BLANK, asked.shown_unit)
+            explanation = f"The best passage covers {share:.0%} of the question's terms."
+            return quoted(explanation, UNANSWERABLE, BLANK, asked.shown_unit)
         chosen = draw.pick(choices, [choice.score for choice in choices])
         agreeing = (
-            one.passage.ref_id
-            for one in choices
-            if one.value == chosen.value
-            and one.share >= chosen.share * (0.95 if asked.kind == "boolean" else _AGREEING)
+            choice.passage.ref_id
+            for choice in choices
+            if choice.value == chosen.value
+            and choice.share >= chosen.share * (0.95 if asked.kind == "boolean" else _AGREEING)
         )
         refs = list(dict.fromkeys((chosen.passage.ref_id, *agreeing)))
         answer = f"{chosen.value} {asked.shown_unit}".strip()

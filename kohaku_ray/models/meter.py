@@ -41,7 +41,7 @@ class Meter:
     def __init__(self, n_gpus: float, clock: Callable[[], float] = time.perf_counter) -> None:
         """Start idle; ``n_gpus`` are the replica's GPUs, or the share of one."""
         self._n_gpus, self._clock = n_gpus, clock
-        self._at = clock()
+        self._last_reading_s = clock()
         self._n_calls = 0
         self._seconds_each = self._joules_each = self._unmetered_s = 0.0
         self._watts: float | None = None
@@ -51,14 +51,14 @@ class Meter:
         """Measure a call while the block runs."""
         self._advance()
         self._n_calls += 1
-        began, seconds, joules, spent = self._at, self._seconds_each, self._joules_each, CallUse()
+        began, seconds, joules, spent = self._last_reading_s, self._seconds_each, self._joules_each, CallUse()
         unmetered_s = self._unmetered_s
         try:
             yield spent
         finally:
             self._advance()
             self._n_calls -= 1
-            spent.service_s = self._at - began
+            spent.service_s = self._last_reading_s - began
             spent.gpu_s = (self._seconds_each - seconds) * self._n_gpus
             is_metered = self._watts is not None and self._unmetered_s == unmetered_s
             spent.joules = self._joules_each - joules if is_metered else None
@@ -71,13 +71,13 @@ class Meter:
     def _advance(self) -> None:
         now = self._clock()
         if self._n_calls:
-            each = (now - self._at) / self._n_calls
+            each = (now - self._last_reading_s) / self._n_calls
             self._seconds_each += each
             if self._watts is None:
-                self._unmetered_s += now - self._at
+                self._unmetered_s += now - self._last_reading_s
             else:
                 self._joules_each += each * self._watts
-        self._at = now
+        self._last_reading_s = now
 
 
 async def watch_power(

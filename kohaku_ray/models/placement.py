@@ -30,16 +30,16 @@ class Placement(Generic[R]):
     def __init__(self, bound: float = BOUND) -> None:
         """Start without questions; ``bound`` is at least 1."""
         self._bound = bound
-        self._at: OrderedDict[str, R] = OrderedDict()
+        self._replica_of: OrderedDict[str, R] = OrderedDict()
         self._calls: Counter[str] = Counter()
         self._loads: Counter[R] = Counter()
         self.n_placed = self.n_moved = 0
 
     def place(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
         """Return the replica of a question's next call; ``order`` is the ring's of all live ``replicas``."""
-        last = self._at.get(question)
+        last = self._replica_of.get(question)
         if last is not None and last in replicas:
-            self._at.move_to_end(question)
+            self._replica_of.move_to_end(question)
             self._open(question)
             return last
         # Counts this question too: every replica of an idle cluster takes one.
@@ -50,8 +50,8 @@ class Placement(Generic[R]):
         if question in self._calls and last is not None:  # its replica died during its calls
             self._loads[last] -= 1
             self._loads[chosen] += 1
-        self._at[question] = chosen
-        self._at.move_to_end(question)
+        self._replica_of[question] = chosen
+        self._replica_of.move_to_end(question)
         self._open(question)
         return chosen
 
@@ -65,9 +65,9 @@ class Placement(Generic[R]):
         self._calls[question] -= 1
         if self._calls[question] <= 0:
             del self._calls[question]
-            self._loads[self._at[question]] -= 1
-            while len(self._at) > N_REMEMBERED and next(iter(self._at)) not in self._calls:
-                self._at.popitem(last=False)
+            self._loads[self._replica_of[question]] -= 1
+            while len(self._replica_of) > N_REMEMBERED and next(iter(self._replica_of)) not in self._calls:
+                self._replica_of.popitem(last=False)
 
     @property
     def n_in_flight(self) -> int:
@@ -82,7 +82,7 @@ class Placement(Generic[R]):
         """Count a question from its placement on: many may be placed before the first call starts."""
         if question not in self._calls:
             self._calls[question] = 0
-            self._loads[self._at[question]] += 1
+            self._loads[self._replica_of[question]] += 1
 
 
 _PLACEMENTS: dict[str, Placement[Any]] = {}

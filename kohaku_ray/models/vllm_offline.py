@@ -63,8 +63,8 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             while waiting and len(left) < in_flight:
                 number, calls = str(len(waiting)), waiting.pop()
                 left[number] = len(calls)
-                for at, (ids, how) in enumerate(calls):
-                    llm.llm_engine.add_request(f"{number}-{at}", ids, how)
+                for call_number, (ids, how) in enumerate(calls):
+                    llm.llm_engine.add_request(f"{number}-{call_number}", ids, how)
             for output in llm.llm_engine.step():
                 if output.finished:
                     outputs.append(output)
@@ -93,8 +93,8 @@ def _ended_with_parent() -> Iterator[None]:
 
     A separate process watches: when Ray ends a task, it ends this process too, but not its child, the engine.
     """
-    parent, own = os.getppid(), os.getpid()
-    script = f"while kill -0 {parent} && kill -0 {own}; do sleep 1; done; kill -s KILL -- -{own}"
+    parent, process = os.getppid(), os.getpid()
+    script = f"while kill -0 {parent} && kill -0 {process}; do sleep 1; done; kill -s KILL -- -{process}"
     watcher = subprocess.Popen(["/bin/sh", "-c", script], stderr=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
     try:
         yield
@@ -105,6 +105,6 @@ def _ended_with_parent() -> Iterator[None]:
 if __name__ == "__main__":
     job_file, result_file = map(Path, sys.argv[1:])
     with _ended_with_parent():
-        for found in run_job(json.loads(job_file.read_text())):
+        for record in run_job(json.loads(job_file.read_text())):
             with result_file.open("a", encoding="utf-8") as results:
-                results.write(json.dumps(found) + "\n")
+                results.write(json.dumps(record) + "\n")
