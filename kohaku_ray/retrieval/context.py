@@ -129,7 +129,7 @@ def assemble(
     captions: list[NearCaption] = []
     matches: list[Match] = []
     used, is_cut = 0, False
-    for place, row in enumerate(ranked.rows.tolist()):
+    for rank, row in enumerate(ranked.rows.tolist()):
         group = expand(nodes, row, paragraph_tokens=paragraph_tokens, siblings=siblings, section_tokens=section_tokens)
         if once:
             group = _without(group, held)
@@ -138,7 +138,7 @@ def assemble(
         if is_whole or shown.leaves:
             snippets += group_snippets(nodes, shown)
             captions += _captions(nodes, shown)
-            matches.append(context_match(nodes, ranked, place, n_tokens))
+            matches.append(context_match(nodes, ranked, rank, n_tokens))
         held.update(shown.leaves)
         if shown.title is not None:
             held.add(shown.title)
@@ -183,12 +183,12 @@ def group_snippets(nodes: NodeTable, group: MatchGroup) -> list[ContextSnippet]:
 
 def _captions(nodes: NodeTable, group: MatchGroup) -> list[NearCaption]:
     """The captions around the match, one per paragraph."""
-    found: dict[int, list[int]] = {}
+    leaves_by_caption: dict[int, list[int]] = {}
     for leaf in sorted(leaf for leaf in group.leaves if leaf in group.captions):
-        found.setdefault(group.captions[leaf], []).append(leaf)
+        leaves_by_caption.setdefault(group.captions[leaf], []).append(leaf)
     return [
         NearCaption(nodes.doc_id(row), nodes.node_id(row), str(nodes.attachment_kind(row)), _text(nodes, leaves))
-        for row, leaves in found.items()
+        for row, leaves in leaves_by_caption.items()
     ]
 
 
@@ -208,8 +208,8 @@ def _text(nodes: NodeTable, leaves: Sequence[int]) -> str:
 
 def _runs(leaves: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of rows; sentences of a run are neighbours in one paragraph."""
-    opens = [at for at, leaf in enumerate(leaves) if not at or leaf != leaves[at - 1] + 1]
-    return [(leaves[at], leaves[past - 1]) for at, past in pairwise([*opens, len(leaves)])]
+    opens = [position for position, leaf in enumerate(leaves) if not position or leaf != leaves[position - 1] + 1]
+    return [(leaves[start], leaves[past - 1]) for start, past in pairwise([*opens, len(leaves)])]
 
 
 def context_match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -> Match:

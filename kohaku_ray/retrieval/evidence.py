@@ -95,8 +95,8 @@ def at_least(hits: Hits, threshold: float | None) -> Hits:
 def distinct_rows(lists: Iterable[Hits]) -> list[int]:
     """Every row that some list holds, ascending."""
     rows = [hits.rows for hits in lists]
-    found: list[int] = np.unique(np.concatenate(rows)).tolist() if rows else []
-    return found
+    union: list[int] = np.unique(np.concatenate(rows)).tolist() if rows else []
+    return union
 
 
 def localise(lists: Sequence[Hits], nodes: NodeTable) -> tuple[Hits, ...]:
@@ -116,18 +116,18 @@ def find_images(
         top_k: Most images, and most per query.
         near: Also take images in the sections of the matches, nearest first, fused by reciprocal rank.
     """
-    best = fuse([one.prefix(top_k) for one in hits], "max")
+    best = fuse([image_hits.prefix(top_k) for image_hits in hits], "max")
     similarity = dict(zip(best.rows.tolist(), best.score.tolist(), strict=True))
     order = best.rows
     if near:
         beside = np.array(_beside(nodes, ranked), np.int64)
         order = reciprocal_rank_fusion([best.rows, beside]).rows
-    found: dict[str, FoundImage] = {}
+    images_by_path: dict[str, FoundImage] = {}
     for row in order.tolist():
         path = nodes.attachment_path(row)
-        if path is None or path in found:
+        if path is None or path in images_by_path:
             continue
-        found[path] = FoundImage(
+        images_by_path[path] = FoundImage(
             doc_id=nodes.doc_id(row),
             node_id=nodes.node_id(row),
             path=path,
@@ -136,7 +136,7 @@ def find_images(
             similarity=similarity.get(row),
             source="dense" if row in similarity else "near",
         )
-    return list(found.values())[:top_k]
+    return list(images_by_path.values())[:top_k]
 
 
 def within(images: Sequence[FoundImage], budget: int | None, tokens_each: int) -> tuple[list[FoundImage], int]:
@@ -157,13 +157,15 @@ def with_images(context: Context, images: Sequence[FoundImage], n_tokens: int, *
     """
     shown = [
         NearCaption(
-            image.doc_id, image.node_id, "image", f"Image {place}: {image.caption}" if numbered else image.caption
+            image.doc_id, image.node_id, "image", f"Image {number}: {image.caption}" if numbered else image.caption
         )
-        for place, image in enumerate(images, 1)
+        for number, image in enumerate(images, 1)
         if numbered or image.caption
     ]
-    own = {image.node_id for image in images} | {(image.doc_id, image.caption) for image in images}
-    others = [one for one in context.captions if not own & {one.node_id, (one.doc_id, one.text)}]
+    shown_keys = {image.node_id for image in images} | {(image.doc_id, image.caption) for image in images}
+    others = [
+        caption for caption in context.captions if not shown_keys & {caption.node_id, (caption.doc_id, caption.text)}
+    ]
     captions = (*shown, *others)
     doc_ids = tuple(dict.fromkeys([*context.doc_ids, *(caption.doc_id for caption in shown)]))
     n_tokens += context.n_tokens
@@ -177,12 +179,12 @@ def _beside(nodes: NodeTable, ranked: Ranked) -> list[int]:
         np.int64,
     )
     section = np.array([nodes.section_of(row) for row in pictures.tolist()], np.int64)
-    found: dict[int, None] = {}
+    near_rows: dict[int, None] = {}
     for row in ranked.rows.tolist():
         here = pictures[section == nodes.section_of(row)]
         for near in here[np.argsort(np.abs(here - row), kind="stable")].tolist():
-            found.setdefault(near)
-    return list(found)
+            near_rows.setdefault(near)
+    return list(near_rows)
 
 
 Passages = Sequence[tuple[str, Set[str]]]
@@ -204,8 +206,8 @@ def attribute(text: str, passages: Passages) -> str | None:
         passages: Result of ``terms_of``: of equals the first counts.
     """
     wanted = set(tokenise(text))
-    found = Counter(term for _, terms in passages for term in terms & wanted)
-    weight = {term: math.log((len(passages) + 1) / (n + 0.5)) for term, n in found.items()}
+    passage_counts = Counter(term for _, terms in passages for term in terms & wanted)
+    weight = {term: math.log((len(passages) + 1) / (n + 0.5)) for term, n in passage_counts.items()}
     shares = [sum(weight[term] for term in sorted(terms & wanted)) for _, terms in passages]
     best = max(range(len(passages)), key=shares.__getitem__, default=None)
     return None if best is None or not shares[best] else passages[best][0]

@@ -92,8 +92,8 @@ def fuse_with_lexical(dense: Sequence[Hits], lexical: Sequence[Hits]) -> Ranked:
     """
     best = reciprocal_rank_fusion([hits.rows for hits in (*dense, *lexical)], RANKS_DAMPED)
     similar = fuse(dense, "score")
-    place = {row: number for number, row in enumerate(similar.rows.tolist())}
-    known = np.array([place.get(row, -1) for row in best.rows.tolist()], np.int64)
+    position = {row: number for number, row in enumerate(similar.rows.tolist())}
+    known = np.array([position.get(row, -1) for row in best.rows.tolist()], np.int64)
 
     def of_dense(values: npt.NDArray[RankNumber]) -> npt.NDArray[RankNumber]:
         return np.append(values, values.dtype.type(0))[known]
@@ -161,10 +161,10 @@ def reciprocal_rank_fusion(rankings: Sequence[I64], k: int = 60) -> Hits:
     rows, rank = rows[best_first], rank[best_first]
     is_new = np.ones(len(rows), bool)
     is_new[1:] = rows[1:] != rows[:-1]
-    found, best = rows[is_new], rank[is_new]
-    scores = np.bincount(np.cumsum(is_new) - 1, 1 / (k + rank), len(found))
-    order = np.lexsort((found, best, -scores))
-    return Hits(found[order], scores[order])
+    unique_rows, best = rows[is_new], rank[is_new]
+    scores = np.bincount(np.cumsum(is_new) - 1, 1 / (k + rank), len(unique_rows))
+    order = np.lexsort((unique_rows, best, -scores))
+    return Hits(unique_rows[order], scores[order])
 
 
 def best_first(scores: F64, top_k: int | None = None) -> I64:
@@ -191,7 +191,7 @@ def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
         return unique
     keeper = swallowed_by(unique.rows, parent)
     _, best_rank = np.unique(keeper, return_index=True)
-    position = {int(row): place for place, row in enumerate(unique.rows)}
+    position = {int(row): number for number, row in enumerate(unique.rows)}
     return unique.take(np.array([position[int(row)] for row in keeper[np.sort(best_rank)]], np.int64))
 
 
@@ -226,8 +226,8 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
     barred = held | {up for row in held for up in ancestors_of(row, parent)} if dedup == "tree" else set(held)
     taken: dict[int, float] = {}
     best = [hits.prefix(top_k) for hits in lists]
-    found = [zip(hits.rows.tolist(), hits.scores.tolist(), strict=True) for hits in best]
-    for row, score in filter(None, chain.from_iterable(zip_longest(*found))):
+    candidates = [zip(hits.rows.tolist(), hits.scores.tolist(), strict=True) for hits in best]
+    for row, score in filter(None, chain.from_iterable(zip_longest(*candidates))):
         if len(taken) == top_k:
             break
         if row in barred or row in taken or (dedup == "tree" and not held.isdisjoint(ancestors_of(row, parent))):

@@ -62,8 +62,8 @@ def choose(nodes: NodeTable, ranked: Ranked, *, budget: int | None) -> Context:
 def _sections_of(nodes: NodeTable, rows: I64) -> I64:
     """Rows of the sections that sentences, paragraphs or sections are or lie in; as ``NodeTable.section_of``."""
     sections = np.flatnonzero(nodes.kind == SECTION)
-    found: I64 = sections[np.searchsorted(sections, rows, side="right") - 1]
-    return found
+    section_rows: I64 = sections[np.searchsorted(sections, rows, side="right") - 1]
+    return section_rows
 
 
 def _relevance(nodes: NodeTable, ranked: Ranked) -> F64:
@@ -79,13 +79,15 @@ def _relevance(nodes: NodeTable, ranked: Ranked) -> F64:
         dense / dense.max(initial=1e-9) if dense.min(initial=1) > 0 else 1 - np.arange(len(dense)) / len(dense)
     )
     score[len(dense) :] = score[: len(dense)].min(initial=1.0)
-    found = np.zeros(len(rows))
-    for own, after, start, stop, worth in zip(*(x.tolist() for x in (first, past, low, high, score)), strict=True):
-        found[start:own] += worth * BESIDE[REACH - (own - start) :]
-        found[own:after] += worth
-        found[after:stop] += worth * BESIDE[::-1][: stop - after]
+    row_relevance = np.zeros(len(rows))
+    for match_start, after, start, stop, worth in zip(
+        *(x.tolist() for x in (first, past, low, high, score)), strict=True
+    ):
+        row_relevance[start:match_start] += worth * BESIDE[REACH - (match_start - start) :]
+        row_relevance[match_start:after] += worth
+        row_relevance[after:stop] += worth * BESIDE[::-1][: stop - after]
     relevance = np.zeros(len(nodes))
-    relevance[rows] = found
+    relevance[rows] = row_relevance
     return relevance
 
 
@@ -103,11 +105,11 @@ def _greedy(
     shown: dict[int, list[int]] = {}
     costs: dict[int, int] = {}
     mass, used, is_cut = [float(SATURATION)] * len(queues), 0, False
-    heap = [(-worth[queue[0][0]], at, 0) for at, queue in enumerate(queues)]
+    heap = [(-worth[queue[0][0]], document, 0) for document, queue in enumerate(queues)]
     heapq.heapify(heap)
     while heap:
-        _, at, place = heapq.heappop(heap)
-        row, section = queues[at][place]
+        _, document, position = heapq.heappop(heap)
+        row, section = queues[document][position]
         cost = tokens[row]
         if section not in shown and used + cost <= budget:
             cost += math.ceil(cost * len(nodes.title_of(section)) / max(chars[row], 1))
@@ -115,13 +117,13 @@ def _greedy(
             used += cost
             shown.setdefault(section, []).append(row)
             costs[section] = costs.get(section, 0) + cost
-            mass[at] += tokens[row] * worth[row]
+            mass[document] += tokens[row] * worth[row]
         else:
             is_cut = True
-        for later in range(place + 1, len(queues[at])):
-            row = queues[at][later][0]
+        for later in range(position + 1, len(queues[document])):
+            row = queues[document][later][0]
             if used + tokens[row] <= budget:  # what does not fit now never will
-                heapq.heappush(heap, (-worth[row] / math.sqrt(mass[at] / SATURATION), at, later))
+                heapq.heappush(heap, (-worth[row] / math.sqrt(mass[document] / SATURATION), document, later))
                 break
             is_cut = True
     return shown, costs, is_cut
@@ -136,13 +138,13 @@ def _context(
     before: I64 = np.cumsum(is_shown)
     lead: dict[int, int] = {}
     matches = []
-    for place, row in enumerate(ranked.rows.tolist()):
+    for rank, row in enumerate(ranked.rows.tolist()):
         section = nodes.section_of(row)
         is_first = section in shown and section not in lead
         if is_first:
             lead[section] = row
         if is_first or before[nodes.end[row]] > before[row]:
-            matches.append(context_match(nodes, ranked, place, costs[section] if is_first else 0))
+            matches.append(context_match(nodes, ranked, rank, costs[section] if is_first else 0))
     snippets = [
         part
         for section, rows in shown.items()
