@@ -126,15 +126,15 @@ def _render(
 ) -> bytes:
     truth = scored_rows(read_truth(comparing.truth, [metric]), [metric])
     sides = [
-        _side(letter, path, own, truth.rows, comparing, metric, limits)
-        for letter, path, own in zip("AB", runs, inputs, strict=True)
+        _side(letter, path, run_inputs, truth.rows, comparing, metric, limits)
+        for letter, path, run_inputs in zip("AB", runs, inputs, strict=True)
     ]
-    every = [_beside(at, key, truth.rows[key], sides, metric) for at, key in enumerate(comparing.question_ids)]
+    every = [_beside(number, key, truth.rows[key], sides, metric) for number, key in enumerate(comparing.question_ids)]
     environment, packed = page_environment(limits.text_chars), Packed()
     body = environment.get_template("beside.html.j2")
     shown = every[: limits.questions]
-    listed = [(one, packed.add(body.render(one=one, metric=metric, shared=SHARED))) for one in shown]
-    verdicts = Counter(one.verdict for one in every)
+    listed = [(beside, packed.add(body.render(one=beside, metric=metric, shared=SHARED))) for beside in shown]
+    verdicts = Counter(beside.verdict for beside in every)
     scores = zip(sides, comparing.scores, strict=True)
     page = environment.get_template("compare.html.j2").render(
         comparing=comparing,
@@ -143,7 +143,7 @@ def _render(
         costs={side.letter: cost_lines(side.inputs.run) if side.inputs else [] for side in sides},
         said=pair_text(comparing.files, comparing.pair).splitlines()[2:] if comparing.pair else [],
         verdicts=[(name, verdicts[name], list_link(verdict=name)) for name in VERDICTS],
-        widest=sorted((one for one in shown if one.change), key=lambda one: -abs(one.change))[:5],
+        widest=sorted((beside for beside in shown if beside.change), key=lambda beside: -abs(beside.change))[:5],
         listed=listed,
         n_left_out=len(every) - len(listed),
         selects=_selects(every),
@@ -169,20 +169,22 @@ def _side(
     return Side(letter, path, rows, scores, inputs, {view.vote["question_id"]: view for view in views})
 
 
-def _beside(at: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metric: Metric) -> Beside:
+def _beside(number: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metric: Metric) -> Beside:
     classify = metric.classify or (lambda truth, given: None)
     a, b = (
-        SideAnswer(side, side.rows[key], side.scores[at], classify(truth, side.rows[key]) or "", side.views.get(key))
+        SideAnswer(
+            side, side.rows[key], side.scores[number], classify(truth, side.rows[key]) or "", side.views.get(key)
+        )
         for side in sides
     )
-    return Beside(anchor_of(key, at + 1), truth, metric.gold(truth), (a, b))
+    return Beside(anchor_of(key, number + 1), truth, metric.gold(truth), (a, b))
 
 
 def _selects(every: Sequence[Beside]) -> list[Select]:
-    verdicts = Counter(one.verdict for one in every)
+    verdicts = Counter(beside.verdict for beside in every)
     choices: list[Select] = [("verdict", "Show", [(name, name, verdicts[name]) for name in VERDICTS])]
-    for at, letter in enumerate("AB"):
-        errors = Counter(one.answers[at].error for one in every if one.answers[at].error)
+    for number, letter in enumerate("AB"):
+        errors = Counter(beside.answers[number].error for beside in every if beside.answers[number].error)
         options = [(name, name, n) for name, n in sorted(errors.items())]
         choices.append((f"error{letter.lower()}", f"{letter}'s class of error", options))
     return selects(len(every), *choices)

@@ -38,8 +38,8 @@ def row_bars(
     """
     height = 0.8 / len(series)
     figure, axes = new_figure(WIDTH_IN, 0.95 + 0.2 * len(names) * max(0.75 * len(series), 1))
-    for at, ((name, shares), colour) in enumerate(zip(series.items(), cycle(PALETTE), strict=False)):
-        places = np.arange(len(names)) + (at - (len(series) - 1) / 2) * height
+    for index, ((name, shares), colour) in enumerate(zip(series.items(), cycle(PALETTE), strict=False)):
+        places = np.arange(len(names)) + (index - (len(series) - 1) / 2) * height
         bars = axes.barh(places, np.nan_to_num(shares), height * 0.92, color=colour, label=legend_name(name))
         texts = ["" if np.isnan(share) else f"{100 * share:.1f} %" for share in shares]
         axes.bar_label(bars, texts, padding=2, fontsize=7)
@@ -61,8 +61,8 @@ def named_points(points: Mapping[str, tuple[float, float]], *, x_label: str, y_l
     """Draw shares of 1 against each other: a point per name, of its own colour and mark."""
     columns = 2 if max(map(len, points)) <= 26 else 1
     figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * -(-len(points) // columns))
-    for at, (name, (x, y)) in enumerate(points.items()):
-        colour, marker = PALETTE[at % len(PALETTE)], _MARKERS[(at + at // len(PALETTE)) % len(_MARKERS)]
+    for number, (name, (x, y)) in enumerate(points.items()):
+        colour, marker = PALETTE[number % len(PALETTE)], _MARKERS[(number + number // len(PALETTE)) % len(_MARKERS)]
         named = legend_name(shorten(name, 54 // columns))
         axes.scatter([x], [y], s=42, color=colour, marker=marker, label=named, clip_on=False, zorder=3)
     axes.margins(0.1)
@@ -127,6 +127,6 @@ def bin_edges(values: Sequence[float]) -> F64:
     low, high = min(values), max(values)
     rough = max(high - low, 0.01) / _N_BINS
     power = 10.0 ** np.floor(np.log10(rough))
-    step = power * min(one for one in (1, 2, 5, 10) if one * power >= rough * (1 - 1e-9))
+    step = power * min(factor for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
     first, last = np.floor(low / step + 1e-9), np.floor(high / step + 1e-9) + 1
     return np.arange(first, last + 1, dtype=np.float64) * float(step)

@@ -89,8 +89,8 @@ class NodeLocations:
         self._rows: dict[str, int] = {}
         if nodes is not None:
             wanted = list(dict.fromkeys(node_ids))
-            found = pc.index_in(pa.array(wanted, pa.string()), value_set=nodes.table["node_id"].combine_chunks())
-            self._rows = {key: row for key, row in zip(wanted, found.to_pylist(), strict=True) if row is not None}
+            indices = pc.index_in(pa.array(wanted, pa.string()), value_set=nodes.table["node_id"].combine_chunks())
+            self._rows = {key: row for key, row in zip(wanted, indices.to_pylist(), strict=True) if row is not None}
 
     def find(self, node_id: str, text: str) -> NodeLocation:
         """Return a node's place; an index where its text does not begin with ``text`` has changed and is not used."""
@@ -103,7 +103,7 @@ class NodeLocations:
     def _place(self, nodes: NodeTable, row: int) -> NodeLocation:
         line = [*reversed(nodes.ancestors(row)), row]
         # A section may be named as its document: said once.
-        path = tuple(label for label, _ in groupby(self._label(nodes, at) for at in line))
+        path = tuple(label for label, _ in groupby(self._label(nodes, node_row) for node_row in line))
         page = nodes.table["page"][row].as_py()
         paragraph = nodes.paragraph_of(row)
         if paragraph < 0:

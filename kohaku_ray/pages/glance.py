@@ -95,12 +95,12 @@ def causes_of(views: Sequence[QuestionView], class_notes: Mapping[str, str]) -> 
     for view in views:
         if view.cause and view.truth is not None:
             groups[view.cause].setdefault(view.truth.error or view.outcome, []).append(view)
-    found = []
+    causes = []
     for name, classes in groups.items():
         most_first = sorted(classes.items(), key=lambda item: -len(item[1]))
         listed = tuple((each, class_notes.get(each, ""), tuple(of_class)) for each, of_class in most_first)
-        found.append(Cause(name, _NOTES[name], listed))
-    return [cause for cause in found if cause.classes]
+        causes.append(Cause(name, _NOTES[name], listed))
+    return [cause for cause in causes if cause.classes]
 
 
 def score_lines(gold: Gold) -> list[ScoreLine]:
@@ -152,8 +152,8 @@ def cost_lines(run: RunFiles) -> list[str]:
 
 def _money(run: RunFiles) -> str:
     deployments = run.setting("deployments")
-    own = deployments.values() if isinstance(deployments, Mapping) else ()
-    prices = [one.get("price") for one in own if isinstance(one, Mapping)]
+    deployment_settings = deployments.values() if isinstance(deployments, Mapping) else ()
+    prices = [settings.get("price") for settings in deployment_settings if isinstance(settings, Mapping)]
     dollars = sum(row["dollars"] for row in run.tables["usage"])
     if not dollars and not any(isinstance(price, Mapping) and any(price.values()) for price in prices):
         return "No price in dollars: the configuration gives none (deployments.NAME.price)."

@@ -86,9 +86,9 @@ def write_index_map(index_path: str, output: str | None = None, max_nodes: int =
     points, method = _project(vectors)
     counts = []
     for code, kind in enumerate(_SHOWN):
-        drawn, there = int(np.sum(marks == code)), int(np.sum(shown == code))
+        drawn, n_nodes = int(np.sum(marks == code)), int(np.sum(shown == code))
         if drawn:
-            counts.append(f"{drawn:,} of {there:,} {kind}s" if drawn < there else f"{drawn:,} {kind}s")
+            counts.append(f"{drawn:,} of {n_nodes:,} {kind}s" if drawn < n_nodes else f"{drawn:,} {kind}s")
     notes = [f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind."] if len(shown) > max_nodes else []
     if not has_vector.all():
         notes.append("Nodes without text have no vector and are left out.")
@@ -114,8 +114,8 @@ def sample_rows(kind: I64, limit: int) -> I64:
     """
     places = sorted((np.flatnonzero(kind == code) for code in np.unique(kind)), key=len)
     chosen, left = [np.empty(0, np.int64)], limit
-    for at, rows in enumerate(places):
-        n = min(len(rows), left // (len(places) - at))
+    for number, rows in enumerate(places):
+        n = min(len(rows), left // (len(places) - number))
         chosen.append(rows[np.linspace(0, len(rows) - 1, n).astype(np.int64)] if n else rows[:0])
         left -= n
     return np.sort(np.concatenate(chosen)).astype(np.int64)
@@ -159,18 +159,18 @@ def _draw(doc_ids: Sequence[str], marks: I64, points: F64, title: str, caption: 
         own_colours = [colours.get(doc_id, _GREY) for doc_id in doc_ids]
         handles: list[Any] = []
         for kind, (mark, size) in _MARKS.items():
-            own = np.flatnonzero(marks == _SHOWN.index(kind))
-            if len(own):
+            kind_rows = np.flatnonzero(marks == _SHOWN.index(kind))
+            if len(kind_rows):
                 axes.scatter(
-                    points[own, 0],
-                    points[own, 1],
-                    s=size * float(np.clip(_ROOMY / len(own), 0.35, 1)),
+                    points[kind_rows, 0],
+                    points[kind_rows, 1],
+                    s=size * float(np.clip(_ROOMY / len(kind_rows), 0.35, 1)),
                     marker=mark,
-                    c=[own_colours[at] for at in own.tolist()],
+                    c=[own_colours[row] for row in kind_rows.tolist()],
                     alpha=0.55 if kind == "sentence" else 0.9,
                     linewidths=0 if kind == "sentence" else 0.5,
                     edgecolors="none" if kind == "sentence" else INK,
-                    rasterized=len(own) > _RASTER_FROM,
+                    rasterized=len(kind_rows) > _RASTER_FROM,
                 )
                 handles += axes.plot([], [], mark, color=INK, markersize=6, label=kind)
         for doc_id, colour in colours.items():

@@ -92,7 +92,10 @@ class Packed:
         """Write all chunks as elements of the page; they stand before its script."""
         if self._parts:
             self._finish()
-        lines = (f'<script type="text/plain" id="chunk-{at}">{text}</script>\n' for at, text in enumerate(self._chunks))
+        lines = (
+            f'<script type="text/plain" id="chunk-{number}">{text}</script>\n'
+            for number, text in enumerate(self._chunks)
+        )
         return Markup("".join(lines))  # noqa: S704 - base64
 
     def _finish(self) -> None:

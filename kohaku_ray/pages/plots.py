@@ -148,9 +148,9 @@ def grouped_bars(
     """Draw shares between 0 and 1 side by side, each with its number: a bar per series in each group of ``labels``."""
     figure, axes = new_figure()
     width = 0.8 / max(len(series), 1)
-    for at, (name, values) in enumerate(series.items()):
-        places = np.arange(len(labels)) + (at - (len(series) - 1) / 2) * width
-        colour = PALETTE[at % len(PALETTE)]
+    for number, (name, values) in enumerate(series.items()):
+        places = np.arange(len(labels)) + (number - (len(series) - 1) / 2) * width
+        colour = PALETTE[number % len(PALETTE)]
         bars = axes.bar(places, values, width * 0.94, label=legend_name(name), color=colour)
         axes.bar_label(bars, fmt="%.2f", padding=1, fontsize=7 if len(series) > 3 else 8)
     axes.set_xticks(np.arange(len(labels)), [visible(text) for text in labels])
@@ -231,8 +231,8 @@ def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.08)
     _name_axes(axes, shorten(x_label, 60), y_label)
-    said = "; ".join(f"{x:.2f}: {y:.2f} of {n}" for x, y, n in points)
-    return svg_text(figure, f"{y_label} by {x_label}. {said}")
+    point_texts = "; ".join(f"{x:.2f}: {y:.2f} of {n}" for x, y, n in points)
+    return svg_text(figure, f"{y_label} by {x_label}. {point_texts}")
 
 
 @drawing()
@@ -244,13 +244,13 @@ def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> 
     from matplotlib.ticker import NullLocator
 
     figure, axes = new_figure()
-    for at, (name, values) in enumerate(series.items()):
+    for position, (name, values) in enumerate(series.items()):
         low, first, median, third, high = np.percentile(np.asarray(values, np.float64), (5, 25, 50, 75, 95))
-        colour = PALETTE[at % len(PALETTE)]
-        axes.hlines(at, low, high, color=colour, linewidth=2)
-        axes.barh(at, third - first, 0.36, first, color=colour, edgecolor=colour, linewidth=2)
-        axes.plot([median], [at], marker="|", markersize=16, markeredgewidth=2.5, color=INK)
-        axes.text(median, at - 0.3, f"{visible(name)}: median {median:,.0f}", ha="center", va="bottom")
+        colour = PALETTE[position % len(PALETTE)]
+        axes.hlines(position, low, high, color=colour, linewidth=2)
+        axes.barh(position, third - first, 0.36, first, color=colour, edgecolor=colour, linewidth=2)
+        axes.plot([median], [position], marker="|", markersize=16, markeredgewidth=2.5, color=INK)
+        axes.text(median, position - 0.3, f"{visible(name)}: median {median:,.0f}", ha="center", va="bottom")
     axes.set_xscale("symlog", linthresh=1)
     # Whole powers of ten around all values, from 0 where there is a 0.
     every = np.concatenate([np.asarray(values, np.float64) for values in series.values()])
@@ -322,7 +322,7 @@ def _scale(figure: Figure, axes: Axes, low: float, high: float) -> None:
     steps = ScalarMappable(Normalize(low, high), mpl.colormaps["cividis"].resampled(SCALE_STEPS))
     bar = figure.colorbar(steps, ax=axes, fraction=0.05, pad=0.02)
     ticks = [low, (low + high) / 2, high]
-    bar.set_ticks(ticks, labels=[f"{at:.3f}" for at in ticks])
+    bar.set_ticks(ticks, labels=[f"{tick:.3f}" for tick in ticks])
     bar.ax.tick_params(labelsize=8, length=0)
     bar.outline.set_visible(False)
 

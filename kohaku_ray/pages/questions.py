@@ -260,12 +260,12 @@ def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Do
     if gold is None or row is None or question_id not in given.rows:
         return None
     known = dict(zip(row.ref_ids, row.ref_urls, strict=False)) if len(row.ref_ids) == len(row.ref_urls) else {}
-    own = Documents(documents.titles, {**known, **documents.urls})
+    known_documents = Documents(documents.titles, {**known, **documents.urls})
     scores = {metric: rows[question_id] for metric, rows in gold.scores.items()}
     classify = next((metric.classify for metric in gold.metrics if metric.classify and metric.classes), None)
     error = classify(row, given.rows[question_id]) if classify else None
     is_indexed = documents.has_any(row.ref_ids)
-    return Truth(row, own.cite(row.ref_ids), gold.metrics[0], scores, error, is_indexed)
+    return Truth(row, known_documents.cite(row.ref_ids), gold.metrics[0], scores, error, is_indexed)
 
 
 def _outcome(abstains: bool, truth: Truth | None) -> str:
@@ -291,7 +291,7 @@ def _members(
     is_known = len(groups) == len(vote["groups"])
     places = [groups.index(key) if is_known else None for key in keys]
     members = []
-    for row, place in zip(answers, places, strict=True):
+    for row, group in zip(answers, places, strict=True):
         calls = [call for call in usage if call["member"] == row["member"]]
         prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
         if row["is_blank"]:
@@ -303,7 +303,7 @@ def _members(
             refs = tuple(row["ref_ids"])
             given = SubmissionRow(**{name: row[name] for name in named}, ref_ids=refs, refs_raw=json.dumps(refs))
             outcome = RIGHT if truth.metric.score_question(truth.row, given).is_right else WRONG
-        members.append(MemberView(row, place, outcome, prompt, completion))
+        members.append(MemberView(row, group, outcome, prompt, completion))
     return tuple(members)
 
 
@@ -311,10 +311,10 @@ def _groups(vote: Row, members: Sequence[MemberView]) -> tuple[VoteGroup, ...]:
     total = sum(vote["group_weights"]) or 1.0
     winner = next((member.group for member in members if member.row["member"] == vote["winner"]), None)
     groups = []
-    for place, (value, weight) in enumerate(zip(vote["groups"], vote["group_weights"], strict=True)):
+    for number, (value, weight) in enumerate(zip(vote["groups"], vote["group_weights"], strict=True)):
         blank = is_blank(value)
-        who = tuple(member.row["member"] for member in members if member.group == place)
-        wins = place == winner and blank == vote["is_blank"]
+        who = tuple(member.row["member"] for member in members if member.group == number)
+        wins = number == winner and blank == vote["is_blank"]
         groups.append(VoteGroup("" if blank else value, weight, weight / total, who, wins))
     return tuple(groups)
 
@@ -328,10 +328,12 @@ def _steps(
     def view(row: Row) -> StepItem:
         if row["node_id"] is None:
             return StepItem(row, (), None, excerpt(NodeLocation(()), row["text"], limits.match_chars, 0), False, False)
-        place = places.find(row["node_id"], row["text"])
-        shown = excerpt(place, row["text"], limits.match_chars, limits.around_chars)
+        location = places.find(row["node_id"], row["text"])
+        shown = excerpt(location, row["text"], limits.match_chars, limits.around_chars)
         names = _names(row)
-        return StepItem(row, place.path, place.page, shown, not names.isdisjoint(cited), not names.isdisjoint(gold))
+        return StepItem(
+            row, location.path, location.page, shown, not names.isdisjoint(cited), not names.isdisjoint(gold)
+        )
 
     lists = shown_steps(rows, limits.items)
     most = max((step.pool["scores"]["out"] for step, _ in lists if step.pool), default=0.0) or 1.0

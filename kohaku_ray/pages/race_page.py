@@ -38,24 +38,24 @@ def race_block(view: RaceView) -> dict[str, object]:
 
 def describe_race(view: RaceView) -> list[str]:
     """Describe a race in ten lines or fewer: counts, then the best cells of its first tables."""
-    said = [f"{view.n_seen:,} of {view.n_questions:,} questions: {', '.join(_counts(view))}"]
+    lines = [f"{view.n_seen:,} of {view.n_questions:,} questions: {', '.join(_counts(view))}"]
     for title, cells in list(view.tables.items())[:1]:
         table = cell_table([cell for cell in cells if not cell.racer.left][:_TOP])
-        said += [title, *as_text(table).splitlines()] if len(view.tables) > 1 else as_text(table).splitlines()
-    return [*said, *(f"last: {act}" for act in view.acts[:1])]
+        lines += [title, *as_text(table).splitlines()] if len(view.tables) > 1 else as_text(table).splitlines()
+    return [*lines, *(f"last: {act}" for act in view.acts[:1])]
 
 
 def _counts(view: RaceView) -> list[str]:
     racers = {cell.name: cell.racer for cells in view.tables.values() for cell in cells}
     n_left = sum(bool(racer.left) for racer in racers.values())
     total = max(view.n_asked + view.n_saved, 1)
-    said = [
+    counts = [
         f"{len(racers) - n_left:,} of {len(racers):,} cells in the race",
         f"{view.n_asked:,} {view.unit} asked for, about {view.n_saved:,} saved ({view.n_saved / total:.0%})",
     ]
     if view.seconds_left is not None:
-        said.append(f"at most {write_duration(view.seconds_left)} left")
-    return said
+        counts.append(f"at most {write_duration(view.seconds_left)} left")
+    return counts
 
 
 def cell_table(cells: Sequence[CellView]) -> Table:
@@ -92,13 +92,13 @@ def race_chart(cells: Sequence[CellView], n_questions: int) -> Markup:
     means = [mean for cell in drawn for _, mean, _, _ in cell.curve] or [0.0, 1.0]
     low, high = min(means) - 0.02, max(means) + 0.02
 
-    def at(n: float, value: float) -> str:
+    def coordinates(n: float, value: float) -> str:
         x = _MARGIN + (_WIDTH - _MARGIN - 10) * n / max(n_questions, 1)
         y = 10 + (_HEIGHT - 50) * (high - min(max(value, low), high)) / (high - low)
         return f"{x:.1f},{y:.1f}"
 
     def line(points: Sequence[tuple[float, float]]) -> str:
-        return " ".join(at(*point) for point in points)
+        return " ".join(coordinates(*point) for point in points)
 
     parts, best = [], [cell for cell in drawn if not cell.racer.left][: len(_COLOURS)]
     for cell in reversed(drawn):
@@ -108,15 +108,16 @@ def race_chart(cells: Sequence[CellView], n_questions: int) -> Markup:
         if cell in best[:_BANDS]:
             edge = [(n, upper) for n, _, _, upper in cell.curve] + [(n, lower) for n, _, lower, _ in cell.curve[::-1]]
             parts.append(f'<polygon points="{line(edge)}" fill="{colour}" opacity=".1"/>')
-        end, title = at(cell.curve[-1][0], cell.curve[-1][1]).split(","), Markup("<title>{}</title>").format(cell.name)
+        x, y = coordinates(cell.curve[-1][0], cell.curve[-1][1]).split(",")
+        title = Markup("<title>{}</title>").format(cell.name)
         parts.append(f'<polyline points="{shown}" fill="none" {style}>{title}</polyline>')
         fill = colour or "currentColor"
-        parts.append(f'<circle cx="{end[0]}" cy="{end[1]}" r="2.5" fill="{fill}" opacity="{1 if colour else 0.25}"/>')
+        parts.append(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{fill}" opacity="{1 if colour else 0.25}"/>')
     for value in (low, (low + high) / 2, high):
-        y = at(0, value).split(",")[1]
+        y = coordinates(0, value).split(",")[1]
         parts.append(f'<text x="{_MARGIN - 5}" y="{y}" text-anchor="end">{value:.2f}</text>')
     for n, anchor in ((0, "start"), (n_questions // 2, "middle"), (n_questions, "end")):
-        x = at(n, low).split(",")[0]
+        x = coordinates(n, low).split(",")[0]
         parts.append(f'<text x="{x}" y="{_HEIGHT - 22}" text-anchor="{anchor}">{n:,}</text>')
     parts.append(f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 4}" text-anchor="middle">questions asked</text>')
     names = [

@@ -152,7 +152,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
     if scored is None:
         return None, None, why_not
     rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
-    scores = {name: {row.question_id: row for row in own} for name, own in rows.items()}
+    scores = {name: {row.question_id: row for row in question_scores} for name, question_scores in rows.items()}
     return Gold(scored.truth, scored.metrics, scores), scored.report, scored.note
 
 
@@ -231,7 +231,9 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
     models: Mapping[str, list[str]] = run.fact("models", {})
     lead = run.fact("lead", "answer")
     named = ", ".join(models.get(lead, ["not known"]))
-    others = "".join(f"; {role} {', '.join(own)}" for role, own in models.items() if own != models.get(lead))
+    others = "".join(
+        f"; {role} {', '.join(model_names)}" for role, model_names in models.items() if model_names != models.get(lead)
+    )
     stop = run.setting("ensemble", "early_stop")
     answers = run.tables["answers"]
     n_errors = sum(row["error"] is not None for row in answers)
@@ -306,13 +308,13 @@ def score_parts(report: ScoreReport) -> Chart:
     first, *others = report.metrics
     parts = {name: part for name, part in first.parts.items() if all(name in metric.parts for metric in others)}
     series = {str(record["metric"]): [record[name] for name in (*parts, "score")] for record in report.records}
-    said = "; ".join(f"{name}: score {values[-1]:.3f}" for name, values in series.items())
+    totals = "; ".join(f"{name}: score {values[-1]:.3f}" for name, values in series.items())
     svg = grouped_bars(
         [*(f"{first.label(name)}\n({part.weight:.2f})" for name, part in parts.items()), "score"],
         series,
         x_label="part of the score (its weight)",
         y_label="mean over questions (0 to 1)",
-        label=f"Score parts. {said}",
+        label=f"Score parts. {totals}",
     )
     return Chart("Score parts", formulas(report.metrics), svg)
 
@@ -328,9 +330,9 @@ def figure_plots(report: ScoreReport) -> list[Chart]:
 
 def formulas(metrics: Sequence[Metric]) -> str:
     """Write the metrics' formulas; once where all are equal."""
-    found = {metric.formula for metric in metrics}
-    if len(found) == 1:
-        return f"Score = {found.pop()}."
+    distinct = {metric.formula for metric in metrics}
+    if len(distinct) == 1:
+        return f"Score = {distinct.pop()}."
     return "; ".join(f"{metric.name}: {metric.formula}" for metric in metrics) + "."
 
 

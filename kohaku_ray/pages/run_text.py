@@ -94,14 +94,14 @@ def describe_replays(runs: Sequence[Row]) -> str:
 def describe_prompts(prompts: Sequence[SentPrompt]) -> str:
     """Write prompts as they were sent, each under the calls that sent it."""
     parts = []
-    for one in prompts:
-        whose = ", ".join("all members" if member == SHARED else str(member) for member in one.members)
-        again = f", attempt {one.attempt}" if one.attempt else ""
-        images = f", after {pluralize(one.n_images, 'image')}" if one.n_images else ""
-        parts.append(f"--- {one.role} of member {whose}{again}{images}".replace("member all", "all"))
-        if one.messages is None:
+    for prompt in prompts:
+        whose = ", ".join("all members" if member == SHARED else str(member) for member in prompt.members)
+        again = f", attempt {prompt.attempt}" if prompt.attempt else ""
+        images = f", after {pluralize(prompt.n_images, 'image')}" if prompt.n_images else ""
+        parts.append(f"--- {prompt.role} of member {whose}{again}{images}".replace("member all", "all"))
+        if prompt.messages is None:
             parts.append("not known any more: the index, the templates or the question have changed since the run")
-        parts += [f"[{role}]\n{text}" for role, text in one.messages or ()]
+        parts += [f"[{role}]\n{text}" for role, text in prompt.messages or ()]
     return "\n\n".join(parts)
 
 
@@ -153,8 +153,10 @@ def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
             "flags": ", ".join(row.get("flags") or ()),
             "error": row["error"],
         }
-        said = (f"{label}: {text}" for label, text in labelled.items() if text)
-        yield from (f"      {text}" for text in (_short(row["explanation"]), _numbers(row["measures"]), *said) if text)
+        label_lines = (f"{label}: {text}" for label, text in labelled.items() if text)
+        yield from (
+            f"      {text}" for text in (_short(row["explanation"]), _numbers(row["measures"]), *label_lines) if text
+        )
 
 
 def describe_collection(collection: Collection, paths: Sequence[str] = ()) -> str:
@@ -189,15 +191,15 @@ def describe_tree(view: DocumentView) -> str:
     """Write a document's whole tree: sections, paragraphs, and each sentence on a line."""
     document = view.document
     lines = [_line(view), *(f"  {key}: {value}" for key, value in document.metadata.items())]
-    for at, section in enumerate(document.sections):
+    for section_number, section in enumerate(document.sections):
         page = "" if section.page is None else f", page {section.page}"
-        lines.append(f"\nsec{at}  {section.title}{page}")
+        lines.append(f"\nsec{section_number}  {section.title}{page}")
         for inner, paragraph in enumerate(section.paragraphs):
             attachment = paragraph.attachment
             facts = [f"page {paragraph.page}"] if paragraph.page is not None else []
             facts += [attachment.kind, attachment.path or ""] if attachment is not None else []
             facts += [f"{key} {value}" for key, value in paragraph.attributes.items() if value is not None]
-            lines.append(f"  sec{at}:p{inner}  {', '.join(filter(None, facts))}".rstrip())
+            lines.append(f"  sec{section_number}:p{inner}  {', '.join(filter(None, facts))}".rstrip())
             for number, span in enumerate(paragraph.sentences):
                 lines.append(f"    s{number}  {paragraph.text[span.start : span.end]}")
             if not paragraph.sentences:

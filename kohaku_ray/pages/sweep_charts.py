@@ -39,7 +39,7 @@ LIKE_BEST = "≈"
 """Marks a cell that is not told apart from the best of its column."""
 
 _SCORE = "score (0 to 1)"
-_ERROR_COLOURS = tuple(PALETTE[at] for at in (5, 7, 1, 6, 0, 3, 2, 4))
+_ERROR_COLOURS = tuple(PALETTE[index] for index in (5, 7, 1, 6, 0, 3, 2, 4))
 _SAID_CHARS = 1500
 _OTHERS = "others"
 

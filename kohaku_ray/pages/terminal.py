@@ -153,7 +153,7 @@ class Progress:
         ``began`` when it began, by ``time.perf_counter`` (default: now).
         """
         self._job, self._total, self._unit = job, total, unit
-        self._began, self._said = time.perf_counter() if began is None else began, 0.0
+        self._began, self._last_line_s = time.perf_counter() if began is None else began, 0.0
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
@@ -178,9 +178,9 @@ class Progress:
             return
         now = time.perf_counter()
         shortest_s, longest_s = LINES_EVERY_S
-        if now - self._said < min(max((now - self._began) / 10, shortest_s), longest_s) and done < self._total:
+        if now - self._last_line_s < min(max((now - self._began) / 10, shortest_s), longest_s) and done < self._total:
             return
-        self._said = now
+        self._last_line_s = now
         rate = done / max(now - self._began, 1e-9)
         speed = f"{1 / rate:,.0f} s each" if 0 < rate < 0.1 else f"{rate:,.{int(rate < 100)}f}/s" if rate else ""
         left_s = (self._total - done) / rate if rate else 0.0
