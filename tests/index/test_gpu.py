@@ -111,6 +111,20 @@ def test_inverted_lists_on_a_gpu_give_the_hits_of_the_cpu(a_gpu, factory):
         assert got.scores.tobytes() == expected.scores.tobytes()
 
 
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "IVF16,PQ4x4"])
+def test_a_gpu_searches_inverted_lists_for_all_queries_in_one_call(a_gpu, factory, monkeypatch):
+    clone, calls = faiss.index_cpu_to_gpu, []
+
+    def counting(resources, device, index):
+        on_gpu = clone(resources, device, index)
+        return SimpleNamespace(search=lambda queries, n: calls.append(len(queries)) or on_gpu.search(queries, n))
+
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", counting)
+    index = VectorIndex.build(units(3000, 16), np.arange(3000), factory).on_gpu()
+    assert [len(hits) for hits in index.search(units(64, 16, 1), 5)] == [5] * 64
+    assert calls == [64]
+
+
 @pytest.mark.parametrize("factory", ["IVF16,Flat", "PCA8,IVF16,Flat", "IVF16_HNSW8,Flat"])
 def test_an_index_built_on_a_gpu_is_whole_on_the_cpu(a_gpu, factory):
     built = VectorIndex.build(units(3000, 16), np.arange(3000), factory, train_on_gpu=True).faiss_index
