@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from retrieval import numbers_of, stands_in, variants
+from retrieval import variants, wanted_numbers
 
+from kohaku_ray.evaluation.passages import numbers_stand_in
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.nodes import PARAGRAPH, SECTION, SENTENCE, NodeTable
@@ -102,8 +103,8 @@ def measure(at: Collection, hits: Sequence[Sequence[Hits]], choose: Choose) -> l
             context = choose(at.nodes, ranked, budget)
             if row.ref_ids:
                 recalls.append(len(set(row.ref_ids) & set(context.doc_ids)) / len(set(row.ref_ids)))
-            if gold := numbers_of(row.answer_value):
-                there.append(stands_in(gold, "\n".join(part.text for part in context.snippets)))
+            if wanted := wanted_numbers(row):
+                there.append(numbers_stand_in(wanted, "\n".join(part.text for part in context.snippets)))
         figures.append((float(np.mean(recalls)), there))
     return figures
 

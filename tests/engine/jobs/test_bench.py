@@ -18,6 +18,7 @@ from kohaku_ray.engine.jobs import bench as benching
 from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
 from kohaku_ray.errors import ConfigError, DataError, ModelError
 from kohaku_ray.index.identity import token_counter
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import records
 from kohaku_ray.records import Reply
@@ -92,6 +93,7 @@ class Application:
         self.failures, self.n_tokens = failures, n_tokens
         self.in_flight = Counter()
         self.most_in_flight = 0
+        self.calls: dict[str, list[ChatRequest]] = {}
 
     def options(self, session_id: str):
         return self
@@ -108,6 +110,7 @@ class Application:
 
     async def ask(self, request) -> tuple[Reply, float]:
         cell = request.session_id.rsplit("-", 1)[0]
+        self.calls.setdefault(cell, []).append(request)
         self.in_flight[request.session_id] += 1
         self.most_in_flight = max(self.most_in_flight, len(+self.in_flight) if cell != "bench-0" else 0)
         await asyncio.sleep(0.001)
@@ -129,10 +132,10 @@ def bench(config, tmp_path, monkeypatch):
     def no_engine(*_):
         raise ModelError("plain vLLM ended with code 1: no memory")
 
-    def run(application: Application, **changes):
+    def run(application: Application, plain=no_engine, **changes):
         monkeypatch.setattr(session, "connected", nothing_started)
         monkeypatch.setattr(session, "serving", nothing_started)
-        monkeypatch.setattr(benching, "run_apart", no_engine)
+        monkeypatch.setattr(benching, "run_apart", plain)
         monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
         monkeypatch.setattr(benching, "node_resources", lambda: [{"CPU": 4.0}])
         monkeypatch.setattr("ray.serve.get_app_handle", lambda _: application)
@@ -153,6 +156,35 @@ def test_questions_and_those_in_flight_grow_with_the_replicas(bench):
     assert (second.prompt_tokens, second.cached_tokens, second.completion_tokens) == (3000, 1500, 30 * 128)
     assert application.most_in_flight == 4
     assert first.cpu_s is None, "replicas that are not seen here are not counted as nothing"
+
+
+def test_plain_vllm_gets_the_calls_of_one_replica_and_as_many_questions_in_flight(bench):
+    jobs = []
+
+    def engine(job, *_):
+        jobs.append(job)
+        for run in job["runs"]:
+            calls = [call for question in run["questions"] for call in question]
+            sums = {
+                "prompt_tokens": 1,
+                "cached_tokens": 0,
+                "completion_tokens": sum(call["max_tokens"] for call in calls),
+            }
+            yield {"n_calls": len(calls), "wall_s": 1.0, "cpu_s": 1.0, **sums}
+
+    application = Application({})
+    result = bench(application, plain=engine, replicas=(1,), concurrency=(3,), questions=30)
+    [job] = jobs
+    assert [run["in_flight"] for run in job["runs"]] == [application.most_in_flight] * 2 == [3, 3]
+    for cell, plain, run, name in zip(result.cells, result.plain, job["runs"], ("bench-1", "bench-2"), strict=True):
+        ours, theirs = cell.measured, plain.measured
+        assert (ours.n_questions, ours.n_calls) == (theirs.n_questions, theirs.n_calls) == (30, 30 * cell.members)
+        asked = Counter((call.messages[-1][1], call.seed, call.max_tokens) for call in application.calls[name])
+        given = [call for question in run["questions"] for call in question]
+        assert Counter((call["messages"][-1]["content"], call["seed"], call["max_tokens"]) for call in given) == asked
+        assert {(call["temperature"], call["top_p"]) for call in given} == {
+            (call.temperature, call.top_p) for call in application.calls[name]
+        }
 
 
 def test_a_cell_that_fails_keeps_the_others(bench, tmp_path):
