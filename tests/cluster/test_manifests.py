@@ -175,6 +175,7 @@ def test_the_image_installs_an_extra_that_there_is():
     assert pins == [f"ray[llm]=={base[1]}"], "the base image's Ray is not replaced by another"
     assert base[1] == importlib.metadata.version("ray")
     assert "RAY_AUTH_MODE=token" in text
+    assert re.search(r"pip install --no-cache-dir uv==\d+\.\d+\.\d+ ", text), "the same build tomorrow"
 
 
 def resolved(line: str, tmp_path: Path) -> set[str]:
