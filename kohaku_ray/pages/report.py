@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,9 +43,10 @@ from kohaku_ray.pages.questions import (
 from kohaku_ray.run.directory import baseline_note, own_truth, seal_page
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.summary import describe_errors, describe_flags, describe_servers, spent
+from kohaku_ray.run.summary import Row, describe_errors, describe_flags, describe_servers, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import is_file, join_path, publish
+from kohaku_ray.table import Column, Table
 
 LIMITS = (
     PageLimits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
@@ -222,8 +223,8 @@ def view_run(inputs: Inputs, limits: PageLimits, views: Sequence[QuestionView]) 
         "selects": _selects(views, causes, classes),
         "sorts": _SORTS if report is not None else _SORTS[1:],
         "header": _header(run),
-        "calls": _calls(run),
-        "spending": spent(run.tables["usage"]),
+        "calls": _calls(run.tables["usage"]),
+        "spending": _spending(run.tables["usage"]),
     }
 
 
@@ -257,10 +258,31 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
     ]
 
 
-def _calls(run: RunFiles) -> list[tuple[str, dict[str, int]]]:
-    counts = Counter((row["role"], row["source"]) for row in run.tables["usage"])
-    roles = dict.fromkeys(row["role"] for row in run.tables["usage"])
-    return [(role, {source: counts[role, source] for source in ("made", "ledger", "joined")}) for role in roles]
+def _calls(usage: Sequence[Row]) -> Table:
+    counts = Counter((row["role"], row["source"]) for row in usage)
+    roles = dict.fromkeys(row["role"] for row in usage)
+    rows = [[role, *(counts[role, source] for source in ("made", "ledger", "joined"))] for role in roles]
+    return Table.of(["for", "made", "from the ledger", "sharing the reply of an equal call under way"], rows)
+
+
+def _spending(usage: Sequence[Row]) -> Table:
+    shared = "what the cache gives if the first call of a question fills it for the other members"
+    share = Column("cached", ".0f", unit=" %", missing="–")
+    columns = [
+        *("deployment", "calls", "prompt tokens", share, replace(share, label="members share", tooltip=shared)),
+        *("generated", *(Column(label, ".1f") for label in ("queued s", "served s", "GPU s"))),
+        *(Column("kJ", ".1f", missing="–"), Column("$", ".4f")),
+    ]
+    rows = [
+        (
+            *(row.deployment, row.n_calls, row.prompt_tokens),
+            *(part if part is None else 100 * part for part in (row.cached_share, row.cached_bound)),
+            *(row.completion_tokens, row.queue_s, row.service_s, row.gpu_s),
+            *(None if row.joules is None else row.joules / 1000, row.dollars),
+        )
+        for row in spent(usage)
+    ]
+    return Table.of(columns, rows)
 
 
 def _selects(views: Sequence[QuestionView], causes: Sequence[Cause], classes: Iterable[str]) -> list[Select]:

@@ -86,10 +86,7 @@ def test_the_views_of_a_run_are_its_figures(small):
     interval = paired_bootstrap([1.0, 0.1, 0.925, 1.0])
     assert (whole.scores[0].low, whole.scores[0].high) == pytest.approx((interval.low, interval.high))
     assert whole.covered == Coverage(answered=3, abstained=1, rightly=1, failed=0)
-    assert whole.calls == [
-        ("answer", {"made": 13, "ledger": 0, "joined": 0}),
-        ("plan", {"made": 0, "ledger": 1, "joined": 0}),
-    ]
+    assert whole.calls.rows == (("answer", 13, 0, 0), ("plan", 0, 1, 0))
     assert [(one.n, one.href) for one in whole.leads] == [
         *((1, f"#show:{value}") for value in ("mark=error", "cause=vote", "cause=references+or+other+parts")),
         *((1, "#show:agree=split"), (1, "#q-q2")),
