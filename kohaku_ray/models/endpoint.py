@@ -197,7 +197,7 @@ class EndpointEncoder:
         texts = [text for n in range(1, 9) for text in (PROBE, PROBE, PROBE[: 8 * n])]
         batches = divide_texts(texts, self._settings.batch_texts, self._settings.batch_tokens * CHARS_PER_TOKEN, len)
         vectors = np.concatenate(self._endpoint.gather(self._vectors(batch, "", False) for batch in batches))
-        beside = min((vectors[place] for place, text in enumerate(texts) if text == PROBE), key=alone.dot)
+        beside = min((vectors[position] for position, text in enumerate(texts) if text == PROBE), key=alone.dot)
         if (cosine := float(alone @ beside)) < SAME_COSINE:
             raise ModelError(
                 f"index.encoder: {self._endpoint.where} mixes texts that it encodes together: the vector of a probe "

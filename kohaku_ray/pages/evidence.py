@@ -98,9 +98,9 @@ class NodeLocations:
         if self._nodes is None or row is None or not _begins(self._nodes.text_of(row), text):
             doc_id, *below = node_id.split(":")
             return NodeLocation((self._titles.get(doc_id) or doc_id, *below))
-        return self._place(self._nodes, row)
+        return self._locate(self._nodes, row)
 
-    def _place(self, nodes: NodeTable, row: int) -> NodeLocation:
+    def _locate(self, nodes: NodeTable, row: int) -> NodeLocation:
         line = [*reversed(nodes.ancestors(row)), row]
         # A section may be named as its document: said once.
         path = tuple(label for label, _ in groupby(self._label(nodes, node_row) for node_row in line))

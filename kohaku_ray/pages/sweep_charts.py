@@ -40,7 +40,7 @@ LIKE_BEST = "≈"
 
 _SCORE = "score (0 to 1)"
 _ERROR_COLOURS = tuple(PALETTE[index] for index in (5, 7, 1, 6, 0, 3, 2, 4))
-_SAID_CHARS = 1500
+_LABEL_CHARS = 1500
 _OTHERS = "others"
 
 
@@ -92,7 +92,7 @@ def table_charts(
         scored = [(row_name(row), score_of(cell)) for (row, _), cell in flat.cells.items() if cell.is_scored]
         names, scores = zip(*scored, strict=True)
         means, deviations = [score.mean for score in scores], [score.sd for score in scores]
-        svg = error_bars(names, means, deviations, x_label=_SCORE, y_label=flat.row_axis, label=_said(flat))
+        svg = error_bars(names, means, deviations, x_label=_SCORE, y_label=flat.row_axis, label=_describe_scores(flat))
         drawn.append(Chart("Scores", f"Point: mean; bar: ± one standard deviation over {flat.table.repeats}.", svg))
     return drawn
 
@@ -111,7 +111,7 @@ def _heat(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison], small
         [[text((row, column)) for column in grid.columns] for row in grid.rows],
         x_label=grid.column_axis,
         y_label=grid.row_axis,
-        label=_said(grid),
+        label=_describe_scores(grid),
         least_span=smallest_visible,
     )
     span = ""
@@ -152,7 +152,7 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
             bands.append(Band(row_name(row), xs, [score.mean for score in scores], [score.sd for score in scores]))
     best = sorted(range(len(bands)), key=lambda number: (-float(np.mean(bands[number].mean)), number))[:MOST_LINES]
     drawn = [bands[number] for number in sorted(best)]
-    svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_said(grid))
+    svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_describe_scores(grid))
     title = "Ensemble-size curves" if grid.table.repeats == "subsamples" else "Score along the axis"
     note = f"Line: mean; band: ± one standard deviation over {grid.table.repeats}."
     if len(drawn) > MOST_BANDS:
@@ -162,10 +162,10 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
     return Chart(title, note, svg)
 
 
-def _said(grid: TableGrid) -> str:
+def _describe_scores(grid: TableGrid) -> str:
     scored = [cell for cell in grid.cells.values() if cell.is_scored]
     scores = (f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in scored)
-    return cut(f"{grid.table.title}. {'; '.join(scores)}", _SAID_CHARS)
+    return cut(f"{grid.table.title}. {'; '.join(scores)}", _LABEL_CHARS)
 
 
 def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]) -> Chart:
@@ -181,7 +181,7 @@ def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]
         {name: [label_counts.share(name) for label_counts in counts] for name in classes},
         dict(zip(classes, cycle(_ERROR_COLOURS), strict=False)),
         x_label="share of all predictions",
-        label=cut(f"Errors by {fact}: {described}", _SAID_CHARS),
+        label=cut(f"Errors by {fact}: {described}", _LABEL_CHARS),
     )
     return Chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg)
 
@@ -221,7 +221,7 @@ def cost_chart(points: Sequence[CostPoint], unit: str) -> Chart:
         [(step.cost, step.score, str(number)) for number, step in enumerate(steps, 1)],
         x_label=f"{unit} per question (log scale)",
         y_label=_SCORE,
-        label=cut(f"Score against {unit} per question. Pareto frontier: {described}", _SAID_CHARS),
+        label=cut(f"Score against {unit} per question. Pareto frontier: {described}", _LABEL_CHARS),
     )
     note = "One point per setting, mean over its runs; the line joins those that score more than all that cost no more."
     return Chart(f"Score against {unit}", note, svg)
@@ -297,7 +297,7 @@ def _rate_bars(sweep: SweepRecord, facts: Sequence[str]) -> Chart:
     }
     described = "; ".join(f"{', '.join(labels)}: {rate:.1%}" for labels, rate in rate_of.items())
     names = " and ".join(shown)
-    label = cut(f"Error rate by {names}. {described}", _SAID_CHARS)
+    label = cut(f"Error rate by {names}. {described}", _LABEL_CHARS)
     svg = row_bars(rows, series, x_label="error rate (1 − score)", y_label=first, label=label)
     return Chart(f"Error rate by {names}", "1 − score, mean over the runs.", svg)
 
@@ -315,7 +315,7 @@ def _rate_points(metric: Metric, fact: str, rates: Sequence[ErrorRate], parts: S
         points,
         x_label=f"{refs} wrong (1 − mean)",
         y_label=f"{value} wrong (1 − mean)",
-        label=cut(f"Errors of {value} against {refs} by {fact}. {described}", _SAID_CHARS),
+        label=cut(f"Errors of {value} against {refs} by {fact}. {described}", _LABEL_CHARS),
     )
     left_out = f" The {len(points)} best of {len(rates)}." if len(points) < len(rates) else ""
     return Chart(f"Errors of {value} against {refs} by {fact}", f"Mean over the runs.{left_out}", svg)

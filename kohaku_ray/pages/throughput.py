@@ -328,7 +328,11 @@ def charts(bench: Throughput) -> list[Chart]:
     runs = _lines(rows, "answers", "answer runs", "plain answers", "plain, the same calls", "calls_per_s")
     drawn = (("Generated tokens per second", grid), ("Calls per second of answer runs", runs))
     return [
-        Chart(title, limit, lines(every, x_label="replicas", y_label=title.lower(), label=f"{title}. {_said(every)}"))
+        Chart(
+            title,
+            limit,
+            lines(every, x_label="replicas", y_label=title.lower(), label=f"{title}. {_describe_lines(every)}"),
+        )
         for title, every in drawn
         if every
     ]
@@ -350,5 +354,5 @@ def _lines(
     ]
 
 
-def _said(every: Iterable[PlotLine]) -> str:
+def _describe_lines(every: Iterable[PlotLine]) -> str:
     return "; ".join(f"{line.name}: {', '.join(f'{y:.3g} at {x:g}' for x, y in line.points)}" for line in every)

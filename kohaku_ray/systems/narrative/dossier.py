@@ -171,17 +171,17 @@ def dossier(evidence: StoryEvidence, judgements: Mapping[str, Judgement], final:
         "book": evidence.title,
         "character": evidence.story.character,
         "character_in_book": evidence.knows_character,
-        **_said(final),
+        **_judgement_record(final),
         "dossier": [asdict(cited) for cited in final.cited],
         "claims": [claim._asdict() for claim in evidence.check.claims],
         "facts": [{**fact._asdict(), "chapter": part.chapter} for fact, part in evidence.check.facts],
         "findings": [asdict(finding) for finding in evidence.check.findings],
-        "stages": {name: _said(judged) for name, judged in judgements.items()},
+        "stages": {name: _judgement_record(judged) for name, judged in judgements.items()},
     }
     return json.dumps(parts, ensure_ascii=False, sort_keys=True)
 
 
-def _said(judgement: Judgement) -> dict[str, Any]:
+def _judgement_record(judgement: Judgement) -> dict[str, Any]:
     return {"label": judgement.label, "confidence": judgement.confidence, "rationale": judgement.rationale}
 
 
