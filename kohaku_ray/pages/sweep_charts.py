@@ -24,7 +24,7 @@ from kohaku_ray.pages.plots import (
     heat_map,
     share_bars,
 )
-from kohaku_ray.pages.sweep_tables import CellRuns, GridPosition, TableGrid, name_cell, row_name, score_of
+from kohaku_ray.pages.sweep_tables import CellGrid, CellRuns, GridPosition, name_cell, row_name, score_of
 from kohaku_ray.pages.text import cut, write_number
 from kohaku_ray.sweep.compare import Comparison, ErrorRate, SweepRecord, SweepRun, error_rates
 from kohaku_ray.values.read import parse_number
@@ -74,7 +74,7 @@ class CostPoint:
 
 
 def table_charts(
-    grid: TableGrid, comparisons: Mapping[GridPosition, Comparison] | None = None, smallest_visible: float | None = None
+    grid: CellGrid, comparisons: Mapping[GridPosition, Comparison] | None = None, smallest_visible: float | None = None
 ) -> list[Chart]:
     """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis.
 
@@ -97,7 +97,7 @@ def table_charts(
     return drawn
 
 
-def _heat(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison], smallest_visible: float) -> Chart:
+def _heat(grid: CellGrid, comparisons: Mapping[GridPosition, Comparison], smallest_visible: float) -> Chart:
     scores = {position: score_of(cell).mean for position, cell in grid.cells.items() if cell.is_scored}
     noisy = {position for position, comparison in comparisons.items() if is_noise(comparison)}
 
@@ -141,7 +141,7 @@ def _noise(comparisons: Mapping[GridPosition, Comparison]) -> str:
     return f" {LIKE_BEST}: {what}{how_many if n == len(tested) else f', {n:,} of {len(tested):,}.'}"
 
 
-def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
+def _lines(grid: CellGrid, numbers: Sequence[float]) -> Chart:
     columns = sorted(zip(numbers, grid.columns, strict=True), key=lambda pair: pair[0])
     bands = []
     for row in grid.rows:
@@ -162,7 +162,7 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
     return Chart(title, note, svg)
 
 
-def _describe_scores(grid: TableGrid) -> str:
+def _describe_scores(grid: CellGrid) -> str:
     scored = [cell for cell in grid.cells.values() if cell.is_scored]
     scores = (f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in scored)
     return cut(f"{grid.table.title}. {'; '.join(scores)}", _LABEL_CHARS)

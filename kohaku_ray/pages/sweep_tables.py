@@ -69,8 +69,8 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class TableGrid:
-    """The layout of a table."""
+class CellGrid:
+    """The cells of a sweep's table by row and column: charts read their scores, and each ``Table`` is made of them."""
 
     table: SweepTable
     row_axes: RowLabels
@@ -90,21 +90,21 @@ class TableGrid:
         numbers = tuple(number for label in self.columns if (number := parse_number(label)) is not None)
         return numbers if len(numbers) == len(self.columns) else None
 
-    def turned(self) -> TableGrid:
+    def turned(self) -> CellGrid:
         """Exchange rows and columns."""
         cells: dict[GridPosition, SweepCell] = {
             ((column,), row_name(row)): cell for (row, column), cell in self.cells.items()
         }
         rows = tuple((column,) for column in self.columns)
         columns = tuple(map(row_name, self.rows))
-        return TableGrid(self.table, (self.column_axis,), self.row_axis, rows, columns, cells)
+        return CellGrid(self.table, (self.column_axis,), self.row_axis, rows, columns, cells)
 
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
     """A table with its statistics."""
 
-    grid: TableGrid
+    grid: CellGrid
     comparisons: Mapping[GridPosition, Comparison]  # of the scored cells
     ranks: Mapping[GridPosition, float]  # of each of them in its column
     average: Mapping[RowLabels, float]  # mean rank over the columns; empty without two of either or a complete column
@@ -135,7 +135,7 @@ def compute_stats(table: SweepTable, metric: Metric | None = None) -> TableStats
     return TableStats(grid, comparisons, ranked, _average(grid, comparisons), tuple(reasons), tuple(names), selection)
 
 
-def _average(grid: TableGrid, comparisons: Mapping[GridPosition, Comparison]) -> dict[RowLabels, float]:
+def _average(grid: CellGrid, comparisons: Mapping[GridPosition, Comparison]) -> dict[RowLabels, float]:
     """Mean rank of each row over the columns: 1 is best, ties share their mean rank.
 
     Rows without any scored cell are left out, and so are columns that lack a scored cell of another row: ranks among
@@ -154,7 +154,7 @@ def compute_sweep_stats(sweep: SweepRecord) -> list[TableStats]:
     return [compute_stats(table, sweep.metric) for table in sweep.tables]
 
 
-def lay_out(table: SweepTable) -> TableGrid:
+def lay_out(table: SweepTable) -> CellGrid:
     """Arrange a table's cells; the labels of a single axis become rows."""
     names, (*others, last) = axis_names(table), table.axes
     places = {(tuple(cell.at[axis.name] for axis in others), cell.at[last.name]): cell for cell in table.cells}
@@ -162,9 +162,9 @@ def lay_out(table: SweepTable) -> TableGrid:
     columns = tuple(label for label in last.labels if label in present)
     if not others:
         alone: dict[GridPosition, SweepCell] = {((column,), ONLY_COLUMN): cell for (_, column), cell in places.items()}
-        return TableGrid(table, names, "", tuple((label,) for label in columns), (ONLY_COLUMN,), alone)
+        return CellGrid(table, names, "", tuple((label,) for label in columns), (ONLY_COLUMN,), alone)
     rows = tuple(dict.fromkeys(row for row, _ in places))
-    return TableGrid(table, names[:-1], names[-1], rows, columns, places)
+    return CellGrid(table, names[:-1], names[-1], rows, columns, places)
 
 
 def name_cell(table: SweepTable, cell: SweepCell) -> str:
