@@ -20,7 +20,7 @@ from kohaku_ray.errors import ConfigError, DataError, ModelError
 from kohaku_ray.index.identity import token_counter
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.pages.throughput import records
+from kohaku_ray.pages.throughput import Measurement, records
 from kohaku_ray.records import Reply
 
 WINDOW = 1024
@@ -185,6 +185,23 @@ def test_plain_vllm_gets_the_calls_of_one_replica_and_as_many_questions_in_fligh
         assert {(call["temperature"], call["top_p"]) for call in given} == {
             (call.temperature, call.top_p) for call in application.calls[name]
         }
+
+
+def test_plain_vllm_gets_an_answer_runs_calls_with_as_many_questions_in_flight(bench, monkeypatch):
+    ran = load_config("demo", ["cluster.blocks_in_flight=3", "cluster.block_size=2"])
+    measured = Measurement(8, 16, 2.0, 100, 50, n_answers=8, n_usable=8)
+    calls = [[{"messages": [], "max_tokens": 5, "seed": seed} for seed in range(2)] for _ in range(8)]
+    monkeypatch.setattr(benching, "with_index", lambda config, _: config)
+    monkeypatch.setattr(benching, "answer_on", lambda *_: (ran, measured, ()))
+    monkeypatch.setattr(benching, "calls_of", lambda config: calls if config is ran else [])
+    jobs = []
+
+    def engine(job, *_):
+        jobs.append(job)
+        return iter(())
+
+    bench(Application({}), plain=engine, replicas=(1,), answer_questions=8)
+    assert jobs[0]["runs"][-1] == {"in_flight": 6, "questions": calls}, "three blocks of two questions"
 
 
 def test_a_cell_that_fails_keeps_the_others(bench, tmp_path):
