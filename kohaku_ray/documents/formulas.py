@@ -101,6 +101,12 @@ def add_piece(pieces: list[str], text: str) -> None:
         pieces.append(text)
 
 
+def end_number(pieces: list[str]) -> None:
+    """Keep a fraction apart from the number or name before it: two and three quarters are ``2 3/4``, not ``23/4``."""
+    if pieces and pieces[-1][-1:].isalnum():
+        pieces.append(" ")
+
+
 def write_power(base: str, raised: str) -> str:
     """Write a power; ``base`` may be empty."""
     raised = _ROUND_SIGN.sub(r"\1", _trim(raised))
@@ -176,6 +182,8 @@ class _Tex:
             elif char == "{":
                 pieces.append(self.row(depth + 1, "}", is_name))
             elif command:
+                if command in _FRACTIONS:
+                    end_number(pieces)
                 add_piece(pieces, self._command(command, depth, is_name))
             elif letters:
                 pieces.append(letters if is_name else write_letters(letters))
@@ -316,6 +324,8 @@ def _row(children: Sequence[Any], depth: int, joint: str) -> str:
             if len(letters) == 1 and starts and " " in write_letters(letters + text[0]):
                 pieces.append(" ")
             letters = ""
+        if child.tag == "mfrac":
+            end_number(pieces)
         if child.tag == "mo":
             text = {"\u2061": " ", "\u2062": "\u2062", "\u2063": ",", "\u2064": "+", ",": ", "}.get(text, text)
             add_piece(pieces, text) if text else None
@@ -502,7 +512,8 @@ _DELIMITED = re.compile(
     r"\\\((?P<round>(?:[^\\]|\\(?![()]).){1,10000}?)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]).){1,10000}?)\\\]|"
     r"(?<!\\)\$\$(?P<double>[^$]{1,10000})\$\$|"
     r"(?:(?<![\\$\w])|(?<=\w)(?=\$(?:\{\})?[\^_]))"
-    r"\$(?P<single>(?![\s$])(?:\\.|[^$\\\n]|\n(?!\s*\n)){1,1000})(?<![\s\\])\$(?!\d)",
+    r"\$(?P<single>(?![\s$])(?:\\.|[^$\\\n]|\n(?!\s*\n)){1,1000})(?<![\s\\])\$(?!\d)|"
+    r"(?P<display>\\begin\{((?:align|equation|gather|multline|eqnarray)\*?)\}.{1,10000}?\\end\{\6\})",
     re.DOTALL,
 )
 _TEX_SIGN = re.compile(r"[\\^_{]")

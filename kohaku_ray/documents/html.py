@@ -12,7 +12,7 @@ from typing import Any
 from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends, well_formed
 from kohaku_ray.documents.formulas import katex_mathml, write_asciimath, write_delimited, write_mathml, write_tex
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
-from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, plain_maths, write_scripts
+from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
 from kohaku_ray.documents.tables import TableCell, fill_spans, is_number, join_names, names_columns, write_rows
 from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
@@ -91,6 +91,18 @@ _ASCIIMATH = re.compile(r"`([^`\n]{1,1000})`")
 _LOADS_ASCIIMATH = re.compile(r"asciimath|[=/?]AM_", re.IGNORECASE)
 _NOTE = re.compile(r"\b(?:foot|end)?note-?ref|\bfootnote|\breference\b|\bcitation\b", re.IGNORECASE)
 _CODE = words_of("code kbd samp tt pre")
+_PREFIXED_MATHS = re.compile(r"(</?)\w+:(?=m[a-z]|semantics|annotation|none)")
+_SHIFTED = re.compile(r"vertical-align\s*:\s*(sub|sup)", re.IGNORECASE)
+_ROLES = {
+    "table": "table",
+    "grid": "table",
+    "row": "tr",
+    "cell": "td",
+    "gridcell": "td",
+    "columnheader": "th",
+    "rowheader": "th",
+}
+"""Elements that a ``<div>`` or ``<span>`` with such a role stands for."""
 MAX_HEADER_ROWS = 8  # most rows that name the columns of a table
 _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
 _DROPPED = words_of(
@@ -137,6 +149,8 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
 
     source = decode_html(name, data)
     check_depth(name, source)
+    if ":math" in source:  # of XHTML, which gives MathML a prefix
+        source = _PREFIXED_MATHS.sub(r"\1", source)
     tree = LexborHTMLParser(source)
     has_asciimath = "`" in source and _LOADS_ASCIIMATH.search(source) is not None
     reader = _Reader(images, has_asciimath=has_asciimath)
@@ -226,6 +240,7 @@ class _Table:
     rows: list[list[TableCell]] = field(default_factory=list)
     caption: str = ""
     n_head: int = 0
+    n_grouped: int = 0  # rows of the groups that have ended
     outer: tuple[_Table, list[str]] | None = None
 
 
@@ -257,8 +272,9 @@ class _Reader:
             if node.is_text_node:
                 self._text(node)
             elif node.is_element_node:
-                tag, attributes = node.tag, node.attributes
-                formula = self._formula(root, node, tag, attributes)
+                attributes = node.attributes
+                tag = _acting_tag(node.tag, attributes)
+                formula = self._note_link(node, tag, attributes) or self._formula(root, node, tag, attributes)
                 if formula is not None:
                     self._all_chars += len(formula)
                     self._parts.append(formula)
@@ -278,7 +294,7 @@ class _Reader:
                     self._flush()
                     self._add_terms()
                     return
-                self._close(node.tag, node.attributes)
+                self._close(_acting_tag(node.tag, node.attributes), node.attributes)
             node = node.next
 
     def drop_menus(self) -> None:
@@ -308,6 +324,13 @@ class _Reader:
             self._n_turns += self._in_link and not _TURNS.isdisjoint((attributes.get("rel") or "").lower().split())
         elif tag in _TRACKED or attributes.get("role") == "main":
             self._articles += step
+
+    def _note_link(self, node: Any, tag: str, attributes: Mapping[str, str | None]) -> str | None:
+        """The mark of a note that is a link without raised type."""
+        if tag != "a" or not self._parts or node.css_first("sup") is not None:
+            return None
+        text = node.text().strip()
+        return f"{MARK}{text}{END}" if is_note_link(self._parts[-1], attributes.get("href") or "", text) else None
 
     def _formula(self, root: Any, node: Any, tag: str, attributes: Mapping[str, str | None]) -> str | None:
         """A formula as text, empty where it is read elsewhere; None: the element holds none."""
@@ -446,12 +469,17 @@ class _Reader:
         if tag in ("td", "th"):
             if not table.rows:
                 table.rows.append([])
-            spans = _span(attributes, "colspan"), _span(attributes, "rowspan")
+            spans = _span(attributes, "colspan"), _span(attributes, "rowspan") * (attributes.get("rowspan") != "0")
             table.rows[-1].append((self._taken(), *spans, tag == "th"))
         elif tag == "caption":
             table.caption = self._taken()
-        elif tag == "thead":
-            table.n_head = table.n_head or len(table.rows)
+        elif tag in ("thead", "tbody", "tfoot"):
+            n_rows = len(table.rows)
+            for i in range(table.n_grouped, n_rows):  # rowspan=0: to the end of the group
+                table.rows[i] = [(*cell[:2], cell[2] or n_rows - i, cell[3]) for cell in table.rows[i]]
+            table.n_grouped = n_rows
+            if tag == "thead":
+                table.n_head = table.n_head or n_rows
         elif tag != "table":
             self._parts.append(" ")
         elif table.outer is not None:
@@ -699,6 +727,16 @@ def _is_left_out(tag: str, attributes: Mapping[str, str | None]) -> bool:
     if (attributes.get("role") or "").lower() in _DROPPED_ROLES:
         return True
     return _INVISIBLE.search(attributes.get("style") or "") is not None
+
+
+def _acting_tag(tag: str, attributes: Mapping[str, str | None]) -> str:
+    """The tag that an element stands for by its role or by its type's place on the line."""
+    if not attributes:
+        return tag
+    if tag in ("div", "span") and (role := attributes.get("role")):
+        return _ROLES.get(role, tag)
+    shift = _SHIFTED.search(attributes.get("style") or "") if tag == "span" or tag in _FORMATTING else None
+    return shift[1].lower() if shift else tag
 
 
 def _span(attributes: Mapping[str, str | None], key: str) -> int:

@@ -22,7 +22,7 @@ from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metad
 from kohaku_ray.documents.formulas import match_formula, write_tex
 from kohaku_ray.documents.html import fragment_paragraphs, mathml_text
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
-from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, plain_maths, write_scripts
+from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
 from kohaku_ray.documents.tables import names_columns, write_rows
 from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
@@ -42,6 +42,7 @@ _READ_AS_HTML = re.compile(
 _INLINE_TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
 _TABLE_TAG = re.compile(r"<(/?)table\b", re.IGNORECASE)
 _NOTE_MARK = re.compile(r"\[\^([^\]\s^]{1,40})\]")
+_SCRIPT = re.compile(r"(?<=[\w)])\^([\w+−-]{1,8})\^(?!\w)|(?<=[A-Za-z])~([\w+−-]{1,4})~")
 _MARKERS = re.compile("[\x01-\x04]")  # which mark raised and lowered characters while a file is read
 MAX_FORMULA_LINES = 500  # most lines of a formula
 MAX_TAGS_ABOVE = 5  # most lines of HTML above the first line of its table
@@ -73,6 +74,7 @@ def _reader() -> MarkdownIt:
     reader = MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
     reader.inline.ruler.before("escape", "formula", _formula)
     reader.inline.ruler.before("link", "note_mark", _note_mark)
+    reader.inline.ruler.before("strikethrough", "script", _script)
     ends: Any = {"alt": ["paragraph", "reference", "blockquote", "list"]}
     reader.block.ruler.before("fence", "formula_block", _formula_block, ends)
     reader.block.ruler.before("reference", "note", _note, ends)
@@ -100,6 +102,17 @@ def _note_mark(state: StateInline, silent: bool) -> bool:
         return False
     if not silent:
         state.push("note_mark", "", 0).content = match[1]
+    state.pos = match.end()
+    return True
+
+
+def _script(state: StateInline, silent: bool) -> bool:
+    """Read a run that is raised or lowered as Pandoc writes it: ``10^9^``, ``H~2~O``."""
+    match = _SCRIPT.match(state.src, state.pos)
+    if match is None:
+        return False
+    if not silent:
+        state.push("script", "", 0).content = f"{RAISE if match[1] else LOWER}{match[1] or match[2]}{END}"
     state.pos = match.end()
     return True
 
@@ -372,7 +385,7 @@ def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
     while i < len(children):
         child = children[i]
         i += 1
-        if child.type in ("text", "code_inline"):
+        if child.type in ("text", "code_inline", "script"):
             yield child.content
         elif child.type == "softbreak":
             yield " "
@@ -401,6 +414,10 @@ def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
                 in_link = not is_closing and "#" in child.content
             else:
                 yield "\n" if _BREAKING_TAG.match(child.content) else ""
+        elif child.type == "link" and is_note_link(
+            children[i - 2].content if i > 1 else "", str(child.attrs.get("href", "")), text := "".join(_pieces(child))
+        ):
+            yield f"{MARK}{text}{END}"
         elif child.type not in ("image", "s"):
             yield from _pieces(child)
 

@@ -87,6 +87,14 @@ def write_mark(before: str, run: str, after: str = "") -> str:
     return _set_apart(before, mark if _BRACKETED.fullmatch(mark) else f"[{mark}]", after)
 
 
+_NOTE_LINK = re.compile(r"[^\W_]\[?(?:\d{1,3}|[*†‡§¶‖]+)\]?|[%\x04]\[?\d{1,3}\]?|\d[a-z]")
+
+
+def is_note_link(before: str, address: str, text: str) -> bool:
+    """Whether a link is the mark of a note: to a place of the page, set directly behind a word or number."""
+    return "#" in address and _NOTE_LINK.fullmatch(before[-1:] + text.strip()) is not None
+
+
 def write_lowered(before: str, run: str, after: str = "") -> str:
     """Write lowered characters: joined, ``CO2``, and never a part of a number, ``1010_2``, ``log2 8``."""
     lowered = run.strip().translate(_SIGNS)
@@ -117,6 +125,8 @@ def write_scripts(text: str) -> str:
             script = f"^{run.strip().translate(_SIGNS)}"  # of x with an index: an exponent, no mark
         else:
             script = _WRITERS[kind](before, run, after[:_REACH]) if run.strip() else run
+        if script.startswith("^"):  # 10 <sup>9</sup>
+            written[-1] = written[-1].rstrip(" ")
         of_symbol = kind == LOWER and not between and _SYMBOL.search(before) is not None and not before[-1].isupper()
         written += (script, after)
         before = f"{before}{script}{after}"[-_REACH:]

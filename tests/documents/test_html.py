@@ -338,3 +338,50 @@ def test_a_term_stands_with_its_definition_and_deleted_text_is_dropped():
     ]
     assert body("<ul><li><dl><dt>PUE<dd>1.12</dl></ul>") == ["- PUE: 1.12"]
     assert body("<p><del>5</del><s>6</s><strike>7</strike><i style='text-decoration:line-through'>8</i> 9") == ["9"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "text"),
+    [
+        ("1.58<a role=doc-noteref href='#n2'>2</a> in 2020", "1.58 [2] in 2020"),
+        ("1.58<a class=footnote-ref href='#fn2'>[2]</a> in 2020", "1.58 [2] in 2020"),
+        ("45%<a href='#n3'>3</a> of it", "45% [3] of it"),
+        ("1,287<a href='#a'>a</a> MWh", "1,287 [a] MWh"),
+        ("see section <a href='#s2'>2</a> there", "see section 2 there"),
+        ("the API<a href='#s'>s</a> there", "the APIs there"),
+        ("1.58<span style='vertical-align: super; font-size: 70%'>2</span> in", "1.58 [2] in"),
+        ("5 × 10<font style='VERTICAL-ALIGN:super'>9</font> FLOPs", "5 × 10^9 FLOPs"),
+        ("CO<span style='vertical-align:sub'>2</span> of it", "CO2 of it"),
+        ("10 <sup>9</sup> units", "10^9 units"),
+    ],
+)
+def test_marks_and_powers_without_a_tag_of_their_own_stay_out_of_numbers(inner, text):
+    assert body(f"<p>It was {inner}.</p>") == [f"It was {text}."]
+
+
+def test_cells_and_rows_by_their_roles_are_a_table():
+    source = (
+        "<div role=table><div role=row><span role=columnheader>Model</span><span role=columnheader>MWh</span></div>"
+        "<div role=row><span role=cell>A1</span><span role=cell>1,287</span></div></div>"
+    )
+    assert body(source) == ["Model: A1; MWh: 1,287"]
+
+
+def test_a_cell_that_spans_rows_without_a_number_ends_with_its_group():
+    source = (
+        "<table><tr><th>Year<th>Model<th>MWh</tr><tbody><tr><td rowspan=0>2020<td>A<td>12<tr><td>B<td>13</tbody>"
+        "<tbody><tr><td>2021<td>C<td>14</table>"
+    )
+    rows = ["Year: 2020; Model: A; MWh: 12", "Year: 2020; Model: B; MWh: 13", "Year: 2021; Model: C; MWh: 14"]
+    assert body(source) == ["\n".join(rows)]
+
+
+@pytest.mark.parametrize("prefix", ["m", "mml"])
+def test_mathml_with_a_prefix(prefix):
+    formula = "<math><mn>4</mn><mo>×</mo><msup><mn>10</mn><mn>8</mn></msup></math>"
+    formula = formula.replace("</", "<//").replace("<", f"<{prefix}:").replace(f"<{prefix}://", f"</{prefix}:")
+    assert body(f"<p>It has {formula} parts.") == ["It has 4 × 10^8 parts."]
+
+
+def test_a_fraction_behind_a_number_is_no_part_of_it():
+    assert body("<p>In <math><mn>2</mn><mfrac><mn>3</mn><mn>4</mn></mfrac></math> hours.") == ["In 2 3/4 hours."]

@@ -186,3 +186,22 @@ def test_cells_beyond_the_header_of_a_table_are_kept():
         "Model: A100; Power: 400 W",
         "Model: L4; Power: 72 W; a | b",
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("It took $2\\frac{3}{4}$ hours.", "It took 2 3/4 hours."),
+        ("Some 10^9^ units, H~2~O and 300 m^2^ here.", "Some 10^9 units, H2O and 300 m^2 here."),
+        ("From a^b to c^d and 5~6 or 7~8.", "From a^b to c^d and 5~6 or 7~8."),
+        ("It was 1.58[2](#fn2) in 2020.", "It was 1.58 [2] in 2020."),
+        ("See section [2](#s2) there.", "See section 2 there."),
+        (
+            "\\begin{align}\nE &= 3.5 \\times 10^{5} \\\\\nC &= 0.42\n\\end{align}",
+            "E = 3.5 × 10^5; C = 0.42",
+        ),
+    ],
+)
+def test_numbers_beside_scripts_fractions_and_links(source, text):
+    (section,) = parse_file("x.md", source.encode()).sections
+    assert [paragraph.text for paragraph in section.paragraphs] == [text]
