@@ -437,12 +437,20 @@ def _write_arrow(file: Any, tables: Sequence[pa.Table]) -> None:
                 writer.write_batch(batch)
 
 
+_MAKE_TRIES = 100
+
+
 def make_directory(path: str) -> None:
     """Make a directory for outputs, with those above it; a ``DataError`` says that it cannot be made."""
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be made ({error.strerror}): choose another output") from error
+    for tries_left in reversed(range(_MAKE_TRIES)):
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            # The check of a run beside it, which leaves no empty directory, may remove one above it meanwhile.
+            if not tries_left or not isinstance(error, FileNotFoundError):
+                raise DataError(f"{path}: cannot be made ({error.strerror}): choose another output") from error
+        else:
+            return
 
 
 def publish(path: str, data: bytes, way_out: str = "free the disk or choose another output") -> None:

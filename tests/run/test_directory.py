@@ -4,6 +4,7 @@ import contextlib
 import csv
 import html
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -303,3 +304,10 @@ def test_validate_deep_names_every_damaged_file(finished, capsys):
     (run / "report.html").unlink()
     RunDirectory(str(run)).begin(config)
     assert RunDirectory(str(run)).damage() == [], "a run under way has no checksums yet"
+
+
+def test_runs_that_start_at_once_in_a_directory_that_is_not_there_yet_can_all_be_made(tmp_path):
+    """A run's check leaves no empty directory: it may remove the one above while another run is being made there."""
+    with ThreadPoolExecutor(8) as threads:
+        runs = [RunDirectory(str(tmp_path / "runs" / f"sweep {number // 8}" / f"{number}")) for number in range(800)]
+        list(threads.map(RunDirectory.check_writable, runs))
