@@ -284,6 +284,8 @@ def write_mathml(math: Any) -> str:
     alternative = (math.attributes.get("alttext") or "").strip()
     if not tex and re.search(r"[\\^_{]", alternative):
         tex = alternative
+    if not tex and next(math.iter(include_text=False), None) is None:  # Marker writes TeX within the tag
+        tex = (math.text() or "").strip()
     return (write_tex(tex) if tex else "") or _trim(_element(math, 0)) or _trim(alternative)
 
 

@@ -272,9 +272,11 @@ class _Reader:
             if node.is_text_node:
                 self._text(node)
             elif node.is_element_node:
-                attributes = node.attributes
-                tag = _acting_tag(node.tag, attributes)
-                formula = self._note_link(node, tag, attributes) or self._formula(root, node, tag, attributes)
+                tag, attributes = node.tag, node.attributes
+                if attributes:
+                    tag = _acting_tag(tag, attributes)
+                formula = self._note_link(node, attributes) if tag == "a" else None
+                formula = formula or self._formula(root, node, tag, attributes)
                 if formula is not None:
                     self._all_chars += len(formula)
                     self._parts.append(formula)
@@ -294,7 +296,8 @@ class _Reader:
                     self._flush()
                     self._add_terms()
                     return
-                self._close(_acting_tag(node.tag, node.attributes), node.attributes)
+                tag, attributes = node.tag, node.attributes
+                self._close(_acting_tag(tag, attributes) if attributes else tag, attributes)
             node = node.next
 
     def drop_menus(self) -> None:
@@ -325,12 +328,12 @@ class _Reader:
         elif tag in _TRACKED or attributes.get("role") == "main":
             self._articles += step
 
-    def _note_link(self, node: Any, tag: str, attributes: Mapping[str, str | None]) -> str | None:
+    def _note_link(self, node: Any, attributes: Mapping[str, str | None]) -> str | None:
         """The mark of a note that is a link without raised type."""
-        if tag != "a" or not self._parts or node.css_first("sup") is not None:
+        address = attributes.get("href") or ""
+        if "#" not in address or not self._parts or not is_note_link(self._parts[-1], address, node.text()):
             return None
-        text = node.text().strip()
-        return f"{MARK}{text}{END}" if is_note_link(self._parts[-1], attributes.get("href") or "", text) else None
+        return f"{MARK}{node.text().strip()}{END}" if node.css_first("sup") is None else None
 
     def _formula(self, root: Any, node: Any, tag: str, attributes: Mapping[str, str | None]) -> str | None:
         """A formula as text, empty where it is read elsewhere; None: the element holds none."""
@@ -731,11 +734,11 @@ def _is_left_out(tag: str, attributes: Mapping[str, str | None]) -> bool:
 
 def _acting_tag(tag: str, attributes: Mapping[str, str | None]) -> str:
     """The tag that an element stands for by its role or by its type's place on the line."""
-    if not attributes:
+    if "role" in attributes and tag in ("div", "span"):
+        return _ROLES.get(attributes["role"] or "", tag)
+    if "style" not in attributes or not (tag == "span" or tag in _FORMATTING):
         return tag
-    if tag in ("div", "span") and (role := attributes.get("role")):
-        return _ROLES.get(role, tag)
-    shift = _SHIFTED.search(attributes.get("style") or "") if tag == "span" or tag in _FORMATTING else None
+    shift = _SHIFTED.search(attributes["style"] or "")
     return shift[1].lower() if shift else tag
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from kohaku_ray.documents.bounded import out_of_memory
 from kohaku_ray.documents.content import clean_print
+from kohaku_ray.documents.formulas import end_number
 from kohaku_ray.errors import DataError
 
 MAX_UNPACKED_BYTES = 2**30  # most bytes of all parts of an Office file, unpacked
@@ -187,7 +188,12 @@ def write_maths(element: Any) -> str:
         inside = ", ".join(write_maths(child) for child in element if local(child) == "e")
         return f"{_property(properties, 'begChr', '(')}{inside}{_property(properties, 'endChr', ')')}"
     joint = " " if kind in ("func", "mr", "m", "eqArr") else ""
-    return joint.join(filter(None, map(write_maths, element)))
+    pieces: list[str] = []
+    for child in element:
+        if local(child) == "f" and not joint:
+            end_number(pieces)
+        pieces.append(write_maths(child))
+    return joint.join(filter(None, pieces))
 
 
 def _operand(text: str) -> str:

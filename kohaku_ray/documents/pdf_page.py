@@ -215,6 +215,9 @@ _HEADS = words_of("self high low long short large small")  # and first parts, bu
 _ONE_WORD = re.compile(r"light|land|itud|age|en|est|ing|er|way|ish|com|.{1,4}$")
 
 
+_CHAIN = re.compile(r"[-‐]\w+[-‐]\w+[-‐]$")  # state-of-the-⏎art
+
+
 def compounds_in(lines: Iterable[str]) -> set[str]:
     """Words written with a hyphen inside a line, in lower case: ``energy-efficient``."""
     return {word.lower() for line in lines if "-" in line or "‐" in line for word in _COMPOUND.findall(line)}
@@ -256,7 +259,8 @@ def _join(text: str, line: str, compounds: Collection[str]) -> tuple[str, str]:
     if text.endswith(SOFT_HYPHEN):
         return text[:-1], ""
     first = _FIRST_PART.match(line)
-    if first is None or not first[1][0].islower() or _is_compound(last[1], first, compounds):
+    is_chain = _CHAIN.search(text[-40:]) is not None
+    if first is None or not first[1][0].islower() or is_chain or _is_compound(last[1], first, compounds):
         return text, ""
     return text[:-1], ""
 

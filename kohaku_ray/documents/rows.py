@@ -175,10 +175,10 @@ def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -
 ROW_FORMATS = (".jsonl", ".ndjson", ".parquet")
 """Suffixes of files with a document per row; they are read where they are named, not found in directories."""
 
-IDS = ("document_id", "doc_id", "id", "_id")
+IDS = ("document_id", "doc_id", "id", "_id", "docid")
 """Columns of a document's id; the first one present is read. Default: the file's name and the row's number."""
 
-TEXTS = ("text", "content", "body", "contents")  # columns of its text, likewise
+TEXTS = ("text", "content", "body", "contents", "page_content")  # columns of its text, likewise
 
 
 def parse_rows(name: str, data: bytes) -> Parsed:

@@ -174,14 +174,14 @@ class _Reader:
             self.written += self._notes
             self._notes = []
 
-    def _properties(self, paragraph: Any) -> list[Any]:
-        """The properties of a paragraph, then those of its style and of the styles that this is based on."""
-        sources = [paragraph.find(f"{_W}pPr")]
-        style_id, seen = _value(sources[0], "pStyle"), set[str]()
+    def _properties(self, element: Any, kind: str = "p") -> list[Any]:
+        """The properties of a paragraph or run, then those of its style and of the styles that this is based on."""
+        sources = [element.find(f"{_W}{kind}Pr")]
+        style_id, seen = _value(sources[0], f"{kind}Style"), set[str]()
         while style_id and style_id not in seen and style_id in self._styles:
             seen.add(style_id)
             style = self._styles[style_id]
-            sources.append(style.find(f"{_W}pPr"))
+            sources.append(style.find(f"{_W}{kind}Pr"))
             style_id = _value(style, "basedOn")
         return [properties for properties in sources if properties is not None]
 
@@ -338,8 +338,7 @@ class _Reader:
             elif kind in ("drawing", "pict", "object", "AlternateContent"):
                 self._boxes += outermost(child, ("txbxContent", "chart", "blip", "imagedata"))
         source = "".join(parts)
-        raised = _value(properties, "vertAlign")
-        tag = {"superscript": "sup", "subscript": "sub"}.get(raised)
+        tag = next(filter(None, map(_script_tag, self._properties(run, "r"))), "")
         return f"<{tag}>{source}</{tag}>" if tag and source.strip() else source
 
 
@@ -364,6 +363,17 @@ def _value(parent: Any, name: str) -> str:
     """The value of an element's property; empty where it has none."""
     child = parent.find(f"{_W}{name}") if parent is not None else None
     return "" if child is None else child.get(f"{_W}val", "")
+
+
+def _script_tag(properties: Any) -> str:
+    """``sup`` or ``sub`` of a run that is raised or lowered, by 1.5 points or more where a position says so.
+
+    Empty where the properties say nothing of it.
+    """
+    position = _value(properties, "position")
+    shift = int(position) if position.removeprefix("-").isdecimal() else 0
+    tags = {"superscript": "sup", "subscript": "sub", "baseline": "span"}  # which ends the search
+    return tags.get(_value(properties, "vertAlign")) or ("sup" if shift >= 3 else "sub" if shift <= -3 else "")
 
 
 def _is_on(properties: Any, name: str) -> bool:

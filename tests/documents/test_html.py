@@ -385,3 +385,7 @@ def test_mathml_with_a_prefix(prefix):
 
 def test_a_fraction_behind_a_number_is_no_part_of_it():
     assert body("<p>In <math><mn>2</mn><mfrac><mn>3</mn><mn>4</mn></mfrac></math> hours.") == ["In 2 3/4 hours."]
+
+
+def test_tex_within_a_math_tag_as_marker_writes_it():
+    assert body("<p>It has <math display=inline>1.3 \\times 10^9</math> parts.") == ["It has 1.3 × 10^9 parts."]

@@ -512,3 +512,32 @@ class TestBadInput:
             sheet.append([f"item {i}", i, i * 1.5])
         done = subprocess.run([sys.executable, "-c", code], input=saved(file), capture_output=True, timeout=120)
         assert done.stdout.startswith(b"DataError a.xlsx takes more than 1.5 GiB of memory"), done.stderr[-500:]
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ('<w:position w:val="6"/><w:sz w:val="14"/>', "It was 1.58 [2] in 2020."),
+        ('<w:rStyle w:val="Mark"/>', "It was 1.58 [2] in 2020."),
+        ('<w:rStyle w:val="Mark"/><w:vertAlign w:val="baseline"/>', "It was 1.582 in 2020."),
+        ('<w:position w:val="1"/>', "It was 1.582 in 2020."),
+    ],
+)
+def test_type_raised_by_a_position_or_a_style_is_no_part_of_a_number(properties, text):
+    file = Word()
+    style = '<w:style {} w:type="character" w:styleId="{}"><w:name w:val="{}"/>{}</w:style>'
+    base = style.format(W, "Base", "Base", '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>')
+    for source in (base, style.format(W, "Mark", "Mark", '<w:basedOn w:val="Base"/>')):
+        file.styles.element.append(parse_xml(source))
+    paragraph = file.add_paragraph("It was 1.58")
+    paragraph._p.append(parse_xml(f"<w:r {W}><w:rPr>{properties}</w:rPr><w:t>2</w:t></w:r>"))
+    paragraph.add_run(" in 2020.")
+    assert tree("a.docx", file) == {"a": [text]}
+
+
+def test_a_fraction_of_word_behind_a_number_is_no_part_of_it():
+    run = "<m:r><m:t>{}</m:t></m:r>".format
+    file = Word()
+    formula = f"{run(2)}<m:f><m:num>{run(3)}</m:num><m:den>{run(4)}</m:den></m:f>"
+    file.add_paragraph("It took ")._p.append(parse_xml(f"<m:oMath {M}>{formula}</m:oMath>"))
+    assert tree("a.docx", file) == {"a": ["It took 2 3/4"]}

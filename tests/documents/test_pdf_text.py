@@ -9,6 +9,7 @@ from kohaku_ray.documents.pdf_page import join_lines
     ("upper", "lower", "text"),
     [
         ("A data-", "driven estimate", "A data-driven estimate"),
+        ("The state-of-the-", "art devices", "The state-of-the-art devices"),
         ("an energy-", "efficient chip", "an energy-efficient chip"),
         ("a state-", "of-the-art model", "a state-of-the-art model"),
         ("in real-", "time it", "in real-time it"),

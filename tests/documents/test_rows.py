@@ -207,7 +207,9 @@ def test_corpora_of_beir_flashrag_and_autorag_are_read_as_they_are():
     beir = {"_id": "d1", "title": "T", "text": "A text."}
     flashrag = {"id": "7", "contents": '"Aaron"\nHe was one.'}
     autorag = {"doc_id": "c1", "contents": "First line.\nSecond.", "metadata": {"path": "x"}}
+    msmarco = {"docid": "D1", "title": "T", "body": "A text."}
     for row, doc_id, title, text in (
+        (msmarco, "D1", "T", "A text."),
         (beir, "d1", "T", "A text."),
         (flashrag, "7", "Aaron", "He was one."),
         (autorag, "c1", "c1", "First line.\nSecond."),
