@@ -118,11 +118,11 @@ def collect(
     rows, texts = texts_to_encode(nodes, index, captions=captions)
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
     new = KnownVectors.of(*fresh)
-    found, vectors = known.behind(new).lookup(keys)
-    if not found.all():
-        row = rows[first[np.flatnonzero(~found)[0]]]
+    has_vector, vectors = known.behind(new).lookup(keys)
+    if not has_vector.all():
+        row = rows[first[np.flatnonzero(~has_vector)[0]]]
         raise DataError(
-            f"{int((~found).sum()):,} texts have no vector, the first is that of {nodes.node_id(row)}: encode them"
+            f"{int((~has_vector).sum()):,} texts have no vector, the first is that of {nodes.node_id(row)}: encode them"
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
@@ -148,27 +148,29 @@ def lay_out(
     is its own text's, and no part of its parent's. Images' paragraphs have the vectors that ``plan`` says; without it,
     their captions'.
     """
-    own = _has_own_vector(nodes)[encoded.rows] | (nodes.kind[encoded.rows] != PARAGRAPH) | (paragraph_vectors != "both")
+    searched_alone = (
+        _has_own_vector(nodes)[encoded.rows] | (nodes.kind[encoded.rows] != PARAGRAPH) | (paragraph_vectors != "both")
+    )
     fixed: Mask = np.zeros(len(nodes), dtype=bool)
-    fixed[encoded.rows[own]] = True
+    fixed[encoded.rows[searched_alone]] = True
     given = np.zeros((len(nodes), encoded.vectors.shape[1]), dtype=np.float32)
-    given[encoded.rows[own]] = encoded.vectors[encoded.which[own]]
+    given[encoded.rows[searched_alone]] = encoded.vectors[encoded.which[searched_alone]]
     given_others = put_into_tree(given, nodes, plan, images)
     fixed[given_others] = True
-    kept = np.flatnonzero(own & np.isin(encoded.rows, given_others))
+    kept = np.flatnonzero(searched_alone & np.isin(encoded.rows, given_others))
     parent = np.where(nodes.kind == CHUNK, -1, nodes.parent)
     vectors = propagate(given, parent, _child_weights(nodes, weights), fixed)
     del given
     searched = (nodes.kind >= PARAGRAPH) & vectors.any(axis=1)
-    order, others, second = np.flatnonzero(searched), np.flatnonzero(~searched), encoded.rows[~own]
-    matrix = np.concatenate([vectors[order], encoded.vectors[encoded.which[~own]], vectors[others]])
+    order, others, second = np.flatnonzero(searched), np.flatnonzero(~searched), encoded.rows[~searched_alone]
+    matrix = np.concatenate([vectors[order], encoded.vectors[encoded.which[~searched_alone]], vectors[others]])
     if len(kept):
         matrix = np.concatenate([matrix, encoded.vectors[encoded.which[kept]]])
     n_searched = len(order) + len(second)
-    place = np.empty(len(nodes), dtype=np.int64)
-    place[order], place[others] = np.arange(len(order)), np.arange(n_searched, n_searched + len(others))
-    places = place[encoded.rows]
-    places[~own] = np.arange(len(order), n_searched)
+    matrix_row = np.empty(len(nodes), dtype=np.int64)
+    matrix_row[order], matrix_row[others] = np.arange(len(order)), np.arange(n_searched, n_searched + len(others))
+    places = matrix_row[encoded.rows]
+    places[~searched_alone] = np.arange(len(order), n_searched)
     places[kept] = np.arange(len(matrix) - len(kept), len(matrix))
     rows = np.concatenate([order, second, others, encoded.rows[kept]]).astype(np.int64)
     return Layout(matrix, rows, places[encoded.first], len(kept))

@@ -144,8 +144,8 @@ def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View])
         if view.lexical:
             rows = rows_of(tree, view.kinds)
             texts = tree.table["text"].take(pa.array(rows)).to_pylist()
-            found = TermCounts.build(texts, settings.language).tables(rows)
-            tables |= {f"{role}-{view.key}": table for role, table in found.items()}
+            counts = TermCounts.build(texts, settings.language).tables(rows)
+            tables |= {f"{role}-{view.key}": table for role, table in counts.items()}
     return tables
 
 
@@ -206,8 +206,10 @@ def build_shard(
     n_searched = []
     for view in (view for view in views if view.dense):
         if plan.own_space and images is not None and view.key == IMAGE:
-            own = VectorIndex.build(images.vectors, images.rows, settings.index.factory, train_on_gpu=train_on_gpu)
-            files.faiss(f"faiss-{view.key}", own)
+            image_index = VectorIndex.build(
+                images.vectors, images.rows, settings.index.factory, train_on_gpu=train_on_gpu
+            )
+            files.faiss(f"faiss-{view.key}", image_index)
         else:
             n_searched.append(_write_view(files, tree, layout, view, settings.index.factory, train_on_gpu))
     if images is not None:
@@ -314,9 +316,9 @@ class BuildFiles:
         name = f"{role}/{role}-{self.build}.parquet"
         self._note(role, name, table.num_rows, self.directory.write_parquet(name, table))
 
-    def arrow(self, role: str, place: str, table: pa.Table) -> None:
+    def arrow(self, role: str, folder: str, table: pa.Table) -> None:
         """Write an Arrow file."""
-        name = f"{place}/{role}-{self.build}.arrow"
+        name = f"{folder}/{role}-{self.build}.arrow"
         self._note(role, name, table.num_rows, self.directory.write_arrow(name, table))
 
     def faiss(self, role: str, index: VectorIndex) -> None:

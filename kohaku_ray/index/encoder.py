@@ -96,8 +96,8 @@ class SentenceEncoder:
         expected = self._tokens(PROBES, self._passage)
         same = self._model.tokens_of([np.array(row, np.int32) for row in tokenise(PROBES).to_pylist()])
         return all(
-            own.keys() == other.keys() and all(np.array_equal(own[key], other[key]) for key in own)
-            for own, other in zip(expected, same, strict=True)
+            row.keys() == other.keys() and all(np.array_equal(row[key], other[key]) for key in row)
+            for row, other in zip(expected, same, strict=True)
         )
 
     def encode_passages(self, texts: Sequence[str], ids: Sequence[I32] | None = None) -> F32:
@@ -153,10 +153,10 @@ class SentenceEncoder:
     def _encode(
         self, texts: Sequence[str], role: _Role, forward: Callable[..., F32], ids: Sequence[I32] | None = None
     ) -> F32:
-        place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
-        if ids is not None and len(place) == len(texts):
+        row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        if ids is not None and len(row_of) == len(texts):
             return self._encode_windows(list(texts), role, forward, self._model.tokens_of(ids))
-        return self._encode_windows(list(place), role, forward)[[place[text] for text in texts]]
+        return self._encode_windows(list(row_of), role, forward)[[row_of[text] for text in texts]]
 
     def _encode_windows(
         self, texts: list[str], role: _Role, forward: Callable[..., F32], tokens: list[Tokens] | None = None
@@ -227,8 +227,8 @@ class SentenceEncoder:
             # Made here, in sequence: a tokenizer is not thread-safe.
             results = self._pool.map(lambda features: self._forward_batch(features, role)(), map(make, batches))
         vectors = np.empty((n_texts, self.dim), dtype=np.float32)
-        for batch, found in zip(batches, results, strict=True):
-            vectors[batch.rows] = found[: len(batch.rows)]
+        for batch, embedded in zip(batches, results, strict=True):
+            vectors[batch.rows] = embedded[: len(batch.rows)]
         return vectors
 
     def _forward_ahead(self, make: _Make, batches: list[_Batch], role: _Role) -> Iterator[F32]:

@@ -87,7 +87,9 @@ def document_table(documents: Iterable[Document]) -> pa.Table:
 def _section(document: Document, ordinal: int, section: Section) -> list[dict[str, Any]]:
     node_id = f"{document.doc_id}:sec{ordinal}"
     body = [
-        row for at, paragraph in enumerate(section.paragraphs) for row in _paragraph(document, node_id, at, paragraph)
+        row
+        for number, paragraph in enumerate(section.paragraphs)
+        for row in _paragraph(document, node_id, number, paragraph)
     ]
     texts = [section.title, *(row["text"] for row in body if row["kind"] == "paragraph")]
     head = _row(document.doc_id, node_id, document.doc_id, "section", ordinal, title=section.title, page=section.page)
@@ -105,14 +107,16 @@ def _paragraph(document: Document, section_id: str, ordinal: int, paragraph: Par
     if paragraph.attributes:
         head["attributes"] = _json(paragraph.attributes)
     rows = [head]
-    for at, span in enumerate(paragraph.sentences):
+    for number, span in enumerate(paragraph.sentences):
         if not 0 <= span.start < span.end <= len(text):
             raise TreeError(
-                f"{node_id}:s{at} spans characters {span.start} to {span.end} of a paragraph of {len(text)}: "
+                f"{node_id}:s{number} spans characters {span.start} to {span.end} of a paragraph of {len(text)}: "
                 "a sentence must lie inside its paragraph and not be empty"
             )
         sentence = text[span.start : span.end]
-        row = _row(document.doc_id, f"{node_id}:s{at}", node_id, "sentence", at, text=sentence, page=paragraph.page)
+        row = _row(
+            document.doc_id, f"{node_id}:s{number}", node_id, "sentence", number, text=sentence, page=paragraph.page
+        )
         rows.append(row | {"start": span.start, "end": span.end})
     return rows
 
@@ -121,12 +125,12 @@ def _chunks(
     document: Document, parent_id: str, paragraphs: Sequence[Paragraph], chunks: Chunks, count: TokenCounter | None
 ) -> list[dict[str, Any]]:
     """Cut the paragraphs that have a text; one without sentences counts as one."""
-    said = [
+    with_text = [
         Paragraph(text, paragraph.sentences or (Sentence(0, len(text)),))
         for paragraph in paragraphs
         if (text := _text(paragraph))
     ]
-    text, windows = chunks.cut(said, count)
+    text, windows = chunks.cut(with_text, count)
     rows = []
     for index, (start, end) in enumerate(windows):
         row = _row(document.doc_id, f"{parent_id}:c{index}", parent_id, "chunk", index, text=text[start:end])

@@ -129,7 +129,7 @@ def bytes_on_gpu(index: Any, float16: bool = False) -> int:
         each = index.d * 2 if float16 and isinstance(index, faiss.IndexFlat) else index.sa_code_size()
         return int(index.ntotal * (each + 8))
     lists = faiss.downcast_index(lists)
-    sizes = np.array([lists.invlists.list_size(at) for at in range(lists.nlist)])
+    sizes = np.array([lists.invlists.list_size(number) for number in range(lists.nlist)])
     block = 1 if isinstance(lists, faiss.IndexIVFPQ) else 32
     codes, ids = -(-sizes // block) * block * lists.code_size, sizes * 8
     centroids = lists.nlist * (lists.d * 4 + 8)

@@ -157,7 +157,7 @@ def token_counter(model: str, revision: str | None = None) -> TokenCounter:
         tokenizer.no_padding()
         # Without offsets, which nobody reads.
         encode = functools.partial(tokenizer.encode_batch_fast, add_special_tokens=False)
-        return lambda texts: np.array([len(found.ids) for found in encode(list(texts))], np.int64)
+        return lambda texts: np.array([len(encoding.ids) for encoding in encode(list(texts))], np.int64)
     slow = functools.partial(_tokenizer(model, revision), add_special_tokens=False, truncation=False)
     return lambda texts: np.array([len(slow(text)["input_ids"]) for text in texts], np.int64)
 
@@ -179,16 +179,16 @@ def passage_tokenizer(
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    own = directory / "config_sentence_transformers.json"
-    settings = json.loads(own.read_text(encoding="utf-8")) if own.is_file() else {}
+    file = directory / "config_sentence_transformers.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     name = settings.get("default_prompt_name") if prompt is None else prompt
     before = (settings.get("prompts") or {}).get(name, prompt) or ""
 
     def tokenise(texts: Sequence[str]) -> pa.ListArray:
         ids, ends = [np.empty(0, np.int32)], [0]
         for first in range(0, len(texts), TEXTS_AT_ONCE):
-            found = tokenizer.encode_batch_fast([before + text for text in texts[first : first + TEXTS_AT_ONCE]])
-            rows = [encoding.ids for encoding in found]
+            encodings = tokenizer.encode_batch_fast([before + text for text in texts[first : first + TEXTS_AT_ONCE]])
+            rows = [encoding.ids for encoding in encodings]
             ids.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
             ends += (ends[-1] + np.cumsum([len(row) for row in rows])).tolist()
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(np.concatenate(ids)))

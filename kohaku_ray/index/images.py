@@ -146,12 +146,12 @@ class ImagePlan:
     @classmethod
     def of(cls, encoder: Mapping[str, Any], images: Mapping[str, Any] | None) -> ImagePlan:
         """Read the settings of an index: the identity of its encoder, and its images' settings."""
-        kind, own = (images or {}).get("vectors", "caption"), (images or {}).get("encoder")
+        kind, own_encoder = (images or {}).get("vectors", "caption"), (images or {}).get("encoder")
         if kind in ("none", "caption"):
             return cls(kind, None, False)
-        if own is None:
+        if own_encoder is None:
             return cls(kind, image_identity(encoder), False)
-        return cls("caption" if kind == "both" else "none", image_identity(own), True)
+        return cls("caption" if kind == "both" else "none", image_identity(own_encoder), True)
 
     @property
     def encodes_captions(self) -> bool:
@@ -188,12 +188,12 @@ def image_rows(nodes: NodeTable) -> tuple[I64, list[str]]:
     """List the paragraphs of images that have a file: their rows, shape ``(k,)``, and their ``k`` digests."""
     attached = nodes.table.select(["attachment_kind", "attachment_path"])
     rows = np.flatnonzero(attached["attachment_kind"].is_valid().to_numpy())
-    found = [
+    images = [
         (row, match[1])
         for row, attachment in zip(rows.tolist(), attached.take(pa.array(rows)).to_pylist(), strict=True)
         if attachment["attachment_kind"] == "image" and (match := _FILE.fullmatch(attachment["attachment_path"] or ""))
     ]
-    return np.array([row for row, _ in found], np.int64), [digest for _, digest in found]
+    return np.array([row for row, _ in images], np.int64), [digest for _, digest in images]
 
 
 def placed(
@@ -211,14 +211,14 @@ def placed(
     rows, digests = image_rows(nodes)
     keys = vector_keys(plan.identity, digests)
     both = known if fresh is None else known.behind(KnownVectors.of(*fresh))
-    there, vectors = both.lookup(keys)
-    bad = ~there
-    bad[there] = ~np.isfinite(vectors).all(axis=1)
+    has_vector, vectors = both.lookup(keys)
+    bad = ~has_vector
+    bad[has_vector] = ~np.isfinite(vectors).all(axis=1)
     if bad.any():
-        at = int(np.flatnonzero(bad)[0])
+        first = int(np.flatnonzero(bad)[0])
         raise DataError(
-            f"{int(bad.sum()):,} images have no finite vector, the first is that of {nodes.node_id(int(rows[at]))} "
-            f"(images/{digests[at]}.png): index again, and encode with precision float32"
+            f"{int(bad.sum()):,} images have no finite vector, the first is that of {nodes.node_id(int(rows[first]))} "
+            f"(images/{digests[first]}.png): index again, and encode with precision float32"
         )
     # A shard may have no image, and then vectors of no length: Arrow has no such list.
     return ImageVectors(rows, keys, vectors if both.dim else np.empty((0, 1), np.float32))

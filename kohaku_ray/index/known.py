@@ -43,10 +43,10 @@ class VectorPart:
 
     def find(self, keys: Keys) -> tuple[Mask, I64]:
         """Tell which of ``k`` keys it has, shape ``(k,)``, and their rows in the matrix."""
-        at = np.searchsorted(self.keys, keys)
-        there = at < len(self.keys)
-        there[there] = self.keys[at[there]] == keys[there]
-        return there, self.rows[at[there]]
+        position = np.searchsorted(self.keys, keys)
+        is_held = position < len(self.keys)
+        is_held[is_held] = self.keys[position[is_held]] == keys[is_held]
+        return is_held, self.rows[position[is_held]]
 
 
 class KnownVectors:
@@ -77,22 +77,22 @@ class KnownVectors:
     def lookup(self, keys: Keys) -> tuple[Mask, F32]:
         """Tell which keys are known, shape ``(k,)``, and return the vectors of those, in the order of the keys."""
         keys = as_keys(keys)
-        found, vectors = np.zeros(len(keys), bool), np.empty((len(keys), self.dim), np.float32)
+        is_known, vectors = np.zeros(len(keys), bool), np.empty((len(keys), self.dim), np.float32)
         for part in self._parts:
-            missing = np.flatnonzero(~found)
-            there, rows = part.find(keys[missing])
-            if there.any():
-                vectors[missing[there]] = part.matrix[rows]
-                found[missing[there]] = True
-        return found, vectors if found.all() else vectors[found]
+            missing = np.flatnonzero(~is_known)
+            is_held, rows = part.find(keys[missing])
+            if is_held.any():
+                vectors[missing[is_held]] = part.matrix[rows]
+                is_known[missing[is_held]] = True
+        return is_known, vectors if is_known.all() else vectors[is_known]
 
     def has(self, keys: Keys) -> Mask:
         """Tell which keys are known, shape ``(k,)``, without reading a vector."""
         keys = as_keys(keys)
-        found = np.zeros(len(keys), bool)
+        is_known = np.zeros(len(keys), bool)
         for part in self._parts:
-            found |= part.find(keys)[0]
-        return found
+            is_known |= part.find(keys)[0]
+        return is_known
 
 
 def known_vectors(path: str, identity: Mapping[str, Any], shard: int | None = None) -> KnownVectors:

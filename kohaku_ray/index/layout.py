@@ -45,8 +45,8 @@ class ShardLayout:
         shard, n_nodes = table["shard"].to_numpy(), table["n_nodes"].to_numpy()
         inside = np.zeros(len(shard), np.int64)
         for number in np.unique(shard):
-            own = shard == number
-            inside[own] = np.cumsum(n_nodes[own]) - n_nodes[own]
+            of_shard = shard == number
+            inside[of_shard] = np.cumsum(n_nodes[of_shard]) - n_nodes[of_shard]
         doc_ids = table["doc_id"].to_numpy(zero_copy_only=False)
         return cls(doc_ids, shard, np.r_[0, np.cumsum(n_nodes)].astype(np.int64), inside)
 
@@ -56,16 +56,16 @@ class ShardLayout:
         return [int(shard) for shard in np.unique(self.shard)]
 
     @functools.cached_property
-    def place(self) -> dict[str, int]:
-        """Place of each document among all."""
-        return {doc_id: at for at, doc_id in enumerate(self.doc_ids)}
+    def number_of(self) -> dict[str, int]:
+        """Number of each document among all."""
+        return {doc_id: number for number, doc_id in enumerate(self.doc_ids)}
 
     def ranges(self, doc_ids: Iterable[str], shard: int | None = None) -> Ranges:
         """List the rows of documents in the whole index; with ``shard``, of those that it holds, its own rows."""
-        found = (self.place[doc_id] for doc_id in doc_ids)
-        at = np.array([row for row in found if shard is None or self.shard[row] == shard], np.int64)
-        first = (self.first if shard is None else self.first_in_shard)[at]
-        last = first + self.first[at + 1] - self.first[at]
+        numbers = (self.number_of[doc_id] for doc_id in doc_ids)
+        documents = np.array([row for row in numbers if shard is None or self.shard[row] == shard], np.int64)
+        first = (self.first if shard is None else self.first_in_shard)[documents]
+        last = first + self.first[documents + 1] - self.first[documents]
         return tuple(zip(first.tolist(), last.tolist(), strict=True))
 
     def shard_of(self, rows: I64) -> npt.NDArray[np.int32]:
@@ -76,16 +76,16 @@ class ShardLayout:
         """Turn rows of the whole index into rows of their shard: shape ``(k,)``."""
         if len(self.shards) == 1:
             return rows
-        at = self._document(rows)
-        return rows - self.first[at] + self.first_in_shard[at]
+        document = self._document(rows)
+        return rows - self.first[document] + self.first_in_shard[document]
 
     def to_whole(self, shard: int, rows: I64) -> I64:
         """Turn rows of a shard into rows of the whole index: shape ``(k,)``; their order stays."""
         if len(self.shards) == 1:
             return rows
-        own = self._documents_of[shard]
-        at = own[np.searchsorted(self.first_in_shard[own], rows, side="right") - 1]
-        return rows - self.first_in_shard[at] + self.first[at]
+        of_shard = self._documents_of[shard]
+        document = of_shard[np.searchsorted(self.first_in_shard[of_shard], rows, side="right") - 1]
+        return rows - self.first_in_shard[document] + self.first[document]
 
     def _document(self, rows: I64) -> I64:
         return np.searchsorted(self.first, rows, side="right") - 1

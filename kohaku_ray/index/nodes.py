@@ -36,15 +36,15 @@ class Columns:
     def __init__(self, table: pa.Table) -> None:
         """Hold a table."""
         self.table = table
-        self._found: dict[str, pa.Array | pa.ChunkedArray] = {}
+        self._arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
         self._lists: dict[str, list[Any]] = {}
 
     def __getitem__(self, name: str) -> pa.Array | pa.ChunkedArray:
         """Return a column, unwrapped from its one chunk."""
-        if name not in self._found:
+        if name not in self._arrays:
             column = self.table[name]
-            self._found[name] = column.chunk(0) if column.num_chunks == 1 else column
-        return self._found[name]
+            self._arrays[name] = column.chunk(0) if column.num_chunks == 1 else column
+        return self._arrays[name]
 
     def value(self, name: str, row: int) -> Any:
         """Read a value; a small table's columns are lists, whose items are read in a hundredth of the time."""
@@ -91,7 +91,7 @@ class NodeTable:
         self.parent = _parents(level)
         _check_tree(table, self.parent)
         self.end = _subtree_ends(level)
-        self.source_row = self._place = np.arange(len(self), dtype=np.int64)
+        self.source_row = self._held_rows = np.arange(len(self), dtype=np.int64)
         self.tokens: I64 = table["n_tokens"].to_numpy().astype(np.int64)
 
     def __len__(self) -> int:
@@ -101,20 +101,20 @@ class NodeTable:
     def __getstate__(self) -> dict[str, Any]:
         """Copy the rows: only they are pickled, not the table they were cut from."""
         arrays = {name: self.__dict__[name] for name in ("parent", "kind", "end", "source_row", "tokens")}
-        return {**arrays, "_columns": Columns(self.table), "_place": np.arange(len(self), dtype=np.int64)}
+        return {**arrays, "_columns": Columns(self.table), "_held_rows": np.arange(len(self), dtype=np.int64)}
 
     @functools.cached_property
     def table(self) -> pa.Table:
         """Rows of ``NODE_SCHEMA``."""
         held = self._columns.table
-        rows = held if len(self) == held.num_rows else held.take(self._place)
-        at, field = NODE_SCHEMA.get_field_index("n_tokens"), NODE_SCHEMA.field("n_tokens")
-        return rows.set_column(at, field, pa.array(self.tokens, field.type))
+        rows = held if len(self) == held.num_rows else held.take(self._held_rows)
+        column, field = NODE_SCHEMA.get_field_index("n_tokens"), NODE_SCHEMA.field("n_tokens")
+        return rows.set_column(column, field, pa.array(self.tokens, field.type))
 
     @functools.cached_property
     def chars(self) -> I64:
         """Length of each node's text in characters, shape ``(n,)``."""
-        lengths: I64 = self._columns["n_chars"].to_numpy()[self._place]
+        lengths: I64 = self._columns["n_chars"].to_numpy()[self._held_rows]
         return lengths
 
     @functools.cached_property
@@ -148,21 +148,21 @@ class NodeTable:
 
     def rows_of(self, node_ids: Sequence[str]) -> I64:
         """Find many nodes by their ids: shape ``(k,)``; without one of them, ``DataError``."""
-        found = pc.index_in(pa.array(node_ids, pa.string()), value_set=self.table["node_id"].combine_chunks())
-        if found.null_count:
+        positions = pc.index_in(pa.array(node_ids, pa.string()), value_set=self.table["node_id"].combine_chunks())
+        if positions.null_count:
             return np.array([self.row_of(node_id) for node_id in node_ids], np.int64)
-        rows: I64 = found.to_numpy().astype(np.int64)
+        rows: I64 = positions.to_numpy().astype(np.int64)
         return rows
 
     def local(self, source_rows: Sequence[int] | I64) -> I64:
         """Find rows of the whole index here: shape ``(k,)``; without one of them, ``DataError``."""
         wanted = np.asarray(source_rows, dtype=np.int64)
-        found = np.searchsorted(self.source_row, wanted)
-        missing = found == len(self)
-        missing[~missing] = self.source_row[found[~missing]] != wanted[~missing]
+        positions = np.searchsorted(self.source_row, wanted)
+        missing = positions == len(self)
+        missing[~missing] = self.source_row[positions[~missing]] != wanted[~missing]
         if missing.any():
             raise DataError(f"row {wanted[missing][0]} of the index is not among the {len(self):,} nodes fetched")
-        return found.astype(np.int64)
+        return positions.astype(np.int64)
 
     def ancestors(self, row: int) -> list[int]:
         """Climb from a node to its document: nearest first, without the node itself."""
@@ -203,7 +203,7 @@ class NodeTable:
 
     def column(self, name: str, rows: I64) -> list[Any]:
         """Values of a column of ``NODE_SCHEMA`` at some rows; None where the row is negative."""
-        places = pa.array(np.where(rows < 0, 0, self._place[rows]), mask=rows < 0)
+        places = pa.array(np.where(rows < 0, 0, self._held_rows[rows]), mask=rows < 0)
         values: list[Any] = self._columns[name].take(places).to_pylist()
         return values
 
@@ -242,7 +242,7 @@ class NodeTable:
         parent = self.parent[rows]
         return _made(
             _columns=self._columns,
-            _place=self._place[rows],
+            _held_rows=self._held_rows[rows],
             kind=self.kind[rows],
             tokens=self.tokens[rows],
             source_row=self.source_row[rows],
@@ -257,13 +257,13 @@ class NodeTable:
         anchor = anchor[(self.kind[anchor] != DOCUMENT) & (self.kind[anchor] != CHUNK)]
         section = np.where(self.kind[anchor] == SECTION, anchor, self.parent[anchor])
         first, stop = np.searchsorted(paragraphs, section), np.searchsorted(paragraphs, self.end[section])
-        own = np.searchsorted(paragraphs, anchor)  # for a section, its first paragraph; no paragraph of it is a match
-        past = own + (self.kind[anchor] == PARAGRAPH)
-        low = np.searchsorted(before, before[own] - section_tokens, side="right") - 1
+        start = np.searchsorted(paragraphs, anchor)  # for a section, its first paragraph; no paragraph of it is a match
+        past = start + (self.kind[anchor] == PARAGRAPH)
+        low = np.searchsorted(before, before[start] - section_tokens, side="right") - 1
         high = np.searchsorted(before, before[past] + section_tokens)
         highest = high.clip(past, stop)
         done = np.maximum.accumulate(np.concatenate([[0], highest]))[:-1]
-        lowest = np.maximum(low.clip(first, own), done)
+        lowest = np.maximum(low.clip(first, start), done)
         adds = highest > lowest
         return _runs(paragraphs[lowest[adds]], self.end[paragraphs[highest[adds] - 1]])
 
@@ -282,11 +282,11 @@ class NodeTable:
         return str(self._read(column, row))
 
     def _read(self, column: str, row: int) -> Any:
-        return self._columns.value(column, int(self._place[row]))
+        return self._columns.value(column, int(self._held_rows[row]))
 
     @functools.cached_property
     def _rows(self) -> dict[str, int]:
-        ids = self._columns["node_id"].take(pa.array(self._place)).to_pylist()
+        ids = self._columns["node_id"].take(pa.array(self._held_rows)).to_pylist()
         return {node_id: row for row, node_id in enumerate(ids)}
 
 
@@ -317,7 +317,7 @@ def join_nodes(parts: Sequence[NodeTable]) -> NodeTable:
     table = pa.concat_tables([part.table for part in parts]).take(pa.array(order)).combine_chunks()
     return _made(
         _columns=Columns(table),
-        _place=np.arange(len(table), dtype=np.int64),
+        _held_rows=np.arange(len(table), dtype=np.int64),
         parent=np.where(parent < 0, -1, rank[parent]),
         # A document's rows are all in one part, so they stay side by side, and so does every subtree.
         end=(rank[last] + 1)[order],
@@ -364,8 +364,8 @@ def _parents(level: I8) -> I64:
     rows = np.arange(len(level), dtype=np.int64)
     for code in range(SECTION, CHUNK):
         latest = np.maximum.accumulate(np.where(level < code, rows, -1))
-        own = level == code
-        parent[own] = latest[own]
+        of_level = level == code
+        parent[of_level] = latest[of_level]
     return parent
 
 
@@ -376,8 +376,8 @@ def _subtree_ends(level: I8) -> I64:
     rows = np.arange(n, dtype=np.int64)
     for code in range(CHUNK):
         coming = np.minimum.accumulate(np.where(level <= code, rows, n)[::-1])[::-1]
-        own = np.flatnonzero(level[:-1] == code)
-        end[own] = coming[own + 1]
+        of_level = np.flatnonzero(level[:-1] == code)
+        end[of_level] = coming[of_level + 1]
     return end
 
 

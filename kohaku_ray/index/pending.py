@@ -129,16 +129,18 @@ class PendingVectors(_Segments):
         All that was written for a ``shard`` is read first, and the rest only for keys that are not there: an
         interrupted job had other shards, or other documents in them.
         """
-        found = [(no_keys(), np.empty((0, 0), np.float32))]
+        parts = [(no_keys(), np.empty((0, 0), np.float32))]
         if shard is not None:
             # Whole: to tell the wanted ones from others costs a sort of all of them for every file.
-            found += self._chosen(identity, None, lambda schema: [at for at, of in _places(schema) if of == shard])
+            parts += self._chosen(
+                identity, None, lambda schema: [batch for batch, of in _places(schema) if of == shard]
+            )
             if wanted is not None:
-                wanted = wanted[~np.isin(wanted, np.concatenate([keys for keys, _ in found]))]
+                wanted = wanted[~np.isin(wanted, np.concatenate([keys for keys, _ in parts]))]
         if shard is None or wanted is None or len(wanted):
-            found += self._chosen(identity, wanted, _all)
-        vectors = [matrix for _, matrix in found if len(matrix)]
-        return np.concatenate([keys for keys, _ in found]), np.concatenate(vectors) if vectors else found[0][1]
+            parts += self._chosen(identity, wanted, _all)
+        vectors = [matrix for _, matrix in parts if len(matrix)]
+        return np.concatenate([keys for keys, _ in parts]), np.concatenate(vectors) if vectors else parts[0][1]
 
     def _chosen(
         self, identity: Mapping[str, Any], wanted: Keys | None, choose: Callable[[pa.Schema], Iterable[int]]
@@ -171,7 +173,7 @@ def _places(schema: pa.Schema) -> Iterable[tuple[int, int | None]]:
 
 
 def _all(schema: pa.Schema) -> Iterable[int]:
-    return [at for at, _ in _places(schema)]
+    return [batch for batch, _ in _places(schema)]
 
 
 class ParsedParts(_Segments):
@@ -212,7 +214,7 @@ class ParsedParts(_Segments):
         ``columns`` are further ones, ``left_out`` and ``tree``; ``parts`` the names of those to read, by default all.
         """
         wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", "shard", *columns]
-        found: list[dict[str, Any]] = []
+        documents: list[dict[str, Any]] = []
         names = self.names() if parts is None else list(parts)
         tables = self._directory.each(lambda part: self._directory.read_arrow(self._name(part, "rows")), names)
         for part, table in zip(names, tables, strict=True):
@@ -223,8 +225,8 @@ class ParsedParts(_Segments):
                 for row, size in of_shard:
                     spans = {kind: (end, end + size[f"n_{kind}"]) for kind, end in ends.items()}
                     ends = {kind: end for kind, (_, end) in spans.items()}
-                    found.append({**row, "at": (part, batch, spans)})
-        return found
+                    documents.append({**row, "at": (part, batch, spans)})
+        return documents
 
     def table(self, rows: Sequence[Mapping[str, Any]], kind: PartKind) -> pa.Table:
         """Join the tables of one kind of some documents, in the order of the rows; local files are mapped."""
@@ -235,13 +237,13 @@ class ParsedParts(_Segments):
         places: dict[tuple[str, int], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             places[row["at"][:2]].append(number)
-        found: dict[int, pa.Table] = {}
-        batches = self._directory.each(lambda place: self._batch(place[0], kind, place[1]), places)
+        tables: dict[int, pa.Table] = {}
+        batches = self._directory.each(lambda batch: self._batch(batch[0], kind, batch[1]), places)
         for numbers, whole in zip(places.values(), batches, strict=True):
             for number in numbers:
                 first, last = rows[number]["at"][2][kind]
-                found[number] = whole.slice(first, last - first)
-        return [found[number] for number in range(len(rows))]
+                tables[number] = whole.slice(first, last - first)
+        return [tables[number] for number in range(len(rows))]
 
     def _batch(self, part: str, kind: PartKind, number: int) -> pa.Table:
         [table] = self._directory.arrow_batches(self._name(part, kind), lambda _: [number])
@@ -271,8 +273,8 @@ def without_vectors(
     """Return the distinct texts, or digests of images, whose vectors are neither known nor left, with their keys."""
     distinct = list(dict.fromkeys(texts))
     keys = vector_keys(identity, distinct)
-    found = zip(distinct, keys.tolist(), known.has(keys), strict=True)
-    return {text: key for text, key, is_known in found if not is_known and key not in left}
+    candidates = zip(distinct, keys.tolist(), known.has(keys), strict=True)
+    return {text: key for text, key, is_known in candidates if not is_known and key not in left}
 
 
 def can_reuse(source: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
@@ -281,8 +283,8 @@ def can_reuse(source: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
     They do when both are the same, or when the target cuts the source's full vectors (Matryoshka): a cut vector has
     lost its length and cannot be cut again without rounding twice.
     """
-    one, other = passage_part(source), passage_part(target)
-    return one == other or (one["dim"] is None and {**one, "dim": None} == {**other, "dim": None})
+    given, other = passage_part(source), passage_part(target)
+    return given == other or (given["dim"] is None and {**given, "dim": None} == {**other, "dim": None})
 
 
 def reuse_vectors(
@@ -303,16 +305,16 @@ def reuse_vectors(
         texts = [text for row, text in zip(rows, texts, strict=True) if nodes.tokens[row] <= SHORT_TOKENS]
     distinct = list(dict.fromkeys(texts))
     known = known_vectors(path, source)
-    found, vectors = known.lookup(vector_keys(source, distinct))
-    there = [text for text, is_known in zip(distinct, found, strict=True) if is_known]
+    held, vectors = known.lookup(vector_keys(source, distinct))
+    reused = [text for text, is_known in zip(distinct, held, strict=True) if is_known]
     dim = target["dim"]
-    if not there or (dim is not None and dim > known.dim):
+    if not reused or (dim is not None and dim > known.dim):
         return 0
     if dim is not None:
         short = np.asarray(vectors[:, :dim], np.float32)
         vectors = short / np.maximum(np.linalg.norm(short, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    PendingVectors(target_path).write(target, vector_keys(target, there).tolist(), vectors)
-    return len(there)
+    PendingVectors(target_path).write(target, vector_keys(target, reused).tolist(), vectors)
+    return len(reused)
 
 
 def _stem(identity: Mapping[str, Any]) -> str:

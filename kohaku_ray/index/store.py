@@ -85,7 +85,10 @@ class Index:
         """Every node of every document."""
         tables = (shard.nodes for shard in self.shards)
         return join_nodes(
-            [renumbered(table, self.layout.to_whole(at, np.arange(len(table)))) for at, table in enumerate(tables)]
+            [
+                renumbered(table, self.layout.to_whole(shard, np.arange(len(table))))
+                for shard, table in enumerate(tables)
+            ]
         )
 
     @functools.cached_property
@@ -107,10 +110,10 @@ class Index:
 
     def damage(self) -> list[DataError]:
         """Compare every file with the checksum it was written with: an error per file that is missing or another."""
-        found = [damage_of(self.directory, entry) for entry in all_files(self.manifest).values()]
-        if not any(found):
-            found += [damage_of(self.directory, {"name": name}) for name in image_files(self.directory, self.manifest)]
-        return [error for error in found if error is not None]
+        errors = [damage_of(self.directory, entry) for entry in all_files(self.manifest).values()]
+        if not any(errors):
+            errors += [damage_of(self.directory, {"name": name}) for name in image_files(self.directory, self.manifest)]
+        return [error for error in errors if error is not None]
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -124,7 +127,7 @@ class Index:
     def ranges(self, doc_ids: Iterable[str], shard: int | None = None) -> Ranges:
         """Find the first node row of each document and one past its last; in a shard, of those it holds."""
         wanted = dict.fromkeys(doc_ids)
-        if unknown := [doc_id for doc_id in wanted if doc_id not in self.layout.place]:
+        if unknown := [doc_id for doc_id in wanted if doc_id not in self.layout.number_of]:
             raise DataError(f"the index at {self.directory.path} has no document {', '.join(unknown)}")
         return self.layout.ranges(wanted, shard)
 
@@ -134,12 +137,12 @@ class Index:
         With ``own_text``, those of their own texts where the nodes have others: of paragraphs with ``both``, of some
         captions.
         """
-        found = np.zeros((len(rows), self.manifest["dim"]), np.float32)
+        vectors = np.zeros((len(rows), self.manifest["dim"]), np.float32)
         owner, inside = self.layout.shard_of(rows), self.layout.to_shard(rows)
         for number in np.unique(owner).tolist():
             places = np.flatnonzero(owner == number)
-            found[places] = self.shards[number].node_vectors(inside[places], own_text=own_text)
-        return found
+            vectors[places] = self.shards[number].node_vectors(inside[places], own_text=own_text)
+        return vectors
 
 
 @dataclass(frozen=True)
@@ -345,7 +348,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 def _leaves(value: Any, where: str = "") -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {where: value}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, item in sorted(value.items()):
-        found |= _leaves(item, f"{where}.{key}".lstrip("."))
-    return found
+        values |= _leaves(item, f"{where}.{key}".lstrip("."))
+    return values

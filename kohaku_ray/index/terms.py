@@ -173,20 +173,20 @@ class TermCounts:
     def build(cls, texts: Iterable[str], language: Language = "en") -> TermCounts:
         """Count every term of every paragraph."""
         number: dict[str, int] = {}
-        term, place, count, lengths = [], [], [], []
-        for at, text in enumerate(texts):
-            found = Counter(tokenise(text, language))
-            lengths.append(found.total())
-            for word, n in found.items():
+        term, paragraph, count, lengths = [], [], [], []
+        for paragraph_number, text in enumerate(texts):
+            counts_of_text = Counter(tokenise(text, language))
+            lengths.append(counts_of_text.total())
+            for word, n in counts_of_text.items():
                 term.append(number.setdefault(word, len(number)))
-                place.append(at)
+                paragraph.append(paragraph_number)
                 count.append(n)
         terms = sorted(number)
         rank = np.array([number[word] for word in terms], np.int64)
         sorted_place = np.argsort(rank)[np.array(term, np.int64)]  # of each posting's term in the sorted vocabulary
         order = np.argsort(sorted_place, kind="stable")
         offsets = np.r_[0, np.cumsum(np.bincount(sorted_place, minlength=len(terms)))].astype(np.int64)
-        places, counts = np.array(place, np.int32)[order], np.array(count, np.int32)[order]
+        places, counts = np.array(paragraph, np.int32)[order], np.array(count, np.int32)[order]
         return cls(terms, offsets, places, counts, np.array(lengths, np.int64), places[offsets[:-1]], rank)
 
     @classmethod
@@ -211,15 +211,15 @@ class TermCounts:
 
         ``rows`` are the node-table rows of the paragraphs; ``language`` is that of queries.
         """
-        place = {term: at for at, term in enumerate(of_all.terms)}
-        numbers = np.array([place[term] for term in self.terms], np.int64)
+        number_of = {term: number for number, term in enumerate(of_all.terms)}
+        numbers = np.array([number_of[term] for term in self.terms], np.int64)
         # Term frequency, weighed by paragraph length (BM25, Robertson et al. 1994, as in BM25Okapi), times idf.
         damping = k1 * (1 - b + b * (self.lengths / of_all.mean_terms))
         frequency = self.counts.astype(np.float64)
         weights = frequency * (k1 + 1) / (frequency + damping[self.places])
         weights *= np.repeat(of_all.idf[numbers], np.diff(self.offsets))
-        own = (self.terms, self.offsets, self.places, weights, rows, language, numbers)
-        return TermIndex(*own, counted=self, of_all=of_all, k1=k1, b=b)
+        weighted = (self.terms, self.offsets, self.places, weights, rows, language, numbers)
+        return TermIndex(*weighted, counted=self, of_all=of_all, k1=k1, b=b)
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class TermIndex:
 
     @functools.cached_property
     def _number(self) -> Mapping[str, int]:
-        return {term: at for at, term in enumerate(self.terms)}
+        return {term: number for number, term in enumerate(self.terms)}
 
     @functools.cached_property
     def _weights(self) -> Any:

@@ -88,10 +88,10 @@ class TorchModel:
         """Tokenise each text with special tokens, however long it is."""
         settings = {"truncation": False, "padding": False, "return_attention_mask": False, "verbose": False}
         with self._tokenising:
-            found = self._tokenizer(list(texts), **settings)
+            encodings = self._tokenizer(list(texts), **settings)
         return [
-            {key: np.array(value, np.int32) for key, value in zip(found, row, strict=True)}
-            for row in zip(*found.values(), strict=True)
+            {key: np.array(value, np.int32) for key, value in zip(encodings, row, strict=True)}
+            for row in zip(*encodings.values(), strict=True)
         ]
 
     def tokens_of(self, ids: Sequence[I32]) -> list[Tokens]:
@@ -117,10 +117,12 @@ class TorchModel:
             return None
         if getattr(module, "modalities", None) != ["text"]:  # otherwise a text may be an image's address
             return None
-        own = self.features(PROBES, prompt, 0, **task)
-        beside = {key: value for key, value in own.items() if not torch.is_tensor(value)}
+        features = self.features(PROBES, prompt, 0, **task)
+        beside = {key: value for key, value in features.items() if not torch.is_tensor(value)}
         same = self.padded(self.tokens([(prompt or "") + text for text in PROBES]), beside, 0)
-        if own.keys() != same.keys() or any(not torch.equal(own[key], same[key]) for key in own.keys() - beside.keys()):
+        if features.keys() != same.keys() or any(
+            not torch.equal(features[key], same[key]) for key in features.keys() - beside.keys()
+        ):
             return None
         return beside
 
@@ -195,8 +197,8 @@ class TorchModel:
         def wait() -> F32:
             if copied is not None:
                 copied.synchronize()
-            found: F32 = vectors.numpy()
-            return found
+            embedded: F32 = vectors.numpy()
+            return embedded
 
         return wait
 

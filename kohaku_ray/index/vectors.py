@@ -161,12 +161,14 @@ class VectorIndex:
     def _search_flat(self, queries: F32, top_k: int) -> list[Hits]:
         """Take FAISS's candidates if no other vector could score as high as their last; else score all vectors."""
         n_candidates = top_k * self._vectors_a_node + max(top_k, _SLACK)
-        found = self._decided(queries, top_k, n_candidates)
-        tied = [at for at, hits in enumerate(found) if hits is None]
+        decided = self._decided(queries, top_k, n_candidates)
+        tied = [number for number, hits in enumerate(decided) if hits is None]
         more = self._decided(queries[tied], top_k, max(min(_MORE * n_candidates, gpu.MOST_NEIGHBOURS), n_candidates))
-        for at, hits in zip(tied, more, strict=True):
-            found[at] = self._among(queries[at], self.vectors @ queries[at], None, top_k) if hits is None else hits
-        return [hits for hits in found if hits is not None]
+        for number, hits in zip(tied, more, strict=True):
+            decided[number] = (
+                self._among(queries[number], self.vectors @ queries[number], None, top_k) if hits is None else hits
+            )
+        return [hits for hits in decided if hits is not None]
 
     def _decided(self, queries: F32, top_k: int, n_candidates: int) -> list[Hits | None]:
         """Search ``n_candidates`` candidates per query; None where another vector might belong to the top-k."""
@@ -175,13 +177,13 @@ class VectorIndex:
             return [_NO_HITS] * len(queries)
         with _matrix_products(len(queries)):
             scores, places = self.faiss_index.search(queries, n_candidates)
-        found: list[Hits | None] = []
+        decided: list[Hits | None] = []
         for query, floor, near in zip(queries, scores[:, -1], places, strict=True):
             hits = self._rescore(query, near)
             margin = self._margin(query) + self._error * float(np.linalg.norm(query))
             is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + margin
-            found.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
-        return found
+            decided.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
+        return decided
 
     def _among(self, query: F32, rough: F32, places: I64 | None, top_k: int) -> Hits:
         """Rescore those of these vectors (None: all) that may be among the top-k, with all ties at the border.

@@ -56,12 +56,12 @@ def kinds_key(kinds: Iterable[str]) -> str:
 
 def united(*many: Iterable[View]) -> tuple[View, ...]:
     """Join views of equal kinds: dense and lexical where any of them is; sorted by their kinds."""
-    found: dict[str, View] = {}
+    by_kinds: dict[str, View] = {}
     for view in (view for views in many for view in views):
-        known = found.get(view.key, view)
+        known = by_kinds.get(view.key, view)
         kinds = tuple(sorted(set(view.kinds)))
-        found[view.key] = View(kinds, view.dense or known.dense, view.lexical or known.lexical)
-    return tuple(found[key] for key in sorted(found))
+        by_kinds[view.key] = View(kinds, view.dense or known.dense, view.lexical or known.lexical)
+    return tuple(by_kinds[key] for key in sorted(by_kinds))
 
 
 def views_of(manifest: Mapping[str, Any]) -> tuple[View, ...]:
@@ -74,13 +74,13 @@ def as_plain(views: Iterable[View]) -> list[dict[str, Any]]:
     return [{"kinds": list(view.kinds), "dense": view.dense, "lexical": view.lexical} for view in united(views)]
 
 
-def check_views(path: str, there: Iterable[View], needed: Iterable[View]) -> None:
+def check_views(path: str, views: Iterable[View], needed: Iterable[View]) -> None:
     """Check that an index has all views that will be searched, else ``IndexMismatchError`` with the way out."""
-    have = {view.key: view for view in there}
+    have = {view.key: view for view in views}
     for view in united(needed):
-        found = have.get(view.key)
+        indexed = have.get(view.key)
         for way in ("dense", "lexical"):
-            if getattr(view, way) and not (found is not None and getattr(found, way)):
+            if getattr(view, way) and not (indexed is not None and getattr(indexed, way)):
                 ways = {
                     name: " and ".join(way for way in ("dense", "lexical") if getattr(known, way))
                     for name, known in have.items()

@@ -310,7 +310,7 @@ def _need(who: str) -> str:
 
 
 def shortage(
-    who: str, needed: Mapping[str, float], there: Mapping[str, float], free: Mapping[str, float] | None = None
+    who: str, needed: Mapping[str, float], resources: Mapping[str, float], free: Mapping[str, float] | None = None
 ) -> str:
     """Describe what a cluster lacks that ``who`` need; empty if it lacks nothing.
 
@@ -318,7 +318,9 @@ def shortage(
     """
     lacks = []
     for kind, amount in needed.items():
-        if amount > there.get(kind, 0.0) or (free is not None and amount):
+        if amount > resources.get(kind, 0.0) or (free is not None and amount):
             unused = "" if free is None else f", {free.get(kind, 0.0):g} of them free,"
-            lacks.append(f"the cluster has {pluralize(there.get(kind, 0.0), kind)}{unused} but {_need(who)} {amount:g}")
+            lacks.append(
+                f"the cluster has {pluralize(resources.get(kind, 0.0), kind)}{unused} but {_need(who)} {amount:g}"
+            )
     return ", ".join(lacks)

@@ -305,8 +305,8 @@ BuiltShard = tuple[ShardEntry, bool]
 """A shard, and whether it was there before."""
 
 
-def reduce_shard(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> Iterator[BuiltShard | None]:
-    """Build one shard, or find it unchanged (a generator task); ``own`` are the rows of its documents (``survey``).
+def reduce_shard(config: Config, job: str, number: int, rows: list[dict[str, Any]]) -> Iterator[BuiltShard | None]:
+    """Build one shard, or find it unchanged (a generator task); ``rows`` are those of its documents (``survey``).
 
     It reads what was parsed and encoded for this shard, and of others only vectors that an interrupted job left.
 
@@ -318,13 +318,13 @@ def reduce_shard(config: Config, job: str, number: int, own: list[dict[str, Any]
     parsed = ParsedParts(config.index.path, job)
     path, settings = config.index.path, index_settings(config)
     views = views_with_old(path, settings, views_of(config))
-    content = content_of({row["doc_id"]: row["digest"] for row in own}, settings, views)
-    unchanged = unchanged_shard(path, number, content) if own else None
-    if not own or unchanged is not None:
+    content = content_of({row["doc_id"]: row["digest"] for row in rows}, settings, views)
+    unchanged = unchanged_shard(path, number, content) if rows else None
+    if not rows or unchanged is not None:
         yield None
         yield None if unchanged is None else (unchanged, True)
         return
-    nodes = parsed.table(own, "nodes")
+    nodes = parsed.table(rows, "nodes")
     tree = NodeTable(nodes)
     terms = build_terms(tree, settings, views)
     _, texts = texts_to_encode(tree, settings.index, captions=settings.image_plan.encodes_captions)
@@ -339,7 +339,7 @@ def reduce_shard(config: Config, job: str, number: int, own: list[dict[str, Any]
         number,
         content,
         nodes=nodes,
-        documents=parsed.table(own, "documents"),
+        documents=parsed.table(rows, "documents"),
         keys=keys,
         vectors=vectors,
         settings=settings,
@@ -352,9 +352,9 @@ def reduce_shard(config: Config, job: str, number: int, own: list[dict[str, Any]
     yield shard, False
 
 
-def build_shard_task(config: Config, job: str, number: int, own: list[dict[str, Any]]) -> BuiltShard | None:
+def build_shard_task(config: Config, job: str, number: int, rows: list[dict[str, Any]]) -> BuiltShard | None:
     """Do all of ``reduce_shard`` (a task): all vectors are written."""
-    *_, part = reduce_shard(config, job, number, own)
+    *_, part = reduce_shard(config, job, number, rows)
     return part
 
 

@@ -92,15 +92,15 @@ def is_tracked(config: Config) -> bool:
     return is_file(path) and config.tracking.model_dump().items() <= json.loads(read_file(path)).items()
 
 
-def export(config: Config, exported: Exported, place: str) -> str:
-    """Hand a run or a sweep, whose results lie in ``place``, to the configured tracker; returns where it is there."""
+def export(config: Config, exported: Exported, directory: str) -> str:
+    """Hand a run or a sweep, whose results lie in ``directory``, to the configured tracker; returns its address."""
     tracking = config.tracking
     assert tracking.to is not None
     try:
         return _TRACKERS[tracking.to](tracking, exported)
     except Exception as error:  # trackers raise many types
         raise DataError(
-            f"the results are whole and in {place}, but {tracking.to} did not take them "
+            f"the results are whole and in {directory}, but {tracking.to} did not take them "
             f"({type(error).__name__}: {' '.join(config.hide(str(error)).split())[:300]}): check tracking.uri, then "
             "repeat the command, which exports what is whole and asks nothing again"
         ) from error
