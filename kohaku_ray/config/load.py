@@ -92,7 +92,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
         together = not faults and all(entry["type"] == "value_error" for entry in errors)
         texts = [explain(error, system, values, environment.hide) for error in errors] + faults
         raise (ConflictError if together else ConfigError)(f"{where}: " + "; ".join(texts))
-    environment.made = {place: value_at(made, place) for place in environment.references}
+    environment.made = {path: value_at(made, path) for path in environment.references}
     config._environment = environment
     return config
 
@@ -340,8 +340,8 @@ def explain(entry: Any, system: System | None = None, given: Any = None, hide: C
         return message
     if entry["type"] == "union_tag_not_found":
         kinds = "extractive, openai, vllm, transformers, cross_encoder"
-        there = value_at(given, ("deployments",), {})
-        others = [name for name, value in there.items() if isinstance(value, Mapping) and "kind" in value]
+        deployments = value_at(given, ("deployments",), {})
+        others = [name for name, value in deployments.items() if isinstance(value, Mapping) and "kind" in value]
         meant = f"; did you mean {' or '.join(f'deployments.{name}' for name in others)}?" if others else ""
         return f"{key} has no kind: name one, such as kind: openai (kinds: {kinds}){meant}"
     if entry["type"] == "invalid_key":

@@ -30,8 +30,8 @@ def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
         for key, inner in value.items():
             yield from leaves(inner, (*path, str(key)))
     elif isinstance(value, (list, tuple)):
-        for at, inner in enumerate(value):
-            yield from leaves(inner, (*path, str(at)))
+        for number, inner in enumerate(value):
+            yield from leaves(inner, (*path, str(number)))
     else:
         yield path, value
 
@@ -68,9 +68,9 @@ def shown(value: Any, hide: Callable[[str], str] = str) -> str:
 def misread(given: Any, made: Any) -> list[str]:
     """Name the numbers that validation made of true or false."""
     return [
-        f"{'.'.join(place)} is {str(value).lower()}: give a number"
-        for place, value in leaves(given)
-        if isinstance(value, bool) and type(value_at(made, place)) in (int, float)
+        f"{'.'.join(path)} is {str(value).lower()}: give a number"
+        for path, value in leaves(given)
+        if isinstance(value, bool) and type(value_at(made, path)) in (int, float)
     ]
 
 
@@ -146,9 +146,13 @@ class Environment:
         A path made absolute is restored with its directory; of another value, only the environment's part is replaced.
         Keys and passwords that stand in the file itself are hidden.
         """
-        for place, value in [*leaves(values)] if self.literals else ():
-            if isinstance(value, str) and place[:1] == ("deployments",) and any(key in value for key in self.literals):
-                _put(values, place, self.hide(value))
+        for key_path, value in [*leaves(values)] if self.literals else ():
+            if (
+                isinstance(value, str)
+                and key_path[:1] == ("deployments",)
+                and any(key in value for key in self.literals)
+            ):
+                _put(values, key_path, self.hide(value))
         for path, reference in self.references.items():
             now = value_at(values, path)
             if now is not None:

@@ -199,15 +199,15 @@ class _Reader:
             n_errors=len(answers) - answers["error"].null_count,
         )
         scores = tuple(self.metric.score(truth, submission))
-        own, derived = own_measures(answers), _by_question(self._derived_of(config, directory))
+        by_answer, derived = own_measures(answers), _by_question(self._derived_of(config, directory))
         measures = {
-            **_means(own.fill_null(0.0)),
+            **_means(by_answer.fill_null(0.0)),
             "attempts": float(answers["attempt"].to_numpy().mean()) + 1,
             "blanks": float(answers["is_blank"].to_numpy(zero_copy_only=False).mean()),
             **_means(derived),
             **self._shown_of(run, scores, directory, truth),
         }
-        by_question = _by_question(own).join(derived, on="question_id", how="full", coalesce=True)
+        by_question = _by_question(by_answer).join(derived, on="question_id", how="full", coalesce=True)
         return _Read(run, scores, measures, by_question, tuple(usage["key"]))
 
     def _derived_of(self, config: Config, directory: RunDirectory) -> pl.DataFrame:
@@ -302,17 +302,17 @@ def _studied(
     assert pool_config is not None
     cells = [SweepCell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
     notes: tuple[str, ...] = ()
-    live = [place for place, cell in enumerate(planned.cells) if not cell.reason]
+    live = [position for position, cell in enumerate(planned.cells) if not cell.reason]
     if reader.metric.marks is None:
         reason = f"metric {reader.metric.name} has no marks, so it cannot score votes over recorded members"
         cells, live = [replace(cell, state="skipped", reason=reason) for cell in cells], []
-    runs = dict.fromkeys(run_id for place in live for run_id in planned.cells[place].runs.values())
+    runs = dict.fromkeys(run_id for position in live for run_id in planned.cells[position].runs.values())
     if live and all(is_finished(plan.runs[run_id].run) for run_id in runs):
-        configs = {place: planned.configs[planned.cells[place].cell_id] for place in live}
+        configs = {position: planned.configs[planned.cells[position].cell_id] for position in live}
         truth = reader.truth(configs[live[0]])
         members = pool_of(pool_config, [plan.runs[run_id] for run_id in runs], truth, reader.metric)
-        for place, scored in ensembles(configs, table.subsamples, members, reader.metric).items():
-            cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
+        for position, scored in ensembles(configs, table.subsamples, members, reader.metric).items():
+            cells[position] = replace(scored, cell_id=cells[position].cell_id, at=cells[position].at)
         drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
         what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
         notes = (what, *outlook(members, reader.metric), *members.notes)
@@ -326,18 +326,20 @@ def _studied(
 
 
 def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
-    keys = [key for one in read.values() for key in one.keys]
+    keys = [key for finished in read.values() for key in finished.keys]
     n_distinct = len(set(keys))
     notes = []
     if keys:
         share = f"{n_distinct:,} of them distinct ({n_distinct / len(keys):.0%})"
         notes.append(f"{pluralize(len(read), 'run')} asked for {pluralize(len(keys), 'model call')}, {share}.")
     answering = [plan.runs[run_id].answering_deployments.values() for run_id in read]
-    n_baseline = sum(any(one.kind == "extractive" for one in deployments) for deployments in answering)
+    n_baseline = sum(any(deployment.kind == "extractive" for deployment in deployments) for deployments in answering)
     if n_baseline:
         which = "Every run" if n_baseline == len(read) else f"{n_baseline} of {pluralize(len(read), 'run')}"
         notes.append(f"Answered by the extractive backend, a baseline without a model: {which[0].lower()}{which[1:]}.")
-    n_answers, n_errors = (sum(getattr(one.run, name) for one in read.values()) for name in ("n_answers", "n_errors"))
+    n_answers, n_errors = (
+        sum(getattr(finished.run, name) for finished in read.values()) for name in ("n_answers", "n_errors")
+    )
     if n_errors:
         notes.append(f"{n_errors:,} of {n_answers:,} answers carry an error (column `error` of answers.parquet).")
     return notes
@@ -382,20 +384,22 @@ _NO_MEASURES = pl.DataFrame(schema={"question_id": pl.String})
 def own_measures(answers: pa.Table) -> pl.DataFrame:
     """The system's own measures: one row per answer, with its ``question_id``; null where it has none of that name."""
     rows = zip(answers["question_id"].to_pylist(), answers["measures"].to_pylist(maps_as_pydicts="strict"), strict=True)
-    return pl.DataFrame([{"question_id": question, **own} for question, own in rows], infer_schema_length=None)
+    return pl.DataFrame(
+        [{"question_id": question, **measures} for question, measures in rows], infer_schema_length=None
+    )
 
 
 def derived_measures(trace: pl.DataFrame, nodes: NodeTable, config: Config, names: Collection[str]) -> pl.DataFrame:
     """Measures that the system computes from an answer's trace: one row per answer, with its ``question_id``."""
-    found, derived = [], config.declaration.derived
+    measures, derived = [], config.declaration.derived
     for steps in trace.partition_by("question_id", maintain_order=True):
         of = steps.partition_by("member", maintain_order=True, as_dict=True)
         shared = of.pop((SHARED,), steps.clear())
         for steps_of_member in of.values() or [steps.clear()]:
             rows = [*shared.iter_rows(named=True), *steps_of_member.iter_rows(named=True)]
             values = {name: derived[name](rows, nodes, config.settings) for name in names}
-            found.append({"question_id": steps["question_id"][0], **values})
-    return pl.DataFrame(found) if found else _NO_MEASURES
+            measures.append({"question_id": steps["question_id"][0], **values})
+    return pl.DataFrame(measures) if measures else _NO_MEASURES
 
 
 def _by_question(measures: pl.DataFrame) -> pl.DataFrame:
@@ -414,12 +418,12 @@ def recall_measures(trace: pl.DataFrame, truth: Submission) -> dict[str, float]:
     """
     gold = {key: refs for key, row in truth.rows.items() if (refs := gold_refs(row))}
     asked = trace.filter(pl.col("question_id").is_in(list(gold)))
-    found = [
+    recalls_of_rows = [
         (stage_recall(rows.iter_rows(named=True), gold[str(question)], K), dict.fromkeys(rows["step"], 0.0))
         for (question, _), rows in asked.group_by("question_id", "member", maintain_order=True)
     ]
-    kept = dict.fromkeys(step for recalls, _ in found for step in recalls)
-    by_step = pl.DataFrame([{**nothing, **recalls} for recalls, nothing in found], infer_schema_length=None)
+    kept = dict.fromkeys(step for recalls, _ in recalls_of_rows for step in recalls)
+    by_step = pl.DataFrame([{**nothing, **recalls} for recalls, nothing in recalls_of_rows], infer_schema_length=None)
     return {f"{RECALL}{step}": float(by_step[step].drop_nulls().to_numpy().mean()) for step in kept}
 
 
@@ -445,6 +449,6 @@ def track_sweep(plan: SweepPlan, files: Sequence[str], figures: Mapping[str, flo
         summary = summary_of(config.run)
         where.append(track(config, summary, scores_of(config, summary)[0], name) or "")
     if left:
-        own = {"sweep": plan.loaded.where, "runs": str(len(plan.runs))}
-        where.append(export(left[0], Exported(name, own, figures, files, name), output))
+        facts = {"sweep": plan.loaded.where, "runs": str(len(plan.runs))}
+        where.append(export(left[0], Exported(name, facts, figures, files, name), output))
     return where

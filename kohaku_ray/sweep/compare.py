@@ -298,10 +298,10 @@ def _compare(cell: SweepCell, best: SweepCell) -> Comparison:
 
 def _common(cell: SweepCell, best: SweepCell) -> tuple[I64, I64]:
     """Columns in each of the questions that both have, in the best's order."""
-    place = {question_id: i for i, question_id in enumerate(cell.question_ids)}
-    pairs = [(place[key], i) for i, key in enumerate(best.question_ids) if key in place]
-    found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    column_of = {question_id: i for i, question_id in enumerate(cell.question_ids)}
+    pairs = [(column_of[key], i) for i, key in enumerate(best.question_ids) if key in column_of]
+    columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
 
 
 def _checked(cell: SweepCell) -> SweepCell:
@@ -333,9 +333,9 @@ def error_rates(sweep: SweepRecord, *facts: str) -> list[ErrorRate]:
     """Group the scored runs by their labels of some facts; numbers ascend, other labels keep their order."""
     scored: dict[str, tuple[float, dict[str, float]]] = {}
     for cell in (cell for table in sweep.tables for cell in table.cells if cell.is_scored):
-        for at, run_id in enumerate(cell.run_ids):
-            parts = {name: float(part[at].mean()) for name, part in cell.parts.items()}
-            scored.setdefault(run_id, (float(cell.total[at].mean()), parts))
+        for row, run_id in enumerate(cell.run_ids):
+            parts = {name: float(part[row].mean()) for name, part in cell.parts.items()}
+            scored.setdefault(run_id, (float(cell.total[row].mean()), parts))
     groups: dict[tuple[str, ...], list[tuple[float, dict[str, float]]]] = {}
     for run in sweep.runs:
         if run.run_id in scored and all(fact in run.facts for fact in facts):
@@ -369,7 +369,7 @@ def group_scores(
     are left out.
     """
     named = [truth for truth in truths if by in truth.header]
-    label = {key: one for truth in named for key, one in zip(truth.rows, labels_of(truth, by), strict=True)}
+    label = {key: group for truth in named for key, group in zip(truth.rows, labels_of(truth, by), strict=True)}
     is_blank = {key: metric.unanswerable(row) for truth in named for key, row in truth.rows.items()}
     cells: dict[str, tuple[str, SweepCell]] = {}
     for table in tables:
@@ -383,16 +383,18 @@ def group_scores(
     usual = asked.most_common(1)[0][0]
     kept = [(name, cell) for name, cell in cells.values() if cell.question_ids == usual]
     groups: dict[str, list[int]] = {}
-    for at, key in enumerate(usual):
-        groups.setdefault(label[key], []).append(at)
+    for column, key in enumerate(usual):
+        groups.setdefault(label[key], []).append(column)
     blank = np.array([is_blank[key] for key in usual])
-    scores = {one: tuple(_score(cell, at, blank, metric) for _, cell in kept) for one, at in groups.items()}
+    scores = {
+        group: tuple(_score(cell, columns, blank, metric) for _, cell in kept) for group, columns in groups.items()
+    }
     left_out = len(cells) - len(kept)
     notes = (f"By {by}: {pluralize(left_out, 'setting')} left out, scored on other questions than most.",)
     return SweepGroups(tuple(name for name, _ in kept), split_of(by, scores)), notes if left_out else ()
 
 
-def _score(cell: SweepCell, at: Sequence[int], blank: np.ndarray, metric: Metric) -> Score:
-    parts: Mapping[str, np.ndarray] = {name: part[:, at] for name, part in cell.parts.items()}
-    total = metric.shares(parts, blank[at])
-    return Score(float(total.mean()), {name: float(part.mean()) for name, part in parts.items()}, len(at), 0)
+def _score(cell: SweepCell, columns: Sequence[int], blank: np.ndarray, metric: Metric) -> Score:
+    parts: Mapping[str, np.ndarray] = {name: part[:, columns] for name, part in cell.parts.items()}
+    total = metric.shares(parts, blank[columns])
+    return Score(float(total.mean()), {name: float(part.mean()) for name, part in parts.items()}, len(columns), 0)

@@ -62,8 +62,10 @@ def _line(plan: SweepPlan, planned: PlannedTable) -> str:
     shown = [key for key in keys if not any(f"{key}.".startswith(f"{prefix}.") for prefix in _SILENT)]
     if pool is not None and pool.members is None:
         shown = [key for key in shown if key.startswith(VOTE)]
-    found = {key: {config[key] for config in settings if key in config} for key in shown}
-    fixed = [f"{key} {_AS_YAML.get(value := values.pop(), value)}" for key, values in found.items() if len(values) == 1]
+    values_of = {key: {config[key] for config in settings if key in config} for key in shown}
+    fixed = [
+        f"{key} {_AS_YAML.get(value := values.pop(), value)}" for key, values in values_of.items() if len(values) == 1
+    ]
     repeated = _repeated(plan, pool)
     parts = [*repeated, *fixed] if pool is not None and pool.members is None else [*fixed, *repeated]
     return f"{planned.table.name}: {', '.join(parts)}; all else by default"

@@ -158,9 +158,9 @@ def load_sweep(
     named = dict.fromkeys(name for table in sweep.tables for name in table.presets())
     presets = {name: read_values([name], beside=str(file)) for name in named}
     written = {name: as_written(values) for name, values in presets.items()}
-    own = (".".join(place) for place, _ in leaves(read_values(sweep.base, beside=str(file))))
+    base_keys = (".".join(key_path) for key_path, _ in leaves(read_values(sweep.base, beside=str(file))))
     published = LoadedSweep(sweep, str(file), publish, written)
-    loaded = LoadedSweep(sweep, str(file), compose, presets, (*own, *sweep.set), published=published)
+    loaded = LoadedSweep(sweep, str(file), compose, presets, (*base_keys, *sweep.set), published=published)
     try:
         for table in sweep.tables:
             check_table(loaded, table)
@@ -241,9 +241,9 @@ def _explained(entry: Any) -> str:
     """Describe a pydantic error; for an unknown key, with the key it may have meant."""
     if entry["type"] != "extra_forbidden":
         return explain(entry)
-    key, place = entry["loc"][-1], ".".join(entry["loc"])
+    key, path = entry["loc"][-1], ".".join(entry["loc"])
     sections = (TableConfig, PoolConfig, PaperConfig, RaceConfig)
-    return f"no key {place}{did_you_mean(key, [name for section in sections for name in section.model_fields])}"
+    return f"no key {path}{did_you_mean(key, [name for section in sections for name in section.model_fields])}"
 
 
 def check_table(loaded: LoadedSweep, table: TableConfig) -> None:
@@ -329,10 +329,10 @@ class PaperConfig(Settings):
     @field_validator("figures")
     @classmethod
     def _are_numbers(cls, figures: dict[str, Any] | None) -> dict[str, Any] | None:
-        for name, at, figure in figures_in(figures or {}):
+        for name, labels, figure in figures_in(figures or {}):
             if isinstance(figure, bool) or not isinstance(figure, int | float | None):
                 raise ValueError(
-                    f"{'.'.join((name, *at))} is {shown(figure)}: give the paper's figure, a number, or null"
+                    f"{'.'.join((name, *labels))} is {shown(figure)}: give the paper's figure, a number, or null"
                 )
         return figures
 
@@ -340,12 +340,12 @@ class PaperConfig(Settings):
 def figures_in(figures: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """Yield the name, the labels and the value of every figure of a paper."""
 
-    def walk(value: Any, at: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    def walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
         if not isinstance(value, Mapping):
-            yield at[0], at[1:], value
+            yield path[0], path[1:], value
             return
         for key, inner in value.items():
-            yield from walk(inner, (*at, label_of(key)))
+            yield from walk(inner, (*path, label_of(key)))
 
     yield from walk(figures, ())
 
@@ -439,19 +439,20 @@ class TableConfig(Settings):
 
     @model_validator(mode="after")
     def _figures_have_cells(self) -> TableConfig:
-        for name, at, _ in figures_in(self.paper.figures or {}) if self.paper else ():
+        for name, given, _ in figures_in(self.paper.figures or {}) if self.paper else ():
             if name != SCORE and name not in self.show:
                 raise ValueError(
                     f"paper.figures has {name}{did_you_mean(name, [SCORE, *self.show])}: name score, or show it"
                 )
             axes = list(self.labels().items())
             wrong = next(
-                ((axis, label) for (axis, labels), label in zip(axes, at, strict=False) if label not in labels), None
+                ((axis, label) for (axis, labels), label in zip(axes, given, strict=False) if label not in labels),
+                None,
             )
-            if wrong is not None or len(at) != len(axes):
+            if wrong is not None or len(given) != len(axes):
                 known = f"axis {wrong[0]} has no {wrong[1]}" if wrong else f"axes are {', '.join(self.labels())}"
                 raise ValueError(
-                    f"paper.figures.{'.'.join((name, *at))} is of no cell ({known}): give each a label per axis"
+                    f"paper.figures.{'.'.join((name, *given))} is of no cell ({known}): give each a label per axis"
                 )
         return self
 
@@ -479,10 +480,10 @@ class TableConfig(Settings):
         choices = [choices_of(name, values) for name, values in self.axes.items()]
         every = zip(*choices, strict=True) if self.combine == "zip" else itertools.product(*choices)
         for chosen in every:
-            at = {name: label for name, (label, _) in zip(self.axes, chosen, strict=True)}
+            labels = {name: label for name, (label, _) in zip(self.axes, chosen, strict=True)}
             values = {key: value for _, keys in chosen for key, value in keys.items()}
             presets = [name for _, keys in chosen for name in names_of(keys.get(WITH))]
-            yield Setting(at, {**values, WITH: presets} if presets else values)
+            yield Setting(labels, {**values, WITH: presets} if presets else values)
 
     def layers(self) -> Iterator[Mapping[str, Any]]:
         """Keys of the table, of each of its cells, and of each choice of its axes: every key that it sets."""

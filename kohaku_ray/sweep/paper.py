@@ -62,8 +62,8 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
     if table.paper is None or published is None:
         return shown, []
     figures: dict[tuple[str, ...], dict[str, float]] = {}
-    for name, at, figure in figures_in(table.paper.figures or {}):
-        figures.setdefault(at, {}).update({} if figure is None else {name: float(figure)})
+    for name, labels, figure in figures_in(table.paper.figures or {}):
+        figures.setdefault(labels, {}).update({} if figure is None else {name: float(figure)})
     live = [position for position, cell in enumerate(cells) if not cell.reason]
     has_all = table.paper.figures is not None and not figures
     published_cells = [position for position, cell in enumerate(cells) if has_all or tuple(cell.at.values()) in figures]
@@ -132,10 +132,10 @@ def _named(cells: Sequence[PlannedCell], places: Collection[int], among: Sequenc
     if len(places) == len(among):
         return everything
     for axis in cells[0].at:
-        labels = list(dict.fromkeys(cells[place].at[axis] for place in places))
-        if sum(cells[place].at[axis] in labels for place in among) == len(places):
+        labels = list(dict.fromkeys(cells[position].at[axis] for position in places))
+        if sum(cells[position].at[axis] in labels for position in among) == len(places):
             return f"{axis.rpartition('.')[2]} {', '.join(labels)}"
-    return ", ".join(f"({', '.join(cells[place].at.values())})" for place in places)
+    return ", ".join(f"({', '.join(cells[position].at.values())})" for position in places)
 
 
 def _facts(config: Config) -> dict[str, str]:
@@ -147,12 +147,21 @@ def _facts(config: Config) -> dict[str, str]:
     played = {role: asdict(config.role(role)) for role in uses.roles}
     values = config.model_dump(mode="json")
     values[config.declaration.name] = values.pop("settings")
-    rest = {".".join(place): label_of(value) for place, value in leaves(values)}
+    rest = {".".join(key_path): label_of(value) for key_path, value in leaves(values)}
     return {
         "answered by": ", ".join(dict.fromkeys(model_name(config.models[name]) for name in models)),
         "encoder": index.encoder.model.rstrip("/").rsplit("/", 1)[-1],
         "captions": ", ".join(captions) or (index.captions if index.images else "none"),
         **{f"encoder.{key}": label_of(value) for key, value in encoder.items()},
-        **{f"roles.{role}.{k}": label_of(v) for role, one in played.items() for k, v in one.items() if k != "model"},
-        **{key: value for key, value in rest.items() if not any(f"{key}.".startswith(f"{one}.") for one in _ELSEWHERE)},
+        **{
+            f"roles.{role}.{k}": label_of(v)
+            for role, settings in played.items()
+            for k, v in settings.items()
+            if k != "model"
+        },
+        **{
+            key: value
+            for key, value in rest.items()
+            if not any(f"{key}.".startswith(f"{prefix}.") for prefix in _ELSEWHERE)
+        },
     }

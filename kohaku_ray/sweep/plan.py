@@ -208,9 +208,11 @@ class _Planner:
         cell = {"pool": pool.model_dump(mode="json"), "cell": config.model_dump(mode="json")}
         if pool.table is not None:
             cells = self._tables[pool.table].cells
-            runs = dict(enumerate(one.runs[seed] for one in cells if not one.reason))
+            runs = dict(enumerate(planned.runs[seed] for planned in cells if not planned.reason))
             if len(runs) < (size := config.ensemble.members):
-                left_out = "; ".join(f"{', '.join(one.at.values())}: {one.reason}" for one in cells if one.reason)
+                left_out = "; ".join(
+                    f"{', '.join(planned.at.values())}: {planned.reason}" for planned in cells if planned.reason
+                )
                 why = f" ({left_out})" if left_out else ""
                 raise _MissingError(f"{size} cells of table {pool.table} are needed, and {len(runs)} can be run{why}")
             return PlannedCell(digest({**cell, "runs": [*runs.values()]}), setting.at, runs), config

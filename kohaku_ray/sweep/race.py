@@ -265,7 +265,7 @@ class SweepRace:
         self._seen: dict[str, list[Mapping[str, float]]] = {}  # parts of scores by run, in the order of the race
         self._asked: Counter[str] = Counter()  # model calls by run
         self._applied: set[str] = set()
-        self._at, self._steered = 0, -1  # shards that were observed, and after which the log was read last
+        self._n_observed, self._steered = 0, -1  # shards that were observed, and after which the log was read last
         self._began, self._seconds, self._n_answered = 0.0, 0.0, 0
         kinds = Counter(_asked_of(config) for config in self._candidates(plan).values())
         self._usual = kinds.most_common(1)[0][0] if kinds else None
@@ -274,13 +274,13 @@ class SweepRace:
         asked = [question.question_id for question in questions_of(config)] if config else []
         scored = [key for key in asked if key in truth]
         order = np.random.default_rng(self.rule.seed).permutation(len(scored))
-        self.order, self._truth = [scored[at] for at in order], truth
+        self.order, self._truth = [scored[question] for question in order], truth
         self.size = min(self.rule.shard or shard_size(len(scored)), max(len(scored), 1))
         self._unanswerable = [self._metric.unanswerable(truth[key]) for key in self.order]
         self._include(plan)
         entries, _ = self.log.read()
         key = digest([self.order, self.size, self.rule.error, self.rule.tolerance])
-        same = next((at for at, entry in enumerate(entries) if entry.get("race") == key), len(entries))
+        same = next((line for line, entry in enumerate(entries) if entry.get("race") == key), len(entries))
         seen = [entry.get("questions", 0) for entry in entries[same:] if entry["act"] == "seen"]
         self._front = max(seen, default=0)
         self._known = {
@@ -366,10 +366,10 @@ class SweepRace:
         if self._began:
             self._seconds, self._began = self._seconds + time.monotonic() - self._began, 0.0
         n_shards = -(-len(self.order) // self.size)
-        while self._at < n_shards:
-            if self._steered < self._at:
+        while self._n_observed < n_shards:
+            if self._steered < self._n_observed:
                 self._steer(lost)
-                self._steered = self._at
+                self._steered = self._n_observed
             racing = {
                 cell
                 for table_race in self.tables.values()
@@ -379,19 +379,19 @@ class SweepRace:
             wanted = dict.fromkeys(run for cell in self._runs if cell in racing for run in self._runs[cell].values())
             if not wanted:
                 return None
-            for shard in range(self._at + 1):
+            for shard in range(self._n_observed + 1):
                 ids = tuple(self.order[shard * self.size : (shard + 1) * self.size])
                 todo = [run for run in wanted if run not in lost and not self._read(run, shard, ids)]
                 if todo:
                     self._began, self._n_answered = time.monotonic(), self._n_answered + len(todo) * len(ids)
                     return ShardWork(self.plan, ids, {run: self._placed(run, ids) for run in todo})
             self._observe()
-            if self._at * self.size > self._front:
+            if self._n_observed * self.size > self._front:
                 show()
         return None
 
-    def _active(self, one: TableRace, lost: Collection[str]) -> list[str]:
-        return [cell for cell in one.race.in_play if not set(self._runs[cell].values()) & set(lost)]
+    def _active(self, table_race: TableRace, lost: Collection[str]) -> list[str]:
+        return [cell for cell in table_race.race.in_play if not set(self._runs[cell].values()) & set(lost)]
 
     def _placed(self, run: str, ids: Sequence[str]) -> Config:
         config = self.plan.runs[run]
@@ -421,8 +421,8 @@ class SweepRace:
         return self._metric.shares(parts, self._unanswerable)[: len(rows)]
 
     def _observe(self) -> None:
-        self._at += 1
-        end = min(self._at * self.size, len(self.order))
+        self._n_observed += 1
+        end = min(self._n_observed * self.size, len(self.order))
         for name, table_race in self.tables.items():
             scores = {}
             for cell in table_race.race.in_play:
@@ -452,7 +452,7 @@ class SweepRace:
 
     def _steer(self, lost: Collection[str]) -> None:
         """Do what persons have asked for: what an earlier start has done again where it did."""
-        position = self._at * self.size
+        position = self._n_observed * self.size
         entries, n_garbage = self.log.read()
         if n_garbage:
             note = f"{pluralize(n_garbage, 'line')} of {LOG} cannot be read: passed over."
@@ -535,24 +535,24 @@ class SweepRace:
             table_race.names[name] = name_of(cell)
         for first in range(0, n, size):
             if len(table_race.race.in_play) > 1:
-                at = order[first : first + size]
-                table_race.observe({name: scored[name].by_question[at] for name in table_race.race.in_play})
+                questions = order[first : first + size]
+                table_race.observe({name: scored[name].by_question[questions] for name in table_race.race.in_play})
         self.studies[table.name] = table_race
         return replace(table, cells=tuple(self._seen_of(table_race, cell, order, flags) for cell in table.cells))
 
-    def _seen_of(self, one: TableRace, cell: SweepCell, order: I64, unanswerable: Mask) -> SweepCell:
-        why = one.race.left.get(cell.cell_id)
+    def _seen_of(self, table_race: TableRace, cell: SweepCell, order: I64, unanswerable: Mask) -> SweepCell:
+        why = table_race.race.left.get(cell.cell_id)
         if not why:
             return cell
-        at = order[: one.race.n_seen(cell.cell_id)]
-        parts = {part: values[:, at] for part, values in cell.parts.items()}
+        questions = order[: table_race.race.n_seen(cell.cell_id)]
+        parts = {part: values[:, questions] for part, values in cell.parts.items()}
         return replace(
             cell,
             state="dropped",
-            reason=_left_text(why, len(at), len(order)),
-            question_ids=tuple(cell.question_ids[i] for i in at),
+            reason=_left_text(why, len(questions), len(order)),
+            question_ids=tuple(cell.question_ids[i] for i in questions),
             parts=parts,
-            total=self._metric.shares(parts, unanswerable[: len(at)]),
+            total=self._metric.shares(parts, unanswerable[: len(questions)]),
         )
 
     @property
@@ -603,7 +603,7 @@ class SweepRace:
             title=self.plan.loaded.sweep.title or os.path.basename(self.output),
             rule=self.rule_text,
             n_questions=n,
-            n_seen=min(self._at * self.size, n) if runs else n,
+            n_seen=min(self._n_observed * self.size, n) if runs else n,
             tables={
                 name if titles.count(table_race.title) > 1 else table_race.title: table_race.views(states)
                 for name, table_race in every
@@ -628,18 +628,18 @@ _TOLD = ("stop", "resume", "add", "dropped", "refused")
 
 def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
     """Tell one entry of the log in a line."""
-    at, act = f"{entry.get('time', '')}  ", entry["act"]
+    time_text, act = f"{entry.get('time', '')}  ", entry["act"]
     if act == "dropped":
-        return f"{at}{entry.get('name')} dropped after {entry.get('questions')} questions ({entry.get('why')})"
+        return f"{time_text}{entry.get('name')} dropped after {entry.get('questions')} questions ({entry.get('why')})"
     if act == "refused":
         asked = next((other for other in entries if other.get("request") == entry.get("request")), entry)
-        return f"{at}refused to {asked['act']} {asked.get('name', asked.get('values', ''))}: {entry.get('why')}"
+        return f"{time_text}refused to {asked['act']} {asked.get('name', asked.get('values', ''))}: {entry.get('why')}"
     what = entry.get("name") or ", ".join(f"{key}={value}" for key, value in entry.get("values", {}).items())
     done = next(
         (other for other in entries if other["act"] == "done" and other.get("request") == entry.get("request")), None
     )
     when = f" after {done.get('questions')} questions" if done else " (not read yet)"
-    return f"{at}{act} {what}, by hand{when}"
+    return f"{time_text}{act} {what}, by hand{when}"
 
 
 def name_of(cell: PlannedCell | SweepCell) -> str:

@@ -38,33 +38,33 @@ class Members:
 
 
 def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, metric: Metric) -> dict[int, SweepCell]:
-    """Score cells of a table, by their places; all rules of one size together."""
+    """Score cells of a table, by their positions; all rules of one size together."""
     by_position: dict[int, SweepCell] = {}
     rows = members.truth.rows
     unanswerable = [metric.unanswerable(row) for row in rows.values()]
     by_size: dict[int, list[int]] = {}
-    for place, config in configs.items():
+    for position, config in configs.items():
         if config.ensemble.vote.compat is None:
-            by_size.setdefault(config.ensemble.members, []).append(place)
+            by_size.setdefault(config.ensemble.members, []).append(position)
         else:
-            by_position[place] = SweepCell(
+            by_position[position] = SweepCell(
                 "", {}, "skipped", "vote.compat counts string by string, which no study does"
             )
     for size, places in by_size.items():
-        rules = [configs[place].ensemble.vote for place in places]
+        rules = [configs[position].ensemble.vote for position in places]
         try:
             parts = _scored(size, rules, n, members)
         except ConfigError as error:
             reason = str(error)
             if n == "all" and size <= members.pool.n_members:
                 reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
-            by_position |= {place: SweepCell("", {}, "skipped", reason) for place in places}
+            by_position |= {position: SweepCell("", {}, "skipped", reason) for position in places}
             continue
-        for at, place in enumerate(places):
-            marks = {name: parts[name][at].T for name in metric.parts}
+        for number, position in enumerate(places):
+            marks = {name: parts[name][number].T for name in metric.parts}
             total = metric.shares(marks, unanswerable)
             seeds = tuple(range(len(total)))
-            by_position[place] = SweepCell(
+            by_position[position] = SweepCell(
                 "", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all"
             )
     return by_position

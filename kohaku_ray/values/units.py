@@ -114,8 +114,12 @@ def _any_case(units: Units) -> Units:
     meanings: dict[str, set[Unit]] = {}
     for spelling, unit in units.items():
         meanings.setdefault(spelling.lower(), set()).add(unit)
-    clear = {name: found for name, found in meanings.items() if len(found) == 1 and len(name) > 1 and name != "mt"}
-    return {name: next(iter(found)) for name, found in clear.items()}
+    clear = {
+        name: units_of_name
+        for name, units_of_name in meanings.items()
+        if len(units_of_name) == 1 and len(name) > 1 and name != "mt"
+    }
+    return {name: next(iter(units_of_name)) for name, units_of_name in clear.items()}
 
 
 _SYMBOLS, _NAMES = _spell_out()
@@ -139,9 +143,9 @@ def find_unit(text: str) -> Unit | None:
 
 
 def _find_simple(text: str) -> Unit | None:
-    found = _spelled(text)
-    if found is not None:
-        return found
+    unit = _spelled(text)
+    if unit is not None:
+        return unit
     bare = _CO2.sub("", text)
     mass = _spelled(bare) if bare != text else None
     return mass if mass is not None and mass.dimension == "mass" else None
