@@ -223,6 +223,46 @@ def html_table(made: Table, attributes: str = "") -> str:
     )
 
 
+def web_table(made: Table) -> str:
+    """A table as pages of the web write it.
+
+    Headers without ``<thead>``, a unit on a line of its own, keys as row headers, lists in long cells, marks as links,
+    hidden keys to sort by, a row over the second half and a last row with the source.
+    """
+    n_columns = sum(cell.n_columns for cell in made.header[0] if cell is not None)
+
+    def content(cell: Cell, is_name: bool) -> str:
+        text = escape(cell.text)
+        if is_name:
+            text = re.sub(r" (\([^)]*\))$", r"<br><small>\1</small>", text)
+        elif len(text) > 40:
+            text = f"<ul>{''.join(f'<li>{part}</li>' for part in re.split(r'(?<=,) ', text))}</ul>"
+        elif re.fullmatch(r"[\d,]+", text):
+            text = f'<span style="display:none">{int(text.replace(",", "")):09d}</span>{text}'
+        mark = f'<sup class="reference" id="ref-{cell.mark}"><a href="#note-{cell.mark}">[{cell.mark}]</a></sup>'
+        return text + mark * bool(cell.mark)
+
+    rows = []
+    for i, row in enumerate((*made.header, *made.body)):
+        if i == len(made.header) + len(made.body) // 2 and all(cell is not None for cell in row[: made.n_keys]):
+            rows.append(f"<tr><th colspan={n_columns}>Reported later</th></tr>")
+        is_header = i < len(made.header)
+        rows.append("<tr>")
+        for column, cell in enumerate(row):
+            if cell is not None:
+                tag, scope = ("th", ' scope="row"') if column < made.n_keys and not is_header else ("td", "")
+                tag = "th" if is_header else tag
+                spans = f" colspan={cell.n_columns}" * (cell.n_columns > 1) + f" rowspan={cell.n_rows}" * (
+                    cell.n_rows > 1
+                )
+                rows.append(f"<{tag}{scope}{spans}>{content(cell, is_header)}</{tag}>")
+        rows.append("</tr>")
+    source = f"<tr><td colspan={n_columns}><small>Source: reports. {escape(made.note)}</small></td></tr>"
+    return (
+        f'<table class="wikitable sortable"><caption>Table 1: {made.caption}</caption>{"".join(rows)}{source}</table>'
+    )
+
+
 def html_page(body: str, style: str = "") -> str:
     return f"<!doctype html><meta charset=utf-8><title>A report</title><style>{style}</style><body>{body}</body>"
 
@@ -505,6 +545,10 @@ def ways() -> dict[str, Callable[[Path, Table | None], None]]:
         path.write_text(source, encoding="utf-8")
 
     found["html.html"] = lambda path, made: text(path, html_of_table(made) if made else html_of_prose())
+    found["web.html"] = lambda path, made: text(
+        path,
+        html_page(f"<h1>A report</h1><p>{BEFORE}</p>{web_table(made)}<p>{AFTER}</p>") if made else html_of_prose(),
+    )
     found["in_markdown.md"] = lambda path, made: text(
         path, f"# A report\n\n{BEFORE}\n\n{html_table(made)}\n\n{AFTER}\n" if made else markdown_of_prose()
     )

@@ -410,10 +410,10 @@ def _tokens(node: Any, depth: int) -> list[_Token]:
             tokens.append(("mn", child.text() or ""))  # in 1{,}287: a comma between words is no mord
         elif "op-limits" in classes:
             lines = _lines(child, depth)
-            at = next((place for place, (_, _, line) in enumerate(lines) if line.css_first(".mop")), 0)
-            above, below = [text for _, text, _ in lines[:at]], [text for _, text, _ in lines[at + 1 :]]
+            base_line = next((i for i, (_, _, line) in enumerate(lines) if line.css_first(".mop")), 0)
+            above, below = [text for _, text, _ in lines[:base_line]], [text for _, text, _ in lines[base_line + 1 :]]
             tag = "m" + "under" * bool(below) + "over" * bool(above)
-            texts = [lines[at][1], *below[:1], *above[:1]] if lines else []
+            texts = [lines[base_line][1], *below[:1], *above[:1]] if lines else []
             tokens.append((tag if above or below else "mrow", "".join(map(_in_row, texts))))
         elif not classes & {"strut", "pstrut", "vlist-s", "frac-line"}:
             tokens += _tokens(child, depth + 1)
@@ -449,7 +449,7 @@ def _lines(node: Any, depth: int) -> list[tuple[float, str, Any]]:
         )
         up = -float(top[1]) - float(height[1] if height else 2.7) if top else 0.0
         lines.append((up, _markup(_tokens(line, depth + 1)), line))
-    return sorted(lines, key=lambda found: -found[0])
+    return sorted(lines, key=lambda drawn: -drawn[0])
 
 
 def _joined_numbers(tokens: list[_Token]) -> list[_Token]:

@@ -183,7 +183,11 @@ def fragment_paragraphs(name: str, source: str) -> list[Paragraph]:
     for draft in reader.drafts:
         if draft.headings:
             paragraphs.append(Paragraph(draft.headings[-1], split_sentences(draft.headings[-1])))
-        paragraphs += [one for one in draft.paragraphs if one.attachment is None or one.attachment.kind != "image"]
+        paragraphs += [
+            paragraph
+            for paragraph in draft.paragraphs
+            if paragraph.attachment is None or paragraph.attachment.kind != "image"
+        ]
     return paragraphs
 
 
@@ -216,11 +220,11 @@ def _metadata(tree: Any) -> dict[str, str]:
         value = _plain(attributes.get("content") or "")
         if key and value:
             given.setdefault(key, value)
-    found = {ours: next((given[key] for key in keys if key in given), "") for ours, keys in _METADATA.items()}
+    metadata = {ours: next((given[key] for key in keys if key in given), "") for ours, keys in _METADATA.items()}
     canonical = tree.css_first("link[rel=canonical][href]")
     if canonical is not None:
-        found["url"] = _plain(canonical.attributes.get("href") or "") or found["url"]
-    return {key: value for key, value in found.items() if value}
+        metadata["url"] = _plain(canonical.attributes.get("href") or "") or metadata["url"]
+    return {key: value for key, value in metadata.items() if value}
 
 
 def _plain(text: str) -> str:

@@ -255,8 +255,10 @@ def _sections(
             drafts[-1].paragraphs.extend(_images(node, images))
         else:
             page = page_of(node.map[0]) if page_of is not None and node.map is not None else None
-            found = _paragraphs(node, images)
-            drafts[-1].paragraphs.extend(found if page is None else [replace(one, page=page) for one in found])
+            paragraphs = _paragraphs(node, images)
+            drafts[-1].paragraphs.extend(
+                paragraphs if page is None else [replace(paragraph, page=page) for paragraph in paragraphs]
+            )
     return finish(drafts, title)
 
 
@@ -299,15 +301,15 @@ def _images(node: SyntaxTreeNode, all_images: bool) -> Iterator[Paragraph]:
 
 def _tagged_images(source: str) -> Iterator[Paragraph]:
     """Yield an attachment for every ``<img>`` in a piece of HTML."""
-    found: list[Mapping[str, str | None]] = []
+    tags: list[Mapping[str, str | None]] = []
 
     class Tags(HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             if tag == "img":
-                found.append(dict(attrs))
+                tags.append(dict(attrs))
 
     Tags().feed(_INVISIBLE_HTML.sub("", source))
-    for attributes in found:
+    for attributes in tags:
         if address := (attributes.get("src") or "").strip():
             caption = " ".join((attributes.get("alt") or attributes.get("title") or "").split())
             attachment = Attachment("image", well_formed(address), caption or None)

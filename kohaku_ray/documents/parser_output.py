@@ -188,7 +188,9 @@ class _Docling:
                     tree.dropped["texts inside pictures"] += n_inside
             elif label == "inline":
                 places = (self._place(self._resolve(child)) for child in _get(item, "children", list))
-                first_place = next((place for place in places if place[0] is not None), (None, None))
+                first_place = next(
+                    (page_and_box for page_and_box in places if page_and_box[0] is not None), (None, None)
+                )
                 tree.add_text(" ".join(self._texts(item)), *first_place)
             elif label == "list_item":
                 tree.add_html(f"<ul>{self._list_item(item)}</ul>", page, box)

@@ -282,14 +282,14 @@ def _line_numbers(lines: Sequence[Line]) -> list[Line]:
     rest = [line for line in lines if id(line) not in ids]
     if not rest:
         return []
-    found: dict[int, Line] = {}
+    counting: dict[int, Line] = {}
     for is_left in (True, False):
         for column in (*_columns(numbers, lambda line: line.x1), *_columns(numbers, lambda line: line.x0)):
             edge = max(line.x1 for line in column) if is_left else min(line.x0 for line in column)
             n_inside = sum(line.x0 >= edge if is_left else line.x1 <= edge for line in rest)
             if n_inside >= MIN_OUTSIDE_SHARE * len(rest) and _counts_lines(column, rest):
-                found.update((id(line), line) for line in column)
-    return list(found.values())
+                counting.update((id(line), line) for line in column)
+    return list(counting.values())
 
 
 def _columns(numbers: Sequence[Line], edge: Callable[[Line], float]) -> Iterator[list[Line]]:
@@ -484,18 +484,18 @@ class _Seen:
 
     def odd(self, n_paragraphs: int, n_tables: int) -> str:
         """Say what is odd about the page, of which so many paragraphs were made; empty where nothing is."""
-        found = []
+        oddities = []
         if not self.n_chars:
-            found.append("no text, but a picture: a scan without OCR" if self.is_pictured else "blank")
+            oddities.append("no text, but a picture: a scan without OCR" if self.is_pictured else "blank")
         elif self.n_chars < LITTLE_TEXT_CHARS:
-            found.append(f"little text ({self.n_chars} characters)")
+            oddities.append(f"little text ({self.n_chars} characters)")
         elif n_paragraphs and n_tables == n_paragraphs:
-            found.append("all tables")
+            oddities.append("all tables")
         if self.is_turned:
-            found.append("rotated")
+            oddities.append("rotated")
         if self.n_unreadable > UNREADABLE_SHARE * self.n_chars:
-            found.append(f"unreadable characters ({self.n_unreadable} of {self.n_chars})")
-        return ", ".join(found)
+            oddities.append(f"unreadable characters ({self.n_unreadable} of {self.n_chars})")
+        return ", ".join(oddities)
 
 
 def _read(
@@ -513,8 +513,8 @@ def _read(
         if extractor is not None:
             extractor.extract(window)
         for page in window:
-            found, gutter = blocks_of(page, gutter)
-            blocks.extend(found)
+            page_blocks, gutter = blocks_of(page, gutter)
+            blocks.extend(page_blocks)
     return blocks, seen
 
 
@@ -536,11 +536,11 @@ def _letters(text: str) -> str:
 
 
 def _metadata(info: dict[str, str]) -> dict[str, str]:
-    found = {}
+    metadata = {}
     author = " ".join(info.get("author", "").split())
     if author and not _NO_AUTHOR.fullmatch(author):
-        found["author"] = author
+        metadata["author"] = author
     date = _DATE.match(info.get("creationDate", ""))
     if date and "1970" < date[1] < "2100":
-        found["date"] = "-".join(filter(None, date.groups()))
-    return found
+        metadata["date"] = "-".join(filter(None, date.groups()))
+    return metadata

@@ -49,7 +49,7 @@ def find_columns(rows: Sequence[TextRow]) -> list[Line]:
     is_sparse = 2 * len(full) < len(rows)  # then perhaps no row has all columns
     for piece in sorted((piece for row in rows for piece in row), key=lambda piece: piece.x0) if is_sparse else ():
         if not columns_under(piece, columns):
-            columns = sorted([*columns, piece], key=lambda one: one.x0)
+            columns = sorted([*columns, piece], key=lambda column: column.x0)
     return columns
 
 
@@ -60,10 +60,10 @@ def _column_around(pieces: Sequence[Line]) -> Line:
 
 def columns_under(piece: Line, columns: Sequence[Line], reach: float = 1.0) -> list[int]:
     """Which columns a piece stands under or over; else the nearest, if it is within so many font sizes."""
-    found = [i for i, one in enumerate(columns) if min(piece.x1, one.x1) - max(piece.x0, one.x0) > 0]
-    if found:
-        return found
-    gaps = [max(one.x0 - piece.x1, piece.x0 - one.x1) for one in columns]
+    overlapping = [i for i, column in enumerate(columns) if min(piece.x1, column.x1) - max(piece.x0, column.x0) > 0]
+    if overlapping:
+        return overlapping
+    gaps = [max(column.x0 - piece.x1, piece.x0 - column.x1) for column in columns]
     nearest = min(range(len(columns)), key=gaps.__getitem__)
     return [nearest] if gaps[nearest] < reach * piece.size else []
 
@@ -127,13 +127,15 @@ def _n_in_bands(window: Sequence[TextRow]) -> int:
     n_lines: list[int] = []
     rows: list[TextRow] = []
     for row in window:
-        places = [[i for i, one in enumerate(columns) if piece.x0 < one.x1 and one.x0 < piece.x1] for piece in row]
-        if any(len(place) > 1 for place in places):
+        places = [
+            [i for i, column in enumerate(columns) if piece.x0 < column.x1 and column.x0 < piece.x1] for piece in row
+        ]
+        if any(len(under) > 1 for under in places):
             break
-        for piece, place in zip(row, places, strict=True):
-            if place:
-                columns[place[0]] = _column_around([columns[place[0]], piece])
-                n_lines[place[0]] += 1
+        for piece, under in zip(row, places, strict=True):
+            if under:
+                columns[under[0]] = _column_around([columns[under[0]], piece])
+                n_lines[under[0]] += 1
             else:
                 columns.append(piece)
                 n_lines.append(1)
@@ -164,7 +166,7 @@ def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[Line]) -
     """Whether each piece of a row is in a column of its own."""
     row = window[i]
     places = [columns_under(piece, columns) for piece in row]
-    if not all(len(place) == 1 for place in places) or any(a == b for a, b in pairwise(places)):
+    if not all(len(under) == 1 for under in places) or any(a == b for a, b in pairwise(places)):
         return False
     if len(row) > 1:
         return True
@@ -246,10 +248,10 @@ def rows_of_cells(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list
             bands[i] += bands.pop(i + 1)
     single = set(range(len(columns)))  # columns with one piece in each row
     for band in bands:
-        places = [place for piece in band for place in columns_under(piece, columns)[:1]]
-        single &= {place for place in places if places.count(place) == 1}
+        places = [column for piece in band for column in columns_under(piece, columns)[:1]]
+        single &= {column for column in places if places.count(column) == 1}
         numbers = [columns_under(piece, columns)[:1] for piece in band if is_number(piece.text)]
-        if any(numbers.count(place) > 1 for place in numbers):
+        if any(numbers.count(column) > 1 for column in numbers):
             return [list(row) for row in rows]
     return bands if 0 in single and len(single) > 1 else [list(row) for row in rows]
 
@@ -416,16 +418,16 @@ def _rows_below(lines: Sequence[Line], box: Box, rows: Sequence[Sequence[Line]])
     """The rows that go on below the last rule at the same distance, as where every second row has a background."""
     taken = {id(line) for row in rows for line in row}
     inside = [line for line in lines if is_inside(line, box, 4) and id(line) not in taken]
-    columns, found = find_columns(rows), [rows[-1]]
+    columns, taken_rows = find_columns(rows), [rows[-1]]
     step = max((after[-1].y0 - row[-1].y0 for row, after in pairwise(rows)), default=0.0)
     for row in rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))):
         places = [columns_under(line, columns) for line in row]
         if places != [[i] for i in range(len(columns) - len(row), len(columns))] or len(row) < len(columns) - 1:
             break
-        if row[-1].y0 - found[-1][-1].y0 > 1.05 * step:
+        if row[-1].y0 - taken_rows[-1][-1].y0 > 1.05 * step:
             break
-        found.append(row)
-    return [list(row) for row in found[1:]]
+        taken_rows.append(row)
+    return [list(row) for row in taken_rows[1:]]
 
 
 def _cells(
@@ -461,9 +463,9 @@ def _body(rows: Sequence[Sequence[Line]], columns: Sequence[Line], is_ruled: boo
         step = steps[i - 1] if i else 0.0
         if not table or not _goes_on(row, places, table[-1], step, tight):
             table.append([""] * len(columns))
-        for line, place in zip(row, places, strict=True):
-            cell = table[-1][place]
-            table[-1][place] = join_lines([cell, line.text], ()) if cell else line.text
+        for line, column in zip(row, places, strict=True):
+            cell = table[-1][column]
+            table[-1][column] = join_lines([cell, line.text], ()) if cell else line.text
     return table
 
 
@@ -476,7 +478,7 @@ def _goes_on(row: Sequence[Line], places: Sequence[int], above: Sequence[str], s
         return True
     if not 0 < step <= tight or any(is_number(line.text) for line in row):
         return False
-    return len(row) < len(above) and all(above[place] for place in places)
+    return len(row) < len(above) and all(above[column] for column in places)
 
 
 def _names(page: Page, rows: Sequence[Sequence[Line]], columns: Sequence[Line]) -> list[str]:
@@ -495,8 +497,8 @@ def _names(page: Page, rows: Sequence[Sequence[Line]], columns: Sequence[Line]) 
         if below is not None and not any(text for above in stacked for text, _ in above):
             spans = _spread(row, spans, below, columns)
         for line, (first, last) in zip(row, spans, strict=True):
-            for place in range(first, last + 1):
-                cells[place] = (f"{cells[place][0]} {line.text}".strip(), last > first)
+            for column in range(first, last + 1):
+                cells[column] = (f"{cells[column][0]} {line.text}".strip(), last > first)
         stacked.append(cells)
     return join_names(stacked)
 
@@ -517,11 +519,11 @@ def _spread(
             continue
         middle = (line.x0 + line.x1) / 2
         after = spans[i + 1][0] if i + 1 < len(spans) else len(columns)
-        own = lower.get(first, columns[first])
-        is_left = abs(line.x0 - own.x0) < 0.5 * line.size
-        while last + 1 < after and last + 1 in lower and (is_left or middle > (own.x0 + own.x1) / 2):
+        column = lower.get(first, columns[first])
+        is_left = abs(line.x0 - column.x0) < 0.5 * line.size
+        while last + 1 < after and last + 1 in lower and (is_left or middle > (column.x0 + column.x1) / 2):
             last += 1
-        if not is_left and middle < (own.x0 + own.x1) / 2:
+        if not is_left and middle < (column.x0 + column.x1) / 2:
             while first - 1 > spread[i - 1][1] and first - 1 in lower:
                 first -= 1
         spread[i] = first, last
@@ -532,25 +534,25 @@ def _span(
     page: Page, line: Line, row: Sequence[Line], below: Sequence[Line] | None, columns: Sequence[Line]
 ) -> tuple[int, int]:
     """First and last column that a name spans: by the rule below it, by its width, or as the middle of several."""
-    place = _column(line, columns)
+    column_index = _column(line, columns)
     if below is None:
-        return place, place
+        return column_index, column_index
     middles = [(column.x0 + column.x1) / 2 for column in columns]
     middle = (line.x0 + line.x1) / 2
     for left, right, height in page.rules:
         if left <= middle <= right and line.y1 - 0.4 * line.size <= height <= below[0].y0 + 0.6 * line.size:
             over = [i for i, x in enumerate(middles) if left - 2 <= x <= right + 2]
-            return (over[0], over[-1]) if over else (place, place)
+            return (over[0], over[-1]) if over else (column_index, column_index)
     over = [i for i, column in enumerate(columns) if min(line.x1, column.x1) - max(line.x0, column.x0) > 0]
     if len(over) > 1:
         return over[0], over[-1]
     others = {_column(other, columns) for other in row if other is not line}
-    for first in range(place, max(place - MAX_SPAN, -1), -1):
-        for last in range(max(place, first + 1), min(place + MAX_SPAN, len(columns))):
+    for first in range(column_index, max(column_index - MAX_SPAN, -1), -1):
+        for last in range(max(column_index, first + 1), min(column_index + MAX_SPAN, len(columns))):
             is_free = not others.intersection(range(first, last + 1))
             if is_free and abs((columns[first].x0 + columns[last].x1) / 2 - middle) < 0.5 * line.size:
                 return first, last
-    return place, place
+    return column_index, column_index
 
 
 def _column(line: Line, columns: Sequence[Line]) -> int:
@@ -579,16 +581,16 @@ def reading_order(
     ``gutter`` is the middle of the previous page's gutter, in points; that of this page, if any, is returned too.
     """
     ordered = lines if depth else sorted(lines, key=_DOWNWARDS)  # inside a column they are in order already
-    found = _gutter(ordered, gutter) if len(ordered) <= MAX_LINES and depth < _MAX_DEPTH else None
-    if found is None:
+    middle = _gutter(ordered, gutter) if len(ordered) <= MAX_LINES and depth < _MAX_DEPTH else None
+    if middle is None:
         return ([list(ordered)] if ordered else []), None
     known = gutter is not None
     regions: list[list[Line]] = []
     full: list[Line] = []
     has_columns = False
-    for band in _bands(ordered, found):
-        left = [line for line in band if line.x1 <= found]
-        right = [line for line in band if line.x0 >= found] if left else []
+    for band in _bands(ordered, middle):
+        left = [line for line in band if line.x1 <= middle]
+        right = [line for line in band if line.x0 >= middle] if left else []
         if not _are_columns(left, right, known):
             full.extend(band)
             continue
@@ -607,7 +609,7 @@ def reading_order(
             regions.extend(reading_order(side, None, depth + 1)[0])
     if full:
         regions.append(sorted(full, key=_DOWNWARDS))
-    return (regions, found) if has_columns else ([list(ordered)], None)
+    return (regions, middle) if has_columns else ([list(ordered)], None)
 
 
 def _gutter(lines: Sequence[Line], known: float | None) -> float | None:

@@ -47,7 +47,7 @@ def drawn_figures(page: Page) -> list[Box]:
         if not near:
             continue
         # the caption of a figure is usually below it
-        box = min(near, key=lambda found: (found[1][1] > caption.y0, found[0]))[1]
+        box = min(near, key=lambda gap_and_box: (gap_and_box[1][1] > caption.y0, gap_and_box[0]))[1]
         parts = [image for image in page.images if _share(image, box) > 0.5]
         if caption in inside and not parts:
             continue  # its figure is an embedded image
@@ -79,16 +79,16 @@ def _clusters(page: Page) -> list[Box]:
     for left, top, right, bottom in np.unique(cells, axis=0).tolist():
         covered[top : bottom + 1, left : right + 1] = True
     labels, _ = label(covered, np.ones((3, 3)))  # corners connect as well
-    own = labels[cells[:, 1], cells[:, 0]]
-    found = []
-    for number in np.unique(own).tolist():
-        members = strokes[own == number]
+    labels_of_strokes = labels[cells[:, 1], cells[:, 0]]
+    drawings = []
+    for number in np.unique(labels_of_strokes).tolist():
+        members = strokes[labels_of_strokes == number]
         x0, y0 = members[:, :2].min(axis=0).tolist()
         x1, y1 = members[:, 2:].max(axis=0).tolist()
         is_large = min(x1 - x0, y1 - y0) >= MIN_POINTS
         if len(members) >= MIN_STROKES and is_large and (x1 - x0) * (y1 - y0) <= MAX_SHARE * area:
-            found.append((x0, y0, x1, y1))
-    return found
+            drawings.append((x0, y0, x1, y1))
+    return drawings
 
 
 def _with_labels(box: Box, lines: Sequence[Line]) -> Box:
@@ -213,7 +213,7 @@ def _decoded(picture: Picture) -> Image:
     except (RuntimeError, ValueError, MemoryError, pymupdf.mupdf.FzErrorBase) as error:
         raise BadImageError(f"broken ({str(error)[:120]})") from None
     warned = pymupdf.TOOLS.mupdf_warnings()
-    if any(said in warned for said in _BROKEN):
+    if any(warning in warned for warning in _BROKEN):
         raise BadImageError(f"broken ({' '.join(warned.split())[:120]})")
     across, mirrored, flipped = picture.axes_signs
     if across:

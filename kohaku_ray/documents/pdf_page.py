@@ -333,7 +333,7 @@ def find_grids(
         return [], []
     # use_layout would run a neural network over the page: two hundred times as long, and quadratic in its text
     finder = page.find_tables(strategy="lines_strict", use_layout=False)
-    found, headers = [], []
+    grids, headers = [], []
     for table in finder.tables[:MAX_GRIDS] if finder is not None else ():
         cells = _spanned(table, _pieces_inside(page, runs, table))
         filled = [cell for row in cells for cell in row if cell is not None]
@@ -341,9 +341,9 @@ def find_grids(
         if len(rows) < 2 or len(rows[0]) < 2 or 2 * sum(bool(cell.text) for cell in filled) < len(filled):
             continue
         written, header = _written(rows)
-        found.append((tuple(table.bbox), written))
+        grids.append((tuple(table.bbox), written))
         headers.append(header)
-    return found, headers
+    return grids, headers
 
 
 @dataclass(slots=True)
@@ -361,7 +361,7 @@ def _pieces_inside(page: Any, runs: Sequence[Sequence[Piece]], table: Any) -> li
     left, top, right, bottom = (SCALE * x for x in table.bbox)
     borders = sorted({round(x * SCALE) for row in table.rows for cell in row.cells if cell for x in (cell[0], cell[2])})
     words: list[Any] = []
-    found = []
+    inside = []
     for run in runs:
         pieces: list[Piece] = []
         for piece in run:
@@ -381,8 +381,8 @@ def _pieces_inside(page: Any, runs: Sequence[Sequence[Piece]], table: Any) -> li
             else:
                 pieces.append(piece)
         if pieces:
-            found.append(pieces)
-    return found
+            inside.append(pieces)
+    return inside
 
 
 def _spanned(table: Any, runs: Sequence[Sequence[Piece]]) -> list[list[_Cell | None]]:
@@ -401,7 +401,7 @@ def _spanned(table: Any, runs: Sequence[Sequence[Piece]]) -> list[list[_Cell | N
         columns = range(bisect_left(lefts, x0 - 2), bisect_left(lefts, x1 - 2))
         rows = range(bisect_left(tops, y0 - 2), bisect_left(tops, y1 - 2))
         places = [(r, c) for r in rows for c in columns]
-        pieces = [piece for place in places for piece in inside.get(place, ())]
+        pieces = [piece for row_and_column in places for piece in inside.get(row_and_column, ())]
         text, bold = _cell_text(pieces if len(places) == 1 else sorted(pieces, key=itemgetter(0)))
         for r, c in places:
             cells[r][c] = _Cell(text, bold, len(columns), len(rows))
@@ -595,7 +595,7 @@ def read_page(page: Any, images: bool = False) -> Page:
     read.is_pictured = has_pictures and not read.lines
     # rules of a page printed sideways would have to be turned as well, and are rare there
     if not turn and any(block["type"] == "vector" for block in blocks):
-        strokes = [found[:4] for found in textpage.extractBLOCKS() if found[6] == _VECTOR]
+        strokes = [text_block[:4] for text_block in textpage.extractBLOCKS() if text_block[6] == _VECTOR]
         read.rules = _rules(strokes)
         read.grids, read.headers = find_grids(page, strokes, runs)
         read.strokes = strokes if images else []
@@ -634,8 +634,8 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
     spaced = [line for line in lines if is_spaced(line.text)]
     if not spaced:
         return
-    found = page.get_text("rawdict", flags=pymupdf.TEXT_MEDIABOX_CLIP)["blocks"]
-    spans = [span for block in found for line in block["lines"] for span in line["spans"]]
+    blocks = page.get_text("rawdict", flags=pymupdf.TEXT_MEDIABOX_CLIP)["blocks"]
+    spans = [span for block in blocks for line in block["lines"] for span in line["spans"]]
     rows: dict[int, list[tuple[float, float, float, str]]] = {}  # characters by the height of their baseline
     for span in spans:
         for char in span["chars"]:
@@ -654,19 +654,19 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
 
 def _keep_pictures(read: Page, textpage: Any, turn: int) -> None:
     """Note the pictures of a page with their pixels, and count those that carry no content."""
-    found: dict[Box, Picture] = {}
+    pictures: dict[Box, Picture] = {}
     for block in textpage.this:
         if block.m_internal.type != _IMAGE:
             continue
         box, to_page = block.m_internal.bbox, block.i_transform()
-        place, axes = (box.x0, box.y0, box.x1, box.y1), (to_page.a, to_page.b, to_page.c, to_page.d)
+        corners, axes = (box.x0, box.y0, box.x1, box.y1), (to_page.a, to_page.b, to_page.c, to_page.d)
         for _ in range(turn):  # a quarter clockwise each
             axes = (-axes[1], axes[0], -axes[3], axes[2])
-        found[place] = Picture(block.i_image(), axes)
-    read.images = _images(list(found), read)
-    read.pictures = {place: found[place] for place in read.images}
-    n_small = sum(min(x1 - x0, y1 - y0) < MIN_IMAGE_POINTS for x0, y0, x1, y1 in found)
-    n_rest = len(found) - n_small - len(read.images)
+        pictures[corners] = Picture(block.i_image(), axes)
+    read.images = _images(list(pictures), read)
+    read.pictures = {corners: pictures[corners] for corners in read.images}
+    n_small = sum(min(x1 - x0, y1 - y0) < MIN_IMAGE_POINTS for x0, y0, x1, y1 in pictures)
+    n_rest = len(pictures) - n_small - len(read.images)
     reason = "background" if read.images or n_rest <= MAX_IMAGES else "tile"
     read.left_out = +Counter({"small": n_small, reason: n_rest})
 
@@ -691,8 +691,8 @@ def _blocks(textpage: Any) -> tuple[Sequence[Mapping[str, Any]], list[list[Piece
     return blocks, [block["lines"] for block in blocks if block["type"] == "text"]
 
 
-def _box(found: Mapping[str, Any]) -> Box:
-    box = found["bbox"]
+def _box(block: Mapping[str, Any]) -> Box:
+    box = block["bbox"]
     x: int = box["x"]
     y: int = box["y"]
     return x / SCALE, y / SCALE, (x + box["w"]) / SCALE, (y + box["h"]) / SCALE
@@ -871,13 +871,13 @@ def _append(last: Line, text: str, box: Box, spaced: bool) -> None:
 
 def _rules(strokes: Sequence[Box]) -> list[tuple[float, float, float]]:
     """Horizontal rules from top to bottom; for a filled or framed box, its upper and lower edge."""
-    found: set[tuple[float, float, float]] = set()
+    rules: set[tuple[float, float, float]] = set()
     for x0, y0, x1, y1 in strokes:
         if x1 - x0 >= _MIN_RULE:
             left, right = round(x0, 1), round(x1, 1)
             heights = ((y0 + y1) / 2,) if y1 - y0 <= _RULE_THICKNESS else (y0, y1)
-            found.update((left, right, round(height, 1)) for height in heights)
-    return sorted(found, key=lambda rule: (rule[2], rule[0]))
+            rules.update((left, right, round(height, 1)) for height in heights)
+    return sorted(rules, key=lambda rule: (rule[2], rule[0]))
 
 
 def _images(boxes: Sequence[Box], page: Page) -> list[Box]:

@@ -58,7 +58,7 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
     # left edges at which much of the text begins
     near = {left: chars[left - 1] + chars[left] + chars[left + 1] for left in list(chars)}
     margins = sorted(left for left, n in near.items() if n >= MIN_MARGIN_SHARE * chars.total())
-    found: set[int] = set()
+    bold: set[int] = set()
     centred: set[int] = set()
     below: Block | None = None  # the next text that is no candidate itself
     for i in reversed(range(len(blocks))):
@@ -66,15 +66,15 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
         if not _is_candidate(block, blocks[i - 1] if i else None, body):
             below = block
         elif below is not None and _is_set_out(block, below, margins):
-            found.add(id(block))
+            bold.add(id(block))
         elif below is not None:  # in the middle above wider text, as in REVTeX and APA style
             (left, *_, right, _), (start, _, end, _) = block.box, below.box
             is_middle = abs(left + right - start - end) < 2 * block.size
             if is_middle and below.page == block.page and end - start > 1.5 * (right - left):
                 centred.add(id(block))
-    if len(found) + len(centred) > MAX_HEADING_SHARE * len(texts):
+    if len(bold) + len(centred) > MAX_HEADING_SHARE * len(texts):
         return set(), set()
-    return found | centred, centred
+    return bold | centred, centred
 
 
 def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
@@ -119,7 +119,7 @@ def contents_entries(blocks: Sequence[Block]) -> set[int]:
     the first and the last of these lines stand entries alone. So are the lines above and below them, up to the title,
     whose page number ends at the same right edge: chapters are often printed without leaders.
     """
-    found: set[int] = set()
+    entries: set[int] = set()
     goes_on = False
     for _, members in groupby(blocks, key=lambda block: block.page):
         page = [block for block in members if block.kind == "text"]
@@ -135,23 +135,23 @@ def contents_entries(blocks: Sequence[Block]) -> set[int]:
             def is_unled(block: Block, edge: float = edge) -> bool:
                 return abs(block.box[2] - edge) < 0.5 * block.size and _PAGE_NUMBER.search(block.lines[-1]) is not None
 
-            found.update(map(id, takewhile(is_unled, reversed(page[: led[0]]))))
-            found.update(map(id, page[led[0] : led[-1] + 1]))
-            found.update(map(id, takewhile(is_unled, page[led[-1] + 1 :])))
+            entries.update(map(id, takewhile(is_unled, reversed(page[: led[0]]))))
+            entries.update(map(id, page[led[0] : led[-1] + 1]))
+            entries.update(map(id, takewhile(is_unled, page[led[-1] + 1 :])))
     for i, block in enumerate(blocks[:-1]):
-        if _TITLE.fullmatch(block.text) and (id(blocks[i + 1]) in found or _are_entries(blocks, i + 1)):
-            found.add(id(block))
-            found.update(map(id, blocks[i + 1 : i + 1 + _are_entries(blocks, i + 1)]))
-    return found if any(block.kind == "text" and id(block) not in found for block in blocks) else set()
+        if _TITLE.fullmatch(block.text) and (id(blocks[i + 1]) in entries or _are_entries(blocks, i + 1)):
+            entries.add(id(block))
+            entries.update(map(id, blocks[i + 1 : i + 1 + _are_entries(blocks, i + 1)]))
+    return entries if any(block.kind == "text" and id(block) not in entries for block in blocks) else set()
 
 
 def _are_entries(blocks: Sequence[Block], start: int) -> int:
     """How many blocks below the title of a table of contents are lines that end with growing page numbers."""
     last = n = 0
     for block in blocks[start : start + MAX_ENTRY_BLOCKS]:
-        found = [_END_NUMBER.search(line) for line in block.lines] if block.kind != "image" else []
-        numbers = [int(match[1]) for match in found if match is not None]
-        if 2 * len(numbers) <= len(found) or not found or numbers != sorted(numbers) or numbers[0] < last:
+        matches = [_END_NUMBER.search(line) for line in block.lines] if block.kind != "image" else []
+        numbers = [int(match[1]) for match in matches if match is not None]
+        if 2 * len(numbers) <= len(matches) or not matches or numbers != sorted(numbers) or numbers[0] < last:
             break
         last, n = numbers[-1], n + 1
     n_lines = sum(len(block.lines) for block in blocks[start : start + n])
@@ -238,12 +238,12 @@ def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
     if largest < 1.15 * body or (len(first) > 1 and largest == min(block.size for block in first)):
         return []
     start = next(i for i, block in enumerate(first) if block.size == largest)
-    found: list[Block] = []
+    title_parts: list[Block] = []
     for block in first[start:]:
-        if block.size < 0.97 * largest or (found and _number(block.text)):
+        if block.size < 0.97 * largest or (title_parts and _number(block.text)):
             break
-        found.append(block)
-    return found
+        title_parts.append(block)
+    return title_parts
 
 
 def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Section, ...]:
@@ -417,8 +417,8 @@ def slide_sections(blocks: Sequence[Block]) -> tuple[tuple[Section, ...], tuple[
         sections.append(Section(title, tuple(paragraph_of(block, compounds) for block in body), page))
     pages = ", ".join(str(slides[i][0].page) for i in sorted(steps)[:MAX_STEPS_SHOWN])
     more = f" and {len(steps) - MAX_STEPS_SHOWN} more" if len(steps) > MAX_STEPS_SHOWN else ""
-    said = f"{len(steps):,} slide{'s' * (len(steps) > 1)} whose text is a part of the next one's: {pages}{more}"
-    return tuple(sections), (said,) if steps else ()
+    note = f"{len(steps):,} slide{'s' * (len(steps) > 1)} whose text is a part of the next one's: {pages}{more}"
+    return tuple(sections), (note,) if steps else ()
 
 
 MAX_STEPS_SHOWN = 10  # most steps of slides that are named
