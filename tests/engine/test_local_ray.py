@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from kit import own_ray
 
 from kohaku_ray.engine import local_ray
 from kohaku_ray.engine.local_ray import LONGEST_DIRECTORY, own_token, private_directory
@@ -37,15 +38,13 @@ print("ended", flush=True)
 
 def started(tmp_path: Path, *arguments: str, before: str = "", **variables: str) -> subprocess.Popen[str]:
     """A process with a Ray of its own: its environment has nothing of this process's Ray."""
-    names = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
     return subprocess.Popen(
         [sys.executable, "-c", before + STARTED, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**environment, "HOME": str(tmp_path), **variables},
+        env=own_ray.environment(**{"HOME": str(tmp_path), **variables}),
     )
 
 
@@ -199,11 +198,9 @@ def catches(process: subprocess.Popen[str], number: int) -> bool:
 @pytest.mark.parametrize("delay_s", [0.0, 0.5, 2.0])
 def test_sigterm_in_the_first_seconds_is_one_line(tmp_path, delay_s):
     """It is caught before the libraries are loaded, while they are, and while Ray starts."""
-    names = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
     command = [sys.executable, "-m", "kohaku_ray", "index", "demo", "--set", "run=r"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own_ray.environment()
     ) as process:
         while not catches(process, signal.SIGTERM):
             time.sleep(0.005)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import ray
+from kit import own_ray
 from kit.answers import KEY, deployment, fake, flags, rows_of
 from kit.fake_openai import Action, FakeOpenAI, completion
 
@@ -112,8 +113,6 @@ MOMENTS = [
 @pytest.mark.parametrize(("command", "moment", "number"), MOMENTS)
 def test_an_interrupt_of_the_whole_process_group_is_one_line(tmp_path, sample_index, command, moment, number):
     """Ctrl-C, ``timeout`` and ``ray job stop`` send it to Ray's processes, too, whose ends are not news."""
-    names = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
     settings = ["--set", f"run={tmp_path}/r"]
     settings += ["--set", f"index.path={sample_index[0]}"] if command == ("answer",) else []
     with subprocess.Popen(
@@ -122,7 +121,7 @@ def test_an_interrupt_of_the_whole_process_group_is_one_line(tmp_path, sample_in
         stderr=subprocess.STDOUT,
         text=True,
         cwd=tmp_path,
-        env=environment,
+        env=own_ray.environment(),
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's job in the background ignores it
     ) as process:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from kit import own_ray
 
 from kohaku_ray.index.store import Index
 
@@ -49,7 +50,8 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, ti
         own = " ".join(f"Rack {n} of hall {number} drew {n * 7 % 97} kW." for n in range(24))
         (tmp_path / "in" / f"hall{number:02}.txt").write_text(own + " And so it went on. " * 36_000)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), tiny_encoder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    own = own_ray.environment()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=own)
     assert done.returncode == 0, done.stderr[-4000:]
     found, lines = json.loads(done.stdout.splitlines()[-1]), done.stderr.splitlines()
     with_gpus, without = lines[: lines.index("without")], lines[lines.index("without") :]
@@ -101,7 +103,7 @@ print(json.dumps({"lines": lines, "parse_s": summary.parse_s, "encode_s": summar
                   "counts": summary.counts}), flush=True)
 for node in nodes:
     node.terminate()
-    node.wait(20)
+    node.wait(60)  # Ray drains it for up to 30 s
 ray.shutdown()
 cluster.shutdown()
 """
@@ -113,7 +115,11 @@ def test_a_job_whose_encoders_have_no_node_yet_says_so_and_counts_what_is_parsed
     for number in range(4):
         (tmp_path / "in" / f"{number}.txt").write_text(f"Hall {number} draws {number} MW. It is cooled by air.")
     done = subprocess.run(
-        [sys.executable, "-c", LATE, str(tmp_path), tiny_encoder], capture_output=True, text=True, timeout=500
+        [sys.executable, "-c", LATE, str(tmp_path), tiny_encoder],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=own_ray.environment(),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import own_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -46,9 +47,7 @@ def test_a_cell_answers_in_a_running_loop_without_home_and_while_its_directory_i
     folder, long = tmp_path / "folder", tmp_path / ("x" * 150)
     folder.mkdir()
     long.mkdir()
-    left_out = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "HOME")
-    environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    environment |= {"TMPDIR": str(long), "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = own_ray.environment("HOME", TMPDIR=str(long), PYTHONPATH=str(Path(__file__).parents[3]))
     cell = subprocess.run(
         [sys.executable, "-c", CELL, str(tmp_path), sample_index[0], str(folder)],
         cwd=folder,
