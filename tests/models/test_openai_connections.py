@@ -1,11 +1,12 @@
-"""A connection carries one request; what a server or proxy sends besides is in test_hostile_server.py."""
+"""A reply is taken for the request that its connection was opened for, whatever a server or proxy sends besides."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
@@ -21,9 +22,9 @@ def asked(question: str) -> ChatRequest:
     )
 
 
-def response(text: str) -> bytes:
+def response(text: str, status: str = "200 OK") -> bytes:
     body = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}).encode()
-    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
 
 
 @contextmanager
@@ -49,9 +50,9 @@ def serving(answer):
         server.shutdown()
 
 
-def replies(url: str, *questions: str) -> list[str]:
+def replies(url: str, *questions: str, pause_s: float = 0.0, **options) -> list[str]:
     async def run():
-        backend = client_of(url, "fake", backoff_s=0.001, timeout_s=5.0, max_tries=2)
+        backend = client_of(url, "fake", **{"backoff_s": 0.001, "timeout_s": 5.0, "max_tries": 2, **options})
         try:
             texts = []
             for question in questions:
@@ -59,11 +60,55 @@ def replies(url: str, *questions: str) -> list[str]:
                     texts.append((await backend.chat(asked(question))).text)
                 except TransientModelError as error:
                     texts.append(f"error: {error}")
+                await asyncio.sleep(pause_s)
             return texts
         finally:
             await backend.close()
 
     return asyncio.run(run())
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.1])
+@pytest.mark.parametrize("in_one_part", [True, False])
+def test_a_second_response_to_one_request_is_never_anothers_reply(in_one_part, pause_s):
+    def twice(send, question, number):
+        parts = [response(f"to {question}"), response("left over")]
+        for part in [b"".join(parts)] if in_one_part else parts:
+            send(part)
+
+    with serving(twice) as url:
+        assert replies(url, "a", "b", "c", pause_s=pause_s) == ["to a", "to b", "to c"]
+
+
+def test_a_second_response_that_comes_while_the_next_request_waits():
+    """A gateway sends its own page at its time limit, and the model's late reply when that comes."""
+    late: list[threading.Thread] = []
+
+    def send_late(send):
+        with suppress(OSError):  # the connection is closed: there is nobody to mislead
+            send(response("late reply to a"))
+
+    def gateway(send, question, number):
+        if question == "a" and number == 0:
+            send(response("gateway time-out", "504 Gateway Time-out"))
+            late.append(threading.Timer(0.2, send_late, [send]))
+            late[0].start()
+        else:
+            time.sleep(0.4)
+            send(response(f"to {question}"))
+
+    with serving(gateway) as url:
+        assert replies(url, "a", "b") == ["to a", "to b"]
+    late[0].join()
+
+
+def test_a_reply_later_than_the_time_limit_is_not_the_next_ones():
+    def slow(send, question, number):
+        time.sleep(0.5 if number == 0 else 0.0)
+        send(response(f"{number} to {question}"))
+
+    with serving(slow) as url:
+        assert replies(url, "a", "b", timeout_s=0.2, pause_s=0.5) == ["1 to a", "2 to b"]
 
 
 def test_a_connection_carries_one_request():
