@@ -26,6 +26,10 @@ INTERRUPTED = "interrupted: run the same command again to go on"
 """What a job says that a signal has ended."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """What a signal raises: after a KeyboardInterrupt itself within ``exec``, though caught, Python ends by SIGINT."""
+
+
 @dataclass(slots=True)
 class _Mode:
     quiet: bool = False
@@ -63,7 +67,7 @@ def signals_interrupt() -> Iterator[None]:
 
     def interrupt(number: int, frame: Any) -> None:
         _mode.is_interrupted = True
-        signal.default_int_handler(number, frame)
+        raise Interrupted
 
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
     if callable(signal.getsignal(signal.SIGINT)):  # not where a shell lets a job in the background ignore it

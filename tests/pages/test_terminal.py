@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -172,3 +173,22 @@ def test_a_signal_is_known_while_the_main_thread_is_in_c_and_until_the_outermost
         assert is_interrupted()
     assert known == [True]
     assert not is_interrupted()
+
+
+CAUGHT = """
+import sys
+from kohaku_ray.pages.terminal import signals_interrupt
+with signals_interrupt():
+    try:
+        exec("import os, signal; os.kill(os.getpid(), signal.SIGTERM); list(range(10**6))")
+    except KeyboardInterrupt:
+        print("caught")
+sys.exit(3)
+"""
+
+
+def test_a_signal_that_comes_within_exec_leaves_the_exit_code_to_the_command(tmp_path):
+    """Classes of libraries are made by ``exec`` while they are imported."""
+    (tmp_path / "caught.py").write_text(CAUGHT)
+    done = subprocess.run([sys.executable, "-m", "caught"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "caught\n"), done.stderr
