@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +16,7 @@ from run_files import small_run
 from kohaku_ray.cli import main
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index import gpu
+from kohaku_ray.pages.terminal import INTERRUPTED
 from kohaku_ray.run import free_gpus
 
 HEAVY = (
@@ -332,3 +335,19 @@ def test_every_command_of_a_job_can_take_rows_in_error_for_success(command, caps
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert "--rows-in-error-ok" in capsys.readouterr().out
+
+
+def test_an_interrupt_of_which_a_library_makes_an_error_of_its_own_is_the_one_line(capsys, tmp_path, monkeypatch):
+    """Pydantic does, while it builds its validators."""
+    from kohaku_ray.engine.jobs import batch
+
+    def run_batch(*_):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            list(range(10**6))
+        except BaseException as end:
+            raise ValueError from end
+
+    monkeypatch.setattr(batch, "run_batch", run_batch)
+    assert main(["batch", "in.jsonl", str(tmp_path / "out.jsonl"), "--with", "models/ollama"]) == 1
+    assert capsys.readouterr().err == f"{INTERRUPTED}\n"

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.pages.terminal import INTERRUPTED, print_error, print_summary, shown_as, signals_interrupt
+from kohaku_ray.pages.terminal import (
+    INTERRUPTED,
+    is_interrupted,
+    print_error,
+    print_summary,
+    shown_as,
+    signals_interrupt,
+)
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
 
 
@@ -31,16 +38,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
                 print_summary(outcome.line, outcome.as_json(arguments.name, arguments.hide))
                 code = max(code, outcome.code)
-        except KohakuRayError as error:
-            code = BAD_CONFIG if isinstance(error, ConfigError) else FAILED
-            print_error(f"kohaku-ray: {arguments.hide(str(error))}")
-            if arguments.json:
-                print_summary("", failure(arguments.name, error, code, arguments.hide))
-        except (KeyboardInterrupt, SystemExit) as end:
-            if isinstance(end, SystemExit) and end.code != signal.SIGTERM:  # Ray's own handler, while it starts
+        except BaseException as error:
+            # Libraries make another error of an interrupt; Ray, while it starts, ends the process by SystemExit.
+            is_exit = isinstance(error, SystemExit) and error.code == signal.SIGTERM
+            if is_interrupted() or is_exit or isinstance(error, KeyboardInterrupt):
+                print_error(INTERRUPTED)
+                code = FAILED
+            elif isinstance(error, KohakuRayError):
+                code = BAD_CONFIG if isinstance(error, ConfigError) else FAILED
+                print_error(f"kohaku-ray: {arguments.hide(str(error))}")
+                if arguments.json:
+                    print_summary("", failure(arguments.name, error, code, arguments.hide))
+            elif isinstance(error, BrokenPipeError):
+                code = OK
+            else:
                 raise
-            print_error(INTERRUPTED)
-            code = FAILED
-        except BrokenPipeError:
-            code = OK
     return code

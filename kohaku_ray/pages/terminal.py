@@ -69,6 +69,13 @@ def signals_interrupt() -> Iterator[None]:
         _mode.is_interrupted = True
         raise Interrupted
 
+    def raise_again(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, Interrupted):
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        else:
+            usual(unraisable)
+
+    usual, sys.unraisablehook = sys.unraisablehook, raise_again  # in __del__, Python prints an interrupt and goes on
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
     if callable(signal.getsignal(signal.SIGINT)):  # not where a shell lets a job in the background ignore it
         before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
@@ -76,6 +83,7 @@ def signals_interrupt() -> Iterator[None]:
         with nullcontext() if _mode.signals is not None else _signals_read():
             yield
     finally:
+        sys.unraisablehook = usual
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -192,3 +192,18 @@ def test_a_signal_that_comes_within_exec_leaves_the_exit_code_to_the_command(tmp
     (tmp_path / "caught.py").write_text(CAUGHT)
     done = subprocess.run([sys.executable, "-m", "caught"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (3, "caught\n"), done.stderr
+
+
+class InterruptedAtItsEnd:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        list(range(10**6))
+
+
+def test_a_signal_that_comes_while_an_object_ends_is_raised_after_it(capsys):
+    """Python ignores what ``__del__`` raises, and modules that an interrupted import leaves end in the same way."""
+    with signals_interrupt():
+        InterruptedAtItsEnd()
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(30)
+    assert capsys.readouterr().err == ""
