@@ -439,21 +439,24 @@ class TableConfig(Settings):
 
     @model_validator(mode="after")
     def _figures_have_cells(self) -> TableConfig:
-        for name, given, _ in figures_in(self.paper.figures or {}) if self.paper else ():
+        for name, cell_labels, _ in figures_in(self.paper.figures or {}) if self.paper else ():
             if name != SCORE and name not in self.show:
                 raise ValueError(
                     f"paper.figures has {name}{did_you_mean(name, [SCORE, *self.show])}: name score, or show it"
                 )
             axes = list(self.labels().items())
             wrong = next(
-                ((axis, label) for (axis, labels), label in zip(axes, given, strict=False) if label not in labels),
+                (
+                    (axis, label)
+                    for (axis, labels), label in zip(axes, cell_labels, strict=False)
+                    if label not in labels
+                ),
                 None,
             )
-            if wrong is not None or len(given) != len(axes):
+            if wrong is not None or len(cell_labels) != len(axes):
                 known = f"axis {wrong[0]} has no {wrong[1]}" if wrong else f"axes are {', '.join(self.labels())}"
-                raise ValueError(
-                    f"paper.figures.{'.'.join((name, *given))} is of no cell ({known}): give each a label per axis"
-                )
+                key = ".".join(("paper.figures", name, *cell_labels))
+                raise ValueError(f"{key} is of no cell ({known}): give each a label per axis")
         return self
 
     @property
