@@ -22,8 +22,8 @@ from kohaku_ray.pages.terminal import INTERRUPTED, is_interrupted, print_error, 
 LONGEST_DIRECTORY = 40
 """Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 65 of Linux's 107."""
 
-LOOK_EVERY_S = 2.0
-"""Interval at which it is looked whether Ray's processes run."""
+LOOK_EVERY_S = 0.25
+"""Interval at which it is looked whether Ray's processes run: Ray ends a driver that lost its raylet without a word."""
 
 STOPPED_S = 30.0
 """Longest time for which one of them may be stopped, as by a signal."""
