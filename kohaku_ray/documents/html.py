@@ -334,10 +334,11 @@ class _Reader:
 
     def _note_link(self, node: Any, attributes: Mapping[str, str | None]) -> str | None:
         """The mark of a note that is a link without raised type."""
-        address = attributes.get("href") or ""
-        if "#" not in address or not self._parts or not is_note_link(self._parts[-1], address, node.text()):
+        if not self._parts or "#" not in (attributes.get("href") or ""):
             return None
-        return f"{MARK}{node.text().strip()}{END}" if node.css_first("sup") is None else None
+        text = node.text()
+        is_mark = is_note_link(self._parts[-1], text) and node.css_first("sup") is None
+        return f"{MARK}{text.strip()}{END}" if is_mark else None
 
     def _formula(self, root: Any, node: Any, tag: str, attributes: Mapping[str, str | None]) -> str | None:
         """A formula as text, empty where it is read elsewhere; None: the element holds none."""

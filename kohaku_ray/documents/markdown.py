@@ -416,10 +416,10 @@ def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
                 in_link = not is_closing and "#" in child.content
             else:
                 yield "\n" if _BREAKING_TAG.match(child.content) else ""
-        elif child.type == "link" and is_note_link(
-            children[i - 2].content if i > 1 else "", str(child.attrs.get("href", "")), text := "".join(_pieces(child))
-        ):
-            yield f"{MARK}{text}{END}"
+        elif child.type == "link":
+            text, before = "".join(_pieces(child)), children[i - 2].content if i > 1 else ""
+            is_mark = "#" in str(child.attrs.get("href", "")) and is_note_link(before, text)
+            yield f"{MARK}{text}{END}" if is_mark else text
         elif child.type not in ("image", "s"):
             yield from _pieces(child)
 

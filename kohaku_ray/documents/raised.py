@@ -90,9 +90,9 @@ def write_mark(before: str, run: str, after: str = "") -> str:
 _NOTE_LINK = re.compile(r"[^\W_]\[?(?:\d{1,3}|[*†‡§¶‖]+)\]?|[%\x04]\[?\d{1,3}\]?|\d[a-z]")
 
 
-def is_note_link(before: str, address: str, text: str) -> bool:
-    """Whether a link is the mark of a note: to a place of the page, set directly behind a word or number."""
-    return "#" in address and _NOTE_LINK.fullmatch(before[-1:] + text.strip()) is not None
+def is_note_link(before: str, text: str) -> bool:
+    """Whether a link to a place of the page is the mark of a note, set directly behind a word or number."""
+    return _NOTE_LINK.fullmatch(before[-1:] + text.strip()) is not None
 
 
 def write_lowered(before: str, run: str, after: str = "") -> str:

@@ -69,36 +69,44 @@ def signals_interrupt() -> Iterator[None]:
         _mode.is_interrupted = True
         raise Interrupted
 
-    def raise_again(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, Interrupted):
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        else:
-            usual(unraisable)
-
-    usual, sys.unraisablehook = sys.unraisablehook, raise_again  # in __del__, Python prints an interrupt and goes on
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
     if callable(signal.getsignal(signal.SIGINT)):  # not where a shell lets a job in the background ignore it
         before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     try:
-        with nullcontext() if _mode.signals is not None else _signals_read():
+        with nullcontext() if _mode.signals is not None else _no_signal_lost():
             yield
     finally:
-        sys.unraisablehook = usual
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _signals_read() -> Iterator[None]:
-    """Let ``is_interrupted`` know of a signal as it comes: Python's handler waits for the main thread to leave C."""
+def _no_signal_lost() -> Iterator[None]:
+    """Let ``is_interrupted`` know of a signal as it comes, and raise again an interrupt that Python ignores.
+
+    Python's handler waits for the main thread to leave C, and what it raises within ``__del__`` is printed, no more.
+    """
+
+    def interrupt_again() -> None:
+        if _mode.signals is not None:  # the block has not ended meanwhile
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def hear(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, Interrupted):
+            threading.Timer(0.05, interrupt_again).start()
+        else:
+            usual(unraisable)
+
     pipe = os.pipe()
     for end in pipe:
         os.set_blocking(end, False)
     _mode.signals = pipe[0]
     before = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
+    usual, sys.unraisablehook = sys.unraisablehook, hear
     try:
         yield
     finally:
+        sys.unraisablehook = usual
         signal.set_wakeup_fd(before)
         _mode.signals, _mode.is_interrupted = None, False
         for end in pipe:

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import own_ray
 
 SCRIPT = """
 import json, os, subprocess, sys, time
-os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)  # of the test run's own cluster, which is one node
 import ray
 from ray import serve
 from ray.cluster_utils import Cluster
@@ -81,7 +81,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 @pytest.mark.slow
 def test_a_node_is_drained_as_the_page_says():
     [line] = re.findall(r"^ray drain-node .*", PAGE.read_text(), re.MULTILINE)
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    env = own_ray.environment(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     command = [sys.executable, "-c", SCRIPT, line]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from kit import own_ray
 
 SCRIPT = """
 import json, os, sys
-os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)  # of the test run's own cluster, which is one node
 import ray
 from ray.cluster_utils import Cluster
 from kohaku_ray.config import load_config
@@ -41,7 +41,7 @@ cluster.shutdown()
 @pytest.mark.slow
 def test_the_ledger_stands_on_the_group_that_the_configuration_names(tmp_path):
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=own_ray.environment())
     assert done.returncode == 0, done.stderr[-3000:]
     by_default, by_group = json.loads(done.stdout.splitlines()[-1])
     assert len(by_default) == len(by_group) == 4

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import own_ray
 
 from kohaku_ray.engine.cluster import unseen
 from kohaku_ray.records import digest_text
@@ -15,7 +16,6 @@ from kohaku_ray.records import digest_text
 # A node in a mount namespace of its own, in which an empty file system hides one directory.
 SCRIPT = """
 import os, subprocess, sys, time
-os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)  # of the test run's own cluster, which is one node
 import ray
 from ray.cluster_utils import Cluster
 from kohaku_ray.config import load_config
@@ -79,7 +79,13 @@ def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, sample_index):
         pytest.skip("this machine lets nobody make a mount namespace")
     for place in ("hidden", "seen"):
         shutil.copytree(sample_index[0], tmp_path / place / "index")
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=own_ray.environment(),
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     node = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("NODE"))
     said = [line for line in done.stdout.splitlines() if line.startswith("run_")]

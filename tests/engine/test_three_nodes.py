@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import own_ray
 from kit.answers import COMPARED
 from three_nodes import ANSWER_VICTIMS, INDEX_VICTIMS, N_QUESTIONS, NODE, PARTS, SHORT, SWEEP_VICTIMS
 
@@ -29,10 +30,15 @@ def done(request, tiny_encoder, tmp_path_factory):
     parts = PARTS if any(item.get_closest_marker("long") for item in mine) else SHORT
     path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(HERE / "three_nodes.py"), str(home), tiny_encoder, *parts]
-    env = {key: value for key, value in os.environ.items() if key not in ALONE} | {"PYTHONPATH": path}
     with (home / "found.jsonl").open("w") as output:
         ended = subprocess.run(
-            command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=2400, check=False, env=env
+            command,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=2400,
+            check=False,
+            env=own_ray.environment(PYTHONPATH=path),
         )
     found = {}
     for line in (home / "found.jsonl").read_text().splitlines():
@@ -41,10 +47,6 @@ def done(request, tiny_encoder, tmp_path_factory):
     assert ended.returncode == 0, f"after {list(found)}: {ended.stderr[-4000:]}"
     assert set(found) == set(parts)
     return found, home
-
-
-ALONE = ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-"""Variables of a test run's own cluster, which is one node."""
 
 
 def files_of(home: Path) -> dict[str, bytes]:

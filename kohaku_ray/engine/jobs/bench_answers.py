@@ -125,13 +125,11 @@ def run_on(
     questions, path = questions_of(config), f"{folder}/questions.jsonl"
     declared = config.declaration.columns
     columns = (declared.question_id[0], declared.text[0])
+    texts = [question.text for question in questions]
     with open(path, "w", encoding="utf-8") as file:
         for number in numbers:
-            text, question = (
-                numbered([original.text for original in questions], number),
-                questions[number % len(questions)],
-            )
-            row = {**question.columns, **dict(zip(columns, (f"q{number}", text), strict=True))}
+            question = questions[number % len(questions)]
+            row = {**question.columns, **dict(zip(columns, (f"q{number}", numbered(texts, number)), strict=True))}
             file.write(json.dumps(row) + "\n")
     ensemble = {"members": members, "models": (), "waves": None}
     changes = {
