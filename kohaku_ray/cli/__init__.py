@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.errors import ConfigError, KohakuRayError
 from kohaku_ray.pages.terminal import (
-    INTERRUPTED,
     is_interrupted,
     print_error,
+    print_interrupted,
     print_summary,
     shown_as,
     signals_interrupt,
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Libraries make another error of an interrupt; Ray, while it starts, ends the process by SystemExit.
             is_exit = isinstance(error, SystemExit) and error.code == signal.SIGTERM
             if is_interrupted() or is_exit or isinstance(error, KeyboardInterrupt):
-                print_error(INTERRUPTED)
+                print_interrupted()
                 code = FAILED
             elif isinstance(error, KohakuRayError):
                 code = BAD_CONFIG if isinstance(error, ConfigError) else FAILED

@@ -29,7 +29,7 @@ from kohaku_ray.engine.local_ray import (
 )
 from kohaku_ray.engine.worker_groups import read_worker_groups
 from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.pages.terminal import is_interrupted, signals_interrupt
+from kohaku_ray.pages.terminal import is_interrupted, print_interrupted, signals_interrupt
 from kohaku_ray.pages.terminal import print_progress as print_progress
 from kohaku_ray.records import digest_text
 from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
@@ -96,11 +96,18 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
                     ray.init(**settings, address=address)
             except ConnectionError as error:
                 raise _no_cluster(address, str(error)) from None
-        until_end.callback(ray.shutdown)
+        until_end.callback(_shut_down)
         until_end.enter_context(signals_interrupt())
         if address is None:
             until_end.enter_context(missed_when_dead())
         yield address is None
+
+
+def _shut_down() -> None:
+    """Shut Ray down, and say before that a signal has come: Ray ends a driver without a word whose raylet is gone."""
+    if is_interrupted():
+        print_interrupted()
+    ray.shutdown()
 
 
 def _start(settings: Mapping[str, Any], until_end: ExitStack, *, is_last: bool) -> bool:

@@ -17,7 +17,7 @@ from ray._private import ray_constants, utils, worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.pages.terminal import INTERRUPTED, is_interrupted, print_error, print_progress
+from kohaku_ray.pages.terminal import is_interrupted, print_error, print_interrupted, print_progress
 
 LONGEST_DIRECTORY = 40
 """Longest path, in bytes, of the directory below which Ray makes its sockets: their own part is 65 of Linux's 107."""
@@ -166,7 +166,7 @@ def missed_when_dead() -> Iterator[None]:
             if reasons and not is_over.is_set():
                 again = "Run the same command again: recorded model calls are not made again"
                 # A signal to the whole process group ends Ray's processes, too.
-                print_error(INTERRUPTED if is_interrupted() else f"kohaku-ray: Ray's {reasons[0]}. {again}")
+                print_interrupted() if is_interrupted() else print_error(f"kohaku-ray: Ray's {reasons[0]}. {again}")
                 node.kill_all_processes(check_alive=False, allow_graceful=False)
                 os._exit(1)
 

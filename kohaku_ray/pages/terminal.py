@@ -37,6 +37,7 @@ class _Mode:
     stdout: TextIO | None = None
     n_bars: int = 0
     is_interrupted: bool = False
+    is_end_said: bool = False
     signals: int | None = None  # where the numbers of signals can be read before Python's handlers run
 
 
@@ -108,7 +109,7 @@ def _no_signal_lost() -> Iterator[None]:
     finally:
         sys.unraisablehook = usual
         signal.set_wakeup_fd(before)
-        _mode.signals, _mode.is_interrupted = None, False
+        _mode.signals, _mode.is_interrupted, _mode.is_end_said = None, False, False
         for end in pipe:
             os.close(end)
 
@@ -119,6 +120,13 @@ def is_interrupted() -> bool:
         with suppress(BlockingIOError):
             _mode.is_interrupted |= not {signal.SIGINT, signal.SIGTERM}.isdisjoint(os.read(_mode.signals, 4096))
     return _mode.is_interrupted
+
+
+def print_interrupted() -> None:
+    """Print, once, that a signal has ended the job."""
+    if not _mode.is_end_said:
+        _mode.is_end_said = True
+        print_error(INTERRUPTED)
 
 
 def print_progress(text: str) -> None:
