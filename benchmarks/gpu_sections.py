@@ -104,8 +104,9 @@ def compare_encoders(sheet: Sheet, name: str, model: str, texts: list[str], devi
 
     from kohaku_ray.index.encoder import SentenceEncoder
     from kohaku_ray.index.identity import locate_model
+    from kohaku_ray.index.settings import EncoderConfig
 
-    ours = SentenceEncoder(model, device=device, precision=precision)  # type: ignore[arg-type]
+    ours = SentenceEncoder(EncoderConfig(model=model, device=device, precision=precision))  # type: ignore[arg-type]
     plain = SentenceTransformer(
         locate_model(model), device=device, model_kwargs={"torch_dtype": getattr(torch, precision)}
     ).eval()

@@ -19,7 +19,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.arrays import F32, I32, I64
 from kohaku_ray.index.chunks import cut_near, without_header
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.settings import Device, Precision
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.torch_model import PROBES, Tokens, TorchModel, input_ids, load_model
 
 QUERY_TOKENS, GPU_QUERY_TOKENS = 96, 512
@@ -56,34 +56,28 @@ Vectors = Callable[[], F32]
 class SentenceEncoder:
     """The text side of a sentence-transformers model; ``dim`` is the length of a vector."""
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        revision: str | None = None,
-        query_prompt: str | None = None,
-        passage_prompt: str | None = None,
-        query_task: str | None = None,
-        passage_task: str | None = None,
-        dim: int | None = None,
-        precision: Precision = "float32",
-        device: Device = "auto",
-        batch_tokens: int | None = None,
-        trust_remote_code: bool = False,
-        context_header: bool = False,
-    ) -> None:
-        """Load the model; the arguments are settings of the index, and ``ConfigError`` if one does not fit."""
-        self._name, self._passage_task, self._has_headers = model, passage_task, context_header
-        self._model = load_model(model, revision, precision, device, trust_remote_code, passage_task or query_task)
-        own_dim = self._model.dim
-        if dim is not None and not 1 <= dim <= own_dim:
+    def __init__(self, settings: EncoderConfig, *, context_header: bool = False) -> None:
+        """Load the model.
+
+        Args:
+            settings: The model, and how texts are given to it.
+            context_header: Whether passages have a header (``index.context_header``).
+
+        Raises:
+            ConfigError: The model cannot be loaded, or a setting does not fit it.
+        """
+        self._settings, self._has_headers = settings, context_header
+        self._model = load_model(settings)
+        model_dim = self._model.dim
+        if settings.dim is not None and settings.dim > model_dim:
             raise ConfigError(
-                f"encoder.dim is {dim} but {model} gives {own_dim}: choose 1 to {own_dim}, or leave it out"
+                f"encoder.dim is {settings.dim} but {settings.model} gives {model_dim}: choose 1 to {model_dim}, or "
+                "leave it out"
             )
-        self.dim = dim or own_dim
-        self._batch_tokens = batch_tokens
-        self._query = self._role("query", query_prompt, query_task)
-        self._passage = self._role("passage", passage_prompt, passage_task)
+        self.dim = settings.dim or model_dim
+        self._batch_tokens = settings.batch_tokens
+        self._query = self._role("query", settings.query_prompt, settings.query_task)
+        self._passage = self._role("passage", settings.passage_prompt, settings.passage_task)
         on_cpu = self._model.on_cpu
         self._query_tokens, self._query_bucket = (
             (QUERY_TOKENS, QUERY_BUCKET) if on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
@@ -124,10 +118,10 @@ class SentenceEncoder:
         """Return the model's image side, its vectors cut to the same length; ``ConfigError`` if it has none."""
         if not self._model.reads_images:
             raise ConfigError(
-                f"index.image_vectors asks for vectors of images but {self._name} reads text alone: name a model that "
-                "reads images as index.image_encoder or index.encoder, or set index.image_vectors to caption"
+                f"index.image_vectors asks for vectors of images but {self._settings.model} reads text alone: name a "
+                "model that reads images as index.image_encoder or index.encoder, or set index.image_vectors to caption"
             )
-        return ImageEncoder(self._model, self.dim, _task(self._passage_task))
+        return ImageEncoder(self._model, self.dim, _task(self._settings.passage_task))
 
     def _role(self, role: str, prompt: str | None, task: str | None) -> _Role:
         name = self._model.default_prompt_name if prompt is None else prompt

@@ -13,7 +13,7 @@ from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, I32
 from kohaku_ray.index.identity import locate_model
-from kohaku_ray.index.settings import Device, Precision
+from kohaku_ray.index.settings import EncoderConfig, Precision
 
 Tokens = Mapping[str, I32]
 """What a tokenizer gives for one text, special tokens included: ``input_ids``, for some models ``token_type_ids``."""
@@ -203,9 +203,7 @@ class TorchModel:
         return wait
 
 
-def load_model(
-    model: str, revision: str | None, precision: Precision, device: Device, trust_remote_code: bool, task: str | None
-) -> TorchModel:
+def load_model(settings: EncoderConfig) -> TorchModel:
     """Load a sentence-transformers model for inference; ``ConfigError`` where it, or a GPU asked for, is missing."""
     import torch
 
@@ -214,21 +212,22 @@ def load_model(
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # one bar per worker, for a tenth of a second
-    located = locate_model(model)
+    located = locate_model(settings.model)
     has_gpu = torch.cuda.is_available()
-    if device == "cuda" and not has_gpu:
+    if settings.device == "cuda" and not has_gpu:
         raise ConfigError("encoder.device is 'cuda' but this process sees no GPU: set it to auto or cpu")
+    on_gpu = has_gpu and settings.device != "cpu"
     try:
         loaded = SentenceTransformer(
             located,
-            revision=revision,
-            device="cuda" if has_gpu and device != "cpu" else "cpu",
-            trust_remote_code=trust_remote_code,
-            model_kwargs={"dtype": _dtype(precision, has_gpu and device != "cpu")},
+            revision=settings.revision,
+            device="cuda" if on_gpu else "cpu",
+            trust_remote_code=settings.trust_remote_code,
+            model_kwargs={"dtype": _dtype(settings.precision, on_gpu)},
         ).eval()
     except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(f"encoder.model {model!r} cannot be loaded: {error}") from error
-    return TorchModel(loaded, task)
+        raise ConfigError(f"encoder.model {settings.model!r} cannot be loaded: {error}") from error
+    return TorchModel(loaded, settings.passage_task or settings.query_task)
 
 
 def _dtype(precision: Precision, gpu: bool) -> Any:

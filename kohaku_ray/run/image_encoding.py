@@ -57,7 +57,7 @@ class EncodeImages:
 
     def __init__(self, config: Config, gpu: bool) -> None:
         # Ray does not hide the GPUs of its machine from an actor that asked for none.
-        self._encoder = make_encoder(config, config.index.image_encoder, None, **({} if gpu else {"device": "cpu"}))
+        self._encoder = make_encoder(config, config.index.image_encoder, device=None if gpu else "cpu")
         self._directory = Directory(config.index.path)
         self._pending = PendingVectors(config.index.path)
         identity = index_settings(config).image_plan.identity

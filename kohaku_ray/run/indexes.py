@@ -16,7 +16,7 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
-from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
+from kohaku_ray.index.settings import Device, EncoderConfig, EndpointConfig
 from kohaku_ray.index.store import SOURCES_SCHEMA, Index
 from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.models.endpoint import EndpointEncoder
@@ -30,21 +30,25 @@ TextEncoder = SentenceEncoder | EndpointEncoder
 
 
 def make_encoder(
-    config: Config, encoder: EncoderConfig | None = None, limiter: Limiter | None = None, **overrides: Any
+    config: Config,
+    encoder: EncoderConfig | None = None,
+    limiter: Limiter | None = None,
+    device: Device | None = None,
 ) -> TextEncoder:
-    """Load an encoder, or name its server, whose rate limit is shared. Default: that of texts."""
+    """Load an encoder, on the device that is configured or given, or name its server. Default: that of texts."""
     settings = encoder or config.index.encoder
     if isinstance(settings, EndpointConfig):
         return EndpointEncoder(settings, config.index.path, limiter, context_header=config.index.context_header)
-    given = settings.model_dump(exclude={"kind"}) | {"context_header": config.index.context_header}
-    return SentenceEncoder(**(given | overrides))
+    if device is not None:
+        settings = settings.model_copy(update={"device": device})
+    return SentenceEncoder(settings, context_header=config.index.context_header)
 
 
 def make_query_encoder(
     config: Config, encoder: EncoderConfig | None = None, limiter: Limiter | None = None
 ) -> TextEncoder:
     """Load an encoder for queries: on the retriever's GPU if it has one. Default: that of texts."""
-    return make_encoder(config, encoder, limiter, **({} if config.cluster.retriever.n_gpus else {"device": "cpu"}))
+    return make_encoder(config, encoder, limiter, None if config.cluster.retriever.n_gpus else "cpu")
 
 
 def check_endpoint(config: Config) -> None:

@@ -240,7 +240,7 @@ class Encode:
 
     def __init__(self, config: Config, gpu: bool, limiter: Limiter | None = None) -> None:
         # Ray does not hide the GPUs of its machine from an actor that asked for none.
-        self._encoder = make_encoder(config, None, limiter, **({} if gpu else {"device": "cpu"}))
+        self._encoder = make_encoder(config, None, limiter, None if gpu else "cpu")
         self._pending = PendingVectors(config.index.path)
         self._identity = encoder_settings(config)
         self._name = f"{socket.gethostname()}:{os.getpid()}"

@@ -19,7 +19,7 @@ from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import passage_tokenizer, token_counter
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.settings import EndpointConfig, IndexConfig
+from kohaku_ray.index.settings import EncoderConfig, EndpointConfig, IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.models.endpoint import EndpointEncoder
 from kohaku_ray.run.indexes import encoder_settings
@@ -31,7 +31,7 @@ HEADED = IndexConfig(context_header=True)
 
 @pytest.fixture(scope="module")
 def encoder() -> SentenceEncoder:
-    return SentenceEncoder(MODEL, device="cpu", context_header=True)
+    return SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"), context_header=True)
 
 
 def encoded(document: Document, index: IndexConfig = HEADED) -> dict[str, str]:
@@ -165,7 +165,7 @@ SENTENCE = "The hall draws 4 MW and its PUE is 1.09."
 def test_a_header_that_does_not_fit_the_window_beside_its_text_is_left_out(encoder, header, body):
     body, count = body.strip(), token_counter(MODEL)
     assert count([header + body])[0] + 2 > 256
-    expected = SentenceEncoder(MODEL, device="cpu").encode_passages([body])
+    expected = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu")).encode_passages([body])
     ids = passage_tokenizer(MODEL)([header + body]).to_pylist()
     for found in (
         encoder.encode_passages([header + body]),
@@ -175,7 +175,7 @@ def test_a_header_that_does_not_fit_the_window_beside_its_text_is_left_out(encod
 
 
 def test_a_header_that_fits_is_encoded_and_a_query_has_none(encoder):
-    plain = SentenceEncoder(MODEL, device="cpu")
+    plain = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"))
     np.testing.assert_array_equal(
         encoder.encode_passages([f"Report › Energy:\n{SENTENCE}"]),
         plain.encode_passages([f"Report › Energy: {SENTENCE}"]),

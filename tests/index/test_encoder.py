@@ -27,7 +27,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def encoder():
-    return SentenceEncoder(MODEL, device="cpu", batch_tokens=512)
+    return SentenceEncoder(EncoderConfig(model=MODEL, device="cpu", batch_tokens=512))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_vectors_do_not_depend_on_the_number_of_threads(encoder, n_threads):
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
-        other = SentenceEncoder(MODEL, device="cpu", batch_tokens=512)
+        other = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu", batch_tokens=512))
         queried, indexed = other.encode_queries(queries), other.encode_passages(queries)
         with ThreadPoolExecutor(1) as fresh:
             assert fresh.submit(torch.get_num_threads).result() == torch.get_num_threads() == n_threads
@@ -102,7 +102,7 @@ def test_a_long_text_is_the_mean_of_its_windows_by_length(encoder):
 
 
 def test_matryoshka_cuts_and_renormalises(encoder):
-    small = SentenceEncoder(MODEL, device="cpu", dim=64)
+    small = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu", dim=64))
     full = encoder.encode_passages(SENTENCES)[:, :64]
     assert small.dim == 64
     np.testing.assert_allclose(
@@ -111,7 +111,9 @@ def test_matryoshka_cuts_and_renormalises(encoder):
 
 
 def test_prompts_go_before_queries_and_passages(encoder, reference):
-    prompted = SentenceEncoder(MODEL, device="cpu", query_prompt="query: ", passage_prompt="document")
+    prompted = SentenceEncoder(
+        EncoderConfig(model=MODEL, device="cpu", query_prompt="query: ", passage_prompt="document")
+    )
     np.testing.assert_allclose(
         prompted.encode_queries(["energy"]), reference.encode(["energy"], prompt="query: "), atol=1e-5
     )
@@ -131,7 +133,7 @@ def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
         (str(tmp_path), {}, r"cannot be loaded|neither a directory nor a downloaded"),
     ):
         with pytest.raises(ConfigError, match=said):
-            SentenceEncoder(model, **settings)
+            SentenceEncoder(EncoderConfig(model=model, **settings))
 
 
 def test_the_identity_decides_the_keys():
@@ -158,7 +160,7 @@ def test_other_weights_are_another_model(tmp_path):
 
 
 def test_precision_auto_is_16_bits_on_a_gpu_and_float32_on_a_cpu(monkeypatch):
-    encoder = SentenceEncoder(MODEL, device="cpu", precision="auto")
+    encoder = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu", precision="auto"))
     assert next(encoder._model.loaded.parameters()).dtype == torch.float32
     for has_bf16, dtype in ((True, torch.bfloat16), (False, torch.float16)):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has_bf16, **_: has)

@@ -15,6 +15,7 @@ from kohaku_ray import sample
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import locate_model, passage_tokenizer
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.torch_model import load_model
 from tests.index.test_encoder import MODEL
 
@@ -67,7 +68,7 @@ def one_thread():
 )
 def test_vectors_of_batches_are_those_of_sentence_transformers(models, texts, kind, prompt):
     prompts = {"query_prompt": prompt, "passage_prompt": prompt}
-    encoder = SentenceEncoder(models[kind], device="cpu", batch_tokens=1 << 20, **prompts)
+    encoder = SentenceEncoder(EncoderConfig(model=models[kind], device="cpu", batch_tokens=1 << 20, **prompts))
     reference = SentenceTransformer(locate_model(models[kind]), device="cpu")
     n_tokens = [len(reference.tokenizer((prompt or "") + text)["input_ids"]) for text in texts]
     short = [text for text, n in zip(texts, n_tokens, strict=True) if n <= reference.max_seq_length]
@@ -79,7 +80,7 @@ def test_vectors_of_batches_are_those_of_sentence_transformers(models, texts, ki
 
 
 def test_each_text_is_tokenised_once_but_those_that_are_cut(texts, monkeypatch):
-    encoder = SentenceEncoder(MODEL, device="cpu")
+    encoder = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"))
     seen, tokenise = [], PreTrainedTokenizerFast._encode_plus
     monkeypatch.setattr(
         PreTrainedTokenizerFast,
@@ -112,8 +113,10 @@ def test_a_model_that_runs_out_of_memory_gets_halves(tiny_encoder, texts, own_co
     if own_code:
         model = jina_stand_ins.build(tmp_path / "v3", "v3", ["Water"])
         given = {"passage_task": "retrieval.passage", "query_task": "retrieval.query", "trust_remote_code": True}
-    expected = SentenceEncoder(model, device="cpu", batch_tokens=256, **given).encode_passages(texts)
-    encoder = SentenceEncoder(model, device="cpu", batch_tokens=4096, **given)
+    expected = SentenceEncoder(EncoderConfig(model=model, device="cpu", batch_tokens=256, **given)).encode_passages(
+        texts
+    )
+    encoder = SentenceEncoder(EncoderConfig(model=model, device="cpu", batch_tokens=4096, **given))
     passes = limit(monkeypatch, 600)
     np.testing.assert_allclose(encoder.encode_passages(texts), expected, atol=1e-5)
     assert sum(n_tokens > 600 for n_tokens in passes) > 0
@@ -125,14 +128,14 @@ def test_a_model_that_runs_out_of_memory_gets_halves(tiny_encoder, texts, own_co
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_text_too_long_for_the_gpu_is_named(tiny_encoder, monkeypatch):
-    encoder = SentenceEncoder(tiny_encoder, device="cpu")
+    encoder = SentenceEncoder(EncoderConfig(model=tiny_encoder, device="cpu"))
     limit(monkeypatch, 8)
     with pytest.raises(DataError, match=r"a text of \d+ tokens does not fit the encoder's GPU"):
         encoder.encode_passages(["a text of more than eight tokens in all, of course"])
 
 
 def test_batches_depend_on_a_gpus_memory_and_not_on_what_is_free(monkeypatch):
-    model = load_model(locate_model(MODEL), None, "float32", "cpu", False, None)
+    model = load_model(EncoderConfig(model=MODEL, device="cpu"))
     model.on_cpu, gib = False, 1 << 30
     sizes = {}
     for total in (1, 2, 80):
@@ -147,8 +150,8 @@ def test_batches_depend_on_a_gpus_memory_and_not_on_what_is_free(monkeypatch):
 def test_a_real_gpu_gives_the_vectors_of_the_cpu(texts):
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    expected = SentenceEncoder(MODEL, device="cpu").encode_passages(texts)
-    encoder = SentenceEncoder(MODEL, device="cuda", batch_tokens=512)
+    expected = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu")).encode_passages(texts)
+    encoder = SentenceEncoder(EncoderConfig(model=MODEL, device="cuda", batch_tokens=512))
     first = encoder.encode_passages(texts)
     np.testing.assert_allclose(first, expected, atol=5e-3)
     assert encoder.encode_passages(texts).tobytes() == first.tobytes()
@@ -168,7 +171,7 @@ def test_tokens_from_elsewhere_make_the_same_batches_and_no_text_is_tokenised_ag
     if prompt == "named":
         settings = {"prompts": {"named": "A prompt by name: "}, "default_prompt_name": "named"}
         model, prompt = changed(model, tmp_path / "m", "config_sentence_transformers.json", **settings), None
-    encoder = SentenceEncoder(model, device="cpu", passage_prompt=prompt)
+    encoder = SentenceEncoder(EncoderConfig(model=model, device="cpu", passage_prompt=prompt))
     tokenise = passage_tokenizer(model, None, prompt)
     assert encoder.tokenises_as(tokenise)
     expected = encoder.encode_passages(texts)
@@ -188,7 +191,7 @@ def test_tokens_from_elsewhere_make_the_same_batches_and_no_text_is_tokenised_ag
 
 
 def test_tokens_that_are_not_the_encoders_own_are_not_taken(models, tiny_encoder):
-    encoder = SentenceEncoder(tiny_encoder, device="cpu", passage_prompt="Represent this: ")
+    encoder = SentenceEncoder(EncoderConfig(model=tiny_encoder, device="cpu", passage_prompt="Represent this: "))
     assert not encoder.tokenises_as(passage_tokenizer(tiny_encoder, None, "Represent that: "))
     assert not encoder.tokenises_as(passage_tokenizer(MODEL, None, "Represent this: "))
     assert passage_tokenizer(str(Path(sample.path("documents")))) is None

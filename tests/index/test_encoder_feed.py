@@ -9,6 +9,7 @@ import sentence_transformers
 import torch
 
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.settings import EncoderConfig
 
 TEXTS = [" ".join(f"water {number} flows" for number in range(n)) for n in range(1, 41)]
 BATCH_TOKENS = 512
@@ -81,7 +82,9 @@ class GpuDouble:
 
 @pytest.fixture
 def expected(tiny_encoder) -> np.ndarray:
-    return SentenceEncoder(tiny_encoder, device="cpu", batch_tokens=BATCH_TOKENS).encode_passages(TEXTS)
+    return SentenceEncoder(EncoderConfig(model=tiny_encoder, device="cpu", batch_tokens=BATCH_TOKENS)).encode_passages(
+        TEXTS
+    )
 
 
 @pytest.fixture
@@ -91,7 +94,7 @@ def gpu(expected, monkeypatch) -> GpuDouble:
 
 @pytest.fixture
 def encoder(tiny_encoder, gpu) -> SentenceEncoder:
-    encoder = SentenceEncoder(tiny_encoder, device="cuda", batch_tokens=BATCH_TOKENS)
+    encoder = SentenceEncoder(EncoderConfig(model=tiny_encoder, device="cuda", batch_tokens=BATCH_TOKENS))
     gpu.forget()
     return encoder
 

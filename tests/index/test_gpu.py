@@ -13,6 +13,7 @@ import torch
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.vectors import VectorIndex
 from tests.index.test_encoder import MODEL
 
@@ -261,7 +262,9 @@ def test_faiss_without_a_gpu_says_what_to_do(monkeypatch):
 def test_the_batch_size_follows_the_memory_of_a_real_gpu():
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    encoder = SentenceEncoder(MODEL, device="cuda", precision="float16")
+    encoder = SentenceEncoder(EncoderConfig(model=MODEL, device="cuda", precision="float16"))
     assert 4096 <= encoder._model.tokens_that_fit(256) <= 1 << 18
-    expected = SentenceEncoder(MODEL, device="cpu").encode_passages(["one text", "and a longer one " * 40])
+    expected = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu")).encode_passages(
+        ["one text", "and a longer one " * 40]
+    )
     np.testing.assert_allclose(encoder.encode_passages(["one text", "and a longer one " * 40]), expected, atol=5e-3)

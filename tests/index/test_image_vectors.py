@@ -20,6 +20,7 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.images import ImagePlan, ImageVectors, image_rows, placed, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.settings import EncoderConfig
 
 TEXTS, PICTURES = {"model": "texts"}, {"model": "pictures"}
 MARKDOWN = b"Two plants are shown.\n\n![Figure 1: Energy](a.png)\n\nMore text.\n\n![Figure 2: Water](b.png)\n"
@@ -100,7 +101,9 @@ def test_settings_that_contradict_each_other_are_refused(overrides, said):
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory):
-    return SentenceEncoder(tiny_clip.build(tmp_path_factory.mktemp("clip"), ["a chart"]), device="cpu").images()
+    return SentenceEncoder(
+        EncoderConfig(model=tiny_clip.build(tmp_path_factory.mktemp("clip"), ["a chart"]), device="cpu")
+    ).images()
 
 
 def test_forty_images_have_the_models_own_vectors_in_order_and_one_that_is_damaged_is_named(clip):

@@ -31,8 +31,8 @@ def folder(version, tmp_path_factory):
 
 def encoder_of(version: str, folder: str, **changed) -> SentenceEncoder:
     """The preset's encoder, with the stand-in as its model."""
-    settings = load_config(["default", f"encoders/jina_{version}"]).index.encoder.model_dump(exclude={"kind"})
-    return SentenceEncoder(**{**settings, "model": folder, "device": "cpu", **changed})
+    settings = load_config(["default", f"encoders/jina_{version}"]).index.encoder
+    return SentenceEncoder(settings.model_copy(update={"model": folder, "device": "cpu", **changed}))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def real(version) -> SentenceEncoder:
     settings = load_config(["default", f"encoders/jina_{version}"]).index.encoder
     if not isinstance(try_to_load_from_cache(settings.model, "config.json", revision=settings.revision), str):
         pytest.skip(f"{settings.model} is not in the local cache: download it first")
-    return SentenceEncoder(**settings.model_dump(exclude={"kind"}))
+    return SentenceEncoder(settings)
 
 
 @pytest.mark.weights

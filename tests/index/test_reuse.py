@@ -24,7 +24,7 @@ TEXT = f"# Title\n\nThe plant makes 40 MW. It runs all day.\n\nThe plant makes 4
 
 @pytest.fixture(scope="module")
 def whole() -> SentenceEncoder:
-    return SentenceEncoder(model=MODEL)
+    return SentenceEncoder(EncoderConfig(model=MODEL))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_lent_vectors_are_those_the_encoder_gives(whole, source, tmp_path):
     path, texts = source
     few = [text for text in texts if len(text.split()) <= SHORT_TOKENS]
     assert 2 <= len(few) < len(texts), "what may have been encoded in windows is left to the encoder"
-    short = SentenceEncoder(model=MODEL, dim=64)
+    short = SentenceEncoder(EncoderConfig(model=MODEL, dim=64))
     for target, encoder, lent in ((SHORT, short, few), (WHOLE, whole, texts)):
         there = str(tmp_path / str(encoder.dim))
         assert reuse_vectors(path, WHOLE, there, target, IndexConfig()) == len(lent)

