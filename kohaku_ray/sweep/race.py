@@ -505,16 +505,8 @@ class SweepRace:
             return None
         seen = [self._seen[run][:n] for run in planned.runs.values()]
         parts = {part: np.array([[row[part] for row in rows] for rows in seen]) for part in self._metric.parts}
-        return SweepCell(
-            cell_id=planned.cell_id,
-            at=planned.at,
-            state="dropped",
-            reason=reason,
-            seeds=tuple(planned.runs),
-            question_ids=tuple(self.order[:n]),
-            parts=parts,
-            total=self._metric.shares(parts, self._unanswerable[:n]),
-        )
+        cell = SweepCell(planned.cell_id, planned.at, "dropped", reason, tuple(planned.runs), tuple(self.order[:n]))
+        return replace(cell, parts=parts, total=self._metric.shares(parts, self._unanswerable[:n]))
 
     def study(self, table: SweepTable, unanswerable: Mapping[str, bool]) -> SweepTable:
         """Race the cells of a study, whose scores are all known: those that leave keep what they had answered by then.
