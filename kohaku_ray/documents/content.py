@@ -49,6 +49,38 @@ def decode_text(name: str, data: bytes) -> str:
     return even_line_ends(text)
 
 
+_ASCII, _NO_LETTERS = bytes(range(128)), re.compile(rb"[^A-Za-z]+")
+_NOT_WESTERN = re.compile(
+    # four accented letters in a row, as in Cyrillic; a sign or capital in a word, where another code page has a letter
+    rb"[\xc0-\xff]{4}|[a-z\xe0-\xff][\x80-\x84\x86-\x91\x93-\x95\x98-\x9f\xa1-\xa9\xac-\xaf\xb1-\xb6\xb8\xb9\xbc-\xde]"
+    rb"[a-z\xe0-\xff]"
+)
+
+
+def western_text(data: bytes) -> str | None:
+    """Decode text as Windows-1252, in which spreadsheets save it in western Europe; None: it is something else."""
+    high = data.translate(None, _ASCII)
+    is_utf8_in_part = len(data.decode("utf-8", "ignore")) > len(data) - len(high)
+    is_western = 2 * len(high) <= len(_NO_LETTERS.sub(b"", data)) and _NOT_WESTERN.search(data) is None
+    if b"\0" in data or is_utf8_in_part or not is_western:
+        return None
+    try:
+        return even_line_ends(data.decode("cp1252"))
+    except UnicodeDecodeError:
+        return None
+
+
+def decode_cells(name: str, data: bytes) -> tuple[str, bool]:
+    """Decode a CSV as `decode_text` does, else, and that is said, as `western_text` does."""
+    try:
+        return decode_text(name, data), False
+    except DataError:
+        text = western_text(data)
+        if text is None:
+            raise
+        return text, True
+
+
 def even_line_ends(text: str) -> str:
     r"""Make every line end in ``\n``."""
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -36,6 +36,7 @@ FORMATS: Mapping[str, Parser] = {
     ".html": parse_html,
     ".htm": parse_html,
     ".csv": parse_csv,
+    ".tsv": parse_csv,
     ".docx": parse_docx,
     ".pptx": parse_pptx,
     ".xlsx": parse_xlsx,

@@ -110,7 +110,7 @@ def end_number(pieces: list[str]) -> None:
 def write_power(base: str, raised: str) -> str:
     """Write a power; ``base`` may be empty."""
     raised = _ROUND_SIGN.sub(r"\1", _trim(raised))
-    if not raised or not base.strip():
+    if not raised or base.endswith(END) or not base.strip():
         return f"{base}{RAISE}{raised}{END}" if raised else base
     if raised in ("∘", "°"):
         return f"{base}°"
@@ -127,7 +127,7 @@ def write_power(base: str, raised: str) -> str:
 def write_index(base: str, lowered: str) -> str:
     """Write an index; ``base`` may be empty."""
     lowered = _ROUND_SIGN.sub(r"\1", _trim(lowered))
-    if not lowered or not base.strip():
+    if not lowered or base.endswith(END) or not base.strip():
         return f"{base}{LOWER}{lowered}{END}" if lowered else base
     if lowered.isdigit() and base[-1].isalpha():
         return base + write_lowered(base, lowered)
@@ -304,12 +304,26 @@ def _element(node: Any, depth: int) -> str:
     write = _WRITERS.get(tag)
     if write is not None and len(children) == _N_CHILDREN.get(tag, len(children)):  # else it is shown as a row
         return write([_element(child, depth + 1) for child in children])
+    if tag == "mmultiscripts" and children:
+        return _prescripts(children, depth)
     if tag == "mtable":
         return "; ".join(_trim(_element(child, depth + 1)) for child in children)
     if tag == "mfenced":
         opening, closing = (node.attributes.get(key, default) for key, default in (("open", "("), ("close", ")")))
         return f"{opening}{', '.join(_trim(_element(child, depth + 1)) for child in children)}{closing}"
     return _row(children, depth, " " if tag in ("mtr", "mlabeledtr") else "")
+
+
+def _prescripts(children: Sequence[Any], depth: int) -> str:
+    """Write a base with pairs of an index and an exponent behind it, and of those that stand before it."""
+    base, *scripts = [_element(child, depth + 1) for child in children]
+    where = next((i for i, child in enumerate(children[1:]) if child.tag == "mprescripts"), len(scripts))
+    before, behind = scripts[where + 1 :], scripts[:where]
+    for i in range(0, len(behind), 2):
+        base = _both([base, *behind[i : i + 2], ""][:3])
+    return "".join(f"{LOWER}{text}{END}" for text in before[::2] if text) + "".join(
+        [*(f"{RAISE}{text}{END}" for text in before[1::2] if text), base]
+    )
 
 
 def _row(children: Sequence[Any], depth: int, joint: str) -> str:

@@ -255,6 +255,7 @@ class _Reader:
         self._all_images, self._has_frame, self._has_asciimath = images, has_frame, has_asciimath
         self._has_tex_scripts: bool | None = None  # None: not looked for yet
         self._terms: list[str] = []  # of a list of definitions, before the text that defines them
+        self._in_term = False
         self._articles = 0  # how many <main> and <article> are open
         self._in_link = False
         self._n_links = self._n_turns = self._link_chars = self._all_chars = 0  # since the last paragraph
@@ -425,6 +426,7 @@ class _Reader:
         else:
             self._flush()
             self._pre += tag == "pre"
+            self._in_term = self._in_term or tag == "dt"
             if tag == "figure":
                 self._figures.append((self.drafts[-1].paragraphs, len(self.drafts[-1].paragraphs)))
 
@@ -456,7 +458,8 @@ class _Reader:
                 self._add_terms()
                 self._add(Paragraph(text, whole_text(text)))
         elif tag == "dt":
-            self._terms += filter(None, [self._taken()])
+            self._flush()
+            self._in_term = False
         elif tag == "figcaption":
             self._caption()
         else:
@@ -535,8 +538,10 @@ class _Reader:
         return "\n".join(" " * indent + line for indent, line in indents if line and line != "-")
 
     def _flush(self) -> None:
-        """End the paragraph that is being read."""
-        if self._parts:
+        """End the paragraph, or the term of a definition, that is being read."""
+        if self._in_term:
+            self._terms += filter(None, [self._taken()])
+        elif self._parts:
             text = self._lines()
             if text and self._terms:
                 if _ITEM.match(text):

@@ -52,6 +52,9 @@ _WAYS_OUT = {
 _HTML = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*|<!--.{0,1000}?-->\s*)*<(?:!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE | re.DOTALL
 )
+_HTML_TABLE = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*<html>\s*<body>\s*<table\b", re.IGNORECASE
+)  # as parsers of PDFs write one
 _XML = re.compile(rb"\s*<\?xml\s")
 
 _NAMES: Mapping[str, str] = {
@@ -66,6 +69,7 @@ _NAMES: Mapping[str, str] = {
     ".jsonl": "JSON lines",
     ".ndjson": "JSON lines",
     ".csv": "CSV",
+    ".tsv": "CSV",
     ".parquet": "Parquet",
     ".docx": "a Word document",
     ".xlsx": "an Excel workbook",
@@ -74,7 +78,7 @@ _NAMES: Mapping[str, str] = {
 """What a file with a suffix should be."""
 
 _MAY_BE_XML = frozenset({".html", ".htm", ".md", ".markdown", ".txt", ".text"})
-_NEVER_JSON = frozenset({".pdf", ".html", ".htm", ".csv", ".parquet", ".docx", ".xlsx", ".pptx"})
+_NEVER_JSON = frozenset({".pdf", ".html", ".htm", ".csv", ".tsv", ".parquet", ".docx", ".xlsx", ".pptx"})
 
 
 def check_kind(name: str, suffix: str, data: bytes, also: str = "") -> None:
@@ -87,6 +91,8 @@ def check_kind(name: str, suffix: str, data: bytes, also: str = "") -> None:
     if not kind and suffix == ".pdf" and _is_text(data):
         kind = "plain text"
     if kind in ("", _NAMES[suffix], also) or (kind == "XML" and suffix in _MAY_BE_XML):
+        return
+    if kind == "HTML" and suffix in (".md", ".markdown") and _HTML_TABLE.match(data[:_HEAD_BYTES]):
         return
     way_out = f"fetch the file again, or give {file_name(name)} the suffix of what it is"
     raise DataError(f"{name} is {kind}, not {_NAMES[suffix]}: {_WAYS_OUT.get(kind, way_out)}.")

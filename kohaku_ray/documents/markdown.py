@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -24,7 +25,7 @@ from kohaku_ray.documents.html import fragment_paragraphs, mathml_text
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
-from kohaku_ray.documents.tables import names_columns, write_rows
+from kohaku_ray.documents.tables import join_names, names_columns, write_rows
 from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
 
@@ -42,7 +43,10 @@ _READ_AS_HTML = re.compile(
 _INLINE_TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
 _TABLE_TAG = re.compile(r"<(/?)table\b", re.IGNORECASE)
 _NOTE_MARK = re.compile(r"\[\^([^\]\s^]{1,40})\]")
-_SCRIPT = re.compile(r"(?<=[\w)])\^([\w+−-]{1,8})\^(?!\w)|(?<=[A-Za-z])~([\w+−-]{1,4})~")
+_SCRIPT = re.compile(
+    r"(?<=[\w)])\^([\w+−-]{1,8})\^(?!\w)|(?<![^\s(])\^(\d{1,3}m?)\^(?=[A-Z])|(?<=[A-Za-z])~([\w+−-]{1,4})~"
+)
+_GRID = re.compile(r"\+(?:[-=:]+\+)+")  # a border of a table that is drawn
 _MARKERS = re.compile("[\x01-\x04]")  # which mark raised and lowered characters while a file is read
 MAX_FORMULA_LINES = 500  # most lines of a formula
 MAX_TAGS_ABOVE = 5  # most lines of HTML above the first line of its table
@@ -79,6 +83,7 @@ def _reader() -> MarkdownIt:
     reader.block.ruler.before("fence", "formula_block", _formula_block, ends)
     reader.block.ruler.before("reference", "note", _note, ends)
     reader.block.ruler.before("html_block", "html_table", _html_table, ends)
+    reader.block.ruler.before("table", "grid_table", _grid_table, {"alt": ["paragraph", "reference"]})
     reader.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
     return reader
 
@@ -112,7 +117,7 @@ def _script(state: StateInline, silent: bool) -> bool:
     if match is None:
         return False
     if not silent:
-        state.push("script", "", 0).content = f"{RAISE if match[1] else LOWER}{match[1] or match[2]}{END}"
+        state.push("script", "", 0).content = f"{LOWER if match[3] else RAISE}{match[match.lastindex or 0]}{END}"
     state.pos = match.end()
     return True
 
@@ -208,6 +213,68 @@ def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         kept.append(token)
     state.tokens[first:] = kept
     return True
+
+
+def _grid_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Read a table drawn with ``+---+`` and bars, as Pandoc and reStructuredText have it."""
+    if state.is_code_block(start) or start < state.env.get("grid", 0):
+        return False
+    if _GRID.fullmatch(_line(state, start).rstrip()) is None:
+        return False
+    line, lines = start, []
+    while line < end and (text := _line(state, line).rstrip())[:1] in ("+", "|"):
+        lines.append(text)
+        line += 1
+    if len(lines) < 3 or _GRID.fullmatch(lines[-1]) is None or {len(text) for text in lines} != {len(lines[0])}:
+        state.env["grid"] = line  # none of its lines begins another
+        return False
+    if silent:
+        return True
+    cells, n_head = _drawn_cells(lines)
+    names = join_names(cells[:n_head]) if n_head else [""] * len(cells[0])
+    state.push("table_open", "table", 1).map = [start, line]
+    for part, kind, texts in (
+        ("thead", "th", [names]),
+        ("tbody", "td", [[text for text, _ in row] for row in cells[n_head:]]),
+    ):
+        state.push(f"{part}_open", part, 1)
+        for row in texts:
+            state.push("tr_open", "tr", 1)
+            for text in row:
+                state.push(f"{kind}_open", kind, 1)
+                inline = state.push("inline", "", 0)
+                inline.content, inline.map, inline.children = text, [start, line], []
+                state.push(f"{kind}_close", kind, -1)
+            state.push("tr_close", "tr", -1)
+        state.push(f"{part}_close", part, -1)
+    state.push("table_close", "table", -1)
+    state.line = line
+    return True
+
+
+def _drawn_cells(lines: Sequence[str]) -> tuple[list[list[tuple[str, bool]]], int]:
+    """The texts of a drawn table by row and column, one that spans several at each, and how many rows name columns."""
+    edges = sorted({i for text in lines for i, char in enumerate(text) if char == "+" and _GRID.match(text, i)})
+    edges = [*edges, len(lines[0]) - 1]
+    open_cells: list[list[str] | None] = [None] * (len(edges) - 1)
+    rows: list[list[list[str]]] = []
+    n_head = 0
+    for text in lines[1:]:
+        is_border = [set(text[left + 1 : right]) <= set("-=:") for left, right in pairwise(edges)]
+        if any(is_border):
+            rows.append([cell or [] for cell in open_cells])
+            n_head = n_head or len(rows) * ("+=" in text)
+            open_cells = [None if ends else cell for cell, ends in zip(open_cells, is_border, strict=True)]
+        for i, ends in enumerate(is_border):
+            if ends:
+                continue
+            goes_on = i > 0 and not is_border[i - 1] and text[edges[i]] not in "|+"
+            open_cells[i] = cell = (open_cells[i - 1] if goes_on else None) or open_cells[i] or []
+            if goes_on:
+                cell[-1] += text[edges[i] : edges[i + 1]]
+            else:
+                cell.append(text[edges[i] + 1 : edges[i + 1]])
+    return [[(" ".join(" ".join(cell).split()), True) for cell in row] for row in rows], n_head
 
 
 def _front_matter(name: str, text: str) -> tuple[dict[str, str], str]:

@@ -281,7 +281,7 @@ MIN_OUTSIDE_SHARE = 0.95  # least share of lines that are on the inner side of t
 
 def _line_numbers(lines: Sequence[Line]) -> list[Line]:
     """Numbers that count the lines of a page, in its left or right margin: 001, 002 and so on, or 5, 10."""
-    numbers = [line for line in lines if line.text.isdecimal() and len(line.text) < 6]
+    numbers = [line for line in lines if line.text.removesuffix(":").isdecimal() and len(line.text) < 6]
     if len(numbers) < MIN_LINE_NUMBERS:
         return []
     ids = set(map(id, numbers))
@@ -312,7 +312,7 @@ def _columns(numbers: Sequence[Line], edge: Callable[[Line], float]) -> Iterator
 
 def _counts_lines(column: Sequence[Line], rest: Sequence[Line]) -> bool:
     """Whether numbers, from top to bottom, grow evenly at even distances, and stand beside prose or in small print."""
-    values = [int(line.text) for line in column]
+    values = [int(line.text.removesuffix(":")) for line in column]
     steps = Counter(after - value for value, after in pairwise(values))
     step, n = steps.most_common(1)[0]
     if not 1 <= step <= MAX_NUMBER_STEP or n < 0.9 * (len(column) - 1):

@@ -790,7 +790,9 @@ def _continues(last: Piece, piece: Piece) -> bool:
         # else one of the two may be the number of the line, in smaller print in the margin
         small, large = (piece, last) if size < other else (last, piece)
         is_smaller = small["font"]["size"] < 0.85 * large["font"]["size"]
-        return gap < MAX_NUMBER_GAP * max(size, other) or not (is_smaller and small["text"].strip().isdecimal())
+        return gap < MAX_NUMBER_GAP * max(size, other) or not (
+            is_smaller and small["text"].strip().removesuffix(":").isdecimal()
+        )
     touches = abs(before["x"] - box["x"] - box["w"]) < 0.2 * reach
     return touches and _RIGHT_TO_LEFT.search(last["text"] + piece["text"]) is not None
 
@@ -852,7 +854,7 @@ def _goes_on(last: Line, box: Box, size: float, text: str) -> bool:
     gap = x0 - last.x1 if x0 >= last.x0 else last.x0 - x1
     if gap >= MAX_NUMBER_GAP * max(size, last.size):  # the number of a line, in smaller print in the margin
         small, ratio = (text, size / last.size) if size < last.size else (last.text, last.size / size)
-        if ratio < 0.85 and small.isdecimal():
+        if ratio < 0.85 and small.removesuffix(":").isdecimal():
             return False
     return -0.5 * size < gap < 0.9 * size
 

@@ -50,8 +50,15 @@ _UNITS = frozenset("WVAJhBgKCFNLltGMTkdb")  # letters that are seldom squared af
 _ORDINALS = words_of("st nd rd th er re ère e è ème ième nde o os")
 _ORDINAL_BASE = re.compile(r"(?<![\d.,])(?:\d{1,4}|[IVXLC]+)$")
 _ABBREVIATIONS = words_of("Mme Mmes Mlle Mlles Mgr Dr Pr no nos No Nos St Ste Cie Vve Me")
+_SYMBOLS = """
+    H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb
+    Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg
+    Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts
+    Og"""
+_PROTONS = {symbol: n for n, symbol in enumerate(re.findall(r"\w+", _SYMBOLS), 1)}  # of an element
 _ELEMENT = re.compile(r"[A-Z][a-z]?(?![^\W\d_])")
-_NUCLIDE = re.compile(r"\d{1,3}m?")
+_NUCLIDE = re.compile(r"(\d{1,3})m?")
+_WORDS = words_of("As At Be He I In No")  # which a note begins with, that are elements as well
 
 
 def write_raised(before: str, run: str, after: str = "") -> str:
@@ -68,8 +75,7 @@ def write_raised(before: str, run: str, after: str = "") -> str:
         return "°"
     if _is_ordinal(base, raised, after):
         return raised
-    # an isotope; a mark in front of its own note or address is followed by a word
-    if base and before[-1] in " (" and _NUCLIDE.fullmatch(raised) and _ELEMENT.match(after):
+    if (not before or before[-1] in " (-\n") and _is_nuclide(raised, after, bool(base)):
         return raised
     if base and _is_exponent(base, raised, after):
         if raised in "+-":
@@ -108,6 +114,7 @@ RAISE, LOWER, MARK, END = "\x01", "\x02", "\x03", "\x04"
 """Set by readers of markup round raised and lowered characters and the marks of notes, for `write_scripts`."""
 
 _SCRIPT = re.compile("([\x01-\x03])([^\x01-\x04]*)\x04")
+_STACKED = re.compile("(?:\x01(\\d{1,3})\x04\x02(\\d{1,3})\x04|\x02(\\d{1,3})\x04\x01(\\d{1,3})\x04)(?=([A-Z][a-z]?))")
 _STRAY = re.compile("[\x01-\x04]")
 _WRITERS = {RAISE: write_raised, LOWER: write_lowered, MARK: write_mark}
 
@@ -116,7 +123,7 @@ def write_scripts(text: str) -> str:
     """Write the characters between `RAISE`, `LOWER` or `MARK` and `END` by the rule; of nested ones, the innermost."""
     if END not in text:
         return text
-    first, *rest = _SCRIPT.split(text)
+    first, *rest = _SCRIPT.split(_STACKED.sub(_mass, text))
     written = [_STRAY.sub("", first)]
     before, of_symbol = written[0][-_REACH:], False
     for kind, run, between in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
@@ -131,6 +138,12 @@ def write_scripts(text: str) -> str:
         written += (script, after)
         before = f"{before}{script}{after}"[-_REACH:]
     return "".join(written)
+
+
+def _mass(match: re.Match[str]) -> str:
+    """Of the mass and the number of protons before an element the mass: the element says the other."""
+    mass, n_protons = match[1] or match[4], match[2] or match[3]
+    return f"{RAISE}{mass}{END}" if _PROTONS.get(match[5]) == int(n_protons) else match[0]
 
 
 def plain_maths(text: str) -> str:
@@ -154,6 +167,17 @@ def _set_apart(before: str, text: str, after: str) -> str:
     # behind a full stop it stays with its sentence: "… was measured.[12] The …"
     is_apart = not before or before[-1].isspace() or before[-1] in ".,;:!?([\"'“‘”’"
     return f"{'' if is_apart else ' '}{text}{' ' * after[:1].isalnum()}"
+
+
+def _is_nuclide(raised: str, after: str, is_within: bool) -> bool:
+    """Whether it is the mass of an isotope, 14 of C, and no mark in front of its own note or address."""
+    mass, element = _NUCLIDE.fullmatch(raised), _ELEMENT.match(after)
+    if mass is None or element is None or element[0] not in _PROTONS:
+        return False
+    if not is_within and (element[0] in _WORDS or after[element.end() :][:1] == "."):
+        return False
+    n_protons = _PROTONS[element[0]]
+    return n_protons <= int(mass[1]) <= 3 * n_protons + 2
 
 
 def _is_ordinal(base: str, raised: str, after: str) -> bool:

@@ -13,13 +13,14 @@ from itertools import groupby, zip_longest
 from typing import Any
 
 from kohaku_ray.documents.content import (
-    decode_text,
+    decode_cells,
     default_doc_id,
     file_name,
     flat_metadata,
     unique_keys,
     valid_doc_id,
     well_formed,
+    western_text,
 )
 from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
@@ -32,7 +33,8 @@ from kohaku_ray.errors import DataError
 HUB = "hf://"  # prefix of a data set on the Hugging Face hub, whose rows are read as JSON lines
 JSON_LINES = ("jsonl", "ndjson")
 
-ROW_SUFFIXES = ("csv", *JSON_LINES, "parquet")  # suffixes of files of rows
+RECORD_SUFFIXES = (*JSON_LINES, "parquet")  # of files of rows whose values have types
+ROW_SUFFIXES = ("csv", "tsv", *RECORD_SUFFIXES)  # of all files of rows
 
 
 def suffix_of(name: str) -> str:
@@ -67,18 +69,20 @@ def read_rows(
         return rows
     if suffix in JSON_LINES:
         return list(_json_lines(name, data, rejects))
-    if suffix == "csv":
+    if suffix in ("csv", "tsv"):
         try:
             is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             text = data.decode("utf-16" if is_wide else "utf-8-sig")
         except UnicodeDecodeError as error:
-            raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+            text = western_text(data) or ""
+            if not text:
+                raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
         return read_cells(name, text)[1]
-    raise DataError(f"{name}: {what} are read from .csv, .jsonl or .parquet, not .{suffix}")
+    raise DataError(f"{name}: {what} are read from .csv, .tsv, .jsonl or .parquet, not .{suffix}")
 
 
 MAX_HEADER_CHARS = 100_000  # of a CSV, that are looked at for its separator
-_SEPARATORS = ",;\t"  # of columns; the one that makes the most of the header is read
+_SEPARATORS = ",;\t|"  # of columns; the one that makes the most of the header is read
 _SEPARATOR_LINE = re.compile(r"\"?sep=([^\w\s\"]|\t)\"?[^\S\t\n]*(?:\r\n?|\n)", re.IGNORECASE)
 
 
@@ -251,7 +255,8 @@ def parse_csv(name: str, data: bytes) -> Document:
     """
     way_out = f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})"
     rows = []
-    text = decode_text(name, data)
+    text, is_western = decode_cells(name, data)
+    odd = ("its bytes are no UTF-8: read as Windows-1252",) if is_western else ()
     try:
         read = csv_rows(name, text, ["text"], way_out)
     except MissingColumnError:
@@ -264,7 +269,7 @@ def parse_csv(name: str, data: bytes) -> Document:
                 spans = split_lines(written) if len(written) <= MAX_ROW_CHARS else split_sentences(written)
                 paragraphs.append(Paragraph(written, spans))
         doc_id = default_doc_id(name)
-        return Document(doc_id, doc_id, (Section(doc_id, tuple(paragraphs)),) if paragraphs else ())
+        return Document(doc_id, doc_id, (Section(doc_id, tuple(paragraphs)),) if paragraphs else (), odd=odd)
     for line, row in read:
         if isinstance(row, str):
             raise DataError(f"{name}: line {line} {row}.")
@@ -279,7 +284,7 @@ def parse_csv(name: str, data: bytes) -> Document:
             for line, row in members
         )
         sections.append(Section(section or title, its_paragraphs, its_paragraphs[0].page))
-    return Document(doc_id, title, tuple(sections), _metadata([row for _, row in rows]))
+    return Document(doc_id, title, tuple(sections), _metadata([row for _, row in rows]), odd=odd)
 
 
 MAX_ROW_CHARS = 500  # longest row of data, in characters, that is one sentence

@@ -172,6 +172,7 @@ def write_value(value: float, number_format: str) -> str:
         if digits:
             has_digits = True
             value /= 1000 ** (len(digits.rstrip()) - len(digits.rstrip().rstrip(",")))
+            around[1] += " " * digits.endswith(" ")
             continue
         if sign == "%":
             value *= 100

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kohaku_ray.documents.rows import ROW_SUFFIXES, cell_of, read_rows, separator_of, suffix_of
+from kohaku_ray.documents.rows import RECORD_SUFFIXES, cell_of, read_rows, separator_of, suffix_of
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import BLANK, UNANSWERABLE
 from kohaku_ray.storage import name_a_file, publish_with, read_file
@@ -165,7 +165,7 @@ def read_submission(
         raise name_a_file(name) from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path.") from error
-    if suffix_of(name) in ROW_SUFFIXES[1:]:
+    if suffix_of(name) in RECORD_SUFFIXES:
         rows = read_rows(name, data)
         header = tuple(dict.fromkeys(column for row in rows for column in row))
         lines = [[cell_of(row.get(column)) for column in header] for row in rows]

@@ -12,7 +12,7 @@ from kohaku_ray.documents.content import valid_doc_id
 from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.formats import DocumentFormat, find_format
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_cells, read_rows, suffix_of
+from kohaku_ray.documents.rows import RECORD_SUFFIXES, ROW_FORMATS, cell_of, read_cells, read_rows, suffix_of
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
@@ -173,7 +173,7 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
         return {}
     name, data = read_source(path)
     rows: list[Any]
-    if suffix_of(name) in ROW_SUFFIXES[1:]:
+    if suffix_of(name) in RECORD_SUFFIXES:
         rows = [{key: cell_of(value) for key, value in row.items()} for row in read_rows(name, data, "metadata")]
         columns = list(dict.fromkeys(column for row in rows for column in row))
     else:

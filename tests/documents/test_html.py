@@ -389,3 +389,39 @@ def test_a_fraction_behind_a_number_is_no_part_of_it():
 
 def test_tex_within_a_math_tag_as_marker_writes_it():
     assert body("<p>It has <math display=inline>1.3 \\times 10^9</math> parts.") == ["It has 1.3 × 10^9 parts."]
+
+
+def test_a_term_in_a_paragraph_of_its_own_is_a_term():
+    assert body("<dl><dt><p>PUE</p></dt><dd><p>1.12</p></dd><dt><div>WUE</div><dd>0.2</dl><p>After.") == [
+        "PUE: 1.12",
+        "WUE: 0.2",
+        "After.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "<sup>14</sup>C",
+        "<math><msup><mrow></mrow><mn>14</mn></msup><mi>C</mi></math>",
+        "<math><mmultiscripts><mi>C</mi><mprescripts/><none/><mn>14</mn></mmultiscripts></math>",
+        "<math><mmultiscripts><mi>C</mi><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts></math>",
+    ],
+)
+def test_the_mass_of_an_isotope_stands_before_its_element(formula):
+    assert body(f"<p>{formula} has a half-life of 5,730 years.") == ["14C has a half-life of 5,730 years."]
+    assert body(f"<p>We used {formula} here.") == ["We used 14C here."]
+    assert body(f"<table><tr><th>Isotope<th>Years<tr><td>{formula}<td>5,730</table>") == ["Isotope: 14C; Years: 5,730"]
+    scripts = "<math><mmultiscripts><mi>x</mi><mn>1</mn><mn>2</mn></mmultiscripts></math>"
+    assert body(f"<p>The value of {scripts} is 5.") == ["The value of x1^2 is 5."]
+
+
+def test_the_mark_of_a_note_is_no_mass():
+    assert body(
+        "<p><sup>1</sup>A study.<p><sup>12</sup>C. Smith says.<p><sup>3</sup>He says.<p><sup>9</sup>In it."
+    ) == [
+        "[1] A study.",
+        "[12] C. Smith says.",
+        "[3] He says.",
+        "[9] In it.",
+    ]

@@ -90,3 +90,11 @@ def test_what_its_name_says_is_read(name, data):
 def test_html_is_text_where_that_is_asked_for():
     (document,) = parse_documents("d/a.html", HTML, document_format=TEXT).documents
     assert "<title>" in document.sections[0].paragraphs[0].text
+
+
+def test_markdown_may_begin_with_a_table_as_parsers_of_pdfs_write_it():
+    table = (
+        b"<html><body><table><tr><td>Model</td><td>Power</td></tr><tr><td>H100</td><td>700 W</td></tr></table></body>"
+    )
+    (document,) = parse_documents("a.md", table + b"</html>\n\nText below it.\n").documents
+    assert [part.text for part in document.sections[0].paragraphs] == ["Model: H100; Power: 700 W", "Text below it."]

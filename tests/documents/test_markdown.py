@@ -205,3 +205,36 @@ def test_cells_beyond_the_header_of_a_table_are_kept():
 def test_numbers_beside_scripts_fractions_and_links(source, text):
     (section,) = parse_file("x.md", source.encode()).sections
     assert [paragraph.text for paragraph in section.paragraphs] == [text]
+
+
+GRID = """\
++-------+---------------+
+| Model | Energy        |
+|       +-------+-------+
+|       | MWh   | kWh   |
++=======+=======+=======+
+| A     | 10^9^ | 2     |
+|       +-------+-------+
+|       | 3     | 4     |
++-------+-------+-------+
+| B     | none of them  |
++-------+---------------+"""
+
+
+def test_a_table_drawn_with_borders():
+    assert only(GRID).text.split("\n") == [
+        "Model: A; Energy, MWh: 10^9; Energy, kWh: 2",
+        "Model: A; Energy, MWh: 3; Energy, kWh: 4",
+        "Model: B; Energy, MWh: none of them; Energy, kWh: none of them",
+    ]
+    assert sentences(only("+---+---+\n| a | 1 |\n+---+---+\n| b | 2 |\n+---+---+")) == ["a | 1", "b | 2"]
+
+
+@pytest.mark.parametrize("drawn", [GRID.replace("10^9^ ", "10 "), GRID.rpartition("\n")[0]])
+def test_a_drawing_that_is_no_table_stays_as_it_is(drawn):
+    assert "".join(only(drawn).text.split()) == "".join(drawn.replace("10^9^", "10^9").split())
+
+
+def test_the_mass_of_an_isotope():
+    source = "^14^C, $^{14}$C, ${}^{14}\\mathrm{C}$ and $^{14}_{6}\\mathrm{C}$ are one."
+    assert sentences(only(source)) == ["14C, 14C, 14C and 14C are one."]

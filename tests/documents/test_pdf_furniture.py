@@ -40,6 +40,7 @@ def put(page, x, y, lines, size=11, leading=14):
         (400, 7, list(range(1, 16))),  # in the right margin
         (390, 7, list(range(1, 16))),
         (40, 7, ["" if i % 5 else i for i in range(36, 61)]),  # every fifth line
+        (40, 7, [f"{i}:" for i in range(1, 16)]),
     ],
 )
 @pytest.mark.parametrize("is_last", [True, False], ids=["after the text", "line by line"])

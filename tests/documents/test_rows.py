@@ -217,3 +217,52 @@ def test_corpora_of_beir_flashrag_and_autorag_are_read_as_they_are():
         (document,) = parse_documents("c.jsonl", data_of("jsonl", [row])).documents
         assert (document.doc_id, document.title) == (doc_id, title)
         assert [paragraph.text for paragraph in document.sections[0].paragraphs] == [text]
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "written"),
+    [
+        ("pays;année;émissions (t CO2/m²)", "Côte d’Ivoire;2020;12,5", "pays: Côte d’Ivoire; année: 2020; émissions "),
+        ("nom;coût (€)", "Œuvre n°5;1 287", "nom: Œuvre n°5; coût (€): 1 287"),
+        ("Stadt;Straße", "Köln;Größe 5", "Stadt: Köln; Straße: Größe 5"),
+    ],
+)
+def test_a_csv_of_a_spreadsheet_in_western_europe_is_read_and_named(header, row, written):
+    data = f"{header}\r\n{row}\r\n".encode("cp1252")
+    document = parse_file("a.csv", data)
+    assert document.sections[0].paragraphs[0].text.startswith(written)
+    assert document.odd == ("its bytes are no UTF-8: read as Windows-1252",)
+    assert list(read_rows("q.csv", data)[0]) == header.split(";")
+    assert parse_file("a.csv", f"{header}\n{row}\n".encode()).odd == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("страна;год\nРоссия;2020\n", "cp1251"),
+        ("nazwa;koszt\nbiałe pieniądze na złość;5\n", "cp1250"),
+        ("nom;année\ncafé créé à Noël;5\n", "mac_roman"),
+        ("nom;année\ncafé créé;5\n", "cp850"),
+        ("名前;年\n東京都の人口;2020\n", "shift_jis"),
+    ],
+)
+def test_a_csv_of_another_code_page_is_refused_and_no_letter_made_a_sign(text, encoding):
+    with pytest.raises(DataError, match="is not valid UTF-8: byte 0x"):
+        parse_file("a.csv", text.encode(encoding))
+    with pytest.raises(DataError, match="save it as UTF-8"):
+        read_rows("q.csv", text.encode(encoding))
+
+
+def test_utf8_with_a_damaged_byte_is_refused():
+    with pytest.raises(DataError, match="byte 0xe9"):
+        parse_file("a.csv", "nom;coût\ncréé;5\n".encode() + b"caf\xe9;6\n")
+
+
+def test_a_tsv_and_bars_between_columns():
+    assert rows_of("a.tsv", "country\tyear\nFrance, north\t2020\n") == ["country: France, north; year: 2020"]
+    assert rows_of("a.csv", "country|year\nFrance|2020\n") == ["country: France; year: 2020"]
+    assert read_rows("q.tsv", b"id\tquestion\nq1\tHow, and why?\n") == [{"id": "q1", "question": "How, and why?"}]
+
+
+def rows_of(name, text):
+    return [part.text for section in parse_file(name, text.encode()).sections for part in section.paragraphs]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kohaku_ray.documents.content import decode_text, even_line_ends, valid_doc_id
+from kohaku_ray.documents.content import decode_text, even_line_ends, valid_doc_id, western_text
 from kohaku_ray.documents.formats import DocumentFormat
 from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section, SentenceSplit
 from kohaku_ray.documents.rows import csv_rows
@@ -125,11 +125,12 @@ def _number(column: str, cell: str) -> float | None:
 
 
 def _decode(name: str, data: bytes) -> str:
-    """The file's text; a byte that is not UTF-8 becomes a lone surrogate, so that only its row is rejected."""
+    """The file's text, of a spreadsheet too; another byte that is not UTF-8 becomes a lone surrogate, for its row."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return decode_text(name, data)
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
-    return even_line_ends(text)
+    western = western_text(data) if _UNDECODED.search(text) else None
+    return even_line_ends(text) if western is None else western
 
 
 NEWS = DocumentFormat((".csv",), parse_news, splits_sentences=True)

@@ -79,11 +79,12 @@ _END = re.compile(
     r"^\*{3}\s*END OF TH|^End of (?:the |this )?Project Gutenberg|^\s*\*{3}\s*START: FULL LICENSE",
     re.MULTILINE | re.IGNORECASE,
 )
-_FIELD = re.compile(r"^(Title|Author|Translator|Language):[ \t]*(\S.*(?:\n[ \t]+\S.*)*)", re.MULTILINE)
+_FIELD = re.compile(r"^(Title|Author|Translator|Language):[ \t]*(\S.*(?:\n[ \t]+\S.*)*)", re.MULTILINE | re.IGNORECASE)
 _FIELDS_ABOVE = re.compile(
-    r"\s*(?=Title:)(?:(?:Title|Author|Translator|Language):[ \t]*\S.*(?:\n[ \t]+\S.*)*(?:\n\s*|\Z))+"
+    r"\s*(?=Title:)(?:(?:Title|Author|Translator|Language):[ \t]*\S.*(?:\n[ \t]+\S.*)*(?:\n\s*|\Z))+",
+    re.IGNORECASE,
 )
-_JOIN = {"Title": " ", "Author": ", ", "Translator": ", ", "Language": ", "}
+_JOIN = {"title": " ", "author": ", ", "translator": ", ", "language": ", "}
 _CREDIT = re.compile(
     r"(?:E-text prepared by|(?:This e-?text was )?produced by|Transcribed (?:from|by))\b", re.IGNORECASE
 )
@@ -128,7 +129,9 @@ def parse_novel(name: str, data: bytes) -> Document:
     header, body = _book(text)
     if not header and (match := _FIELDS_ABOVE.match(body)):
         header, body = match[0], body[match.end() :]
-    fields = {match[1].lower(): re.sub(r"\s*\n\s*", _JOIN[match[1]], match[2]) for match in _FIELD.finditer(header)}
+    fields = {
+        match[1].lower(): re.sub(r"\s*\n\s*", _JOIN[match[1].lower()], match[2]) for match in _FIELD.finditer(header)
+    }
     doc_id = default_doc_id(name)
     title = fields.pop("title", doc_id)
     sections = novel_sections(body, title)

@@ -204,7 +204,7 @@ def test_huge_fields(monkeypatch):
             ",".join(COLUMNS[1:-1]).encode(),
             r"n\.csv lacks the columns par_id, document_score; its columns are 'doc_id',",
         ),
-        ("|".join(COLUMNS).encode(), r"lacks the columns par_id, .* its columns are 'par_id\|doc_id\|"),
+        (":".join(COLUMNS).encode(), r"lacks the columns par_id, .* its columns are 'par_id:doc_id:"),
         (b"\n \n", "its columns are none: add them"),
         (",".join(COLUMNS[1:]).encode(), "lacks the column par_id; its"),
         (",".join([*COLUMNS, "Par_ID"]).encode(), "two columns called 'par_id'"),

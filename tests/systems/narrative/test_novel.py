@@ -311,12 +311,13 @@ def test_the_pattern_takes_a_whole_cardinal(text):
     assert match[0] == text
 
 
-@pytest.mark.parametrize("author", ["", "Author: A. Writer\n"])
-def test_a_title_line_is_the_title_without_an_e_texts_header(author):
-    text = f"Title: The Small House\n{author}\nCHAPTER I\n\nIt stood there for many years, and nobody came.\n"
+@pytest.mark.parametrize("title", ["Title", "TITLE"])
+@pytest.mark.parametrize("author", ["", "Author: A. Writer\n", "AUTHOR: A. Writer\n"])
+def test_a_title_line_is_the_title_without_an_e_texts_header(title, author):
+    text = f"{title}: The Small House\n{author}\nCHAPTER I\n\nIt stood there for many years, and nobody came.\n"
     book = parse_novel("books/pg123.txt", text.encode())
     assert (book.title, book.metadata) == ("The Small House", {"author": "A. Writer"} if author else {})
-    assert "Title:" not in str(book.sections)
+    assert f"{title}:" not in str(book.sections)
     inside = parse_novel("pg123.txt", b"It was a note.\n\nTitle: none of it. It goes on and on, as letters do.\n")
     assert inside.title == "pg123"
     assert "Title: none" in str(inside.sections)
