@@ -416,7 +416,7 @@ class _Reader:
                 self._flush()
             self._lists.append(_whole_number(attributes, "start") if tag == "ol" else None)
         elif tag == "li":
-            self._item()
+            self._item(attributes)
         elif tag == "table":
             self._flush()
             self._table = _Table()
@@ -518,12 +518,13 @@ class _Reader:
         if self._parts and not self._parts[-1].endswith(("\n", "- ", ". ")):
             self._parts.append("\n")
 
-    def _item(self) -> None:
+    def _item(self, attributes: Mapping[str, str | None]) -> None:
         if not self._lists:
             self._flush()
             return
         number = self._lists[-1]
         if number is not None:
+            number = _whole_number(attributes, "value", number)
             self._lists[-1] = number + 1
         marker = "- " if number is None else f"{number}. "
         # NUL, which no text node holds, outlives the collapsing of white space as an inner list's indent
@@ -756,7 +757,7 @@ def _span(attributes: Mapping[str, str | None], key: str) -> int:
     return min(max(_whole_number(attributes, key), 1), MAX_SPAN)
 
 
-def _whole_number(attributes: Mapping[str, str | None], key: str) -> int:
-    """An attribute's number; 1 where it is missing or out of range."""
-    value = attributes.get(key) or "1"
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else 1
+def _whole_number(attributes: Mapping[str, str | None], key: str, default: int = 1) -> int:
+    """An attribute's number; ``default`` where it is missing or out of range."""
+    value = attributes.get(key) or ""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else default

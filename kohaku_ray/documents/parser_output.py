@@ -32,6 +32,7 @@ _INLINE_TEX = re.compile(r"(?<![\\$])\$(?=[^$\n]*[\\^_={}])([^$\n]+?)(?<!\\)\$(?
 _TABLE_START = re.compile(r"<table\b[^>]*>", re.IGNORECASE)
 _REFERENCE = re.compile(r"<content-ref\b[^>]*?src=[\"']([^\"']*)[\"'][^>]*>(?:\s*</content-ref>)?", re.IGNORECASE)
 _PAGE_ID = re.compile(r"/page/(\d{1,9})/")
+_SPACED_SCRIPT = re.compile(r" (?=<su[bp]>)")
 _TAG = re.compile(r"<[^>]*>")
 MAX_TABLE_CELLS = 1_000_000  # most cells of a table by its own count of rows and columns
 
@@ -134,6 +135,8 @@ class _Docling:
     def document(self) -> Document:
         tree = self._tree
         self._read_children(_get(self._root, "body", dict))
+        if n_beside := sum(1 for _ in self._items(_get(self._root, "furniture", dict))):
+            tree.dropped["items of the layer furniture"] += n_beside
         titles = [_text(item) for item in _get(self._root, "texts", list) if _get(item, "label", str) == "title"]
         tree.title = " ".join(next(filter(str.strip, titles), "").split())
         return tree.document(default_doc_id(tree.name), len(_get(self._root, "pages", dict)))
@@ -172,6 +175,8 @@ class _Docling:
             label = _get(item, "label", str)
             page, box = self._place(item)
             text = _text(item) or _text(item, "orig")
+            if _text(item, "name").startswith("sheet: "):
+                tree.add_heading(1, _text(item, "name").removeprefix("sheet: "))
             if label in ("list", "ordered_list"):
                 page, box, source = self._list(item)
                 tree.add_html(source, page, box)
@@ -181,29 +186,49 @@ class _Docling:
             elif label == "table" or "table_cells" in _get(item, "data", dict):
                 self._read_table(item, page, box)
             elif label in ("picture", "chart"):
-                captions = [_text(part) for part in self._items(item, "captions")]
-                tree.add_image(None, " ".join(captions), page, box)
-                n_inside = sum(1 for _ in self._items(item))
-                if n_inside:
-                    tree.dropped["texts inside pictures"] += n_inside
+                self._read_picture(item, page, box)
             elif label == "inline":
                 places = (self._place(self._resolve(child)) for child in _get(item, "children", list))
                 first_place = next(
                     (page_and_box for page_and_box in places if page_and_box[0] is not None), (None, None)
                 )
-                tree.add_text(" ".join(self._texts(item)), *first_place)
+                tree.add_html(f"<p>{_SPACED_SCRIPT.sub('', ' '.join(self._pieces(item)))}</p>", *first_place)
             elif label == "list_item":
                 tree.add_html(f"<ul>{self._list_item(item)}</ul>", page, box)
             elif label == "formula":
                 tree.add_text(f"$${text}$$" if _text(item) else text, page, box)
+            elif "graph" in item:
+                tree.add_html("".join(f"<p>{escape(line)}</p>" for line in _graph_lines(item)), page, box)
             else:
-                tree.add_text(text, page, box, "pre" if label == "code" else "p")
+                tag = "pre" if label == "code" else "p"
+                tree.add_html(f"<{tag}>{_formatted(item)}</{tag}>" if text.strip() else "", page, box)
                 self._read_children(item)
 
-    def _texts(self, owner: Mapping[str, Any]) -> Iterator[str]:
+    def _read_picture(self, item: Mapping[str, Any], page: int | None, box: Box | None) -> None:
+        """Read a picture's caption, notes, description and, of a chart, the values; what is drawn in it is dropped."""
+        tree = self._tree
+        caption, notes = (" ".join(_text(part) for part in self._items(item, key)) for key in ("captions", "footnotes"))
+        annotations = [part for part in _get(item, "annotations", list) if isinstance(part, dict)]
+        annotations += [part for part in _get(item, "meta", dict).values() if isinstance(part, dict)]
+        description = " ".join(filter(None, map(_text, annotations)))
+        if caption.strip() or description.strip():
+            tree.add_image(None, caption or description, page, box)
+        else:
+            tree.dropped["pictures without a caption"] += 1
+        if caption.strip():
+            tree.add_text(description, page, box)
+        tree.add_text(notes, page)
+        for part in annotations:
+            if data := _get(part, "chart_data", dict):
+                tree.add_html(self._table(data, escape(_text(part, "title"))), page, box)
+        if n_inside := sum(1 for _ in self._items(item)):
+            tree.dropped["texts inside pictures"] += n_inside
+
+    def _pieces(self, owner: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the texts below an item as HTML."""
         for item in self._items(owner):
-            yield _text(item) or _text(item, "orig")
-            yield from self._texts(item)
+            yield _formatted(item)
+            yield from self._pieces(item)
 
     def _list(self, group: Mapping[str, Any]) -> tuple[int | None, Box | None, str]:
         """The first page of a list, the box round its items there, and its HTML."""
@@ -218,44 +243,58 @@ class _Docling:
         is_ordered = _get(group, "label", str) == "ordered_list" or any(
             _get(item, "enumerated", bool) for item in items
         )
-        marker = _text(items[0], "marker").rstrip(".)") if items else ""
-        start = f' start="{marker}"' if is_ordered and marker.isdigit() else ""
+        is_ordered = is_ordered and all(_number(item).isdecimal() or not _number(item) for item in items)
         tag = "ol" if is_ordered else "ul"
-        return page, box, f"<{tag}{start}>{''.join(map(self._list_item, items))}</{tag}>"
+        return page, box, f"<{tag}>{''.join(self._list_item(item, is_ordered) for item in items)}</{tag}>"
 
-    def _list_item(self, item: Mapping[str, Any]) -> str:
-        parts = [escape(_text(item) or _text(item, "orig"))]
+    def _list_item(self, item: Mapping[str, Any], is_ordered: bool = False) -> str:
+        number = _number(item)
+        parts = ["" if is_ordered else escape(_text(item, "marker").strip() if number else ""), _formatted(item)]
         for child in self._items(item):
             if _get(child, "label", str) in ("list", "ordered_list"):
                 parts.append(self._list(child)[2])
             else:
-                texts = [_text(child) or _text(child, "orig"), *self._texts(child)]
-                parts.append(escape(" ".join(filter(None, texts))))
-        return f"<li>{' '.join(filter(None, parts))}</li>"
+                parts += [_formatted(child), *self._pieces(child)]
+        value = f' value="{number}"' if is_ordered and number else ""
+        return f"<li{value}>{' '.join(filter(None, parts))}</li>"
 
     def _read_table(self, item: Mapping[str, Any], page: int | None, box: Box | None) -> None:
-        data = _get(item, "data", dict)
         caption = " ".join(_text(part) for part in self._items(item, "captions"))
         notes = [_text(part) for part in self._items(item, "footnotes")]
-        n_rows, n_columns = _get(data, "num_rows", int), _get(data, "num_cols", int)
-        if not 0 <= n_rows * n_columns <= MAX_TABLE_CELLS:
+        data = _get(item, "data", dict)
+        self._tree.add_html(self._table(data, escape(caption)), page, box)
+        for note in notes:
+            self._tree.add_text(note, page)
+        # the content of a cell, which its text repeats
+        self._seen |= {_get(_get(cell, "ref", dict), "$ref", str) for cell in _get(data, "table_cells", list)}
+        self._read_children(item)
+
+    def _table(self, data: Mapping[str, Any], caption: str) -> str:
+        """Write a table as HTML: as large as its cells need, no text of theirs lost where they overlap."""
+        cells = [cell for cell in _get(data, "table_cells", list) if isinstance(cell, dict)]
+        places = [
+            (max(_get(cell, "start_row_offset_idx", int), 0), max(_get(cell, "start_col_offset_idx", int), 0))
+            for cell in cells
+        ]
+        n_rows = max(_get(data, "num_rows", int), *(row + 1 for row, _ in places), 0)
+        n_columns = max(_get(data, "num_cols", int), *(column + 1 for _, column in places), 0)
+        if n_rows * n_columns > MAX_TABLE_CELLS:
             raise DataError(
                 f"{self._tree.name}: a table has {n_rows:,} × {n_columns:,} cells, at most {MAX_TABLE_CELLS:,} are "
                 "allowed: split it."
             )
         rows: list[dict[int, tuple[str, int, int, bool]]] = [{} for _ in range(n_rows)]
-        covered = set[tuple[int, int]]()
-        for cell in _get(data, "table_cells", list):
-            row, column = _get(cell, "start_row_offset_idx", int), _get(cell, "start_col_offset_idx", int)
-            if not (0 <= row < n_rows and 0 <= column < n_columns) or (row, column) in covered:
-                continue
-            size = (
-                min(max(_get(cell, "end_row_offset_idx", int) - row, 1), n_rows - row, MAX_SPAN),
-                min(max(_get(cell, "end_col_offset_idx", int) - column, 1), n_columns - column, MAX_SPAN),
-            )
-            covered |= {(row + i, column + j) for i in range(size[0]) for j in range(size[1])}
+        starts, covered = set(places), set[tuple[int, int]]()
+        for (row, column), cell in zip(places, cells, strict=True):
+            height = min(max(_get(cell, "end_row_offset_idx", int) - row, 1), n_rows - row, MAX_SPAN)
+            width = min(max(_get(cell, "end_col_offset_idx", int) - column, 1), n_columns - column, MAX_SPAN)
+            inside = {(row + i, column + j) for i in range(height) for j in range(width)} - {(row, column)}
+            if inside & starts or inside & covered:
+                height, width, inside = 1, 1, set()
+            covered |= inside
             is_name = any(_get(cell, key, bool) for key in ("column_header", "row_header"))
-            rows[row][column] = escape(_text(cell)), size[1], size[0], is_name
+            above = f"{rows[row][column][0]} " if column in rows[row] else ""
+            rows[row][column] = above + escape(_text(cell)), width, height, is_name
         table = [
             [
                 line.get(column, ("", 1, 1, False))
@@ -264,10 +303,7 @@ class _Docling:
             ]
             for i, line in enumerate(rows)
         ]
-        self._tree.add_html(html_table(table, escape(caption)), page, box)
-        for note in notes:
-            self._tree.add_text(note, page)
-        self._read_children(item)
+        return html_table(table, caption)
 
     def _place(self, item: Mapping[str, Any]) -> tuple[int | None, Box | None]:
         """An item's page, and its box there from the page's top left corner."""
@@ -282,6 +318,39 @@ class _Docling:
             height = size.get("height")
             box = (box[0], height - box[1], box[2], height - box[3]) if isinstance(height, int | float) else None
         return page, box
+
+
+def _formatted(item: Mapping[str, Any]) -> str:
+    """An item's text as HTML: raised, lowered or struck through as it is formatted."""
+    formatting = _get(item, "formatting", dict)
+    script = {"super": "sup", "sub": "sub"}.get(_get(formatting, "script", str), "")
+    text = escape(_text(item) or _text(item, "orig"))
+    for tag in filter(None, (script, "s" if _get(formatting, "strikethrough", bool) else "")):
+        text = f"<{tag}>{text}</{tag}>"
+    return text
+
+
+def _number(item: Mapping[str, Any]) -> str:
+    """The number or letter that a list item is marked with; empty for a bullet."""
+    return "".join(filter(str.isalnum, _text(item, "marker"))) and _text(item, "marker").strip().rstrip(".)")
+
+
+def _graph_lines(item: Mapping[str, Any]) -> list[str]:
+    """The fields of a form: ``key: value`` where a cell links to its value, other cells by themselves."""
+    graph = _get(item, "graph", dict)
+    cells = {_get(cell, "cell_id", int): cell for cell in _get(graph, "cells", list) if isinstance(cell, dict)}
+    values: dict[int, list[str]] = {}
+    linked = set()
+    for link in _get(graph, "links", list):
+        source, target = _get(link, "source_cell_id", int), _get(link, "target_cell_id", int)
+        if _get(link, "label", str) == "to_value" and target in cells:
+            values.setdefault(source, []).append(_text(cells[target]))
+            linked.add(target)
+    return [
+        ": ".join([_text(cell), *([", ".join(values[number])] if number in values else [])])
+        for number, cell in cells.items()
+        if number not in linked or number in values
+    ]
 
 
 _MINERU_FURNITURE = {

@@ -391,6 +391,10 @@ def test_tex_within_a_math_tag_as_marker_writes_it():
     assert body("<p>It has <math display=inline>1.3 \\times 10^9</math> parts.") == ["It has 1.3 × 10^9 parts."]
 
 
+def test_an_item_has_the_number_that_it_gives_itself():
+    assert body("<ol><li>a<li value=5>b<li>c</ol>") == ["1. a\n5. b\n6. c"]
+
+
 def test_a_term_in_a_paragraph_of_its_own_is_a_term():
     assert body("<dl><dt><p>PUE</p></dt><dd><p>1.12</p></dd><dt><div>WUE</div><dd>0.2</dl><p>After.") == [
         "PUE: 1.12",
