@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.storage import is_uri
@@ -69,6 +69,11 @@ ModelPath = Annotated[str, "a model", BeforeValidator(_join_model)]
 """The name of a model, or its path."""
 
 
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEY = re.compile(r"(?=.*[a-z])(?=.*[0-9]).{20}")
+"""Begins a key that could be a name, such as gsk_…: long, with small letters and digits."""
+
+
 class ServerSettings(Settings):
     """How a model server is asked over HTTP."""
 
@@ -92,6 +97,16 @@ class ServerSettings(Settings):
     """Appended to the model's name in the ledger's keys, for servers that give different weights the same name."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Fields merged into every request."""
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _names_a_variable(cls, name: str | None) -> str | None:
+        if name is not None and name not in os.environ and (not _VARIABLE_NAME.fullmatch(name) or _KEY.match(name)):
+            raise ValueError(
+                "api_key_env holds no variable's name, perhaps the key itself: export the key as a variable, such as "
+                "MY_API_KEY, and name that"
+            )
+        return name
 
     @property
     def extra_identity(self) -> str:

@@ -86,6 +86,10 @@ def _is_shown(path: KeyPath) -> bool:
     return path[:1] == ("deployments",) and path[-1:] == ("model",)
 
 
+def _may_hold_keys(path: KeyPath) -> bool:
+    return path[:1] == ("deployments",) or path[:2] == ("index", "encoder") or path == ("tracking", "uri")
+
+
 @dataclass(slots=True)
 class Environment:
     """The environment variables in one configuration.
@@ -101,13 +105,20 @@ class Environment:
     literals: set[str] = field(default_factory=set)
 
     def find_literals(self, values: Any) -> None:
-        """Find the keys and passwords that a configuration's deployments and its encoder hold in clear."""
+        """Find the keys and passwords in clear of a configuration's deployments, its encoder and its tracker."""
         deployments = value_at(values, ("deployments",))
         servers = [*deployments.values()] if isinstance(deployments, Mapping) else []
         for server in (*servers, value_at(values, ("index", "encoder"))):
             if isinstance(server, Mapping):
                 given = [server.get(name) for name in ("headers", "extra_body")]
                 self.literals |= find_secrets(given) | find_address_secrets(str(server.get("base_url", "")))
+        self.literals |= find_address_secrets(str(value_at(values, ("tracking", "uri"), "")))
+        for path, reference in self.references.items():  # a text may hold a variable and a key in clear
+            text = str(reference)
+            for key in sorted(self.literals, key=len, reverse=True):
+                text = text.replace(key, HIDDEN)
+            if text != reference and _may_hold_keys(path):
+                self.references[path] = reference.with_text(text) if isinstance(reference, RelativeToFile) else text
 
     def expand(self, value: Any, path: KeyPath = ()) -> Any:
         """Replace ``${NAME}`` and ``${NAME:-default}`` in plain values; see ``expand``."""
@@ -147,11 +158,7 @@ class Environment:
         Keys and passwords that stand in the file itself are hidden.
         """
         for key_path, value in [*leaves(values)] if self.literals else ():
-            if (
-                isinstance(value, str)
-                and key_path[:1] == ("deployments",)
-                and any(key in value for key in self.literals)
-            ):
+            if isinstance(value, str) and _may_hold_keys(key_path) and any(key in value for key in self.literals):
                 _put(values, key_path, self.hide(value))
         for path, reference in self.references.items():
             now = value_at(values, path)

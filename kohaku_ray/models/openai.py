@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import os
@@ -13,8 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
 from kohaku_ray.models.backend import ModelConfig
@@ -270,6 +272,13 @@ class OpenAIBackend:
         self.identity = settings.model_identity
         secrets = find_secrets([{"key": self._key}, self._headers, settings.extra_body])
         secrets |= find_address_secrets(settings.base_url)
+        if userinfo := unquote_to_bytes(self._base_url.userinfo):
+            secrets.add(base64.b64encode(userinfo).decode())  # as HTTP's Basic sends them
+            if self._key or "authorization" in map(str.lower, self._headers):
+                raise ConfigError(
+                    "base_url has a user, which takes the place of the key in Authorization: leave one out (for "
+                    "base_url's, set api_key_env to null)"
+                )
         # A header's token without its scheme, and what of an address is percent-encoded.
         secrets |= {word for secret in secrets for word in secret.split() if len(word) >= SECRET_CHARS}
         secrets |= {quote(secret, safe="") for secret in secrets}
@@ -422,7 +431,15 @@ class OpenAIBackend:
         """
         import httpx
 
-        body, client, most_mib = bytearray(), self._open_client(), self._settings.max_reply_mib
+        body, most_mib = bytearray(), self._settings.max_reply_mib
+        try:
+            client = self._open_client()
+        except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+            raise TransientModelError(
+                f"the proxy or certificate that the environment names cannot be used ({type(error).__name__}): correct "
+                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE (for a SOCKS proxy: pip install "
+                "'httpx[socks]')"
+            ) from None
         try:
             async with asyncio.timeout(timeout_s), client.stream(method, path, content=content) as response:
                 if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
@@ -477,6 +494,7 @@ class OpenAIBackend:
                     "Connection": "close",
                 }
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # a reply changes no later request
                 timeout=None,  # noqa: S113  # the time-out in _fetch covers the whole reply, not each read
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             )
@@ -532,9 +550,14 @@ def _checked_url(base_url: str) -> httpx.URL:
 
     try:
         url = httpx.URL(base_url.rstrip("/"))
-    except httpx.InvalidURL as error:
+        if not 0 < (url.port or 1) < 65536:
+            raise httpx.InvalidURL(f"Invalid port: {url.port}")
+        is_address = bool(url.host)  # which may raise
+    except (httpx.InvalidURL, UnicodeError) as error:
+        if "@" in base_url:  # the reason may name a part of the password
+            raise ConfigError("base_url is no URL: percent-encode the user and password in it (%2F for /)") from None
         raise ConfigError(f"base_url is no URL ({error}): write one such as http://127.0.0.1:8000/v1") from error
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not is_address:
         raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
     return url
 

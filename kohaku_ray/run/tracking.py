@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def check_tracking(config: Config) -> None:
     )
     missing = [package for package in needed if importlib.util.find_spec(package) is None]
     if missing:
-        where = "" if missing[0] == name else f" (for its store, {_mlflow_uri(config.tracking)})"
+        where = "" if missing[0] == name else f" (for its store, {_without_password(_mlflow_uri(config.tracking))})"
         raise ConfigError(
             f"tracking.to is {name} but the package {missing[0]} is missing{where}: pip install 'kohaku-ray[{name}]', "
             "or set tracking.to to null"
@@ -57,6 +58,10 @@ def check_tracking(config: Config) -> None:
 
 def _mlflow_uri(tracking: TrackingConfig) -> str:
     return tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "") or "sqlite:///mlflow.db"
+
+
+def _without_password(uri: str) -> str:
+    return re.sub(r"(?<=://)[^/@]*@", "", uri).partition("?")[0]
 
 
 def _is_database(uri: str) -> bool:
@@ -79,7 +84,7 @@ def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, swee
     files = [file for file in artifacts if os.path.isfile(file)]
     name = os.path.basename(summary.run.rstrip("/"))
     where = export(config, Exported(name, settings_of(config), figures_of(summary, scored), files, sweep), summary.run)
-    mark = {**config.tracking.model_dump(), "where": where}
+    mark = {**_mark_of(config), "where": where}
     publish(join_path(summary.run, MARK), json.dumps(mark, indent=2).encode(), "check the run's directory")
     return where
 
@@ -89,7 +94,13 @@ def is_tracked(config: Config) -> bool:
     if config.tracking.to is None:
         return True
     path = join_path(config.run, MARK)
-    return is_file(path) and config.tracking.model_dump().items() <= json.loads(read_file(path)).items()
+    return is_file(path) and _mark_of(config).items() <= json.loads(read_file(path)).items()
+
+
+def _mark_of(config: Config) -> dict[str, str | None]:
+    """Say which tracker is configured, its secrets hidden."""
+    settings = config.tracking.model_dump()
+    return settings | {name: config.hide(text) for name, text in settings.items() if text is not None}
 
 
 def export(config: Config, exported: Exported, directory: str) -> str:
@@ -154,7 +165,7 @@ def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
     for file in exported.files:
         client.log_artifact(run_id, file)
     client.set_terminated(run_id)
-    return f"mlflow experiment {settings.project}, run {run_id} ({uri})"
+    return f"mlflow experiment {settings.project}, run {run_id} ({_without_password(uri)})"
 
 
 def _to_wandb(settings: TrackingConfig, exported: Exported) -> str:

@@ -180,6 +180,52 @@ def test_a_key_of_the_file_itself_is_hidden_where_it_is_printed_or_written(place
     assert "s3cr3t" not in str(caught.value)
 
 
+ELSEWHERE = {
+    "a header of the encoder": {
+        "index": {
+            "encoder": {
+                "kind": "openai",
+                "base_url": "http://me:s3cr3t-in-clear@h/v1?code=s3cr3t-in-clear",
+                "model": "m",
+                "headers": {"api-key": "s3cr3t-in-clear"},
+                "extra_body": {"token": "s3cr3t-in-clear"},
+            }
+        }
+    },
+    "the tracker's address": {"tracking": {"to": "mlflow", "uri": "postgresql://me:s3cr3t-in-clear@h/db"}},
+}
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_key_of_the_encoder_or_the_tracker_is_hidden_where_it_is_printed_or_written(place):
+    config = build_config(ELSEWHERE[place], "here")
+    text = as_yaml(config)
+    assert "s3cr3t" not in text
+    assert "[hidden]" in text
+    assert config.hide("refused: s3cr3t-in-clear") == "refused: [hidden]"
+    assert "s3cr3t-in-clear" in str(config.model_dump())  # it is used
+
+
+@pytest.mark.parametrize("key", ["sk-abcdefgh0123456789ijkl", "gsk_0123456789abcdefghij", "two words"])
+def test_a_key_in_place_of_its_variables_name_is_refused_and_not_shown(key):
+    with pytest.raises(ConfigError, match="perhaps the key itself: export the key as a variable") as caught:
+        build_config(deployment(api_key_env=key), "here")
+    assert key not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_any_variable_that_is_there_and_any_plain_name_is_the_name_of_a_key(monkeypatch):
+    monkeypatch.setenv("my_gateways_key_of_2026", "x")
+    for name in ("MY_KEY", "_key", "OPENAI_API_KEY_2", "my_gateways_key_of_2026", "key"):
+        build_config(deployment(api_key_env=name), "here")
+
+
+def test_a_key_in_clear_beside_a_variable_is_hidden_too():
+    config = build_config(deployment(base_url="http://me:s3cr3t-in-clear@h/${TINY}?code=s3cr3t-in-clear"), "here")
+    assert "base_url: http://me:[hidden]@h/${TINY}?code=[hidden]" in as_yaml(config)
+    assert config.hide(config.deployments["api"].base_url) == "http://me:[hidden]@h/${TINY}?code=[hidden]"
+
+
 def test_words_that_are_no_keys_stay():
     values = {"headers": {"X-Title": "kohaku_ray sweep"}, "extra_body": {"num_keep": 4, "api_key": "EMPTY"}}
     values["extra_body"]["language_code"] = "en-US-posix"

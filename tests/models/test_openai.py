@@ -38,11 +38,11 @@ def request(seed=1, schema=None, user="[ref_id=a] text\nQuestion: ?", **changes)
     return ChatRequest(**{**fields, **changes})
 
 
-def ask(server, *requests, **options):
+def ask(server, *requests, key=KEY, **options):
     """Send the requests at once; a failure comes back as its exception."""
 
     async def run():
-        backend = client_of(server.base_url, "fake", KEY, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
+        backend = client_of(server.base_url, "fake", key, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
         try:
             return await asyncio.gather(*map(backend.chat, requests), return_exceptions=True)
         finally:
@@ -245,6 +245,10 @@ def test_identity_follows_the_requests_not_the_server():
         (("localhost:8000/v1", "m"), "scheme 'localhost' and the host ''"),
         (("ftp://h/v1", "m"), "scheme 'ftp' and the host 'h': write http"),
         (("http://h:port/v1", "m"), "base_url is no URL"),
+        (("http://h:99999/v1", "m"), "base_url is no URL (Invalid port: 99999"),
+        (("http://xn--/v1", "m"), "base_url is no URL"),
+        (("http://me:sk-1/2@h/v1", "m"), "base_url is no URL: percent-encode the user and password in it"),
+        (("http://me:password@h/v1", "m", "sk-12345678"), "base_url has a user, which takes the place of the key"),
         (("http://h/v1", "m", "sk-1\n2"), "the API key in MY_KEY cannot stand in an HTTP header"),
     ],
 )
@@ -258,10 +262,39 @@ def test_bad_settings_are_refused_at_once(arguments, message):
 
 def test_a_dead_server_is_transient_and_a_secret_in_its_url_is_not_shown():
     dead = SimpleNamespace(base_url="http://user:hidden@127.0.0.1:9/v1")
-    (error,) = ask(dead, request(), max_tries=2)
+    (error,) = ask(dead, request(), key=None, max_tries=2)
     with pytest.raises(TransientModelError, match=r"at http://127.0.0.1:9/v1: gave up after 2 tries.*ConnectError"):
         raise error
     assert "hidden" not in str(error)
+
+
+PROXIES = {
+    "a SOCKS proxy without its package": ("ALL_PROXY", "socks5://me:hunter2@127.0.0.1:9"),
+    "an unknown kind": ("HTTP_PROXY", "gopher://me:hunter2@127.0.0.1:9"),
+    "a port that is none": ("HTTP_PROXY", "http://me:hunter2/@127.0.0.1:9"),
+    "exceptions that are none": ("NO_PROXY", "[::hunter2],http://x:y"),
+    "certificates that are not there": ("SSL_CERT_FILE", "/hunter2/certificates"),
+}
+
+
+@pytest.mark.parametrize("place", PROXIES)
+def test_what_the_environment_says_of_proxies_and_is_wrong_is_said_without_a_password(place, monkeypatch):
+    monkeypatch.setenv(*PROXIES[place])
+    (error,) = ask(SimpleNamespace(base_url="http://me:hunter2@127.0.0.1:9/v1"), request(), key=None, max_tries=1)
+    assert type(error) is TransientModelError
+    assert "correct HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE" in str(error)
+    assert "hunter2" not in str(error)
+
+
+def test_a_user_and_password_that_a_server_sends_back_are_hidden_as_they_were_sent():
+    def echo(index, body):
+        return Action(400, error_body(f"refused: {server.log[-1].headers['authorization']}"))
+
+    with FakeOpenAI(echo) as server:
+        address = server.base_url.replace("://", "://me:p%2Fhunter2@")
+        (error,) = ask(SimpleNamespace(base_url=address), request(), key=None)
+    assert server.log[-1].headers["authorization"] == "Basic bWU6cC9odW50ZXIy"
+    assert "refused: Basic [key]" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
-from kit.fake_openai import client_of
+from kit.fake_openai import Action, FakeOpenAI, client_of
 
 from kohaku_ray.errors import TransientModelError
 from kohaku_ray.models.request import ChatRequest
@@ -122,6 +122,13 @@ def test_a_connection_carries_one_request():
     with serving(swap) as url:
         assert replies(url, "a", "b", "c") == ["to a", "to b", "to c"]
     assert len({id(peer) for peer in peers}) == 3
+
+
+def test_a_cookie_of_one_reply_is_not_sent_with_the_next_request():
+    """A gateway's cookie may stand for a conversation, and its replies for what was said in it before."""
+    with FakeOpenAI(lambda index, body: Action(headers={"Set-Cookie": f"conversation{index}=1"})) as server:
+        assert len(replies(server.base_url, "a", "b")) == 2
+    assert [received.headers.get("cookie") for received in server.log] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -71,6 +72,35 @@ def test_a_server_that_is_not_there_is_one_line_in_seconds(tmp_path, monkeypatch
     assert time.monotonic() - began < 30
     assert "\n" not in str(caught.value)
     assert "check tracking.uri, then repeat the command" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri", ["postgresql://me:hunter2hunter2@h/db", "http://me:${KEY_OF_MINE}@h?token=hunter2hunter2"]
+)
+def test_an_address_of_a_tracker_is_written_and_printed_without_its_password(uri, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KEY_OF_MINE", "hunter2secret")
+
+    class Client:
+        def __init__(self, tracking_uri: str) -> None:
+            assert "hunter2" in tracking_uri  # it is used
+
+        def __getattr__(self, name: str):
+            return lambda *args, **kwargs: SimpleNamespace(experiment_id="1", info=SimpleNamespace(run_id="r1"))
+
+    mlflow = SimpleNamespace(MlflowClient=Client)
+    entities = SimpleNamespace(Metric=lambda *args: None, Param=lambda *args: None)
+    for name in ("mlflow", "alembic", "sqlalchemy"):
+        monkeypatch.setitem(sys.modules, name, mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    config, summary = run_of(tmp_path, "tracking.to=mlflow", f"tracking.uri={uri}")
+    where = track(config, summary, None)
+    assert where is not None
+    assert "hunter2" not in where
+    assert "@h" not in where
+    assert "hunter2" not in Path(summary.run, tracking.MARK).read_text()
+    assert is_tracked(config)
+    assert not is_tracked(run_of(tmp_path / "b", "tracking.to=mlflow", "tracking.uri=http://other")[0])
 
 
 @pytest.mark.parametrize("kind", ["a directory", "a database", "the default"])
