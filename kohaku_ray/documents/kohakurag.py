@@ -149,13 +149,13 @@ class _Reader:
         page = self.page(paragraph, path, section_page)
         kind = self.string(metadata, "attachment_type", f"{path}.metadata") or None
         if kind != "table" and (kind or _PLACEHOLDER.match(text)):
-            return replace(self.image(text, metadata, page, path), **self.own(metadata, path))
+            return replace(self.image(text, metadata, page, path), **self.columns_of(metadata, path))
         attachment = None if kind is None else self.attachment("table", metadata, path, None)
         text = text if text.strip() else " ".join(given)
         if not text and attachment is None:
             return None
         text = text or (attachment.caption if attachment else None) or ""
-        return Paragraph(text, _spans(text, given), page=page, attachment=attachment, **self.own(metadata, path))
+        return Paragraph(text, _spans(text, given), page=page, attachment=attachment, **self.columns_of(metadata, path))
 
     def verbatim(self, paragraph: Mapping[str, Any], metadata: Mapping[str, Any], path: str) -> Paragraph:
         """Read a paragraph that `write_kohakurag` wrote because the usual rules would change it."""
@@ -173,10 +173,10 @@ class _Reader:
             spans.append(Sentence(*ends))
         attachment = None if kind is None else Attachment(kind, image_path, caption)
         page = self.page(paragraph, path, None)
-        return Paragraph(text, tuple(spans), page, attachment=attachment, **self.own(metadata, path))
+        return Paragraph(text, tuple(spans), page, attachment=attachment, **self.columns_of(metadata, path))
 
-    def own(self, metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Place on the page and own columns of a paragraph, where it has any."""
+    def columns_of(self, metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Read the box on the page and the attributes of a paragraph, where it has any."""
         inner = f"{path}.metadata"
         columns: dict[str, Any] = {}
         box = self.value(metadata, "bbox", inner, list)
@@ -206,9 +206,9 @@ class _Reader:
         """Describe an attachment; a caption in the metadata precedes one after the placeholder."""
         path = f"{path}.metadata"
         keys = ("image_path", "image_storage_key", "image_name")
-        places = [image_path for key in keys if (image_path := self.string(metadata, key, path).strip())]
+        image_paths = [image_path for key in keys if (image_path := self.string(metadata, key, path).strip())]
         caption = self.string(metadata, "caption", path).strip()
-        return Attachment(kind, places[0] if places else None, caption or written)
+        return Attachment(kind, image_paths[0] if image_paths else None, caption or written)
 
     def sentences(self, paragraph: Mapping[str, Any], path: str) -> list[str]:
         """The sentences given for a paragraph, each an object with a text or a bare string, without empty ones."""

@@ -100,8 +100,8 @@ def chart_table(chart: Any) -> str:
         names.append(" ".join(_points(series, "tx").values()))
         labels |= _points(series, "cat") or _points(series, "xVal")
         columns.append(_points(series, "val") or _points(series, "yVal"))
-    places = sorted(set(labels).union(*columns))
-    if not places:
+    positions = sorted(set(labels).union(*columns))
+    if not positions:
         return f"<p>{escape(title)}</p>" if title.strip() else ""
     header = [("", 1, 1, True), *((escape(name), 1, 1, True) for name in names)]
     body = [
@@ -109,7 +109,7 @@ def chart_table(chart: Any) -> str:
             (escape(labels.get(position, "")), 1, 1, False),
             *((escape(column.get(position, "")), 1, 1, False) for column in columns),
         ]
-        for position in places
+        for position in positions
     ]
     return html_table([header, *body], escape(title.strip()))
 

@@ -188,9 +188,9 @@ class _Docling:
             elif label in ("picture", "chart"):
                 self._read_picture(item, page, box)
             elif label == "inline":
-                places = (self._place(self._resolve(child)) for child in _get(item, "children", list))
+                pages_and_boxes = (self._place(self._resolve(child)) for child in _get(item, "children", list))
                 first_place = next(
-                    (page_and_box for page_and_box in places if page_and_box[0] is not None), (None, None)
+                    (page_and_box for page_and_box in pages_and_boxes if page_and_box[0] is not None), (None, None)
                 )
                 tree.add_html(f"<p>{_SPACED_SCRIPT.sub('', ' '.join(self._pieces(item)))}</p>", *first_place)
             elif label == "list_item":
@@ -233,9 +233,9 @@ class _Docling:
     def _list(self, group: Mapping[str, Any]) -> tuple[int | None, Box | None, str]:
         """The first page of a list, the box round its items there, and its HTML."""
         items = list(self._items(group))
-        places = [self._place(item) for item in items]
-        page = next((number for number, _ in places if number is not None), None)
-        boxes = [box for number, box in places if number == page and box is not None]
+        pages_and_boxes = [self._place(item) for item in items]
+        page = next((number for number, _ in pages_and_boxes if number is not None), None)
+        boxes = [box for number, box in pages_and_boxes if number == page and box is not None]
         box = None
         if boxes:
             left, top, right, bottom = zip(*boxes, strict=True)

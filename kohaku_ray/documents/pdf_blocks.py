@@ -139,12 +139,12 @@ def _n_in_bands(window: Sequence[TextRow]) -> int:
     n_lines: list[int] = []
     rows: list[TextRow] = []
     for row in window:
-        places = [
+        columns_of_pieces = [
             [i for i, column in enumerate(columns) if piece.x0 < column.x1 and column.x0 < piece.x1] for piece in row
         ]
-        if any(len(under) > 1 for under in places):
+        if any(len(under) > 1 for under in columns_of_pieces):
             break
-        for piece, under in zip(row, places, strict=True):
+        for piece, under in zip(row, columns_of_pieces, strict=True):
             if under:
                 columns[under[0]] = _column_around([columns[under[0]], piece])
                 n_lines[under[0]] += 1
@@ -168,23 +168,23 @@ def _n_in_bands(window: Sequence[TextRow]) -> int:
 
 def _may_be_names(row: TextRow, columns: Sequence[Line]) -> bool:
     """Whether a row above the first full one holds names, of which one may span columns."""
-    places = [columns_under(piece, columns, MAX_NAME_GAP) for piece in row]
-    are_apart = all(a and b and a[-1] < b[0] for a, b in pairwise(places))
+    columns_of_pieces = [columns_under(piece, columns, MAX_NAME_GAP) for piece in row]
+    are_apart = all(a and b and a[-1] < b[0] for a, b in pairwise(columns_of_pieces))
     are_names = all(len(piece.text) <= MAX_NAME_CHARS and not is_number(piece.text) for piece in row)
-    return all(places) and are_apart and are_names
+    return all(columns_of_pieces) and are_apart and are_names
 
 
 def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[Line]) -> bool:
     """Whether each piece of a row is in a column of its own."""
     row = window[i]
-    places = [columns_under(piece, columns) for piece in row]
-    if not all(len(under) == 1 for under in places) or any(a == b for a, b in pairwise(places)):
+    columns_of_pieces = [columns_under(piece, columns) for piece in row]
+    if not all(len(under) == 1 for under in columns_of_pieces) or any(a == b for a, b in pairwise(columns_of_pieces)):
         return False
     if len(row) > 1:
         return True
     if len(columns) < 3 or CAPTION.match(row[0].text):
         return False
-    is_label = places[0] == [0]  # between the rows that it labels, or the second line of a label
+    is_label = columns_of_pieces[0] == [0]  # between the rows that it labels, or the second line of a label
     below = window[i + 1] if i + 1 < len(window) else ()
     if is_label:
         return bool(below) and len(below) > 1 and below[0].y0 - row[0].y0 < 1.3 * (row[0].y0 - window[i - 1][0].y0)
@@ -260,8 +260,8 @@ def rows_of_cells(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list
             bands[i] += bands.pop(i + 1)
     single = set(range(len(columns)))  # columns with one piece in each row
     for band in bands:
-        places = [column for piece in band for column in columns_under(piece, columns)[:1]]
-        single &= {column for column in places if places.count(column) == 1}
+        first_columns = [column for piece in band for column in columns_under(piece, columns)[:1]]
+        single &= {column for column in first_columns if first_columns.count(column) == 1}
         numbers = [columns_under(piece, columns)[:1] for piece in band if is_number(piece.text)]
         if any(numbers.count(column) > 1 for column in numbers):
             return [list(row) for row in rows]
@@ -433,8 +433,11 @@ def _rows_below(lines: Sequence[Line], box: Box, rows: Sequence[Sequence[Line]])
     columns, taken_rows = find_columns(rows), [rows[-1]]
     step = max((after[-1].y0 - row[-1].y0 for row, after in pairwise(rows)), default=0.0)
     for row in rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))):
-        places = [columns_under(line, columns) for line in row]
-        if places != [[i] for i in range(len(columns) - len(row), len(columns))] or len(row) < len(columns) - 1:
+        columns_of_lines = [columns_under(line, columns) for line in row]
+        if (
+            columns_of_lines != [[i] for i in range(len(columns) - len(row), len(columns))]
+            or len(row) < len(columns) - 1
+        ):
             break
         if row[-1].y0 - taken_rows[-1][-1].y0 > 1.05 * step:
             break
@@ -471,26 +474,28 @@ def _body(rows: Sequence[Sequence[Line]], columns: Sequence[Line], is_ruled: boo
     tight = 1.25 * min(steps) if is_ruled and steps and max(steps) > 1.6 * min(steps) > 0 else 0.0
     table: Cells = []
     for i, row in enumerate(rows):
-        places = [_column(line, columns) for line in row]
+        columns_of_lines = [_column(line, columns) for line in row]
         step = steps[i - 1] if i else 0.0
-        if not table or not _goes_on(row, places, table[-1], step, tight):
+        if not table or not _goes_on(row, columns_of_lines, table[-1], step, tight):
             table.append([""] * len(columns))
-        for line, column in zip(row, places, strict=True):
+        for line, column in zip(row, columns_of_lines, strict=True):
             cell = table[-1][column]
             table[-1][column] = join_lines([cell, line.text], ()) if cell else line.text
     return table
 
 
-def _goes_on(row: Sequence[Line], places: Sequence[int], above: Sequence[str], step: float, tight: float) -> bool:
+def _goes_on(
+    row: Sequence[Line], columns_of_lines: Sequence[int], above: Sequence[str], step: float, tight: float
+) -> bool:
     """Whether a row is the next line of the cells above: a lone piece right of the first column, or text set tight.
 
     ``tight`` is the largest distance of two lines of a cell, where rows are farther apart than these; else 0.
     """
-    if len(row) == 1 and places[0] > 0:
+    if len(row) == 1 and columns_of_lines[0] > 0:
         return True
     if not 0 < step <= tight or any(is_number(line.text) for line in row):
         return False
-    return len(row) < len(above) and all(above[column] for column in places)
+    return len(row) < len(above) and all(above[column] for column in columns_of_lines)
 
 
 def _names(page: Page, rows: Sequence[Sequence[Line]], columns: Sequence[Line]) -> list[str]:

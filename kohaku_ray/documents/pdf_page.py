@@ -400,10 +400,10 @@ def _spanned(table: Any, runs: Sequence[Sequence[Piece]]) -> list[list[_Cell | N
     for x0, y0, x1, y1 in (cell for row in table.rows for cell in row.cells if cell):
         columns = range(bisect_left(lefts, x0 - 2), bisect_left(lefts, x1 - 2))
         rows = range(bisect_left(tops, y0 - 2), bisect_left(tops, y1 - 2))
-        places = [(r, c) for r in rows for c in columns]
-        pieces = [piece for row_and_column in places for piece in inside.get(row_and_column, ())]
-        text, bold = _cell_text(pieces if len(places) == 1 else sorted(pieces, key=itemgetter(0)))
-        for r, c in places:
+        positions = [(r, c) for r in rows for c in columns]
+        pieces = [piece for row_and_column in positions for piece in inside.get(row_and_column, ())]
+        text, bold = _cell_text(pieces if len(positions) == 1 else sorted(pieces, key=itemgetter(0)))
+        for r, c in positions:
             cells[r][c] = _Cell(text, bold, len(columns), len(rows))
     return cells
 

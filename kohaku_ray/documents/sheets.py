@@ -120,17 +120,17 @@ def _block(
 ) -> Iterator[str]:
     """Yield the HTML of cells without an empty row or column between them."""
     filled = [(row, [(row, column) for column in columns if (row, column) in cells]) for row in rows]
-    lines = [(row, places) for row, places in filled if places]
-    several = [i for i, (_, places) in enumerate(lines) if len(places) > 1]
+    lines = [(row, positions) for row, positions in filled if positions]
+    several = [i for i, (_, positions) in enumerate(lines) if len(positions) > 1]
     if not several:
-        for _, places in lines:
-            yield from (f"<p>{_text(cells[position])}</p>" for position in places)
+        for _, positions in lines:
+            yield from (f"<p>{_text(cells[position])}</p>" for position in positions)
         return
     head, body = lines[: several[0]], lines[several[0] : several[-1] + 1]
     is_names = True
     table = []
-    for i, (row, places) in enumerate(body):
-        is_names = is_names and i < len(body) - 1 and all(bool(cells[position].font.b) for position in places)
+    for i, (row, positions) in enumerate(body):
+        is_names = is_names and i < len(body) - 1 and all(bool(cells[position].font.b) for position in positions)
         line = []
         for column in columns:
             position = row, column
@@ -139,9 +139,9 @@ def _block(
             elif position not in covered:
                 line.append(("", 1, 1, is_names))
         table.append(line)
-    yield html_table(table, "<br>".join(_text(cells[position]) for _, places in head for position in places))
-    for _, places in lines[several[-1] + 1 :]:
-        yield from (f"<p>{_text(cells[position])}</p>" for position in places)
+    yield html_table(table, "<br>".join(_text(cells[position]) for _, positions in head for position in positions))
+    for _, positions in lines[several[-1] + 1 :]:
+        yield from (f"<p>{_text(cells[position])}</p>" for position in positions)
 
 
 def _text(cell: Any) -> str:

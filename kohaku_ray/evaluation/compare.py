@@ -239,15 +239,15 @@ def split_of(by: str, scores: Mapping[str, tuple[Score, ...]]) -> Split:
     """
     labels = tuple(public_first(scores))
     figures = {name: np.array([score.score for score in scores[name]]) for name in labels}
-    places = {name: ranks(figures[name]) for name in labels}
+    ranks_of = {name: ranks(figures[name]) for name in labels}
     first, later = labels[0], labels[1:]
     return Split(
         by=by,
         labels=labels,
         scores={name: scores[name] for name in labels},
-        ranks={name: tuple(file_ranks.tolist()) for name, file_ranks in places.items()},
+        ranks={name: tuple(file_ranks.tolist()) for name, file_ranks in ranks_of.items()},
         differences={name: tuple((figures[name] - figures[first]).tolist()) for name in later},
-        moves={name: tuple((places[first] - places[name]).tolist()) for name in later},
+        moves={name: tuple((ranks_of[first] - ranks_of[name]).tolist()) for name in later},
         correlations={(a, b): correlate(figures[a], figures[b]) for a, b in combinations(labels, 2)},
     )
 
@@ -296,8 +296,8 @@ def greatest_moves(split: Split, label: str, n: int = N_MOVES) -> tuple[tuple[in
     Returns:
         Indices of at most ``n`` files each, the greatest move first, of equal moves the better rank on the first group.
     """
-    moves, places = split.moves[label], split.ranks[split.labels[0]]
-    order = sorted(range(len(moves)), key=lambda i: (-abs(moves[i]), places[i]))
+    moves, first_ranks = split.moves[label], split.ranks[split.labels[0]]
+    order = sorted(range(len(moves)), key=lambda i: (-abs(moves[i]), first_ranks[i]))
     rises, falls = ([i for i in order if moves[i] * sign > 0] for sign in (1, -1))
     return tuple(rises[:n]), tuple(falls[:n])
 

@@ -49,13 +49,13 @@ class Layout:
     Attributes:
         matrix: Shape ``(v, d)``; searched nodes in node order, second vectors of ``both``, then all other nodes.
         rows: Shape ``(v,)``; node of each.
-        places: Shape ``(u,)``; row in ``matrix`` of the vector of each distinct text.
+        matrix_rows: Shape ``(u,)``; row in ``matrix`` of the vector of each distinct text.
         n_kept: How many of the ``v``, the last ones, are in no view: vectors of captions whose paragraphs have others.
     """
 
     matrix: F32
     rows: I64
-    places: I64
+    matrix_rows: I64
     n_kept: int = 0
 
 
@@ -169,11 +169,11 @@ def lay_out(
     n_searched = len(order) + len(second)
     matrix_row = np.empty(len(nodes), dtype=np.int64)
     matrix_row[order], matrix_row[others] = np.arange(len(order)), np.arange(n_searched, n_searched + len(others))
-    places = matrix_row[encoded.rows]
-    places[~searched_alone] = np.arange(len(order), n_searched)
-    places[kept] = np.arange(len(matrix) - len(kept), len(matrix))
+    matrix_rows = matrix_row[encoded.rows]
+    matrix_rows[~searched_alone] = np.arange(len(order), n_searched)
+    matrix_rows[kept] = np.arange(len(matrix) - len(kept), len(matrix))
     rows = np.concatenate([order, second, others, encoded.rows[kept]]).astype(np.int64)
-    return Layout(matrix, rows, places[encoded.first], len(kept))
+    return Layout(matrix, rows, matrix_rows[encoded.first], len(kept))
 
 
 def _has_own_vector(nodes: NodeTable) -> Mask:

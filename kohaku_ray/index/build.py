@@ -202,7 +202,7 @@ def build_shard(
     n_nodes = (tree.end - np.arange(len(tree)))[tree.parent < 0]
     files.arrow("sizes", "documents", pa.table({"doc_id": documents["doc_id"], "n_nodes": pa.array(n_nodes)}))
     files.arrow("vectors", "vectors", pa.table({"row": layout.rows, "vector": matrix_column(layout.matrix)}))
-    files.arrow("keys", "vectors", pa.table({"key": key_column(encoded.keys), "place": layout.places}))
+    files.arrow("keys", "vectors", pa.table({"key": key_column(encoded.keys), "place": layout.matrix_rows}))
     n_searched = []
     for view in (view for view in views if view.dense):
         if plan.own_space and images is not None and view.key == IMAGE:
@@ -274,9 +274,9 @@ def publish_shards(
     owner = [np.full(len(table), number, np.int32) for number, table in enumerate(sizes)]
     joined = pa.concat_tables(sizes)
     columns = [joined["doc_id"], pa.array(np.concatenate(owner)), joined["n_nodes"]]
-    places = pa.table(columns, names=LAYOUT_SCHEMA.names).cast(LAYOUT_SCHEMA).sort_by("doc_id")
-    files.arrow("layout", "documents", places)
-    layout, means, n_terms = ShardLayout.of(places), {}, 0
+    layout_table = pa.table(columns, names=LAYOUT_SCHEMA.names).cast(LAYOUT_SCHEMA).sort_by("doc_id")
+    files.arrow("layout", "documents", layout_table)
+    layout, means, n_terms = ShardLayout.of(layout_table), {}, 0
     for view in views:
         if view.lexical:
             counted = [_counted(directory, shard, view.key) for shard in shards]
@@ -337,11 +337,11 @@ def _write_view(
     """Write the files of a dense view; returns its number of vectors."""
     wanted = of_kinds(tree, view.kinds)[layout.rows] & layout.matrix.any(axis=1)
     wanted[len(wanted) - layout.n_kept :] = False
-    places = np.flatnonzero(wanted).astype(np.int64)
-    files.arrow(f"places-{view.key}", "vectors", pa.table({"place": pa.array(places)}))
-    vectors, rows = layout.matrix[places], layout.rows[places]
+    matrix_rows = np.flatnonzero(wanted).astype(np.int64)
+    files.arrow(f"places-{view.key}", "vectors", pa.table({"place": pa.array(matrix_rows)}))
+    vectors, rows = layout.matrix[matrix_rows], layout.rows[matrix_rows]
     files.faiss(f"faiss-{view.key}", VectorIndex.build(vectors, rows, factory, train_on_gpu=train_on_gpu))
-    return len(places)
+    return len(matrix_rows)
 
 
 def _manifest(

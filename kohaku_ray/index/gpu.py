@@ -64,8 +64,8 @@ class Clone:
 
     def search(self, queries: F32, n: int) -> tuple[F32, I64]:
         """Find ``n`` neighbours per query: scores and places, shape ``(q, n)``; many of them on the CPU."""
-        scores, places = (self._on_gpu if n <= MOST_NEIGHBOURS else self.on_cpu).search(queries, n)
-        return scores, places
+        scores, neighbours = (self._on_gpu if n <= MOST_NEIGHBOURS else self.on_cpu).search(queries, n)
+        return scores, neighbours
 
 
 def searches_in_batches(index: Any) -> bool:

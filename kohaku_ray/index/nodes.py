@@ -203,8 +203,8 @@ class NodeTable:
 
     def column(self, name: str, rows: I64) -> list[Any]:
         """Values of a column of ``NODE_SCHEMA`` at some rows; None where the row is negative."""
-        places = pa.array(np.where(rows < 0, 0, self._held_rows[rows]), mask=rows < 0)
-        values: list[Any] = self._columns[name].take(places).to_pylist()
+        held_rows = pa.array(np.where(rows < 0, 0, self._held_rows[rows]), mask=rows < 0)
+        values: list[Any] = self._columns[name].take(held_rows).to_pylist()
         return values
 
     def text_between(self, first: int, last: int) -> str:

@@ -234,12 +234,12 @@ class ParsedParts(_Segments):
 
     def tables(self, rows: Sequence[Mapping[str, Any]], kind: PartKind) -> list[pa.Table]:
         """Read the tables of some documents, one each; no batch of a shard that none of them belongs to is read."""
-        places: dict[tuple[str, int], list[int]] = defaultdict(list)
+        numbers_of_batch: dict[tuple[str, int], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
-            places[row["at"][:2]].append(number)
+            numbers_of_batch[row["at"][:2]].append(number)
         tables: dict[int, pa.Table] = {}
-        batches = self._directory.each(lambda batch: self._batch(batch[0], kind, batch[1]), places)
-        for numbers, whole in zip(places.values(), batches, strict=True):
+        batches = self._directory.each(lambda batch: self._batch(batch[0], kind, batch[1]), numbers_of_batch)
+        for numbers, whole in zip(numbers_of_batch.values(), batches, strict=True):
             for number in numbers:
                 first, last = rows[number]["at"][2][kind]
                 tables[number] = whole.slice(first, last - first)

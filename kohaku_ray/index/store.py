@@ -140,8 +140,8 @@ class Index:
         vectors = np.zeros((len(rows), self.manifest["dim"]), np.float32)
         owner, inside = self.layout.shard_of(rows), self.layout.to_shard(rows)
         for number in np.unique(owner).tolist():
-            places = np.flatnonzero(owner == number)
-            vectors[places] = self.shards[number].node_vectors(inside[places], own_text=own_text)
+            of_shard = np.flatnonzero(owner == number)
+            vectors[of_shard] = self.shards[number].node_vectors(inside[of_shard], own_text=own_text)
         return vectors
 
 
@@ -167,9 +167,9 @@ class Shard:
             return self._vectors[name]
         if f"places-{name}" in self.files:
             table = self.table("vectors", mapped=True)
-            places: I64 = self.table(f"places-{name}")["place"].to_numpy()
+            vector_rows: I64 = self.table(f"places-{name}")["place"].to_numpy()
             matrix, rows = column_matrix(table["vector"]), table["row"].to_numpy()
-            matrix, rows = take_rows(matrix, places), take_rows(rows, places)
+            matrix, rows = take_rows(matrix, vector_rows), take_rows(rows, vector_rows)
         else:  # images in a space of their own
             table = self.table(f"{name}-vectors", mapped=True)
             matrix, rows = column_matrix(table["vector"]), table["row"].to_numpy()

@@ -154,7 +154,7 @@ class TermCounts:
     Attributes:
         terms: The shard's vocabulary, sorted.
         offsets: Shape ``(n_terms + 1,)``; where each term's run of postings starts and ends.
-        places: Shape ``(n_postings,)``; paragraph of each posting, increasing within a term.
+        paragraphs: Shape ``(n_postings,)``; paragraph of each posting, increasing within a term.
         counts: Shape ``(n_postings,)``; occurrences of the term in it.
         lengths: Shape ``(n_paragraphs,)``; terms of each.
         first: Shape ``(n_terms,)``; the first paragraph with each term.
@@ -163,7 +163,7 @@ class TermCounts:
 
     terms: Sequence[str]
     offsets: I64
-    places: npt.NDArray[np.int32]
+    paragraphs: npt.NDArray[np.int32]
     counts: npt.NDArray[np.int32]
     lengths: I64
     first: I64
@@ -186,23 +186,25 @@ class TermCounts:
         sorted_place = np.argsort(rank)[np.array(term, np.int64)]  # of each posting's term in the sorted vocabulary
         order = np.argsort(sorted_place, kind="stable")
         offsets = np.r_[0, np.cumsum(np.bincount(sorted_place, minlength=len(terms)))].astype(np.int64)
-        places, counts = np.array(paragraph, np.int32)[order], np.array(count, np.int32)[order]
-        return cls(terms, offsets, places, counts, np.array(lengths, np.int64), places[offsets[:-1]], rank)
+        paragraphs, counts = np.array(paragraph, np.int32)[order], np.array(count, np.int32)[order]
+        return cls(terms, offsets, paragraphs, counts, np.array(lengths, np.int64), paragraphs[offsets[:-1]], rank)
 
     @classmethod
     def of(cls, terms: pa.Table, rows: pa.Table, postings: pa.Table | None = None) -> TermCounts:
         """Read them from the tables that ``tables`` made; without ``postings``, all but the counts themselves."""
-        places, counts = (np.empty(0, np.int32) if postings is None else postings[name].to_numpy() for name in _POSTING)
+        paragraphs, counts = (
+            np.empty(0, np.int32) if postings is None else postings[name].to_numpy() for name in _POSTING
+        )
         end, first, rank = (terms[name].to_numpy() for name in ("end", "first", "rank"))
         offsets = np.r_[np.int64(0), end]
-        return cls(terms["term"].to_pylist(), offsets, places, counts, rows["n_terms"].to_numpy(), first, rank)
+        return cls(terms["term"].to_pylist(), offsets, paragraphs, counts, rows["n_terms"].to_numpy(), first, rank)
 
     def tables(self, rows: I64) -> dict[str, pa.Table]:
         """Write them as an index holds them: its terms, postings and rows; arguments as of ``weighted``."""
         terms = {"term": pa.array(self.terms, pa.string()), "end": self.offsets[1:]}
         return {
             "terms": pa.table({**terms, "first": self.first, "rank": self.rank}),
-            "postings": pa.table(dict(zip(_POSTING, (self.places, self.counts), strict=True))),
+            "postings": pa.table(dict(zip(_POSTING, (self.paragraphs, self.counts), strict=True))),
             "rows": pa.table({"row": rows, "n_terms": self.lengths}),
         }
 
@@ -216,9 +218,9 @@ class TermCounts:
         # Term frequency, weighed by paragraph length (BM25, Robertson et al. 1994, as in BM25Okapi), times idf.
         damping = k1 * (1 - b + b * (self.lengths / of_all.mean_terms))
         frequency = self.counts.astype(np.float64)
-        weights = frequency * (k1 + 1) / (frequency + damping[self.places])
+        weights = frequency * (k1 + 1) / (frequency + damping[self.paragraphs])
         weights *= np.repeat(of_all.idf[numbers], np.diff(self.offsets))
-        weighted = (self.terms, self.offsets, self.places, weights, rows, language, numbers)
+        weighted = (self.terms, self.offsets, self.paragraphs, weights, rows, language, numbers)
         return TermIndex(*weighted, counted=self, of_all=of_all, k1=k1, b=b)
 
 
@@ -227,7 +229,7 @@ class TermIndex:
     """A sparse term × paragraph matrix of finished BM25 weights.
 
     Attributes:
-        terms, offsets, places: As of ``TermCounts``.
+        terms, offsets, paragraphs: As of ``TermCounts``.
         weights: Shape ``(n_postings,)``; what one occurrence of the term in a query adds to the paragraph's score.
         rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
         language: Language of queries and paragraphs.
@@ -239,7 +241,7 @@ class TermIndex:
 
     terms: Sequence[str]
     offsets: I64
-    places: npt.NDArray[np.int32]
+    paragraphs: npt.NDArray[np.int32]
     weights: F64
     rows: I64
     language: Language
@@ -279,12 +281,12 @@ class TermIndex:
         Raises:
             DataError: A row is none of the paragraphs.
         """
-        places = np.searchsorted(self.rows, rows)
-        known = places < len(self.rows)
-        known[known] = self.rows[places[known]] == rows[known]
+        positions = np.searchsorted(self.rows, rows)
+        known = positions < len(self.rows)
+        known[known] = self.rows[positions[known]] == rows[known]
         if not known.all():
             raise DataError(f"node row {rows[~known][0]} is not in this view: ask for the rows of nodes that it holds")
-        held = self._by_paragraph[places]
+        held = self._by_paragraph[positions]
         runs = [slice(first, last) for first, last in pairwise(held.indptr)]
         return [(self.numbers[held.indices[run]], held.data[run]) for run in runs]
 
@@ -295,9 +297,11 @@ class TermIndex:
         okapi.doc_len, okapi.avgdl = self.counted.lengths[held] / self.of_all.mean_terms, 1.0
         for term, n in sorted(self._counted(query).items()):
             run = slice(self.offsets[term], self.offsets[term + 1])
-            places, counts = self.places[run], self.counted.counts[run]
-            near = np.minimum(np.searchsorted(places, held), len(places) - 1)
-            okapi.doc_freqs = [{term: n_held} for n_held in np.where(places[near] == held, counts[near], 0).tolist()]
+            paragraphs, counts = self.paragraphs[run], self.counted.counts[run]
+            near = np.minimum(np.searchsorted(paragraphs, held), len(paragraphs) - 1)
+            okapi.doc_freqs = [
+                {term: n_held} for n_held in np.where(paragraphs[near] == held, counts[near], 0).tolist()
+            ]
             okapi.idf = {term: self.of_all.idf[self.numbers[term]]}
             scores += n * okapi.get_scores([term])
         return scores
@@ -325,7 +329,7 @@ class TermIndex:
     def _weights(self) -> Any:
         from scipy.sparse import csr_matrix
 
-        return csr_matrix((self.weights, self.places, self.offsets), shape=(len(self.terms), len(self.rows)))
+        return csr_matrix((self.weights, self.paragraphs, self.offsets), shape=(len(self.terms), len(self.rows)))
 
     @functools.cached_property
     def _by_paragraph(self) -> Any:

@@ -41,11 +41,11 @@ def in_ranges(rows: I64, ranges: Ranges) -> Mask:
     return mask
 
 
-def take_rows(array: Array, places: I64) -> Array:
+def take_rows(array: Array, positions: I64) -> Array:
     """Take rows of an array at increasing places; no copy where they are contiguous."""
-    if len(places) and places[-1] - places[0] == len(places) - 1:
-        return array[places[0] : places[-1] + 1]
-    return array[places]
+    if len(positions) and positions[-1] - positions[0] == len(positions) - 1:
+        return array[positions[0] : positions[-1] + 1]
+    return array[positions]
 
 
 class VectorIndex:
@@ -136,11 +136,11 @@ class VectorIndex:
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if within is not None:
             # Every vector in the ranges is scored, gathered once for all queries.
-            places = np.flatnonzero(in_ranges(self.rows, within)).astype(np.int64)
-            vectors, step = take_rows(self.vectors, places), max(_BLOCK_SCORES // max(len(places), 1), 1)
+            positions = np.flatnonzero(in_ranges(self.rows, within)).astype(np.int64)
+            vectors, step = take_rows(self.vectors, positions), max(_BLOCK_SCORES // max(len(positions), 1), 1)
             blocks = (queries[first : first + step] for first in range(0, len(queries), step))
             return [
-                self._among(query, rough, places, top_k)
+                self._among(query, rough, positions, top_k)
                 for block in blocks
                 for query, rough in zip(block, block @ vectors.T, strict=True)
             ]
@@ -176,16 +176,16 @@ class VectorIndex:
         if not n_candidates or not len(queries):
             return [_NO_HITS] * len(queries)
         with _matrix_products(len(queries)):
-            scores, places = self.faiss_index.search(queries, n_candidates)
+            scores, neighbours = self.faiss_index.search(queries, n_candidates)
         decided: list[Hits | None] = []
-        for query, floor, near in zip(queries, scores[:, -1], places, strict=True):
+        for query, floor, near in zip(queries, scores[:, -1], neighbours, strict=True):
             hits = self._rescore(query, near)
             margin = self._margin(query) + self._error * float(np.linalg.norm(query))
             is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + margin
             decided.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return decided
 
-    def _among(self, query: F32, rough: F32, places: I64 | None, top_k: int) -> Hits:
+    def _among(self, query: F32, rough: F32, positions: I64 | None, top_k: int) -> Hits:
         """Rescore those of these vectors (None: all) that may be among the top-k, with all ties at the border.
 
         ``rough`` are their scores as float32 sums.
@@ -195,16 +195,16 @@ class VectorIndex:
             return _NO_HITS
         border = np.partition(rough, len(rough) - n)[len(rough) - n]
         near = np.flatnonzero(rough >= border - self._margin(query)).astype(np.int64)
-        return self._rescore(query, near if places is None else places[near]).prefix(top_k)
+        return self._rescore(query, near if positions is None else positions[near]).prefix(top_k)
 
     def _margin(self, query: F32) -> float:
         """Bound the difference of two float32 sums of d products: each has at most d rounding errors."""
         return float(2 * len(query) * _FLOAT32_UNIT * np.linalg.norm(query))
 
-    def _rescore(self, query: F32, places: I64) -> Hits:
-        places = places[places >= 0]  # FAISS fills up with -1 when it finds fewer
-        wide = np.asarray(self.vectors[places], dtype=np.float64)
-        return ranked(self.rows[places], (wide * query.astype(np.float64)).sum(axis=-1))
+    def _rescore(self, query: F32, positions: I64) -> Hits:
+        positions = positions[positions >= 0]  # FAISS fills up with -1 when it finds fewer
+        wide = np.asarray(self.vectors[positions], dtype=np.float64)
+        return ranked(self.rows[positions], (wide * query.astype(np.float64)).sum(axis=-1))
 
 
 @contextmanager

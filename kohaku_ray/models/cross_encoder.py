@@ -95,6 +95,6 @@ def _template_of(directory: Path) -> dict[str, Any] | None:
     names = json.loads(file.read_text(encoding="utf-8")).get("architectures") if file.is_file() else None
     if not names or not names[0].endswith("ForCausalLM"):
         return None
-    places = (directory / name for name in ("chat_template.jinja", "tokenizer_config.json", "modules.json"))
-    is_told = any(path.is_file() and ("document" in path.read_text(encoding="utf-8")) for path in places)
+    files = (directory / name for name in ("chat_template.jinja", "tokenizer_config.json", "modules.json"))
+    is_told = any(path.is_file() and ("document" in path.read_text(encoding="utf-8")) for path in files)
     return None if is_told else {"chat_template": RERANKER_TEMPLATE}

@@ -210,13 +210,13 @@ class EndpointEncoder:
             if not self._is_checked:
                 self.check()
                 self._is_checked = True
-        places = {text: position for position, text in enumerate(dict.fromkeys(texts))}
-        if not places:
+        row_of = {text: position for position, text in enumerate(dict.fromkeys(texts))}
+        if not row_of:
             return np.empty((0, self._dim or 0), np.float32)
         most_chars = self._settings.batch_tokens * CHARS_PER_TOKEN
-        batches = divide_texts(places, most, most_chars, lambda text: len(prompt) + len(text))
+        batches = divide_texts(row_of, most, most_chars, lambda text: len(prompt) + len(text))
         vectors = np.concatenate(self._endpoint.gather(self._vectors(batch, prompt, has_headers) for batch in batches))
-        return vectors[[places[text] for text in texts]]
+        return vectors[[row_of[text] for text in texts]]
 
     async def _vectors(self, texts: list[str], prompt: str, has_headers: bool) -> F32:
         """Encode a batch, in halves if it is too large for the server; of one text, the mean of its halves' vectors."""
@@ -287,11 +287,13 @@ class EndpointRanker:
         Raises:
             ModelError: The server failed, or returned other than one score per text.
         """
-        places: dict[str, list[int]] = {}
+        rows_of_query: dict[str, list[int]] = {}
         for position, (query, _text) in enumerate(pairs):
-            places.setdefault(query, []).append(position)
+            rows_of_query.setdefault(query, []).append(position)
         blocks = [
-            rows[start : start + batch_size] for rows in places.values() for start in range(0, len(rows), batch_size)
+            rows[start : start + batch_size]
+            for rows in rows_of_query.values()
+            for start in range(0, len(rows), batch_size)
         ]
         asked = (self._scores(pairs[rows[0]][0], [pairs[row][1] for row in rows]) for rows in blocks)
         scores = np.empty(len(pairs))

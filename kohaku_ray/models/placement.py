@@ -35,7 +35,7 @@ class Placement(Generic[R]):
         self._loads: Counter[R] = Counter()
         self.n_placed = self.n_moved = 0
 
-    def place(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
+    def choose_replica(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
         """Return the replica of a question's next call; ``order`` is the ring's of all live ``replicas``."""
         last = self._replica_of.get(question)
         if last is not None and last in replicas:

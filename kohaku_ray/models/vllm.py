@@ -263,11 +263,11 @@ def check_adapters(deployment: VllmConfig, base: Path | None) -> None:
     Raises:
         ConfigError: An adapter is missing, cannot be served or is one of another model; too little room for them.
     """
-    places, least = deployment.engine_kwargs.get("max_loras"), least_max_loras(deployment)
-    if deployment.cpus is not None and places is not None and places < least:
+    max_loras, least = deployment.engine_kwargs.get("max_loras"), least_max_loras(deployment)
+    if deployment.cpus is not None and max_loras is not None and max_loras < least:
         raise ConfigError(
-            f"engine_kwargs.max_loras is {places} but {len(deployment.adapters)} adapters on CPUs need {least}, one of "
-            "them empty, as vLLM's CPU engine would else mix up replies: leave it out"
+            f"engine_kwargs.max_loras is {max_loras} but {len(deployment.adapters)} adapters on CPUs need {least}, one "
+            "of them empty, as vLLM's CPU engine would else mix up replies: leave it out"
         )
     for name, source in deployment.adapters.items():
         try:

@@ -39,8 +39,8 @@ def row_bars(
     height = 0.8 / len(series)
     figure, axes = new_figure(WIDTH_IN, 0.95 + 0.2 * len(names) * max(0.75 * len(series), 1))
     for index, ((name, shares), colour) in enumerate(zip(series.items(), cycle(PALETTE), strict=False)):
-        places = np.arange(len(names)) + (index - (len(series) - 1) / 2) * height
-        bars = axes.barh(places, np.nan_to_num(shares), height * 0.92, color=colour, label=legend_name(name))
+        heights = np.arange(len(names)) + (index - (len(series) - 1) / 2) * height
+        bars = axes.barh(heights, np.nan_to_num(shares), height * 0.92, color=colour, label=legend_name(name))
         texts = ["" if np.isnan(share) else f"{100 * share:.1f} %" for share in shares]
         axes.bar_label(bars, texts, padding=2, fontsize=7)
     axes.set_yticks(np.arange(len(names)), [shorten(name, 30) for name in names])

@@ -143,18 +143,18 @@ def open_index(paths: Iterable[str]) -> tuple[Index | None, str]:
     return None, reason
 
 
-def excerpt(place: NodeLocation, text: str, match_chars: int, around_chars: int) -> Excerpt:
+def excerpt(location: NodeLocation, text: str, match_chars: int, around_chars: int) -> Excerpt:
     """Mark a match (``text`` is it, or its beginning) in its paragraph; long texts are cut, the sides by themselves."""
-    paragraph = place.paragraph
-    if paragraph is None or not _begins(paragraph[place.start : place.end], text):
-        return Excerpt("", cut(text, match_chars), "", True, place.is_table)
-    match = cut(paragraph[place.start : place.end], match_chars)
-    before, after = paragraph[: place.start], paragraph[place.end :]
+    paragraph = location.paragraph
+    if paragraph is None or not _begins(paragraph[location.start : location.end], text):
+        return Excerpt("", cut(text, match_chars), "", True, location.is_table)
+    match = cut(paragraph[location.start : location.end], match_chars)
+    before, after = paragraph[: location.start], paragraph[location.end :]
     if len(before) > around_chars:
         before = f"… {before[len(before) - around_chars :].lstrip()}"
     if len(after) > around_chars:
         after = f"{after[:around_chars].rstrip()} …"
-    return Excerpt(before, match, after, place.start == 0 and place.end == len(paragraph), place.is_table)
+    return Excerpt(before, match, after, location.start == 0 and location.end == len(paragraph), location.is_table)
 
 
 class Pictures:

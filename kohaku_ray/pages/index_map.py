@@ -112,10 +112,10 @@ def sample_rows(kind: I64, limit: int) -> I64:
 
     Rare kinds are kept whole: each kind, from the rarest, takes up to an even share of the remaining rows.
     """
-    places = sorted((np.flatnonzero(kind == code) for code in np.unique(kind)), key=len)
+    rows_of_kinds = sorted((np.flatnonzero(kind == code) for code in np.unique(kind)), key=len)
     chosen, left = [np.empty(0, np.int64)], limit
-    for number, rows in enumerate(places):
-        n = min(len(rows), left // (len(places) - number))
+    for number, rows in enumerate(rows_of_kinds):
+        n = min(len(rows), left // (len(rows_of_kinds) - number))
         chosen.append(rows[np.linspace(0, len(rows) - 1, n).astype(np.int64)] if n else rows[:0])
         left -= n
     return np.sort(np.concatenate(chosen)).astype(np.int64)

@@ -61,10 +61,10 @@ def _prose(text: str) -> Markup:
 
 
 class PackedPart(NamedTuple):
-    """Where a packed part is: the number of its chunk, and its place in it."""
+    """Where a packed part is: the number of its chunk, and its number in it."""
 
     chunk: int
-    at: int
+    number: int
 
 
 class Packed:

@@ -149,9 +149,9 @@ def grouped_bars(
     figure, axes = new_figure()
     width = 0.8 / max(len(series), 1)
     for number, (name, values) in enumerate(series.items()):
-        places = np.arange(len(labels)) + (number - (len(series) - 1) / 2) * width
+        bar_positions = np.arange(len(labels)) + (number - (len(series) - 1) / 2) * width
         colour = PALETTE[number % len(PALETTE)]
-        bars = axes.bar(places, values, width * 0.94, label=legend_name(name), color=colour)
+        bars = axes.bar(bar_positions, values, width * 0.94, label=legend_name(name), color=colour)
         axes.bar_label(bars, fmt="%.2f", padding=1, fontsize=7 if len(series) > 3 else 8)
     axes.set_xticks(np.arange(len(labels)), [visible(text) for text in labels])
     axes.set_ylim(0, 1.1)
@@ -359,7 +359,7 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
         name = legend_name(shorten(line.name, 54 // columns))
         axes.plot(line.x, line.mean, dash, marker="o", markersize=3.5, color=colour, label=name)
         _fill_band(axes, line, colour, 0.2 if len(lines) <= 3 else 0.1)
-    _number_places(axes, lines, MOST_TICKS)
+    _number_ticks(axes, lines, MOST_TICKS)
     _name_axes(axes, shorten(x_label, 60), y_label)
     if len(lines) > 1:
         _legend(figure, columns, handlelength=1.6)
@@ -380,7 +380,7 @@ def _small_multiples(lines: Sequence[Band], *, x_label: str, y_label: str, label
         axes.plot(line.x, line.mean, marker="o", markersize=3, color=PALETTE[0])
         _fill_band(axes, line, PALETTE[0], 0.25)
         axes.set_title(shorten(line.name, 28), fontsize=8)
-        _number_places(axes, lines, MOST_TICKS // 2)
+        _number_ticks(axes, lines, MOST_TICKS // 2)
         axes.tick_params(labelsize=8)
         axes.yaxis.grid(True, alpha=0.25)
     for axes in panels[len(lines) :]:
@@ -395,14 +395,14 @@ def _fill_band(axes: Axes, line: Band, colour: str, alpha: float) -> None:
     axes.fill_between(line.x, mean - sd, mean + sd, color=colour, alpha=alpha, linewidth=0)
 
 
-def _number_places(axes: Axes, lines: Sequence[Band], most: int) -> None:
+def _number_ticks(axes: Axes, lines: Sequence[Band], most: int) -> None:
     from matplotlib.ticker import NullLocator
 
-    places = sorted({x for line in lines for x in line.x})
-    if places[0] > 0 and places[-1] / places[0] > 50:
+    numbers = sorted({x for line in lines for x in line.x})
+    if numbers[0] > 0 and numbers[-1] / numbers[0] > 50:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(places[:: -(-len(places) // most)])
+    axes.set_xticks(numbers[:: -(-len(numbers) // most)])
     axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
 
 
@@ -416,8 +416,8 @@ def error_bars(
     figure, axes = new_figure(WIDTH_IN, 0.75 + 0.24 * max(len(names), 2))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     spread = np.nan_to_num(np.asarray(sd, np.float64))
-    places = np.arange(len(names))
-    axes.errorbar(mean, places, xerr=spread, fmt="o", color=PALETTE[0], markersize=5, capsize=3, elinewidth=1.4)
+    heights = np.arange(len(names))
+    axes.errorbar(mean, heights, xerr=spread, fmt="o", color=PALETTE[0], markersize=5, capsize=3, elinewidth=1.4)
     _name_rows(axes, names)
     axes.set_xlabel(x_label)
     axes.set_ylabel(shorten(y_label, max(4 * len(names), 10)))

@@ -91,7 +91,7 @@ class Step:
         return name[:1].upper() + name[1:]
 
     @property
-    def said(self) -> str:
+    def note(self) -> str:
         """What its count says besides the numbers."""
         return str(self.rows.pool["note"]).partition("; ")[2] if self.rows.pool else ""
 
@@ -225,7 +225,7 @@ def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]
 
 
 def view_questions(
-    run: RunFiles, gold: Gold | None, documents: Documents, places: NodeLocations, limits: PageLimits
+    run: RunFiles, gold: Gold | None, documents: Documents, locations: NodeLocations, limits: PageLimits
 ) -> list[QuestionView]:
     """Build the view of each question, in the run's order."""
     tables = [run.by_question(name) for name in ("answers", "trace", "usage")]
@@ -242,7 +242,7 @@ def view_questions(
                 outcome=_outcome(vote["is_blank"], truth),
                 truth=truth,
                 citations=documents.cite(vote["ref_ids"]),
-                steps=_steps(vote, trace, truth, places, limits),
+                steps=_steps(vote, trace, truth, locations, limits),
                 members=members,
                 groups=_groups(vote, members),
             )
@@ -289,9 +289,9 @@ def _members(
         keys = group_values(values, vote["asked_unit"])
     groups = list(dict.fromkeys(keys))
     is_known = len(groups) == len(vote["groups"])
-    places = [groups.index(key) if is_known else None for key in keys]
+    member_groups = [groups.index(key) if is_known else None for key in keys]
     members = []
-    for row, group in zip(answers, places, strict=True):
+    for row, group in zip(answers, member_groups, strict=True):
         calls = [call for call in usage if call["member"] == row["member"]]
         prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
         if row["is_blank"]:
@@ -320,7 +320,7 @@ def _groups(vote: Row, members: Sequence[MemberView]) -> tuple[VoteGroup, ...]:
 
 
 def _steps(
-    vote: Row, rows: Sequence[Row], truth: Truth | None, places: NodeLocations, limits: PageLimits
+    vote: Row, rows: Sequence[Row], truth: Truth | None, locations: NodeLocations, limits: PageLimits
 ) -> tuple[Step, ...]:
     cited = {ref.lower() for ref in vote["ref_ids"]}
     gold = {ref.lower() for ref in truth.row.ref_ids} - {BLANK} if truth is not None else set()
@@ -328,7 +328,7 @@ def _steps(
     def view(row: Row) -> StepItem:
         if row["node_id"] is None:
             return StepItem(row, (), None, excerpt(NodeLocation(()), row["text"], limits.match_chars, 0), False, False)
-        location = places.find(row["node_id"], row["text"])
+        location = locations.find(row["node_id"], row["text"])
         shown = excerpt(location, row["text"], limits.match_chars, limits.around_chars)
         names = _names(row)
         return StepItem(

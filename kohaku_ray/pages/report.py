@@ -90,8 +90,8 @@ class Inputs:
         wanted = (
             row["node_id"] for steps in lists for _, shown in steps for row in shown if row["node_id"] is not None
         )
-        places = NodeLocations(self.index.nodes if self.index else None, wanted, self.documents.titles)
-        return view_questions(self.run, self.gold, self.documents, places, limits)
+        locations = NodeLocations(self.index.nodes if self.index else None, wanted, self.documents.titles)
+        return view_questions(self.run, self.gold, self.documents, locations, limits)
 
 
 def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:

@@ -85,16 +85,20 @@ def describe_comparison(comparing: Comparing) -> str:
     if comparing.pair is not None:
         parts += [pair_text(comparing.files, comparing.pair), *flip_tables(comparing.pair)]
     if comparing.split is not None:
-        places = comparing.split.ranks[comparing.split.labels[0]]
-        order = _order(comparing) if comparing.pair is not None else sorted(range(len(places)), key=places.__getitem__)
+        first_ranks = comparing.split.ranks[comparing.split.labels[0]]
+        order = (
+            _order(comparing)
+            if comparing.pair is not None
+            else sorted(range(len(first_ranks)), key=first_ranks.__getitem__)
+        )
         parts += split_tables(comparing.files, order, comparing.split)
     return "\n\n".join([*parts, *(["\n".join(comparing.notes)] if comparing.notes else [])])
 
 
 def _order(comparing: Comparing) -> list[int]:
     """Order of the files: two as given, more by score, the best first."""
-    places = list(range(len(comparing.files)))
-    return places if comparing.pair is not None else sorted(places, key=lambda i: -comparing.scores[i].score)
+    indices = list(range(len(comparing.files)))
+    return indices if comparing.pair is not None else sorted(indices, key=lambda i: -comparing.scores[i].score)
 
 
 def pair_text(files: Sequence[str], pair: Pair) -> str:

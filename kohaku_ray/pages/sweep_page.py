@@ -314,7 +314,8 @@ def _entry(cell_runs: CellRuns, asked: Mapping[str, str], limit: int, packed: Pa
     part = packed.add("".join([*_facts(cell_runs), *left_out, *(_rows(cell_runs, asked, n) if n else ())]))
     return (
         f'<details class="card"><summary>{safe(cell_runs.names[0], _NAME_CHARS)} <b>{score}</b></summary>'
-        f'<div class="body" id="{cell_runs.anchor}" data-chunk="{part.chunk}" data-part="{part.at}"></div></details>\n'
+        f'<div class="body" id="{cell_runs.anchor}" data-chunk="{part.chunk}" '
+        f'data-part="{part.number}"></div></details>\n'
     )
 
 

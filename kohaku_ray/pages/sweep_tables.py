@@ -157,14 +157,14 @@ def compute_sweep_stats(sweep: SweepRecord) -> list[TableStats]:
 def lay_out(table: SweepTable) -> CellGrid:
     """Arrange a table's cells; the labels of a single axis become rows."""
     names, (*others, last) = axis_names(table), table.axes
-    places = {(tuple(cell.at[axis.name] for axis in others), cell.at[last.name]): cell for cell in table.cells}
-    present = {column for _, column in places}
+    cell_at = {(tuple(cell.at[axis.name] for axis in others), cell.at[last.name]): cell for cell in table.cells}
+    present = {column for _, column in cell_at}
     columns = tuple(label for label in last.labels if label in present)
     if not others:
-        alone: dict[GridPosition, SweepCell] = {((column,), ONLY_COLUMN): cell for (_, column), cell in places.items()}
+        alone: dict[GridPosition, SweepCell] = {((column,), ONLY_COLUMN): cell for (_, column), cell in cell_at.items()}
         return CellGrid(table, names, "", tuple((label,) for label in columns), (ONLY_COLUMN,), alone)
-    rows = tuple(dict.fromkeys(row for row, _ in places))
-    return CellGrid(table, names[:-1], names[-1], rows, columns, places)
+    rows = tuple(dict.fromkeys(row for row, _ in cell_at))
+    return CellGrid(table, names[:-1], names[-1], rows, columns, cell_at)
 
 
 def name_cell(table: SweepTable, cell: SweepCell) -> str:

@@ -212,19 +212,19 @@ def _runs(leaves: Sequence[int]) -> list[tuple[int, int]]:
     return [(leaves[start], leaves[past - 1]) for start, past in pairwise([*opens, len(leaves)])]
 
 
-def context_match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -> Match:
+def context_match(nodes: NodeTable, ranked: Ranked, rank: int, n_tokens: int) -> Match:
     """Describe one of the ranked matches."""
-    row = int(ranked.rows[place])
+    row = int(ranked.rows[rank])
     return Match(
-        rank=place,
+        rank=rank,
         node_id=nodes.node_id(row),
         doc_id=nodes.doc_id(row),
         kind=KINDS[int(nodes.kind[row])],
-        source="dense" if ranked.frequency[place] else "lexical",
-        score=float(ranked.score[place]),
-        frequency=int(ranked.frequency[place]),
-        similarity=float(ranked.total[place]),
-        highest=float(ranked.highest[place]),
+        source="dense" if ranked.frequency[rank] else "lexical",
+        score=float(ranked.score[rank]),
+        frequency=int(ranked.frequency[rank]),
+        similarity=float(ranked.total[rank]),
+        highest=float(ranked.highest[rank]),
         n_tokens=n_tokens,
     )
 

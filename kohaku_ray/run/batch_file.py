@@ -276,9 +276,9 @@ def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> Bat
         return BatchLine(number, custom_id, line.body.model, key, request, n_bytes=len(raw))
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
-        places = [".".join(map(str, fault["loc"])) for fault in faults]
-        message = "; ".join(f"{loc}: {fault['msg']}" for loc, fault in zip(places, faults, strict=True))
-        return bad(_CODES.get(faults[0]["type"], "invalid_value"), message, places[0])
+        keys_at_fault = [".".join(map(str, fault["loc"])) for fault in faults]
+        message = "; ".join(f"{loc}: {fault['msg']}" for loc, fault in zip(keys_at_fault, faults, strict=True))
+        return bad(_CODES.get(faults[0]["type"], "invalid_value"), message, keys_at_fault[0])
     except LookupError as error:
         return bad("model_not_found", str(error.args[0]), "body.model")
     except (ValueError, UnstableError) as error:

@@ -157,12 +157,12 @@ class ReplyIndex(Mapping[str, Entry]):
     def written(self, name: str, entries: Sequence[tuple[str, Entry]]) -> None:
         """Give up entries that are now the rows of a segment, unless they were replaced meanwhile."""
         self.add_segment(name, [key for key, _ in entries], [entry.generation for _, entry in entries])
-        self.own(name, len(entries))
+        self.add_own(name, len(entries))
         for key, entry in entries:
             if self.unwritten.get(key) is entry:
                 del self.unwritten[key]
 
-    def own(self, name: str, n_rows: int) -> None:
+    def add_own(self, name: str, n_rows: int) -> None:
         """Take the newest of the own segments for small or large."""
         self.small = [] if 2 * n_rows >= MERGED_ROWS else [*self.small, name]
 
@@ -176,7 +176,7 @@ class ReplyIndex(Mapping[str, Entry]):
                 if self._places.get(key) == was:
                     self._places[key] = position
         rest, self.small = self.small[len(parts) :], []
-        self.own(name, len(keys))
+        self.add_own(name, len(keys))
         self.small += rest
 
 
@@ -245,7 +245,7 @@ class SegmentStore:
                 keys = [key if mine(key) else None for key in table.column("key").to_pylist()]
                 recorded.add_segment(name, keys, table.column("generation").to_pylist())
                 if _shard(name) == self._shard:
-                    recorded.own(name, len(table))
+                    recorded.add_own(name, len(table))
             if all(self._directory.size(name) is not None for name in damaged):
                 recorded.damaged = tuple(damaged)
                 return recorded

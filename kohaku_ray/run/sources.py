@@ -32,10 +32,10 @@ def check_places(config: Config) -> None:
     Raises:
         ConfigError: One of them has not.
     """
-    places = {"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path}
+    directories = {"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path}
     documents = [_real(resolve(path)) for path in config.documents.paths]
     taken = dict.fromkeys(documents, "documents.paths")
-    for key, path in places.items():
+    for key, path in directories.items():
         if not path.strip() or "\0" in path:
             raise ConfigError(f"{key} is {path!r}, which names no directory: give one, such as runs/mine")
         real = _real(path)
@@ -57,9 +57,9 @@ def check_places(config: Config) -> None:
         ("ledger.path", "run.json", "a run"),
         ("index.path", "run.json", "a run"),
     ):
-        if is_file(join_path(places[key], mark)):
-            raise ConfigError(f"{key} is {places[key]}, which holds {holds}: give it a directory of its own")
-    check_kept(places)
+        if is_file(join_path(directories[key], mark)):
+            raise ConfigError(f"{key} is {directories[key]}, which holds {holds}: give it a directory of its own")
+    check_kept(directories)
 
 
 def _real(path: str) -> str:
@@ -68,9 +68,9 @@ def _real(path: str) -> str:
     return path.rstrip("/") if is_uri(path) else os.path.realpath(path)
 
 
-def check_kept(places: Mapping[str, str]) -> None:
+def check_kept(directories: Mapping[str, str]) -> None:
     """Refuse paths inside the copy of a working directory that Ray makes for a job, and deletes after it."""
-    lost = [f"{key} is {path}" for key, path in places.items() if _RAY_COPY in path]
+    lost = [f"{key} is {path}" for key, path in directories.items() if _RAY_COPY in path]
     if lost:
         raise ConfigError(
             f"{', '.join(lost)}: inside the copy of the working directory that Ray deletes after the job. Give a "

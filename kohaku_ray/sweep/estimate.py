@@ -58,7 +58,7 @@ def _line(plan: SweepPlan, planned: PlannedTable) -> str:
             break
     settings = [settings_of(config) | _played(config) for config in configs]
     changed = [key for key, value in settings[0].items() if value != usual.get(key, "None")]
-    keys = dict.fromkeys([*_SHOWN, *plan.loaded.own, *planned.table.set, *changed])
+    keys = dict.fromkeys([*_SHOWN, *plan.loaded.given_keys, *planned.table.set, *changed])
     shown = [key for key in keys if not any(f"{key}.".startswith(f"{prefix}.") for prefix in _SILENT)]
     if pool is not None and pool.members is None:
         shown = [key for key in shown if key.startswith(VOTE)]

@@ -67,7 +67,7 @@ class LoadedSweep:
         [tuple[str, ...]], SweepValues
     ]  # the base on some preferred presets; command line and ``set`` win
     presets: Mapping[str, SweepValues] = field(default_factory=dict)  # values of those that tables and cells name
-    own: tuple[str, ...] = ()  # keys that the sweep's own base and its ``set`` give
+    given_keys: tuple[str, ...] = ()  # keys that the sweep's own base and its ``set`` give
     left_out: frozenset[str] = frozenset()  # preferred presets that are not used
     published: LoadedSweep | None = None  # the same without the command line, and with the models its presets name
 

@@ -99,7 +99,7 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
             differing.setdefault(text, []).append(position)
         if not differences:
             shown[position] = figures.get(tuple(cells[position].at.values()), {})
-    others = {position for places in differing.values() for position in places}
+    others = {position for positions in differing.values() for position in positions}
     n_same, n_skipped = len(tested) - len(others), len(published_cells) - len(tested)
     notes = (
         [f"{n_same} of {pluralize(len(published_cells), 'cell')} tested there have its setting"]
@@ -114,11 +114,11 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
     told = [f"{'; '.join(notes)}." if notes else "", table.paper.note]
     lines = [f"{table.paper.place} of the paper: {' '.join(filter(None, told))}"]
     together: dict[tuple[int, ...], list[str]] = {}
-    for text, places in differing.items():
-        together.setdefault(tuple(places), []).append(text)
+    for text, positions in differing.items():
+        together.setdefault(tuple(positions), []).append(text)
     lines += [
-        f"Not the paper's setting in {_named(cells, places, tested, 'all of them')}: {'; '.join(texts)}."
-        for places, texts in together.items()
+        f"Not the paper's setting in {_named(cells, positions, tested, 'all of them')}: {'; '.join(texts)}."
+        for positions, texts in together.items()
     ]
     if unknown := [position for position in live if position not in published_cells]:
         is_all = len(unknown) == len(live)
@@ -127,15 +127,15 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
     return shown, lines
 
 
-def _named(cells: Sequence[PlannedCell], places: Collection[int], among: Sequence[int], everything: str) -> str:
+def _named(cells: Sequence[PlannedCell], named_cells: Collection[int], among: Sequence[int], everything: str) -> str:
     """Name cells among others: all of them, those with certain labels of an axis, or each by its labels."""
-    if len(places) == len(among):
+    if len(named_cells) == len(among):
         return everything
     for axis in cells[0].at:
-        labels = list(dict.fromkeys(cells[position].at[axis] for position in places))
-        if sum(cells[position].at[axis] in labels for position in among) == len(places):
+        labels = list(dict.fromkeys(cells[position].at[axis] for position in named_cells))
+        if sum(cells[position].at[axis] in labels for position in among) == len(named_cells):
             return f"{axis.rpartition('.')[2]} {', '.join(labels)}"
-    return ", ".join(f"({', '.join(cells[position].at.values())})" for position in places)
+    return ", ".join(f"({', '.join(cells[position].at.values())})" for position in named_cells)
 
 
 def _facts(config: Config) -> dict[str, str]:

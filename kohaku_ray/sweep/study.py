@@ -50,17 +50,17 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
             by_position[position] = SweepCell(
                 "", {}, "skipped", "vote.compat counts string by string, which no study does"
             )
-    for size, places in by_size.items():
-        rules = [configs[position].ensemble.vote for position in places]
+    for size, positions in by_size.items():
+        rules = [configs[position].ensemble.vote for position in positions]
         try:
             parts = _scored(size, rules, n, members)
         except ConfigError as error:
             reason = str(error)
             if n == "all" and size <= members.pool.n_members:
                 reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
-            by_position |= {position: SweepCell("", {}, "skipped", reason) for position in places}
+            by_position |= {position: SweepCell("", {}, "skipped", reason) for position in positions}
             continue
-        for number, position in enumerate(places):
+        for number, position in enumerate(positions):
             marks = {name: parts[name][number].T for name in metric.parts}
             total = metric.shares(marks, unanswerable)
             seeds = tuple(range(len(total)))

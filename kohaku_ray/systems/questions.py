@@ -113,15 +113,15 @@ def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
 
 
 def _check_ids(name: str, ids: list[str], column: str) -> None:
-    places: dict[str, list[str]] = {}
+    rows_of_id: dict[str, list[str]] = {}
     for row, question_id in enumerate(ids, 1):
-        places.setdefault(question_id, []).append(str(row))
+        rows_of_id.setdefault(question_id, []).append(str(row))
     faults = []
-    if missing := places.pop("", None):
+    if missing := rows_of_id.pop("", None):
         faults.append(
             f"{len(missing)} of {len(ids)} questions have no {column}, first at row {missing[0]}: give each one"
         )
-    if doubled := {question_id: rows for question_id, rows in places.items() if len(rows) > 1}:
+    if doubled := {question_id: rows for question_id, rows in rows_of_id.items() if len(rows) > 1}:
         first, rows = next(iter(doubled.items()))
         faults.append(
             f"{len(doubled)} id{'s are' if len(doubled) > 1 else ' is'} used more than once "

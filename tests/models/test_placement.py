@@ -23,9 +23,9 @@ def test_a_question_stays_where_it_was_placed():
     for number in range(50):
         question = f"q{number}"
         order = ring_order(question, replicas)
-        home = placement.place(question, order, replicas)
+        home = placement.choose_replica(question, order, replicas)
         placement.began(question)
-        assert [placement.place(question, order, replicas) for _ in range(9)] == [home] * 9
+        assert [placement.choose_replica(question, order, replicas) for _ in range(9)] == [home] * 9
     assert placement.n_placed == 50
     assert placement.n_in_flight == 50
     assert max(placement.load(replica) for replica in replicas) <= math.ceil(1.25 * 50 / 4)
@@ -34,29 +34,29 @@ def test_a_question_stays_where_it_was_placed():
 def test_a_whole_question_moves_off_an_overfull_replica_and_is_counted():
     placement = Placement(bound=1.0)
     first = ["a", "b"]
-    assert placement.place("one", first, first) == "a"
+    assert placement.choose_replica("one", first, first) == "a"
     placement.began("one")
-    assert placement.place("two", first, first) == "b"
+    assert placement.choose_replica("two", first, first) == "b"
     assert (placement.n_placed, placement.n_moved) == (2, 1)
     placement.began("two")
     placement.ended("one")
     placement.ended("two")
     assert placement.load("a") == placement.load("b") == 0
-    assert placement.place("two", first, first) == "b", "its context is cached there"
+    assert placement.choose_replica("two", first, first) == "b", "its context is cached there"
 
 
 def test_many_placed_at_once_are_bounded_before_their_first_call_is_on_its_way():
     placement = Placement()
-    homes = [placement.place(f"q{number}", ["a", "b"], ["a", "b"]) for number in range(100)]
+    homes = [placement.choose_replica(f"q{number}", ["a", "b"], ["a", "b"]) for number in range(100)]
     assert 37 <= homes.count("a") <= 63
 
 
 def test_a_dead_replicas_questions_go_elsewhere_with_their_load():
     placement = Placement()
-    assert placement.place("one", ["a", "b"], ["a", "b"]) == "a"
+    assert placement.choose_replica("one", ["a", "b"], ["a", "b"]) == "a"
     placement.began("one")
     placement.began("one")
-    assert placement.place("one", ["b"], ["b"]) == "b"
+    assert placement.choose_replica("one", ["b"], ["b"]) == "b"
     assert (placement.load("a"), placement.load("b")) == (0, 1)
     placement.ended("one")
     placement.ended("one")
@@ -66,12 +66,12 @@ def test_a_dead_replicas_questions_go_elsewhere_with_their_load():
 def test_a_call_that_ends_before_the_next_begins_leaves_no_load_and_moves_nobody():
     placement = Placement()
     for number in range(30):
-        assert placement.place(f"q{number}", ["a", "b"], ["a", "b"]) == "a"
+        assert placement.choose_replica(f"q{number}", ["a", "b"], ["a", "b"]) == "a"
         placement.began(f"q{number}")
         placement.ended(f"q{number}")
     assert placement.n_moved == 0
-    placement.place("one", ["a"], ["a"])
-    placement.place("one", ["a"], ["a"])
+    placement.choose_replica("one", ["a"], ["a"])
+    placement.choose_replica("one", ["a"], ["a"])
     placement.began("one")
     placement.ended("one")
     placement.began("one")
@@ -91,7 +91,7 @@ def test_simulated_loads_stay_within_the_bound(n_replicas):
             now, ended = heapq.heappop(running)
             placement.ended(ended)
         question = f"q{number}"
-        home = placement.place(question, ring_order(question, replicas), replicas)
+        home = placement.choose_replica(question, ring_order(question, replicas), replicas)
         placement.began(question)
         heapq.heappush(running, (now + rng.lognormvariate(0, 0.5), question))
         worst = max(worst, placement.load(home) - 1.25 * placement.n_in_flight / n_replicas)

@@ -34,7 +34,7 @@ class QuestionRouter(ConsistentHashRouter):
         if not session or not ranks:
             return ranks
         order = {replica.replica_id: replica for [replica] in ranks}
-        return [[order[self._placement.place(session, list(order), order)]]]
+        return [[order[self._placement.choose_replica(session, list(order), order)]]]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
         """Record the start of a call."""

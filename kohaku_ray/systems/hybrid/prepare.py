@@ -163,9 +163,9 @@ class StageRun:
             return pool
         [scores] = await self._scores([self.question.text], [pool.rows])
         labels = kmeans(await self.tools.vectors(pool.rows.tolist()), settings.kmeans_n_clusters)
-        places = sample_clusters(labels, scores, settings.cluster_sample_size, settings.smoothing, settings.shares)
-        kept = take(pool, places, scores)
-        named = {"cluster": Hits(kept.rows, labels[places].astype(np.float64))}
+        positions = sample_clusters(labels, scores, settings.cluster_sample_size, settings.smoothing, settings.shares)
+        kept = take(pool, positions, scores)
+        named = {"cluster": Hits(kept.rows, labels[positions].astype(np.float64))}
         self.steps.items("clustering", len(pool), kept, self.ranker, named)
         return kept
 

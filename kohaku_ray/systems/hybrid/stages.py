@@ -93,9 +93,9 @@ def united(rankings: Sequence[Hits]) -> Hits:
     return take(Hits(rows, np.concatenate([hits.scores for hits in rankings])), np.sort(first))
 
 
-def take(hits: Hits, places: I64, scores: F64 | None = None) -> Hits:
+def take(hits: Hits, positions: I64, scores: F64 | None = None) -> Hits:
     """Keep hits by their places, with their own scores or, by the same places, other ones."""
-    return Hits(hits.rows[places], (hits.scores if scores is None else scores)[places])
+    return Hits(hits.rows[positions], (hits.scores if scores is None else scores)[positions])
 
 
 _SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")

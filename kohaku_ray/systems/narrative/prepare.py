@@ -143,12 +143,12 @@ class Book:
     """What is read once of a book.
 
     Attributes:
-        places: By section and as a whole, where each paragraph of the rejoined text starts.
+        paragraphs: By section and as a whole, where each paragraph of the rejoined text starts.
         pieces: Its paragraphs, as passages without a node; one that ends within a quotation goes on in the next.
     """
 
     names: BookNames
-    places: Mapping[str, tuple[list[int], list[ParagraphPlace]]]
+    paragraphs: Mapping[str, tuple[list[int], list[ParagraphPlace]]]
     pieces: tuple[BookPassage, ...]
     _facts: dict[tuple[str, str | None], tuple[Fact, ...]] = field(default_factory=dict)
 
@@ -158,10 +158,10 @@ class Book:
             self._facts[character, pipeline] = read_facts(character, self.pieces, self.names, pipeline)
         return self._facts[character, pipeline]
 
-    def place(self, parent_id: str, start: int) -> ParagraphPlace:
+    def paragraph_at(self, parent_id: str, start: int) -> ParagraphPlace:
         """Find the paragraph that holds a character of a section's, or the whole book's, rejoined text."""
-        starts, places = self.places[parent_id]
-        return places[bisect_right(starts, start) - 1]
+        starts, paragraph_places = self.paragraphs[parent_id]
+        return paragraph_places[bisect_right(starts, start) - 1]
 
 
 BOOKS_KEPT = 16
@@ -257,14 +257,14 @@ def _read_book(doc_id: str, nodes: NodeTable) -> Book:
 def _book(doc_id: str, nodes: NodeTable) -> Book:
     paragraphs = np.flatnonzero(pc.equal(nodes.table["kind"], "paragraph").to_numpy()).tolist()
     texts = [(nodes.title_of(row), nodes.text_of(row)) for row in paragraphs]
-    places: dict[str, tuple[list[int], list[ParagraphPlace]]] = defaultdict(lambda: ([], []))
+    paragraphs_of: dict[str, tuple[list[int], list[ParagraphPlace]]] = defaultdict(lambda: ([], []))
     ends: dict[str, int] = defaultdict(int)
     pieces: list[BookPassage] = []
     for row, (chapter, text), anchor in zip(paragraphs, texts, year_anchors(texts), strict=True):
         progress = nodes.attributes_of(row).get("progress_pct")
         paragraph_place = ParagraphPlace(chapter, float(progress) if progress is not None else None, anchor)
         for parent_id in (doc_id, nodes.node_id(nodes.section_of(row))):
-            starts, places_of_parent = places[parent_id]
+            starts, places_of_parent = paragraphs_of[parent_id]
             starts.append(ends[parent_id])
             places_of_parent.append(paragraph_place)
             ends[parent_id] += len(text) + len(PARAGRAPH_BREAK)
@@ -273,7 +273,7 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
             pieces[-1] = replace(last, text=f"{last.text}{PARAGRAPH_BREAK}{text}")
         else:
             pieces.append(BookPassage("", doc_id, chapter, paragraph_place.progress_pct, text, 0, anchor))
-    return Book(read_names([text for _, text in texts]), dict(places), tuple(pieces))
+    return Book(read_names([text for _, text in texts]), dict(paragraphs_of), tuple(pieces))
 
 
 async def _located(
@@ -305,7 +305,7 @@ def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -
     spans = nodes.table.select(["parent_id", "start"]).to_pylist()
     passages = []
     for source, row, score in zip(hits.rows.tolist(), nodes.local(hits.rows).tolist(), hits.scores, strict=True):
-        chapter, progress_pct, anchor = book.place(spans[row]["parent_id"], spans[row]["start"])
+        chapter, progress_pct, anchor = book.paragraph_at(spans[row]["parent_id"], spans[row]["start"])
         text, ids = nodes.text_of(row), (nodes.node_id(row), nodes.doc_id(row))
         n_tokens = int(nodes.tokens[row]) or math.ceil(len(text) / CHARS_PER_TOKEN)
         similarity = similarities.get(source)
