@@ -464,8 +464,13 @@ def publish(path: str, data: bytes, way_out: str = "free the disk or choose anot
 
 def publish_with(path: str, write: Callable[[str], object], way_out: str) -> None:
     """Write a file in one step by a function that takes a temporary path; see ``publish``."""
-    if is_uri(path):
-        _upload(path, write)
+    if is_uri(path):  # written here first: on an object store a file is there when its upload is complete
+        with tempfile.TemporaryDirectory() as folder:
+            write(f"{folder}/file")
+            data = Path(folder, "file").read_bytes()
+        uri, mark, options = path.partition("?")
+        parent, _, name = uri.rpartition("/")
+        Directory(f"{parent}{mark}{options}").replace(unquote(name), data)
         return
     temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
     try:
@@ -479,16 +484,6 @@ def publish_with(path: str, write: Callable[[str], object], way_out: str) -> Non
         if isinstance(error, OSError):
             raise DataError(f"{path}: cannot be written ({error.strerror or error}): {way_out}.") from error
         raise
-
-
-def _upload(path: str, write: Callable[[str], object]) -> None:
-    """Write a file here, then upload it: on an object store, it is there when the upload is complete."""
-    with tempfile.TemporaryDirectory() as folder:
-        write(f"{folder}/file")
-        data = Path(folder, "file").read_bytes()
-    uri, mark, options = path.partition("?")
-    folder, _, name = uri.rpartition("/")
-    Directory(f"{folder}{mark}{options}").replace(unquote(name), data)
 
 
 def read_file(path: str) -> bytes:

@@ -65,10 +65,7 @@ def tokenise(text: str, language: Language = "en") -> list[str]:
     return kept if language == "en" else list(map(_french_stem, kept))
 
 
-@functools.lru_cache(maxsize=2**14)
-def _query_terms(query: str, language: Language) -> tuple[str, ...]:
-    """Terms of a query; cached, since one query is put to several views."""
-    return tuple(tokenise(query, language))
+_query_terms = functools.lru_cache(maxsize=2**14)(tokenise)  # one query is put to several views
 
 
 def _words(text: str) -> list[str]:

@@ -44,8 +44,14 @@ def score_run(
         split_by: Columns of the truth by which figures of the whole run are split.
     """
     name, predicted = os.path.basename(without_options(truth)), join_path(run, "submission.csv")
-    if (why := _without_replies(run)) is not None:
-        return None, why
+    path = join_path(run, "run.json")
+    facts = json.loads(read_file(path)) if is_file(path) else {}
+    n_answers, n_errors, n_unanswered = (
+        facts.get(count) or 0 for count in ("n_answers", "n_member_errors", "n_unanswered")
+    )
+    if n_answers and n_errors >= n_answers and n_unanswered >= n_answers:  # its blank answers would have a score
+        reason = next(iter(facts.get("errors") or {}), "no reason given")
+        return None, f"Nothing is scored: no model call got a reply ({reason})."
     try:
         asked = {find_metric(metric): metric for metric in metrics}
         given, fitting, note = read_gold(truth, tuple(asked))
@@ -65,18 +71,6 @@ def score_run(
     names = [asked.get(metric, metric.name) for metric in fitting]
     report = run_score(truth, [predicted], names, errors=True, limit=limit, split_by=split_by)
     return ScoredRun(scored_rows(given, fitting, limit), fitting, report, note), ""
-
-
-def _without_replies(run: str) -> str | None:
-    """Say that no model call of a run got a reply: its blank answers would have a score."""
-    path = join_path(run, "run.json")
-    facts = json.loads(read_file(path)) if is_file(path) else {}
-    n_answers, n_errors, n_unanswered = (
-        facts.get(name) or 0 for name in ("n_answers", "n_member_errors", "n_unanswered")
-    )
-    if not n_answers or n_errors < n_answers or n_unanswered < n_answers:
-        return None
-    return f"Nothing is scored: no model call got a reply ({next(iter(facts.get('errors') or {}), 'no reason given')})."
 
 
 def outputs_of(config: Config) -> tuple[str, ...]:

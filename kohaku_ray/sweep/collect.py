@@ -200,12 +200,19 @@ class _Reader:
         )
         scores = tuple(self.metric.score(truth, submission))
         by_answer, derived = own_measures(answers), _by_question(self._derived_of(config, directory))
+        n_answers = max(run.n_answers, 1)
+        computed = {"tokens": run.tokens / n_answers, "seconds": run.service_s / n_answers}
+        computed |= {
+            name: float(np.mean([score.parts[name] for score in scores])) for name in self.metric.parts if scores
+        }
+        if any(name.startswith(RECALL) for name in self._shown):
+            computed |= recall_measures(pl.DataFrame(directory.read_table("trace", columns=TRACE_COLUMNS)), truth)
         measures = {
             **_means(by_answer.fill_null(0.0)),
             "attempts": float(answers["attempt"].to_numpy().mean()) + 1,
             "blanks": float(answers["is_blank"].to_numpy(zero_copy_only=False).mean()),
             **_means(derived),
-            **self._shown_of(run, scores, directory, truth),
+            **{name: value for name, value in computed.items() if name in self._shown},
         }
         by_question = _by_question(by_answer).join(derived, on="question_id", how="full", coalesce=True)
         return _Read(run, scores, measures, by_question, tuple(usage["key"]))
@@ -219,19 +226,6 @@ class _Reader:
             self._nodes[config.index.path] = Index.open(config.index.path).nodes
         trace = pl.DataFrame(directory.read_table("trace", columns=["question_id", "member", "step", "node_id"]))
         return derived_measures(trace, self._nodes[config.index.path], config, sorted(names))
-
-    def _shown_of(
-        self, run: SweepRun, scores: Sequence[QuestionScore], directory: RunDirectory, truth: Submission
-    ) -> dict[str, float]:
-        """Return the measures that some table shows and no system gives."""
-        n_answers = max(run.n_answers, 1)
-        measures = {"tokens": run.tokens / n_answers, "seconds": run.service_s / n_answers}
-        measures |= {
-            name: float(np.mean([score.parts[name] for score in scores])) for name in self.metric.parts if scores
-        }
-        if any(name.startswith(RECALL) for name in self._shown):
-            measures |= recall_measures(pl.DataFrame(directory.read_table("trace", columns=TRACE_COLUMNS)), truth)
-        return {name: value for name, value in measures.items() if name in self._shown}
 
 
 def _models(config: Config) -> str:

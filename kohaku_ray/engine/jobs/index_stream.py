@@ -330,12 +330,12 @@ def _windows(texts: Any, encoders: Encoders, large: bool) -> Any:
     """A dataset of blocks to encode, one row each, a Ray Data block of its own; ``large`` ones for GPUs and servers."""
     stage = functools.partial(sorted_window, n_encoders=encoders.n, gpu=large)
     # Other resources than the parsers': Ray Data would make one task of both, and a window of one task's texts.
-    options = {"batch_size": _window_texts(encoders), "batch_format": "pyarrow", "num_cpus": idle_cpus()}
+    options = {"batch_size": window_texts(encoders), "batch_format": "pyarrow", "num_cpus": idle_cpus()}
     return texts.map_batches(stage, **options).repartition(target_num_rows_per_block=1)
 
 
-def _window_texts(encoders: Encoders) -> int:
-    """Texts of a window: for each encoder on a GPU as many as 4 × 262,144 tokens have, at 32 tokens per text."""
+def window_texts(encoders: Encoders) -> int:
+    """Count the texts of a window: per encoder on a GPU as many as 4 × 262,144 tokens have, at 32 tokens per text."""
     return encoders.n * WINDOW_TEXTS // 2 if encoders.gpu else WINDOW_TEXTS
 
 

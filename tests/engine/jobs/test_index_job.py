@@ -23,7 +23,7 @@ from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.engine.jobs.index_stream import _window_texts
+from kohaku_ray.engine.jobs.index_stream import window_texts
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.chunks import TokenCounter
 from kohaku_ray.index.identity import KEY_BYTES, token_counter
@@ -185,7 +185,7 @@ def test_blocks_are_neither_tiny_nor_too_few_nor_too_long(n_tokens, n_encoders, 
 def test_an_encoder_on_a_gpu_gets_windows_of_four_blocks_of_262144_tokens_in_blocks_of_131072(
     n_encoders, n_tokens, rows
 ):
-    n_texts = _window_texts(Encoders(n_encoders, gpu=True))
+    n_texts = window_texts(Encoders(n_encoders, gpu=True))
     assert n_texts * 32 == n_encoders * 4 * 262_144
     numbers = np.arange(n_texts)
     keys = [number.to_bytes(KEY_BYTES, "big") for number in numbers.tolist()]
@@ -201,7 +201,7 @@ def test_an_encoder_on_a_gpu_gets_windows_of_four_blocks_of_262144_tokens_in_blo
 
 
 def test_a_window_of_encoders_on_cpus_is_the_same_for_any_number_of_them():
-    assert {_window_texts(Encoders(n, gpu=False)) for n in (1, 2, 8)} == {65_536}
+    assert {window_texts(Encoders(n, gpu=False)) for n in (1, 2, 8)} == {65_536}
 
 
 @pytest.mark.slow
