@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 
-from kohaku_ray.documents.sentences import words_of as word_set
+from kohaku_ray.documents.sentences import words_of
 from kohaku_ray.index.terms import stop_words
 
 FUZZY_RATIO = 0.8
@@ -37,7 +37,7 @@ def unaccent(text: str) -> str:
     return text if text.isascii() else text.translate(_BASES)
 
 
-def words_of(text: str) -> tuple[str, ...]:
+def folded_words(text: str) -> tuple[str, ...]:
     """A name's words without case, accents and punctuation."""
     return tuple(_WORD.findall(unaccent(unicodedata.normalize("NFC", text)).casefold()))
 
@@ -67,16 +67,16 @@ def match_book(book_name: str, known: Mapping[str, str]) -> str | None:
 
 
 def _title_words(title: str) -> Key:
-    words = words_of(title)
+    words = folded_words(title)
     return tuple(word for word in words if word not in _ARTICLES) or words
 
 
-FEMALE_TITLES = word_set(
+FEMALE_TITLES = words_of(
     """madame mme mademoiselle mlle miss mrs ms lady dame countess baroness viscountess duchess marchioness marquise
     princess queen empress signora signorina ladyship"""
 )
-_PLAIN_TITLES = word_set("m mm mr monsieur messieurs monseigneur sir master don signor senor citizen")
-MALE_TITLES = _PLAIN_TITLES | word_set(
+_PLAIN_TITLES = words_of("m mm mr monsieur messieurs monseigneur sir master don signor senor citizen")
+MALE_TITLES = _PLAIN_TITLES | words_of(
     """count comte viscount vicomte baron duke marquis prince king lord mister emperor captain major colonel general
     lieutenant sergeant corporal admiral commander commandant abbe father brother uncle doctor dr professor bishop
     cardinal chevalier governor president judge lordship excellency majesty"""
@@ -84,7 +84,7 @@ MALE_TITLES = _PLAIN_TITLES | word_set(
 """Words that stand in front of a person's name, unaccented and in small letters."""
 
 _TITLES = FEMALE_TITLES | MALE_TITLES
-_TELL_NOTHING = _TITLES | word_set(
+_TELL_NOTHING = _TITLES | words_of(
     """de la du des d von van della di da of the le l english french spanish italian german latin greek greeks arabic
     turkish russian dutch portuguese maori chinese roman romans corsican irish scotch indian indians englishman
     frenchman scotchman irishman spaniard catholic christian american european god heaven providence paradise hell

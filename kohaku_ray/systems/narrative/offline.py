@@ -9,7 +9,7 @@ from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.models.baseline import Baseline, Draw
 from kohaku_ray.systems.narrative.dossier import MOST_CHARS, MOST_CITED
 from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT
-from kohaku_ray.systems.narrative.names import words_of
+from kohaku_ray.systems.narrative.names import folded_words
 
 CONFIDENCE = 0.95
 """Of a contradiction that a rule found."""
@@ -51,9 +51,9 @@ class OfflineJudge(Baseline):
         texts = {part["ref_id"]: part["text"] for part in variables["passages"]}
         excerpts = []
         for claim in [claim for claim in claims if claim["ref_id"] in texts][:_SHOWN]:
-            text, wanted = texts[claim["ref_id"]], set(words_of(claim["text"]))
+            text, wanted = texts[claim["ref_id"]], set(folded_words(claim["text"]))
             sentences = [text[span.start : span.end] for span in split_sentences(text)]
-            quote = max(sentences, key=lambda sentence: len(wanted & set(words_of(sentence))), default="")
+            quote = max(sentences, key=lambda sentence: len(wanted & set(folded_words(sentence))), default="")
             means_near = f"The nearest excerpt, similarity {claim['similarity']}."
             excerpts.append(_cited(claim["ref_id"], quote, claim["text"], means_near))
         return {

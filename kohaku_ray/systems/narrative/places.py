@@ -6,32 +6,32 @@ import re
 from functools import cache
 from typing import Any
 
-from kohaku_ray.documents.sentences import words_of as word_set
-from kohaku_ray.systems.narrative.names import CAPITALISED_RUN, BookNames, name_words, unaccent, words_of
+from kohaku_ray.documents.sentences import words_of
+from kohaku_ray.systems.narrative.names import CAPITALISED_RUN, BookNames, folded_words, name_words, unaccent
 
 _PREPOSITION = re.compile(
     r"\b(?:in|at|into|to|for|near|on|upon|reached|visited|through|across|towards?)\s+(?:the\s+|this\s+|that\s+)?"
     r"(?:(?:fortress|prison|castle|city|town|village|port|island|isle|coast|dungeons?|province|slums)\s+of\s+(?:the\s+)?)?\Z"
 )
 _AWAY = re.compile(r"\b(?:from|left|of)\s+(?:the\s+)?\Z")
-_CONTINENTS = word_set("europe asia africa america oceania")
-_COUNTRIES = word_set(
+_CONTINENTS = words_of("europe asia africa america oceania")
+_COUNTRIES = words_of(
     """france italy spain britain portugal germany austria russia turkey greece egypt morocco india china japan persia
     australia zealand chile argentina brazil peru mexico canada switzerland holland belgium sweden norway denmark"""
 )
-_REGIONS = word_set(
+_REGIONS = words_of(
     """england scotland ireland wale prussia bavaria hungary algeria arabia syria albania corsica sardinia sicily
     tuscany piedmont lombardy provence normandy brittany burgundy gascony alsace catalonia andalusia castile patagonia
     tasmania victoria queensland elba malta minorca majorca crete rhode madeira jersey guernsey cuba ceylon java"""
 )
-_ANYWHERE = word_set(
+_ANYWHERE = words_of(
     """faubourg rue street quarter suburb avenue boulevard square indie orient levant state kingdom empire republic
     county shire colony district department territory poland saxony silesia savoy aragon flander"""
 )
 """Words of what may lie in, or hold, any other: streets and quarters, lands whose borders moved."""
 
 _SPELLED = {"chili": "chile", "netherland": "holland", "iran": "persia", "livorno": "leghorn"}
-_TELL_NOTHING = word_set(
+_TELL_NOTHING = words_of(
     """island isle cape mount fort port lake river gulf bay strait straits sea place chateau city coast ocean
     north south northern southern eastern western new great house castle town village prison fortress de d la le
     of the"""
@@ -79,7 +79,7 @@ def are_apart(place: str | None, other: str | None) -> bool:
     words, others = (
         {
             _SPELLED.get(word, word)
-            for word in (word_of_name.removesuffix("s") for word_of_name in {*words_of(name or "")} - _TELL_NOTHING)
+            for word in (word_of_name.removesuffix("s") for word_of_name in {*folded_words(name or "")} - _TELL_NOTHING)
         }
         for name in (place, other)
     )
