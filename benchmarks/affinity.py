@@ -1,4 +1,4 @@
-"""Routing: hashing alone against bounded loads (simulated); question against power-of-two routing (measured).
+"""Compare ways of routing: hashing alone and bounded loads (simulated); question and power-of-two routing (measured).
 
     python benchmarks/affinity.py [--simulate] [--config CONFIG] [--set KEY=VALUE]
 

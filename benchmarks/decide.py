@@ -1,4 +1,4 @@
-"""Calls saved by early_stop: the recorded runs are members of an ensemble that answers in waves.
+"""Count the calls that early_stop saves: the recorded runs are members of an ensemble that answers in waves.
 
     python benchmarks/decide.py [--data ../shared/data]
 

@@ -1,4 +1,4 @@
-"""What else could put more evidence into the same tokens, each beside the windows of preset `evidence`, on WattBot.
+"""Try other ways to put more evidence into the same tokens, each beside the windows of preset `evidence`, on WattBot.
 
     python benchmarks/evidence_tries.py INDEX [--splade DIRECTORY]
 

@@ -1,4 +1,4 @@
-"""What arrives of a file's numbers, tables, formulas and notes: against an independent reader, and beside other tools.
+"""Measure how much of a file's numbers, tables, formulas and notes arrives, ours beside other tools, by another reader.
 
 Two parts, each printed as tables of Markdown:
 

@@ -1,4 +1,4 @@
-"""Files whose content is known, for extraction.py: tables and sentences, typeset by programs of others.
+"""Make files whose content is known, for extraction.py: tables and sentences, typeset by programs of others.
 
     python extraction_made.py DIRECTORY
 

@@ -1,4 +1,4 @@
-"""What other extractors make of files, for extraction.py, in the environment that it makes for them.
+"""Run other extractors on files, for extraction.py, in the environment that it makes for them.
 
     python extraction_peers.py FILE… > replies.jsonl
 

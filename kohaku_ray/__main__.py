@@ -1,4 +1,4 @@
-"""``python -m kohaku_ray``: the command line."""
+"""Run the command line by ``python -m kohaku_ray``."""
 
 import sys
 

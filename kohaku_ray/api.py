@@ -1,4 +1,4 @@
-"""The jobs from Python: ``Run(load_config("my.yaml")).answer().votes`` is a polars frame.
+"""Run the jobs from Python: ``Run(load_config("my.yaml")).answer().votes`` is a polars frame.
 
 ::
 

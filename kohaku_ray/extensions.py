@@ -49,7 +49,7 @@ BUILT_IN: Mapping[ExtensionKind, Mapping[str, str]] = {
 
 @functools.cache
 def installed(kind: ExtensionKind) -> Mapping[str, str]:
-    """Find those of installed packages; packages installed later are seen by the next process."""
+    """Find what installed packages register; a package installed later is seen by the next process."""
     from importlib.metadata import entry_points  # reads the metadata of every installed package: about 20 ms
 
     return {entry.name: entry.value for entry in entry_points(group=f"kohaku_ray.{kind}")}

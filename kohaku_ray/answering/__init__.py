@@ -1,1 +1,1 @@
-"""Answer questions without Ray: an index, the tools of a system, the steps of a block of questions, runs made again."""
+"""Answer questions without Ray: the index, the tools of a system, the steps of a block of questions, replays."""

@@ -1,4 +1,4 @@
-"""Ask the requests of a batch file through the ledger, and write what becomes of them in the file's order."""
+"""Ask a batch file's requests through the ledger, and write replies and errors in the file's order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kohaku_ray.run.batch_file import BatchLine, BatchModels, BatchOutput, LineE
 from kohaku_ray.run.demand import QUEUED
 from kohaku_ray.run.models import dollars
 from kohaku_ray.run.segments import LedgerReply
-from kohaku_ray.run.summary import pluralize, sources_said
+from kohaku_ray.run.summary import describe_sources, pluralize
 
 AHEAD = 4
 """Lines that are read ahead of the first one without a reply, per call that may be in flight."""
@@ -43,7 +43,7 @@ class BatchSummary:
         """Format it for a terminal."""
         lines = [
             f"{self.calls.total():,} of {pluralize(self.n_lines, 'line')} answered: {self.output} "
-            f"({sources_said(self.calls)})"
+            f"({describe_sources(self.calls)})"
         ]
         if self.errors is not None:
             kinds = ", ".join(f"{code} {n:,}" for code, n in self.n_errors.most_common())

@@ -1,4 +1,4 @@
-"""The two steps of a system on a block of questions: ``prepare`` once, ``answer`` per member; all questions at once."""
+"""Run a system on a block of questions, all at once: ``prepare`` once per question, ``answer`` per member."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuestion:
-    """One question's evidence, the system's own record, or the error in its place; and the calls of ``prepare``.
+    """One question's evidence (a record of the system's own) or the error in its place, and the calls of ``prepare``.
 
     ``n_no_reply`` model calls got no reply: the next start makes them again.
     """
@@ -38,7 +38,7 @@ class PreparedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class MemberAnswer:
-    """One member's answer to one question, if the system failed a blank one with the error; else as before."""
+    """One member's answer to one question (a blank one with the error if the system failed), and its model calls."""
 
     answer: Answer
     calls: tuple[Call, ...] = ()

@@ -1,4 +1,4 @@
-"""Bundle finished runs, and replay bundles.
+"""Pack finished runs with their recorded replies into one file, and make the runs again from such a file.
 
 Both make each run again in this process, from recorded replies alone: a call without one is never made. What an encoder
 or a tokenizer returned is recorded with the bundle, so that a replay needs neither.

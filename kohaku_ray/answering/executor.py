@@ -1,4 +1,4 @@
-"""The order of a block's steps (``start_block``), and the executor that runs them in this process.
+"""Start the steps of a block in their order (``start_block``), and run them in this process without Ray.
 
 The engine's ``RayExecutor`` runs them on its actors.
 """

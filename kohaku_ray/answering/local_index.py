@@ -273,7 +273,7 @@ class LocalIndex(BatchingObject):
 
     @property
     def number(self) -> int:
-        """The shard's."""
+        """The shard's number."""
         return self.shard.number
 
     def is_exact(self, kinds: Kinds) -> bool:

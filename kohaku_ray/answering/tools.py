@@ -1,4 +1,4 @@
-"""What a system receives as its ``Tools``: the index in this process or another, models through the ledger."""
+"""The ``Tools`` that a system gets: searches of an index, here or in another process, and calls of models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LedgerClient(Protocol):
 
 
 def observe_nothing(call: Call | FailedCall) -> None:
-    """Take notice of no call: nobody collects metrics."""
+    """Ignore a call, where nobody collects metrics."""
 
 
 @dataclass(frozen=True, slots=True)

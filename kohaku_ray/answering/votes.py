@@ -1,4 +1,4 @@
-"""Votes: which questions are settled, a block's votes and table rows, and the second vote by members' agreement."""
+"""Vote over members' answers: which questions are settled, the rows of a vote, the second vote by agreement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kohaku-ray: its commands, from a shell."""
+"""The command line ``kohaku-ray``: run the command that the arguments name, and return its exit code."""
 
 from __future__ import annotations
 

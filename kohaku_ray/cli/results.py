@@ -15,7 +15,7 @@ Calls = Mapping[str, int]
 
 
 def take_fields(result: type[R], summary: object, **others: object) -> R:
-    """Make a result of the ``others``, and of what a summary has under the names of its remaining fields."""
+    """Make a result of the ``others``; its remaining fields are those of a summary with the same names."""
     names = [item.name for item in fields(result) if item.name not in others]  # type: ignore[arg-type]
     return result(**others, **{name: getattr(summary, name) for name in names})
 
@@ -30,7 +30,7 @@ class RejectedFile:
 
 @dataclass(frozen=True, slots=True)
 class InitResult:
-    """Of ``init``."""
+    """What ``init --json`` prints."""
 
     directory: str
     files: Sequence[str]
@@ -38,7 +38,7 @@ class InitResult:
 
 @dataclass(frozen=True, slots=True)
 class CompletionResult:
-    """Of ``completion``."""
+    """What ``completion --json`` prints."""
 
     shell: str
     script: str
@@ -46,7 +46,7 @@ class CompletionResult:
 
 @dataclass(frozen=True, slots=True)
 class IndexResult:
-    """Of ``index``."""
+    """What ``index --json`` prints."""
 
     path: str
     n_files: int
@@ -70,7 +70,7 @@ class ParsedDocument:
 
 @dataclass(frozen=True, slots=True)
 class DocumentsResult:
-    """Of ``documents``."""
+    """What ``documents --json`` prints."""
 
     n_files: int
     documents: Sequence[ParsedDocument]
@@ -80,7 +80,7 @@ class DocumentsResult:
 
 @dataclass(frozen=True, slots=True)
 class AnswerResult:
-    """Of ``answer``."""
+    """What ``answer --json`` prints."""
 
     run: str
     finished_before: bool  # nothing was done
@@ -105,7 +105,7 @@ class AnswerResult:
 
 @dataclass(frozen=True, slots=True)
 class AskResult:
-    """Of ``ask``, one per question."""
+    """What ``ask --json`` prints, one per question."""
 
     run: str
     answer: Mapping[str, Any]  # a line of answers.jsonl
@@ -123,7 +123,7 @@ class SteerResult:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """Of ``sweep``."""
+    """What ``sweep --json`` prints."""
 
     n_cells: int
     n_runs: int
@@ -142,7 +142,7 @@ class SweepResult:
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """Of ``vote``."""
+    """What ``vote --json`` prints."""
 
     output: str
     n_questions: int
@@ -153,7 +153,7 @@ class VoteResult:
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:
-    """Of ``score``."""
+    """What ``score --json`` prints."""
 
     truth: str
     metrics: Sequence[str]
@@ -185,14 +185,14 @@ class PairResult:
 
     @classmethod
     def of(cls, pair: Pair) -> PairResult:
-        """Take what is printed of a comparison."""
+        """Make it from a comparison of two files."""
         ends = pair.interval.mean, pair.interval.low, pair.interval.high
         return cls(*ends, pair.permutation.p, pair.n_lost, pair.n_won, pair.flips)
 
 
 @dataclass(frozen=True, slots=True)
 class CompareResult:
-    """Of ``compare``."""
+    """What ``compare --json`` prints."""
 
     truth: str
     metric: str
@@ -206,7 +206,7 @@ class CompareResult:
 
 @dataclass(frozen=True, slots=True)
 class ValidateResult:
-    """Of ``validate``."""
+    """What ``validate --json`` prints."""
 
     valid: bool
     findings: Sequence[str]
@@ -216,7 +216,7 @@ class ValidateResult:
 
 @dataclass(frozen=True, slots=True)
 class ShowResult:
-    """Of ``show``."""
+    """What ``show --json`` prints."""
 
     run: str
     vote: Mapping[str, Any] | None = None
@@ -229,7 +229,7 @@ class ShowResult:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Of ``replay``."""
+    """What ``replay --json`` prints."""
 
     same: bool
     runs: Sequence[Mapping[str, Any]]
@@ -238,21 +238,21 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """Of ``report``."""
+    """What ``report --json`` prints."""
 
     page: str
 
 
 @dataclass(frozen=True, slots=True)
 class MapResult:
-    """Of ``map``."""
+    """What ``map --json`` prints."""
 
     plot: str
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Of ``bench``."""
+    """What ``bench --json`` prints."""
 
     output: str
     files: Sequence[str]

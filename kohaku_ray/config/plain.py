@@ -1,4 +1,4 @@
-"""Values that a configuration may hold, and the environment variables in them, which are used but never written."""
+"""Check the values of a configuration, and put in environment variables, which are used but never written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the rooms above this one, run and engine, which take a whole configuration and so cannot declare it."""
+"""Settings of runs and of the cluster, declared here as the rooms that use them import the whole configuration."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A file in; sections, paragraphs and sentences out."""
+"""Read files of many formats as documents: sections, paragraphs and sentences."""

@@ -1,4 +1,4 @@
-"""Parsing under a time limit: by a timer in this process, or in a child process where a library may not return.
+"""Stop parsing at a time limit: by a timer in this process, or in a child process where a library may not return.
 
 A timer's signal is handled between two steps of Python, and so never inside MuPDF or lexbor. The child's timer has no
 handler: the kernel ends the process wherever it is. A library that crashes, or takes all memory, loses only that

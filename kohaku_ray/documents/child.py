@@ -1,4 +1,4 @@
-"""The child process that parses files for ``bounded.parse_in_child``: what ends it ends no other process."""
+"""The child process that parses files for ``bounded.parse_in_child``: a crash of a parser ends it alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a document holds: text to search, images with their files, captions and the sentences that name them."""
+"""Join images to documents: their files, their captions and the sentences that name them."""
 
 from __future__ import annotations
 

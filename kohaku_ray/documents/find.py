@@ -44,7 +44,7 @@ def passed_over(paths: Sequence[str], document_format: DocumentFormat = AUTO) ->
 
 
 def shown_name(path: str) -> str:
-    r"""A path of this machine; bytes that are not UTF-8 are written ``\\xff``, under which no file can be opened."""
+    r"""Write a path as text; bytes that are not UTF-8 become ``\\xff``, under which no file can be opened."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

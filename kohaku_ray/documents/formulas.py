@@ -1,4 +1,4 @@
-r"""Formulas as text that a search and a reader of numbers understand: ``1.3 × 10^9``, ``E = m c^2``, ``a/b``.
+r"""Write formulas as text that a search and a reader of numbers understand: ``1.3 × 10^9``, ``E = m c^2``, ``a/b``.
 
 TeX, MathML and AsciiMath are written alike: a power is ``^``, an index of digits is joined (``CO2``), another follows
 ``_``, a fraction is ``a/b``, with brackets round whatever is not one number or name.

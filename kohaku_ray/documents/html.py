@@ -1,4 +1,4 @@
-"""HTML: what a reader would see of a page, its headings as sections, its tables row by row."""
+"""Read HTML: what a reader sees of a page, its headings as sections, its tables row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KohakuRAG JSON: documents that a tool has already cut into sections, paragraphs and, mostly, sentences.
+"""Read KohakuRAG's JSON: documents that a tool has already cut into sections, paragraphs and, mostly, sentences.
 
 `write_kohakurag` writes what `parse_kohakurag` reads to the same tree. Beside the format's own keys a paragraph's
 ``metadata`` may hold ``bbox`` and ``attributes``, and ``verbatim``: text, attachment and the sentences' ``start`` and

@@ -1,4 +1,4 @@
-"""Markdown: sections from headings, the text as a reader sees it."""
+"""Read Markdown: sections from headings, the text as a reader sees it."""
 
 from __future__ import annotations
 

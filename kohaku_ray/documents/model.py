@@ -1,4 +1,4 @@
-"""What every parser returns: a document as sections, paragraphs and sentence spans."""
+"""The document that every parser returns: sections, paragraphs and the spans of sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Office files have in common: opening them within bounds, their formulas and their charts.
+"""Open Office files within bounds, and read what all their kinds have: formulas and charts.
 
 Word, PowerPoint and Excel are each written as HTML and read as that is: lists and tables have one writer.
 """

@@ -1,4 +1,4 @@
-"""What document parsers write: Docling's JSON, MinerU's content lists, Marker's JSON, olmOCR's lines of Dolma.
+"""Read what other document parsers write: Docling's JSON, MinerU's content lists, Marker's JSON, olmOCR's Dolma.
 
 The file's content says which it is. Pages count from 1; boxes are in points from the page's top left corner as the
 parser gives them, but MinerU's, which are in thousandths of the page's width and height.

@@ -1,4 +1,4 @@
-"""One page of a PDF: pieces of text with scripts and spaces, lines, images, rules, and tables with borders."""
+"""Read one page of a PDF: its lines of text, images, rules, and tables with borders."""
 
 from __future__ import annotations
 

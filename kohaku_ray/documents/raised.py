@@ -1,4 +1,4 @@
-"""Raised and lowered characters: which are exponents, indices and ordinals, and which are the marks of footnotes.
+"""Tell what raised and lowered characters are: exponents, indices, ordinals, or the marks of footnotes.
 
 The one rule for PDF, HTML, Markdown and the cells of tables. An exponent is written ``10^9``, ``m^2``; an index is
 joined, ``CO2``, as an ordinal is, ``21st``; the mark of a footnote is set apart in brackets, ``1.58 [2]``, so that it

@@ -1,4 +1,4 @@
-"""Read files of rows alike, CSV, JSON lines and Parquet: a document per row, or a paragraph per row."""
+"""Read CSV, JSON lines and Parquet: a document per row, or a paragraph per row."""
 
 from __future__ import annotations
 

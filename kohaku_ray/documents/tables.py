@@ -1,4 +1,4 @@
-"""Tables as text: which rows name the columns, and the rows written with these names."""
+"""Write tables as text: find the rows that name the columns, and write each other row with these names."""
 
 from __future__ import annotations
 

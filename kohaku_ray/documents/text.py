@@ -1,4 +1,4 @@
-"""Plain text: paragraphs between blank lines, sections by lines that look like headings.
+"""Read plain text: paragraphs between blank lines, sections by lines that look like headings.
 
 Also what formats that mark headings and tables share: paths of headings, rows of tables as text.
 """

@@ -97,7 +97,7 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
             except ConnectionError as error:
                 raise _no_cluster(address, str(error)) from None
         until_end.callback(_shut_down)
-        until_end.enter_context(signals_interrupt())
+        until_end.enter_context(signals_interrupt())  # again, since ray.init has set a handler of its own
         if address is None:
             until_end.enter_context(missed_when_dead())
         yield address is None

@@ -1,4 +1,4 @@
-"""A Ray of the job's own on this machine: on loopback, closed to other users, and missed when it dies."""
+"""Start a Ray on this machine for one job, closed to other users, and end the job if a process of that Ray dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of ours for Prometheus, beside Ray's own: exported by the processes that know them."""
+"""Export counters to Prometheus beside Ray's own, from the processes that know them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's stay on a Ray cluster: what it checks, opens and starts there, in one order for every job."""
+"""Connect a job to a Ray cluster, check it, and start ledger, models and actors: in one order for every job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker groups of a cluster that grows: what a node of each would have."""
+"""Read the worker groups of a cluster that grows: what a node of each would have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded ballots as arrays, to be voted over in any subsample of the members, and member weights without labels."""
+"""Hold recorded ballots as arrays, so that any subsample of members can vote; weigh members without gold answers."""
 
 from __future__ import annotations
 

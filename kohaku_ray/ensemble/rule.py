@@ -1,4 +1,4 @@
-"""Ballots, and the choices there are in counting them; imports nothing, as the command line lists the choices."""
+"""Ballots, and the choices there are in counting them; imports nothing, so that the command line starts quickly."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class Metric:
         return self.weigh(counted)
 
     def shares_of(self, rows: Sequence[QuestionScore]) -> F64:
-        """The same for one submission's questions: shape ``(n_questions,)``."""
+        """Compute ``shares`` of one submission's questions: shape ``(n_questions,)``."""
         parts = {name: np.array([row.parts[name] for row in rows]) for name in self.parts}
         return self.shares(parts, [row.unanswerable for row in rows])
 

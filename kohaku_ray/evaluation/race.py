@@ -1,4 +1,4 @@
-"""A race: cells answer the same questions in one random order, and leave once they are beaten, with a guarantee.
+"""Race configurations: all answer the same questions in one random order, and one that is beaten stops early.
 
 The random order makes every prefix a sample without replacement from the finite set of questions; the scores of a cell
 on that set are fixed numbers. A cell is tested by betting (Waudby-Smith and Ramdas 2024, "Estimating means of bounded

@@ -1,4 +1,4 @@
-"""What a ranking on shared questions can tell: power, ranks with intervals, the winner's score corrected for selection.
+"""Tell how far a ranking on shared questions can be trusted: power, ranks with intervals, the winner's true score.
 
 All random draws are seeded: the same scores give the same figures.
 """

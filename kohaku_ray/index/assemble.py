@@ -110,7 +110,7 @@ def collect(
     *,
     captions: bool = True,
 ) -> Encoded:
-    """Join every text with its vector: encoded for this build (keys and vectors in any order), or known.
+    """Join every text with its vector: encoded for this build (keys and vectors in any order), or known from before.
 
     Raises:
         DataError: A text has no vector, or one that is not finite.

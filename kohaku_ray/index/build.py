@@ -1,4 +1,4 @@
-"""The reducers: each writes the files of one shard from node rows and vectors of texts, and one joins the shards."""
+"""Write an index: the files of each shard from node rows and vectors of texts, then one manifest for all shards."""
 
 from __future__ import annotations
 

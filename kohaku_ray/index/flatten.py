@@ -1,4 +1,4 @@
-"""From a parsed document to rows: the node table and the document table."""
+"""Turn a parsed document into rows of the node table and of the document table."""
 
 from __future__ import annotations
 

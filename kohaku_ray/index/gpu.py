@@ -1,4 +1,4 @@
-"""FAISS on a GPU: whether there is one, an index cloned to it, and training on it."""
+"""Use FAISS on a GPU: find one, clone an index to it, train on it."""
 
 from __future__ import annotations
 

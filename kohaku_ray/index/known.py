@@ -71,7 +71,7 @@ class KnownVectors:
         return cls([_sorted(as_keys(keys), vectors)])
 
     def behind(self, others: KnownVectors) -> KnownVectors:
-        """Look keys up among others first, then here."""
+        """Return vectors that are looked up among others first, then here."""
         return KnownVectors([*others._parts, *self._parts])
 
     def lookup(self, keys: Keys) -> tuple[Mask, F32]:

@@ -1,4 +1,4 @@
-"""Where each document's node rows are in an index of several shards."""
+"""Find where each document's node rows are in an index of several shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an unfinished job leaves beside an index: parsed documents and computed vectors, each file whole or not there.
+"""Keep what an unfinished index job has made for the next start: parsed documents and vectors, in whole files.
 
 An interrupted job repeats no vector, and documents need not fit into anybody's memory: a task writes what it parsed, a
 reducer maps the rows it needs.

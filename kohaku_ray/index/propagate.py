@@ -1,4 +1,4 @@
-"""From sentence vectors to the vectors of paragraphs, sections and documents."""
+"""Compute the vectors of paragraphs, sections and documents from the vectors of their sentences."""
 
 from __future__ import annotations
 

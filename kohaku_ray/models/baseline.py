@@ -1,4 +1,4 @@
-"""The offline baselines' common part: replies computed from a request's variables and seed, without a model.
+"""What all offline baselines share: replies computed from a request's variables and seed, without a model.
 
 They run everything offline and are what models are compared with; none of them knows a data set.
 """
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class Baseline(ABC):
-    """What stands in for a model: a reply is JSON, and depends on the request's variables and seed alone."""
+    """A stand-in for a model: its replies are JSON, and depend on the request's variables and seed alone."""
 
     name: ClassVar[str]
     version: ClassVar[int]
@@ -125,7 +125,7 @@ def least_value(schema: Mapping[str, Any], defs: Mapping[str, Any] | None = None
 
 
 class Draw:
-    """What a seed and a temperature make of choices."""
+    """Choices that a seed and a temperature decide."""
 
     def __init__(self, seed: int, temperature: float) -> None:
         """Start the seed's random numbers."""
@@ -265,7 +265,7 @@ def closeness(weights: Mapping[str, float], passage: Passage, start: int, end: i
 
 
 def quoted(explanation: str, answer: str, value: str, unit: str, refs: Iterable[str] = ()) -> dict[str, Any]:
-    """The fields of an answer."""
+    """Return the fields of an answer, as a model's JSON reply has them."""
     return {
         "explanation": explanation,
         "answer": answer,

@@ -1,4 +1,4 @@
-"""Decoding for kind ``transformers``: requests that wait together are generated together, each as if it were alone.
+"""Generate with transformers: requests that wait together run together, each as if it were alone.
 
 From the top down: `LocalBackend` takes requests, `Batch` runs the model on the rows that are decoded now and computes a
 common prefix once, `DecodingRow` is one request with its own random numbers, grammar, length and end.

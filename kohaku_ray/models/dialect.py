@@ -1,4 +1,4 @@
-"""What one server has refused by name, and how requests are written for it since.
+"""Adapt requests to a server: what it has refused by name is left out or written otherwise from then on.
 
 Servers of OpenAI's API differ in what they take: some want ``max_completion_tokens``, fix the temperature, refuse
 temperature and top_p together, or keywords of a schema. The refusal names it, so that the request can be written again.

@@ -16,7 +16,7 @@ from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.pages.glance import cost_lines
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.questions import PageLimits, QuestionView, anchor_of
-from kohaku_ray.pages.report import Inputs, Select, gather, selects
+from kohaku_ray.pages.report import Inputs, Select, gather, make_filters
 from kohaku_ray.pages.score_text import pair_text
 from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.directory import submission_of
@@ -187,4 +187,4 @@ def _selects(every: Sequence[Beside]) -> list[Select]:
         errors = Counter(beside.answers[number].error for beside in every if beside.answers[number].error)
         options = [(name, name, n) for name, n in sorted(errors.items())]
         choices.append((f"error{letter.lower()}", f"{letter}'s class of error", options))
-    return selects(len(every), *choices)
+    return make_filters(len(every), *choices)

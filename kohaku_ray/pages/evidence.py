@@ -188,7 +188,7 @@ class Pictures:
                 self._class_of[node_id] = drawn[digest]
 
     def of(self, node_id: str) -> str | None:
-        """Return the classes of an element that shows a node's image; None: it is not to be had."""
+        """Return the classes of an element that shows a node's image; None: there is no picture of it."""
         return self._class_of.get(node_id)
 
     @property

@@ -1,4 +1,4 @@
-"""Each question as a page shows it: steps, members, vote, truth, and where the right answer was lost."""
+"""Lay out each question for a page: steps, members, vote, truth, and where the right answer was lost."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Step:
 
     @property
     def note(self) -> str:
-        """What its count says besides the numbers."""
+        """The note beside its counts."""
         return str(self.rows.pool["note"]).partition("; ")[2] if self.rows.pool else ""
 
 

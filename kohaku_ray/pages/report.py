@@ -290,7 +290,7 @@ def _selects(views: Sequence[QuestionView], causes: Sequence[Cause], classes: It
     agree = Counter("all" if view.is_unanimous else "split" for view in views)
     errors = Counter(view.truth.error for view in views if view.truth is not None and view.truth.error)
     shown = Counter(view.cause for view in views)
-    return selects(
+    return make_filters(
         len(views),
         ("mark", "Show", [(mark, label, marks[mark]) for mark, label in _MARKS.items()]),
         ("agree", "Agreement", [(name, label, agree[name]) for name, label in _AGREEMENT.items()]),
@@ -299,8 +299,8 @@ def _selects(views: Sequence[QuestionView], causes: Sequence[Cause], classes: It
     )
 
 
-def selects(n: int, *choices: Select) -> list[Select]:
-    """Leave out what selects nothing, and offer all ``n`` questions first."""
+def make_filters(n: int, *choices: Select) -> list[Select]:
+    """Make the filters of a list of ``n`` questions: all first, and no option that selects none."""
     some = [(name, label, [option for option in options if option[2]]) for name, label, options in choices]
     return [(name, label, [("", "all", n), *options]) for name, label, options in some if options]
 

@@ -28,8 +28,8 @@ from kohaku_ray.run.summary import (
     describe_errors,
     describe_flags,
     describe_servers,
+    describe_sources,
     pluralize,
-    sources_said,
 )
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.table import Column, Table, TableRow
@@ -302,7 +302,7 @@ def describe_run(
     n_answers, n_full = summary.n_answers, summary.n_questions * n_members
     parts = [
         f"{pluralize(summary.n_questions, 'question')} × {pluralize(n_members, 'member')} in {summary.wall_s:.1f} s: "
-        f"{pluralize(n_calls, 'model call')} ({sources_said(summary.n_calls)})"
+        f"{pluralize(n_calls, 'model call')} ({describe_sources(summary.n_calls)})"
     ]
     if saved := max(n_full - n_answers, 0):
         parts.append(f"votes settled early: {saved} of {n_full} answers not asked ({saved / n_full:.0%})")

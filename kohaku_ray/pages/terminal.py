@@ -27,7 +27,7 @@ INTERRUPTED = "interrupted: run the same command again to go on"
 
 
 class Interrupted(KeyboardInterrupt):
-    """What a signal raises: after a KeyboardInterrupt itself within ``exec``, though caught, Python ends by SIGINT."""
+    """The error that a signal raises: a bare KeyboardInterrupt within ``exec`` ends Python by SIGINT, though caught."""
 
 
 @dataclass(slots=True)

@@ -93,7 +93,7 @@ class Measurement:
 
     @property
     def rates(self) -> Record:
-        """What follows from the counts; None is a figure that is not known."""
+        """Rates computed from the counts; None where one is not known."""
         return {
             "questions_per_s": self.questions_per_s,
             "generated_per_s": self.completion_tokens / self.wall_s,
@@ -133,7 +133,7 @@ class BenchCell:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Plain vLLM on one replica's resources: the limit."""
+    """Plain vLLM on one replica's resources, the most that a replica could reach."""
 
     members: int  # samples per prompt
     measured: Measurement | None = None

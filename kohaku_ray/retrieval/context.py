@@ -1,4 +1,4 @@
-"""From ranked matches to the text a model reads: groups in rank order, within a budget, no text twice."""
+"""Turn ranked matches into the text that a model reads: groups in rank order, within a budget, no text twice."""
 
 from __future__ import annotations
 

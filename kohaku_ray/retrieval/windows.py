@@ -1,4 +1,4 @@
-"""A context chosen under a token budget: windows around the matches that grow while the budget lasts."""
+"""Choose a context within a token budget: windows around the matches grow while the budget lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's batch files: lines of requests are read and checked, lines of replies and of errors are written.
+"""Read and check the requests of OpenAI's batch files, and write their replies and errors.
 
 The format is that of https://platform.openai.com/docs/guides/batch, for ``/v1/chat/completions``.
 """
@@ -73,7 +73,7 @@ class LineError:
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One line of an input file, numbered from 1: a request, or the error that is the reason why it is none."""
+    """One line of an input file, numbered from 1: a request, or the error that says why it is none."""
 
     number: int
     custom_id: str | None

@@ -1,4 +1,4 @@
-"""A bundle: runs with all that re-derives them, in one zip whose bytes depend on its content alone.
+"""The format of a bundle: runs with all that re-derives them, in one zip whose bytes depend on its content alone.
 
 It holds each run's configuration, tables and scores, the replies of its calls (a segment of the ledger), its questions,
 metadata and own templates, what encoder and tokenizers said, and the index or its identity; all by checksum.
@@ -230,7 +230,7 @@ def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict
 
 @dataclass(slots=True)
 class Compared:
-    """What a replay gave otherwise: a line per table or file.
+    """The differences of a replay from its bundle: a line per table or file.
 
     Attributes:
         rounded: Rows that another processor's rounding changed, by column, such as ``trace.scores``.

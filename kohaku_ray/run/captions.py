@@ -1,4 +1,4 @@
-"""Descriptions of an index's images by a vision model: what is asked, and what becomes of the answers."""
+"""Describe an index's images by a vision model: what is asked, and what becomes of the answers."""
 
 from __future__ import annotations
 

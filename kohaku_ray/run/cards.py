@@ -1,4 +1,4 @@
-"""The memory of GPUs by their types, and the check that a job's models and its index fit one."""
+"""Check that a job's models and its index fit the memory of the GPUs it would get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parser makes of each file: documents with their metadata, rejects, what is odd; KohakuRAG's JSON."""
+"""Report what the parser makes of each file: documents with metadata, rejects, oddities; write KohakuRAG's JSON."""
 
 from __future__ import annotations
 

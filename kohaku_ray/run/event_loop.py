@@ -1,4 +1,4 @@
-"""Coroutines that a plain function runs to their end, whatever runs in its thread."""
+"""Run coroutines to their end from plain functions, also where an event loop runs already, as in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a run's files."""
+"""Read the files of a run for pages and comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``auto`` becomes of `cluster.retriever.gpus` and `index.build_gpus`: GPUs that the models' replicas leave free.
+"""Decide what ``auto`` means for `cluster.retriever.gpus` and `index.build_gpus`: GPUs that model replicas leave free.
 
 Pure functions of resources, demand and sizes; nothing here asks a cluster or loads FAISS. ``auto`` takes what is free
 and asks for no more: it is no part of a job's demand, and adds no node to a cluster that grows.

@@ -1,4 +1,4 @@
-"""What a run is: everything that decides its outputs; and whether it is finished already.
+"""Identify a run by everything that decides its outputs, and tell whether a run is finished already.
 
 ``answer`` does a finished run again if its identity has changed, and a sweep names its runs by the same settings and
 digests: equal ones are made once.

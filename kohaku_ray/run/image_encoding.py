@@ -1,4 +1,4 @@
-"""The stage of the index job that encodes images: which are new, the encoders, and what the reducers read."""
+"""Encode the images of an index: find the new ones, load the encoder, and collect what the reducers read."""
 
 from __future__ import annotations
 

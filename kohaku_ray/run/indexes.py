@@ -1,4 +1,4 @@
-"""The index that a configuration asks for: its settings, encoder and chunks, and the files that it was made from."""
+"""Derive from a configuration what its index is: encoder, chunks, settings, and the files that it is made from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages of the index job, as Ray runs them: parse files, sort and encode texts, reduce to shards, join them.
+"""The stages of the index job that Ray runs: parse files, sort and encode texts, reduce to shards, join them.
 
 ``job`` is the unique name of a job; it names the parts that its tasks keep beside the index.
 """
@@ -113,7 +113,7 @@ def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | No
 
 
 def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
-    """What a document's texts decide of its row: documents, nodes and texts, and the digest of the first two."""
+    """Make the tables of a document: documents, nodes and texts; and the digest of the first two."""
     count = token_counter(config.index.encoder.tokenizer, config.index.encoder.revision)
     nodes = _counted(flatten(document, chunks_of(config), count), count)
     documents = document_table([document])

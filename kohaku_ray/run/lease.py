@@ -1,4 +1,4 @@
-"""The one lock of the house: a lease file, by which one live process owns what it writes, on any filesystem.
+"""Lock a directory by a lease file: one live process owns what it writes, on any filesystem.
 
 A ledger, a run, an index that is built and the output of a batch have one.
 """
@@ -82,7 +82,7 @@ def start_of(pid: int) -> str | None:
 
 @contextmanager
 def repeated(call: Callable[[], object], every_s: float, name: str) -> Iterator[None]:
-    """Call what must not raise again and again in a thread while the block runs; it has ended when the block has."""
+    """Call a function, which must not raise, again and again in a thread until the block ends; then no call runs."""
     stop = threading.Event()
 
     def run() -> None:

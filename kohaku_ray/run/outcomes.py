@@ -1,4 +1,4 @@
-"""What each command gives back: an exit code, one line, and what ``--json`` prints (keys: docs/commands.md)."""
+"""The result of each command: an exit code, one line, and what ``--json`` prints (keys: docs/commands.md)."""
 
 from __future__ import annotations
 

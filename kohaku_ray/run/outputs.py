@@ -1,4 +1,4 @@
-"""Files that a run writes besides its tables: the submission, the answers as JSON lines, those its system declares."""
+"""Write a run's files besides its tables: the submission, the answers as JSON lines, those its system declares."""
 
 from __future__ import annotations
 

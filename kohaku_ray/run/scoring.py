@@ -1,4 +1,4 @@
-"""A run scored against gold answers, for its page and for the terminal, and its files for readers."""
+"""Score a run against gold answers, for its page and for the terminal, and list its files for readers."""
 
 from __future__ import annotations
 

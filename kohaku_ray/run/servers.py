@@ -1,4 +1,4 @@
-"""Whether model servers are there, with their models: asked before a job starts anything."""
+"""Ask model servers, before a job starts anything, whether they answer and have their models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def check_servers(config: Config, deployments: Mapping[str, Deployment]) -> list[str]:
-    """Look whether the servers of deployments are there, with their models; returns what is to be warned of.
+    """Check that deployments' servers answer and have their models; returns warnings.
 
     A job that may have all its replies in its ledger needs no server, and a cluster's nodes may reach one that this
     machine does not: there it is a warning.

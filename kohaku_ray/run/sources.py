@@ -1,4 +1,4 @@
-"""Where inputs come from: paths, URIs, and the sample collection inside the package."""
+"""Resolve where inputs come from (paths, URIs, the sample collection inside the package), and check outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job pays for model calls: a thread of the driver looks once a second, and stops them at the job's budget."""
+"""Stop a job's model calls at its budget: a thread of the driver adds up once a second what they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job counts: blocks, answers, errors by their texts, and what its model calls used per deployment."""
+"""Count what a job did: blocks, answers, errors by their texts, and what its model calls used per deployment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-def sources_said(calls: Mapping[str, int]) -> str:
+def describe_sources(calls: Mapping[str, int]) -> str:
     """Say how many model calls were made, and how many replies came from elsewhere (see ``ReplySource``)."""
     made, recorded, joined = (calls.get(source, 0) for source in ("made", "ledger", "joined"))
     return f"{made:,} made, {recorded:,} from the ledger, {joined:,} sharing the reply of an equal call under way"

@@ -1,4 +1,4 @@
-"""Export of a finished run to MLflow or Weights & Biases: its configuration, its figures, its files."""
+"""Export a finished run to MLflow or Weights & Biases: its configuration, its figures, its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a sweep's results from its runs, without a cluster; missing runs carry their reasons."""
+"""Read a sweep's results from its runs, without a cluster; a missing run has its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep will do, told before it starts: what it holds fixed, and an estimate of its model calls."""
+"""Tell before a sweep starts what it will do: what it holds fixed, and an estimate of its model calls."""
 
 from __future__ import annotations
 

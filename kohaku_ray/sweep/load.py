@@ -1,4 +1,4 @@
-"""A sweep: tables of settings over one base; every combination is a configuration."""
+"""Read a sweep: tables of settings over one base; every combination is a configuration."""
 
 # Over 400 lines: what the file may say stands beside how it is read.
 

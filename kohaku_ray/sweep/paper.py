@@ -1,4 +1,4 @@
-"""Which cells of a sweep have the paper's setting: its figures stand beside them; of others, what differs is said."""
+"""Set a paper's figures beside the cells of a sweep that have its setting; of other cells, say what differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep's plan: its cells, their runs, the indexes these need, and which of them exist."""
+"""Plan a sweep: its cells, their runs, the indexes these need, and which of them exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A raced sweep, without Ray: the order of its questions, who answers on, what was seen, and the log that steers it.
+"""Steer a raced sweep, without Ray: the order of its questions, which cells go on, and the log of each decision.
 
 All of it follows from what lies in the sweep's directory: the shards that runs have answered, and the requests of the
 log. A job that was killed does the same again, asks nothing twice, and goes on where it was.

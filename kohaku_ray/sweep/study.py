@@ -1,4 +1,4 @@
-"""Studies of recorded members: ensembles of every size and rule, scored without a new call."""
+"""Study recorded members: ensembles of every size and rule, scored without a new call."""
 
 from __future__ import annotations
 

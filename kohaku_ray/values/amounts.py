@@ -1,4 +1,4 @@
-"""One amount in a text: a hedge, a number in any of its spellings, and the unit that it or the question gives.
+"""Read one amount in a text: a hedge, a number in any of its spellings, and the unit that it or the question gives.
 
 All texts here are written in plain characters (``plain_characters``).
 """

@@ -1,4 +1,4 @@
-"""Answer values in one normal form: what votes, metrics, error classes and typed replies take for one answer."""
+"""Bring answer values to one normal form, which decides what votes, metrics and typed replies take for equal."""
 
 from __future__ import annotations
 

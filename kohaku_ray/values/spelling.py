@@ -1,4 +1,4 @@
-"""Characters that look alike, and the key by which two texts are one answer."""
+"""Spell texts alike: characters that look the same, and the key by which two texts are one answer."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def test_steps_that_count_their_items_are_a_funnel(tmp_path):
     run = write_run(tmp_path / "run", [(ballot("q1", "How much?", answers), answers)], trace=trace)
     truth = write_truth(tmp_path / "truth.csv", ("q1", "41", ["r1", "r2"]))
     one = view(run, truth)[1]["q1"]
-    funnel = [(step.title, step.said, step.n_gold, step.share, len(step.items)) for step in one.funnel]
+    funnel = [(step.title, step.note, step.n_gold, step.share, len(step.items)) for step in one.funnel]
     assert funnel == [("Find much", "off", 2, 1.0, 3), ("Keep few", "", 1, 0.25, 1)]
     items = [each for step in one.steps for each in step.items]
     assert (sum(each.is_cited for each in items), sum(each.is_gold for each in items)) == (2, 3)

@@ -48,7 +48,7 @@ from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.servers import check_servers
 from kohaku_ray.run.sources import check_places, questions_of, read_metadata, resolve
 from kohaku_ray.run.spending import Spending
-from kohaku_ray.run.summary import AnswerSummary, pluralize, sources_said
+from kohaku_ray.run.summary import AnswerSummary, describe_sources, pluralize
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import join_path
@@ -123,7 +123,7 @@ def run_answer(
 
             def show(summary: AnswerSummary, n_answered: int, state: str) -> None:
                 n_calls, made = sum(summary.n_calls.values()), summary.n_calls["made"]
-                detail = state or f"{pluralize(n_calls, 'call')} ({sources_said(summary.n_calls)})"
+                detail = state or f"{pluralize(n_calls, 'call')} ({describe_sources(summary.n_calls)})"
                 paid = spending.shown()
                 progress.show(n_answered, f"{pluralize(n_calls, 'call')}, {made} made{paid}", f"{detail}{paid}")
 

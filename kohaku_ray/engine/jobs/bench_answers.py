@@ -70,7 +70,7 @@ def with_index(config: Config, folder: str) -> Config:
 def answer_on(
     config: Config, name: str, deployment: VllmConfig, members: int, n_questions: int, folder: str
 ) -> tuple[Config, Measurement, tuple[str, ...]]:
-    """Make a run whose every role asks a deployment that is up, on actors of its own, after a short one.
+    """Make a run whose roles all ask one running deployment, on actors of its own, after a short run to warm it up.
 
     Args:
         config: With an index.

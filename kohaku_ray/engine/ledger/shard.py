@@ -53,7 +53,7 @@ ReplicaCall = Callable[[str, Sequence[ChatRequest], str], Awaitable[list[CallOut
 
 
 class ShardActor:
-    """The actor that a shard is, as Ray knows it."""
+    """The Ray actor of one shard."""
 
     def __init__(self) -> None:
         self.name = str(ray.get_runtime_context().get_actor_id())

@@ -1,4 +1,4 @@
-"""The GPUs of an engine: one start at a time on a GPU that engines share, room before it starts, energy while it runs.
+"""Share GPUs among vLLM engines: one engine starts at a time, once there is room, and its energy is read.
 
 NVML sees every GPU of this machine; Ray tells which of them a replica holds.
 """

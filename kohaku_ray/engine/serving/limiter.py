@@ -1,4 +1,4 @@
-"""Rate limits of servers, each kept by one actor of the cluster; nothing here loads Ray Serve."""
+"""Keep the rate limit of each server in one actor of the cluster; nothing here loads Ray Serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request router of vLLM deployments: Ray Serve's consistent hashing, with the load of every replica bounded."""
+"""Route calls to vLLM replicas: Ray Serve's consistent hashing, with the load of every replica bounded."""
 
 from __future__ import annotations
 

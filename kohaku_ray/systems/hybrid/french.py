@@ -1,4 +1,4 @@
-"""French sentences: Punkt with French abbreviations, a plain split at full stops, sliding windows.
+"""Split French sentences: Punkt with French abbreviations, a plain split at full stops, sliding windows.
 
 Punkt breaks at every full stop that ends no abbreviation. Rules on the next word remove breaks after words that are
 abbreviations only there ("art. 5", "le col. Martin"), and add some after single letters ("vitamine C. Les").

@@ -1,4 +1,4 @@
-"""The format ``news``: a CSV of many articles, one paragraph per row."""
+"""Read the format ``news``: a CSV of many articles, one paragraph per row."""
 
 from __future__ import annotations
 

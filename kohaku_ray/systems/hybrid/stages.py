@@ -1,4 +1,4 @@
-"""What the nine stages share: their names, the texts they speak of, read once from the node table, and their trace."""
+"""What the nine stages share: their names, their texts, read once from the node table, and their trace."""
 
 from __future__ import annotations
 

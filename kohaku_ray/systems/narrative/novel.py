@@ -1,4 +1,4 @@
-"""The format ``novel``: plain text, one section per chapter, without the e-text distributor's header and footer."""
+"""Read the format ``novel``: plain text, one section per chapter, without the distributor's header and footer."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class ParagraphPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is read once of a book.
+    """A book's names, paragraphs and facts, which are read once.
 
     Attributes:
         paragraphs: By section and as a whole, where each paragraph of the rejoined text starts.
