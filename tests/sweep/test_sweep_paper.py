@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -187,6 +188,14 @@ def make_plan(tmp_path: Path, monkeypatch, jina):
     return make
 
 
+@pytest.fixture
+def all_encoders(monkeypatch):
+    """Every encoder is on this machine, of whose files a plan reads the hashes."""
+    monkeypatch.setattr(
+        sweep_plan, "index_settings", lambda config: SimpleNamespace(as_mapping=lambda: config.index.model_dump())
+    )
+
+
 def beside(plan: SweepPlan) -> dict[tuple[str, ...], dict[str, float]]:
     """The paper's figures beside the cells of a plan's only table."""
     [planned] = plan.tables
@@ -260,12 +269,15 @@ def test_another_collection_is_not_the_papers(make_plan, monkeypatch):
     assert differs.endswith(": documents 31 (paper: 32).")
 
 
+@pytest.mark.usefixtures("all_encoders")
 def test_cells_that_alone_lack_something_are_named(make_plan, monkeypatch):
     """Without Qwen-VL the rows of captions are made with printed ones: the row of texts still is the paper's."""
-    monkeypatch.setattr(
-        sweep_plan._Planner, "_index_settings", lambda self, config: config.index.model_dump(mode="json")
-    )
-    monkeypatch.setattr(sweep_plan._Planner, "_check_captioner", _no_captioner)
+
+    def check(name, deployment, here):
+        if name == "eyes":
+            raise ConfigError("no key for eyes")
+
+    monkeypatch.setattr(sweep_plan, "check_deployment", check)
     plan = make_plan("embedding", encoder="")
     assert [note.split(" is preferred")[0] for note in plan.notes] == ["models/openrouter_qwen_vl"]
     found = beside(plan)
@@ -278,15 +290,8 @@ def test_cells_that_alone_lack_something_are_named(make_plan, monkeypatch):
     assert "bge-m3" in unknown
 
 
-def _no_captioner(self, config) -> None:
-    if config.caption_deployments:
-        raise sweep_plan._MissingError("no key for eyes")
-
-
-def test_a_cell_that_the_paper_has_without_a_figure_is_told_from_one_that_it_does_not_have(make_plan, monkeypatch):
-    monkeypatch.setattr(
-        sweep_plan._Planner, "_index_settings", lambda self, config: config.index.model_dump(mode="json")
-    )
+@pytest.mark.usefixtures("all_encoders")
+def test_a_cell_that_the_paper_has_without_a_figure_is_told_from_one_that_it_does_not_have(make_plan):
     plan = make_plan("dimension", encoder="")
     assert not any(beside(plan).values())
     setting, unknown = paper_lines(plan)
@@ -331,10 +336,8 @@ def test_a_study_of_files_says_which_runs_it_studies_and_no_model(tmp_path):
     )
 
 
-def test_what_is_fixed_names_models_and_no_preferences(make_plan, monkeypatch):
-    monkeypatch.setattr(
-        sweep_plan._Planner, "_index_settings", lambda self, config: config.index.model_dump(mode="json")
-    )
+@pytest.mark.usefixtures("all_encoders")
+def test_what_is_fixed_names_models_and_no_preferences(make_plan):
     [embedding] = fixed_lines(make_plan("embedding", encoder=""))
     assert "images described by eyes (qwen/" in embedding
     assert "roles.caption.model" not in embedding
