@@ -190,7 +190,8 @@ def class_of(truth: SubmissionRow, given: SubmissionRow, value_score: float) -> 
         return None if wattbot_refs(truth.refs_raw) == wattbot_refs(given.refs_raw) else REFERENCE_MISMATCH
     true_value, value = (normalise(row.answer_value, truth.answer_unit) for row in (truth, given))
     true_numbers, numbers = true_value.numbers, value.numbers
-    if same(true_value, value) or (true_value.kind, true_value.dimension) != (value.kind, value.dimension):
+    kinds = {"text" if read.kind == "list" else read.kind for read in (true_value, value)}
+    if same(true_value, value) or len(kinds) > 1 or true_value.dimension != value.dimension:
         return TYPE_MISMATCH
     if not numbers:
         return CATEGORICAL_MISMATCH

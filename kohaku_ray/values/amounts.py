@@ -17,19 +17,23 @@ from kohaku_ray.values.units import Unit, find_unit
 POINT = re.compile(NUMBER)
 _HEDGE = re.compile(
     r"(?:[~<>]=?|=|\+/-|±)\s*|"
-    r"(?:(?:more|less|greater|fewer|higher|lower|larger|smaller)\s+than|(?:no|not)\s+(?:more|less|fewer)\s+than|"
+    r"(?:(?:more|less|greater|fewer|higher|lower|larger|smaller)\s+than(?:\s+or\s+equal\s+to)?|"
+    r"(?:no|not)\s+(?:more|less|fewer)\s+than|more\s+or\s+less|(?:a\s+)?(?:max|min)imum\s+of|an?\s+(?:little|bit)|"
     r"as\s+(?:much|many|few|little|high|low|large|small|long|short)\s+as|at\s+(?:least|most)|up\s+to|close\s+to|"
-    r"(?:o|i)n\s+the\s+order\s+of|in\s+excess\s+of|upwards\s+of|an?\s+(?:estimated|average\s+of|total\s+of)|"
+    r"(?:(?:o|i)n\s+|of\s+)?the\s+order\s+of|in\s+excess\s+of|upwards\s+of|an?\s+(?:estimated|average\s+of|total\s+of)|"
     r"estimated(?:\s+at)?|approximately|approx\.?|about|around|roughly|circa|ca?\.|ca|nearly|almost|over|under|above|"
-    r"below|some|just|only|well|slightly|exactly|precisely|maximum|minimum|max\.?|min\.?|environ|etwa|rund)\s+",
+    r"below|some|just|only|well|slightly|exactly|precisely|maximum|minimum|max\.?|min\.?|environ|etwa|rund|"
+    r"exceed(?:s|ing)|beyond|(?:just\s+)?shy\s+of|north\s+of|very|somewhere|at(?=\s+(?:about|around|roughly|approx))|"
+    r"probably|likely|reportedly|on\s+average|averaging|in\s+total)\s+|"
+    r"(?:in\s+(?:the\s+)?(?:year\s+)?|(?:the\s+)?year\s+)(?=(?:1[5-9]|20)[0-9]{2}$)",
     re.IGNORECASE,
 )
 _HEDGE_AFTER = re.compile(
-    r"(?:\s*\+|\s+(?:or\s+(?:more|less|so|fewer|higher|lower|above|below)|and\s+(?:above|over|more)|at\s+(?:least|most)|"
-    r"approximately|approx\.?|roughly|estimated|est\.)|\s*\((?:approximately|approx\.?|estimated|est\.?|about|ca\.)\))$",
+    r"(?:\s*\+|-?ish|\s+(?:or\s+(?:more|less|so|fewer|higher|lower|above|below)|and\s+(?:above|over|more)|at\s+(?:the\s+)?(?:least|most)|"
+    r"approximately|approx\.?|roughly|estimated|est\.|(?:in\s+)?total|plus|max\.?)|\s*\((?:approximately|approx\.?|estimated|est\.?|about|ca\.)\))$",
     re.IGNORECASE,
 )
-_SPREAD = re.compile(r"\s*(?:±|\+/-)\s*[0-9][0-9.,]*\s*%?")
+_SPREAD = re.compile(r"\s*(?:±|\+/-|\bplus\s+or\s+minus\b)\s*[0-9][0-9.,]*\s*%?|\s*\((?:±|\+/-)[^()]*\)", re.IGNORECASE)
 _END = " .,;:!?\"'"
 _MINUS = re.compile(r"^(?:minus|negative)\s+(?=[0-9])", re.IGNORECASE)
 
@@ -44,7 +48,7 @@ _GROUPS = "|".join(
     )
 )
 _CURRENCIES = {
-    **dict.fromkeys(("$", "us$", "usd"), "$"),
+    **dict.fromkeys(("$", "us$", "usd", "usd$"), "$"),
     **dict.fromkeys(("€", "eur"), "€"),
     **dict.fromkeys(("£", "gbp"), "£"),
     **dict.fromkeys(("¥", "jpy"), "¥"),
@@ -67,12 +71,12 @@ _WORDS = {
 }
 _WORD = "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True))
 _AMOUNT = re.compile(
-    r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:us|[ac])?\$|[€£¥₹]|(?:usd|eur|gbp|jpy|cny|rmb|inr|chf)(?=[\s0-9]))\s*)?"
+    r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:usd?|[ac])?\$|[€£¥₹]|(?:usd|eur|gbp|jpy|cny|rmb|inr|chf)(?=[\s0-9]))\s*)?"
     r"(?P<second_sign>[+-]?)\s*(?:"
-    r"(?:(?P<whole>[0-9]{1,3})\s+)?(?P<over>[0-9]{1,3})\s?/\s?(?P<under>1000|[1-9][0-9]{0,2})(?![0-9/])|"
+    r"(?:(?P<whole>[0-9]{1,3})\s+(?:and\s+)?)?(?P<over>[0-9]{1,3})\s?/\s?(?P<under>1000|[1-9][0-9]{0,2})(?![0-9/])|"
     r"(?:x\s*)?(?P<base>[0-9]{1,4})\s*(?:\^|\*\*)\s*\(?(?P<power>[+-]?[0-9]{1,3})\)?(?![0-9])|"
     rf"(?:x\s*)?(?P<number>{_GROUPS}|{NUMBER.removeprefix('[+-]?')}|[0-9]+,[0-9]+)(?![0-9])"
-    r"(?:\s*[x*·]\s*10\s*(?:\^|\*\*)\s*\(?(?P<exponent>[+-]?[0-9]{1,3})\)?(?![0-9]))?"
+    r"(?:\s*(?:[x*·]|times)\s*10\s*(?:\^|\*\*)\s*\(?(?P<exponent>[+-]?[0-9]{1,3})\)?(?![0-9]))?"
     r")"
     rf"(?:\s*\+)?(?:[\s-]*(?P<word>(?:hundred\s+(?=[tmb]))?(?:{_WORD}))s?(?![a-z]))?"
     r"(?:[\s-]*(?P<unit>[^\W0-9_]|[%‰$€£¥¢°]|/\s*[a-z]).*)?",
@@ -118,8 +122,15 @@ _PARTS = {
     **dict.fromkeys(("half", "halves"), 2),
     **dict.fromkeys(("third", "thirds"), 3),
     **dict.fromkeys(("quarter", "quarters"), 4),
+    **dict.fromkeys(("fourth", "fourths"), 4),
     **dict.fromkeys(("fifth", "fifths"), 5),
+    **dict.fromkeys(("sixth", "sixths"), 6),
+    **dict.fromkeys(("seventh", "sevenths"), 7),
+    **dict.fromkeys(("eighth", "eighths"), 8),
+    **dict.fromkeys(("ninth", "ninths"), 9),
     **dict.fromkeys(("tenth", "tenths"), 10),
+    **dict.fromkeys(("hundredth", "hundredths"), 100),
+    **dict.fromkeys(("thousandth", "thousandths"), 1000),
 }
 _FOLDS = {"once": 1, "twice": 2, "thrice": 3, "double": 2, "triple": 3, "quadruple": 4}
 _ODDS = re.compile(
@@ -128,6 +139,7 @@ _ODDS = re.compile(
 
 
 _BARE = Unit(None)
+_SHORT = {"params": "parameter", "param": "parameter"}
 _BETWEEN_WORDS = re.compile(r"[\s_-]+")
 
 MAY_COUNT = re.compile(rf"[0-9]|\b(?:{'|'.join((*_SMALL, *_PARTS, *_FOLDS, *_WORDS, 'dozen'))})|fold\b", re.IGNORECASE)
@@ -180,7 +192,8 @@ class Amount(NamedTuple):
 
 def without_hedges(text: str) -> str:
     """Drop hedges, bounds and end punctuation around a value."""
-    text = _SPREAD.sub("", text, 1) if "±" in text or "+/-" in text else text
+    spread = _SPREAD.search(text) if "±" in text or "+/-" in text or "minus" in text else None
+    text = text[: spread.start()] + text[spread.end() :] if spread is not None and spread.start() else text
     text = text.lstrip(" \"'").rstrip(_END)
     while (hedge := _HEDGE.match(text)) is not None and hedge.end() < len(text):
         text = text[hedge.end() :]
@@ -322,8 +335,10 @@ def _count_words(words: list[str]) -> tuple[float, int, bool]:
     after = words[n_read : n_read + 3]
     if n_read and after and after[0] in _PARTS and number < 20:
         return number / _PARTS[after[0]], n_read + 1, True
-    if n_read and after == ["and", "a", "half"]:
-        return number + 0.5, n_read + 3, False
+    if n_read and after[:1] == ["and"] and after[2:] and after[2] in _PARTS:  # two and a half
+        over = 1 if after[1] == "a" else _SMALL.get(after[1], 0)
+        if 0 < over < _PARTS[after[2]]:
+            return number + over / _PARTS[after[2]], n_read + 3, False
     if n_read and after[:1] == ["dozen"]:
         return number * 12, n_read + 1, False
     return number, n_read, False
@@ -416,7 +431,7 @@ def _names_asked(unit: str, asked: str) -> bool:
     itself a measure, none may be missing: GPU hours are no hours.
     """
     words, wanted = (
-        [word.removesuffix("s") for word in _BETWEEN_WORDS.split(fold(text.replace("/", " per ")))]
+        [_SHORT.get(word, word.removesuffix("s")) for word in _BETWEEN_WORDS.split(fold(text.replace("/", " per ")))]
         for text in (unit, asked)
     )
     if words == wanted:

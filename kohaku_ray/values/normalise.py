@@ -17,7 +17,7 @@ LONGEST_NUMBER = 200
 """Longest value, in characters, that is parsed; a longer one is text."""
 
 TOLERANCE = 1e-3
-"""Two numbers are one answer when they differ by at most this share of the group's first member."""
+"""Two numbers are one answer when they differ by at most this share of the larger one."""
 
 _SLACK = 1.0 + 1e-9  # a converted value may miss the bound by a rounding error
 _BRACKETED = re.compile(r"([\[({])\s*(.*?)\s*([\])}])\s*([^\[\](){}]*)", re.DOTALL)
@@ -25,11 +25,31 @@ _ITEM = r"[\[({][^\[\](){}]*[\])}]"
 _ITEMS = re.compile(rf"{_ITEM}(?:\s*(?:[,;]|,?\s*\band)\s*{_ITEM})+", re.IGNORECASE)  # (a), (b) and (c)
 _CLOSING = {"[": "])", "(": "])", "{": "}"}  # a half-open interval too
 _SEPARATED = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
-_BETWEEN = re.compile(r"(?:from|between|(?:in\s+)?(?:the\s+|a\s+)?range\s+(?:of|from))\s+", re.IGNORECASE)
+_BETWEEN = re.compile(
+    r"(?:(?:anywhere\s+|rang(?:es|ing)\s+)?(?:from|between)|in\s+the\s+range|(?:in\s+)?(?:the\s+|a\s+)?range(?::|\s+(?:of|from)))\s+",
+    re.IGNORECASE,
+)
 _TO = re.compile(
-    r"\s+(?:to|through|bis|-|~)\s+|\s*\.{2,3}\s*|(?<=[\w%.)])\s*[-~]\s*(?=[$€£¥]?[+-]?\.?[0-9])", re.IGNORECASE
+    r"\s+(?:(?:up\s+)?to|through|bis|à|-|~)\s+|\s*\.{2,3}\s*|(?<=[\w%.)])\s*[-~]\s*(?=[$€£¥]?[+-]?\.?[0-9])",
+    re.IGNORECASE,
 )
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
+    r"nov(?:ember)?|dec(?:ember)?)"
+)
+_DATE = re.compile(
+    r"(?P<year1>[0-9]{4})(?P<mark>[-/.])(?P<month1>[0-9]{1,2})(?P=mark)(?P<day1>[0-9]{1,2})|"
+    rf"(?P<month2>{_MONTH})\.?(?:\s+(?P<day2>[0-9]{{1,2}})(?:st|nd|rd|th)?)?,?\s+(?P<year2>[0-9]{{4}})|"
+    rf"(?P<day3>[0-9]{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month3>{_MONTH})\.?,?\s+(?P<year3>[0-9]{{4}})",
+    re.IGNORECASE,
+)
+_NEXT_AMOUNT = re.compile(r"(?<=[a-z])(?:,?\s+and\s+|,?\s+)(?=[0-9])", re.IGNORECASE)
+_NOTHING_ASKED = read_asked("")
+_GLOSSED = re.compile(r"([^()]+?)\s*\(([^()]+)\)")
+_NEXT_ITEM = re.compile(r",\s+(?:and\s+)?|\s+and\s+|;\s+", re.IGNORECASE)
+_MOST_WORDS, _MOST_ITEMS = 4, 12  # of a name in a list, and of names in a list without brackets
 _MOST_CUTS = 4  # places at which a range may be cut in two that are tried
 
 
@@ -60,11 +80,12 @@ def normalise(value: str, unit: str | None = None) -> Value:
 
     A number may be hedged or bounded (``~4.3``, ``over 40``), grouped, a power, a fraction, a word (``five``,
     ``2.5 million``, ``5 bn``), in digits of any script, and in a unit of the table (``units``) or a currency; true and
-    yes are 1, false and no 0. ``[80,90]``, ``80-90`` and ``80 to 90`` are a pair, ``(a, b)`` a list without order. A
-    bare number is in the question's unit, and a value in another unit of the same dimension is converted, so that 2.5
-    kWh answers a question in Wh as 2500 does; the unit also decides whether ``5B`` is bytes or billions, whether a half
-    is 50 percent, and whether ``12,5`` has a decimal comma. A number with an unknown unit, and anything else
-    (``A100-80GB``, ``28 and 35``), is text.
+    yes are 1, false and no 0. ``[80,90]``, ``80-90`` and ``80 to 90`` are a pair, ``(a, b)`` and names with commas or
+    "and" between them a list without order; ``January 15, 2023`` is the text ``2023 01 15``. A bare number is in the
+    question's unit, and a value in another unit of the same dimension is converted, so that 2.5 kWh answers a question
+    in Wh as 2500 does; the unit also decides whether ``5B`` is bytes or billions, whether a half is 50 percent, and
+    whether ``12,5`` has a decimal comma. A number with an unknown unit, and anything else (``A100-80GB``,
+    ``28 and 35``), is text.
     """
     if len(value) <= LONGEST_NUMBER:
         return _normalise(value, unit)
@@ -79,7 +100,11 @@ def _normalise(value: str, unit: str | None) -> Value:
     if POINT.fullmatch(value):
         asked = read_asked(unit).unit
         number = float(value) * asked.factor
-        return Value("number", (number,), asked.dimension or "") if math.isfinite(number) else Value("text", text=value)
+        return (
+            Value("number", (number,), asked.dimension or "")
+            if math.isfinite(number)
+            else Value("text", text=text_key(value))
+        )
     text = plain_characters(value)
     if not value.isascii() and is_abstention(text):
         return BLANK_VALUE
@@ -97,7 +122,42 @@ def _read(text: str, asked: Asked) -> Value | None:
         return _gather(items)
     if bracketed and bracketed[3] in _CLOSING[bracketed[1]]:
         return _list(bracketed, asked)
-    return (_number(text, asked) or _pair(text, asked)) if MAY_COUNT.search(text) else None
+    read = _date(text) or _number(text, asked) or _pair(text, asked) or _sum(text) if MAY_COUNT.search(text) else None
+    return read or (_glossed(text, asked) if text.endswith(")") else None) or _listed(text, asked)
+
+
+def _date(text: str) -> Value | None:
+    """Read a date whose month is written out or whose year comes first; 1/2/2024 is one of two."""
+    match = _DATE.fullmatch(text.rstrip(" ."))
+    if match is None:
+        return None
+    fields = {name.rstrip("0123456789"): given for name, given in match.groupdict().items() if given}
+    month = fields["month"].lower()
+    number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
+    if not (1 <= number <= 12 and 1 <= int(fields.get("day", 1)) <= 31):
+        return None
+    day = f" {int(fields['day']):02}" if "day" in fields else ""
+    return Value("text", text=f"{fields['year']} {number:02}{day}")
+
+
+def _sum(text: str) -> Value | None:
+    """Read a time in several units, from the longest: ``1 h 30 min``."""
+    parts = _NEXT_AMOUNT.split(text)
+    amounts = [parse_amount(part, _NOTHING_ASKED) for part in parts] if 1 < len(parts) < 5 else []
+    measured = [amount and amount.unit and measure(amount, _NOTHING_ASKED) for amount in amounts]
+    times = [part[0] for part in measured if part and part[1] == "time"]
+    if not times or len(times) < len(amounts) or len({amount.unit for amount in amounts if amount}) < len(amounts):
+        return None
+    return Value("number", (sum(times),), "time") if times == sorted(times, reverse=True) else None
+
+
+def _glossed(text: str, asked: Asked) -> Value | None:
+    """Read a value that is written twice: ``two (2)``."""
+    match = _GLOSSED.fullmatch(text)
+    if match is None:
+        return None
+    first, other = (_read(part, asked) for part in match.groups())
+    return first if first is not None and other is not None and same(first, other) else None
 
 
 def _number(text: str, asked: Asked) -> Value | None:
@@ -120,6 +180,18 @@ def _list(bracketed: re.Match[str], asked: Asked) -> Value | None:
     if after and any(item.kind == "text" for item in items):
         return None
     return _gather(items) if items else None
+
+
+def _listed(text: str, asked: Asked) -> Value | None:
+    """Read names with commas or "and" between them: a list without brackets. A number among them makes it a text."""
+    parts = (
+        _NEXT_ITEM.split(text.strip(" .,;:!?\"'")) if _NEXT_ITEM.search(text) and not set(text) & set("()[]{}") else []
+    )
+    if not 1 < len(parts) <= _MOST_ITEMS or any(not part or len(part.split()) > _MOST_WORDS for part in parts):
+        return None
+    if any(_read(part, asked) is not None for part in parts):
+        return None
+    return _gather([Value("text", text=text_key(part)) for part in parts])
 
 
 def _gather(items: list[Value]) -> Value:
@@ -161,13 +233,13 @@ def _borrow(amount: Amount, other: Amount) -> Amount:
 
 
 def same(first: Value, other: Value) -> bool:
-    """Tell whether a value equals the answer of a group's first member."""
+    """Tell whether two values are one answer."""
     if first.kind != other.kind or first.dimension != other.dimension or first.text != other.text:
         return False
     if first.kind == "list":
         return len(first.items) == len(other.items) and all(map(same, first.items, other.items))
     pairs = zip(first.numbers, other.numbers, strict=True)
-    return all(abs(a - b) <= TOLERANCE * abs(a) * _SLACK for a, b in pairs)
+    return all(abs(a - b) <= TOLERANCE * max(abs(a), abs(b)) * _SLACK for a, b in pairs)
 
 
 def write_number(value: str, unit: str | None = None) -> str:

@@ -11,16 +11,20 @@ _SPACED_THOUSANDS = re.compile("(?<=[0-9])[\u00a0\u2000-\u200a\u202f](?=[0-9]{3}
 _MARKUP = (
     (re.compile(r"<sup>([^<]*)</sup>", re.IGNORECASE), lambda match: "^" + match[1].strip()),
     (re.compile(r"<sub>([^<]*)</sub>", re.IGNORECASE), lambda match: match[1].strip()),
-    (re.compile(r"\\(?:times|cdot)\b ?"), lambda match: "x"),
-    (re.compile(r"\\(?:approx|sim)\b ?"), lambda match: "~"),
-    (re.compile(r"\\(?:text|mathrm|mathit|textbf|mathbf)\s*\{([^{}]*)\}"), lambda match: match[1]),
+    (re.compile(r"</?(?:b|i|em|strong|code)>", re.IGNORECASE), lambda match: ""),
+    (re.compile(r"\\(?:times|cdot)(?![a-z]) ?", re.IGNORECASE), lambda match: "x"),
+    (re.compile(r"\\(?:approx|sim)(?![a-z]) ?", re.IGNORECASE), lambda match: "~"),
+    (re.compile(r"\\pm(?![a-z]) ?", re.IGNORECASE), lambda match: "±"),
+    (re.compile(r"\\(?:text|mathrm|mathit|textbf|mathbf)\s*\{([^{}]*)\}", re.IGNORECASE), lambda match: match[1]),
+    (re.compile(r"\\[()]"), lambda match: ""),
     (re.compile(r"\^\{([^{}]*)\}"), lambda match: "^" + match[1].strip()),
     (re.compile(r"\\([,;:! ])"), lambda match: " "),
     (re.compile(r"\\([%$&#_])"), lambda match: match[1]),
 )
+_EMPHASIS = re.compile(r"(\*{1,3}|`{1,2})(?=[^\s*`])([^*`]+)(?<!\s)\1")  # Markdown's, around the whole value
 _IN_DOLLARS = re.compile(r"\$([^$]*)\$")
 _LOOKALIKES = {
-    **dict.fromkeys("−⁃˗", "-"),
+    **dict.fromkeys("−⁃˗➖", "-"),
     **dict.fromkeys("×✕✖⨯∗", "x"),
     **dict.fromkeys("·⋅∙•", "·"),
     **dict.fromkeys("≈≃≅∼～∽", "~"),
@@ -28,15 +32,24 @@ _LOOKALIKES = {
     **dict.fromkeys("≥⩾≧", ">="),
     **dict.fromkeys("‘’ʼ′`´", "'"),
     **dict.fromkeys("“”„«»″", '"'),
+    **dict.fromkeys("≳⪆≫", ">"),
+    **dict.fromkeys("≲⪅≪", "<"),
     **dict.fromkeys("⁄∕", "/"),
+    "【": "[",
+    "】": "]",
+    "、": ",",
+    "٪": "%",
     "٫": ".",
     "٬": ",",
     "μ": "u",
 }
 
-_ARTICLE = re.compile(r"^(?:(?:the|an)\s+(?=\S)|a\s+(?=[^\W\d]))|(?<=\s)the\s+(?=\S)")
+_ARTICLE = re.compile(r"^(?:(?:the|an)\s+(?=\S)|a\s+(?=[^\W\d]))|(?<=[\s-])the[\s-]+(?=\S)")
 _POWER_OF_LETTER = re.compile(r"(?<=[^\W\d_])\^(?=[0-9])")
-_COMPARISON = re.compile(r" ?([<>=]+) ?")
+_COMPARISON = re.compile(r" ?([<>=]+|[/&]) ?")
+_INITIALS = re.compile(r"(?<!\w)(?:[^\W\d_]\.)+[^\W\d_](?!\w)\.?")  # U.S.
+_IN_BRACKETS = re.compile(r"(.+?) ?\(([^\W_]{2,10}?)s?\)")
+_SMALL_WORDS = frozenset({"a", "and", "for", "in", "of", "the", "to"})
 _JOINT = re.compile(r"(?<=\w)(?:\s*[-_]\s+|\s+|[-_]+)(?=\w)")
 
 
@@ -56,7 +69,9 @@ def plain_characters(text: str) -> str:
         text = _IN_DOLLARS.sub(lambda match: match[1] if set(match[1]) & set("\\^x") else match[0], text)
         for pattern, written in _MARKUP:
             text = pattern.sub(written, text)
-    return " ".join(text.split())
+    text = " ".join(text.split())
+    emphasis = _EMPHASIS.fullmatch(text) if text[:1] in ("*", "`") else None
+    return emphasis[2] if emphasis else text
 
 
 def _plain_character(char: str) -> str:
@@ -85,8 +100,19 @@ def text_key(text: str) -> str:
     """
     folded = " ".join(plain_characters(text).casefold().split())
     key = _ARTICLE.sub("", folded.strip("\"'").rstrip(" .,;:!?。\"'").lstrip(" \"'"))
+    key = _INITIALS.sub(lambda initials: initials[0].replace(".", ""), _without_abbreviation(key))
     key = _COMPARISON.sub(r"\1", _POWER_OF_LETTER.sub("", key))
     return _JOINT.sub(_join, key) or folded
+
+
+def _without_abbreviation(key: str) -> str:
+    """Drop the words' own initials in brackets behind them: ``mixture of experts (moe)``."""
+    match = _IN_BRACKETS.fullmatch(key) if key.endswith(")") else None
+    if match is None:
+        return key
+    words = re.split(r"[\s/-]+", match[1])
+    initials = ("".join(word[:1] for word in words if word not in left_out) for left_out in (_SMALL_WORDS, ()))
+    return match[1] if match[2] in initials else key
 
 
 def _join(match: re.Match[str]) -> str:

@@ -53,7 +53,7 @@ PREFIXED: tuple[tuple[str, float, tuple[str, ...], str, tuple[str, ...]], ...] =
     ("energy", 3600.0, ("Wh", "W·h", "W h"), "mkKMGT", ("watt-hour", "watt hour", "watthour")),
     ("energy", 1.0, ("J",), "umkKMGTPE", ("joule",)),
     ("mass", 1e-3, ("g",), "numkK", ("gram", "gramme")),
-    ("mass", 1e3, ("t",), "kKMG", ("tonne", "metric ton")),
+    ("mass", 1e3, ("t",), "kKMG", ("tonne", "metric ton", "metric tonne")),
     ("volume", 1e-3, ("L", "l"), "umckKMG", ("liter", "litre")),
     ("length", 1.0, ("m",), "numck", ("meter", "metre")),
     ("time", 1.0, ("s",), "num", ("second",)),
@@ -74,9 +74,10 @@ PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("data", 2.0**30, ("GiB", "gibibyte", "gibibytes")),
     ("data", 2.0**40, ("TiB", "tebibyte", "tebibytes")),
     ("share", 1.0, ("%", "percent", "per cent", "pct", "percentage", "percentage point", "percentage points", "pp")),
+    ("share", 0.01, ("basis point", "basis points")),
     ("multiple", 1.0, ("x", "X", "×", "times", "fold", "-fold", "multiplier")),
     ("share", 0.1, ("‰", "per mille")),
-    ("money", 1.0, ("$", "USD", "US$", "US dollars", "dollar", "dollars")),
+    ("money", 1.0, ("$", "USD", "US$", "US dollars", "U.S. dollars", "dollar", "dollars")),
     ("money", 0.01, ("cent", "cents", "¢")),
     ("money EUR", 1.0, ("€", "EUR", "euro", "euros")),
     ("money GBP", 1.0, ("£", "GBP", "pounds sterling")),
@@ -88,10 +89,24 @@ PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("money CAD", 1.0, ("C$", "CAD")),
     ("volume", 3.785411784e-3, ("gallon", "gallons", "gal")),
     ("volume", 1.0, ("m3", "cubic meter", "cubic meters", "cubic metre", "cubic metres")),
+    ("length", 1609.344, ("mi", "mile", "miles")),
+    ("length", 0.3048, ("ft", "foot", "feet")),
+    ("area", 0.09290304, ("sq ft", "ft2", "square foot", "square feet")),
+    ("area", 4046.8564224, ("acre", "acres")),
+    ("temperature", 1.0, ("°C", "Celsius", "degree Celsius", "degrees Celsius", "degrees C")),
+    ("temperature F", 1.0, ("°F", "Fahrenheit", "degree Fahrenheit", "degrees Fahrenheit", "degrees F")),
     ("area", 1.0, ("m2", "sq m", "sqm", "square meter", "square meters", "square metre", "square metres")),
     ("area", 1e6, ("km2", "square kilometer", "square kilometers", "square kilometre", "square kilometres")),
 )
-_CO2 = re.compile(r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?co2(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE)
+_CO2 = re.compile(
+    r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?(?:co2|carbon\s+dioxide)(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE
+)
+
+_WORDS = re.compile(r"(?!.*\bper\b)[^\W\d_]+(?:[ '-][^\W\d_]+){0,4}")
+_MULTIPLE = re.compile(
+    r"(?:x|times|-?fold) (?:as (?:much|many|fast|high|large|long|big)|more|faster|higher|larger|greater|longer|better)",
+    re.IGNORECASE,
+)
 
 
 def _spell_out() -> tuple[Units, Units]:
@@ -134,8 +149,10 @@ def find_unit(text: str) -> Unit | None:
     simple = _find_simple(text)
     if simple is not None:
         return simple
+    if _MULTIPLE.fullmatch(text):  # 2.5 times as much, 2.5x faster
+        return _NAMES["x"]
     measure, of, what = text.partition(" of ")
-    if of and what.isalpha() and (measured := _find_simple(measure)) is not None:  # 5 GB of memory
+    if of and _WORDS.fullmatch(what) and (measured := _find_simple(measure)) is not None:  # 5 GB of memory
         return measured
     over, per, under = text.replace(" per ", "/").partition("/")
     above, below = _find_simple(over.strip()), _find_simple(under.strip())
