@@ -58,7 +58,9 @@ def print_simulation() -> None:
 
 def simulate(n_replicas: int, bound: float) -> tuple[float, float]:
     rng, placement = random.Random(n_replicas), Placement[int](bound)
-    ring = sorted((position(f"{replica}:{at}"), replica) for replica in range(n_replicas) for at in range(N_VIRTUAL))
+    ring = sorted(
+        (position(f"{replica}:{number}"), replica) for replica in range(n_replicas) for number in range(N_VIRTUAL)
+    )
     replicas = range(n_replicas)
     running: list[tuple[float, str]] = []
     now, evenness = 0.0, []

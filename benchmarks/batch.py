@@ -49,14 +49,17 @@ def main() -> None:
         return
     bound = arguments.lines / arguments.at_once * arguments.seconds
     command = [sys.executable, __file__, "--serve", "--seconds", str(arguments.seconds)]
-    with tempfile.TemporaryDirectory() as place, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+    ):
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         try:
             n_bare = max(arguments.lines // 10, arguments.at_once)
             bare = asyncio.run(bare_client(url, n_bare, arguments.at_once)) * arguments.lines / n_bare
-            first, _ = batch(place, url, arguments.lines, arguments.at_once)
-            again, peak = batch(place, url, arguments.lines, arguments.at_once)
+            first, _ = batch(folder, url, arguments.lines, arguments.at_once)
+            again, peak = batch(folder, url, arguments.lines, arguments.at_once)
         finally:
             server.terminate()
     print(f"{arguments.lines:,} lines, {arguments.at_once} at once, {arguments.seconds} s each: bound {bound:.1f} s")
@@ -73,26 +76,26 @@ async def bare_client(url: str, n_lines: int, at_once: int) -> float:
     """Seconds for the calls alone."""
     slots = asyncio.Semaphore(at_once)
 
-    async def one(session: aiohttp.ClientSession, number: int) -> None:
+    async def ask_line(session: aiohttp.ClientSession, number: int) -> None:
         async with slots, session.post(f"{url}/chat/completions", json=body(number)) as response:
             await response.json()
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         began = time.perf_counter()
-        await asyncio.gather(*(one(session, number) for number in range(n_lines)))
+        await asyncio.gather(*(ask_line(session, number) for number in range(n_lines)))
         return time.perf_counter() - began
 
 
-def batch(place: str, url: str, n_lines: int, at_once: int) -> tuple[float, int]:
+def batch(folder: str, url: str, n_lines: int, at_once: int) -> tuple[float, int]:
     """Seconds of the command, and its peak of memory in KiB."""
-    config, source = Path(place, "batch.yaml"), Path(place, "in.jsonl")
-    config.write_text(CONFIG.format(place=place, url=url, at_once=at_once))
+    config, source = Path(folder, "batch.yaml"), Path(folder, "in.jsonl")
+    config.write_text(CONFIG.format(place=folder, url=url, at_once=at_once))
     with source.open("w") as file:
         for number in range(n_lines):
             line = {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": body(number)}
             file.write(json.dumps(line) + "\n")
     began = time.perf_counter()
-    command = [sys.executable, "-m", "kohaku_ray", "batch", source, Path(place, "out.jsonl"), "--with", config]
+    command = [sys.executable, "-m", "kohaku_ray", "batch", source, Path(folder, "out.jsonl"), "--with", config]
     subprocess.run(command, check=True)
     return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 

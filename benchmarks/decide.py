@@ -81,10 +81,12 @@ def ballots_of(files: Sequence[Submission], keys: Sequence[str]) -> tuple[list[l
     rows = [[file.rows.get(key) for file in files] for key in keys]
     return [
         [
-            replace(one, answer=said.answer, answer_unit=said.answer_unit, explanation=said.explanation)
-            if said
-            else one
-            for one, said in zip(ballots, row, strict=True)
+            replace(
+                member_ballots, answer=answer.answer, answer_unit=answer.answer_unit, explanation=answer.explanation
+            )
+            if answer
+            else member_ballots
+            for member_ballots, answer in zip(ballots, row, strict=True)
         ]
         for ballots, row in zip(table, rows, strict=True)
     ], units

@@ -77,7 +77,7 @@ def feed(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=1_500_000)
-    parser.add_argument("--rates", type=lambda given: [float(one) for one in given.split(",")], default=[0, 6e5, 2e6])
+    parser.add_argument("--rates", type=lambda given: [float(rate) for rate in given.split(",")], default=[0, 6e5, 2e6])
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     overrides = ["index.encoder.batch_tokens=32768"]
@@ -90,7 +90,7 @@ def main() -> None:
     window = new_texts([{"texts": pa.table(columns, names=NEW_TEXT.names).cast(NEW_TEXT)}], config)
     stage_s = time.process_time() - began
     blocks = sorted_window(window, 1, gpu=True)
-    rows = [blocks.slice(at, 1) for at in range(len(blocks))]
+    rows = [blocks.slice(number, 1) for number in range(len(blocks))]
     print(f"{len(texts):,} texts, {int(n_tokens.sum()):,} tokens, {len(rows)} blocks")
     print(f"the CPU stage tokenises {n_tokens.sum() / stage_s / 1e6:.2f} M tokens per second of CPU")
     ways = {

@@ -85,11 +85,11 @@ def bare(batches: Sequence[list[str]], base_url: str, ongoing: int) -> float:
     """Send the same batches by httpx alone; returns the seconds."""
 
     async def run() -> None:
-        places, limits = asyncio.Semaphore(ongoing), httpx.Limits(max_connections=None)
+        slots, limits = asyncio.Semaphore(ongoing), httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=base_url, timeout=60, limits=limits) as client:
 
             async def send(batch: list[str]) -> Any:
-                async with places:
+                async with slots:
                     reply = await client.post("/embeddings", json={"model": "m", "input": batch})
                     return np.array([row["embedding"] for row in reply.json()["data"]], np.float32)
 

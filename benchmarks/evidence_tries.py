@@ -55,11 +55,11 @@ class Collection:
     def dense(self, vectors: F32) -> list[list[Hits]]:
         """Each question's hits, a list per query."""
         flat = vectors[self.searched]
-        found = []
+        hits = []
         for queries in self.queries:
             scores = unit_rows(self.model.encode(queries, normalize_embeddings=True)) @ flat.T
-            found.append([self.best(row) for row in scores])
-        return found
+            hits.append([self.best(row) for row in scores])
+        return hits
 
     def best(self, scores: F64) -> Hits:
         """The nodes of largest score."""
@@ -72,51 +72,59 @@ def main() -> None:
     parser.add_argument("index")
     parser.add_argument("--splade", default=None)
     arguments = parser.parse_args()
-    at = Collection(arguments.index)
-    base = at.dense(at.vectors)
-    plain = measure(at, base, choose)
+    collection = Collection(arguments.index)
+    base = collection.dense(collection.vectors)
+    plain = measure(collection, base, choose)
     report("windows, k 64", plain, plain)
     for weight in (0.3, 0.6):
-        report(f"MMR, redundancy × {weight}", measure(at, base, mmr(at, weight)), plain)
+        report(f"MMR, redundancy × {weight}", measure(collection, base, mmr(collection, weight)), plain)
     for weight in (0.5, 1.0):
-        report(f"primary source, + {weight}", measure(at, base, primary(at, weight)), plain)
-    late = late_chunks(at)
-    report("late chunking", measure(at, at.dense(late), choose), plain)
-    report("late chunking and sentences", measure(at, at.dense(unit_rows(late + at.vectors)), choose), plain)
+        report(f"primary source, + {weight}", measure(collection, base, primary(collection, weight)), plain)
+    late = late_chunks(collection)
+    report("late chunking", measure(collection, collection.dense(late), choose), plain)
+    report(
+        "late chunking and sentences",
+        measure(collection, collection.dense(unit_rows(late + collection.vectors)), choose),
+        plain,
+    )
     if arguments.splade:
-        sparse = splade(at, arguments.splade)
-        report("SPLADE alone", measure(at, sparse, choose), plain)
-        report("SPLADE beside dense", measure(at, [a + b for a, b in zip(base, sparse, strict=True)], choose), plain)
+        sparse = splade(collection, arguments.splade)
+        report("SPLADE alone", measure(collection, sparse, choose), plain)
+        report(
+            "SPLADE beside dense",
+            measure(collection, [a + b for a, b in zip(base, sparse, strict=True)], choose),
+            plain,
+        )
 
 
 def choose(nodes: NodeTable, ranked: Ranked, budget: int) -> Context:
     return windows.choose(nodes, ranked, budget=budget)
 
 
-def measure(at: Collection, hits: Sequence[Sequence[Hits]], choose: Choose) -> list[tuple[float, list[bool]]]:
+def measure(collection: Collection, hits: Sequence[Sequence[Hits]], choose: Choose) -> list[tuple[float, list[bool]]]:
     """Document recall and whether each gold value is there, per budget."""
     figures = []
     for budget in BUDGETS:
-        recalls, there = [], []
-        for row, lists in zip(at.truth, hits, strict=True):
-            ranked = deduplicate(fuse(lists, "combined"), "node", at.nodes.parent)
-            context = choose(at.nodes, ranked, budget)
+        recalls, values_held = [], []
+        for row, lists in zip(collection.truth, hits, strict=True):
+            ranked = deduplicate(fuse(lists, "combined"), "node", collection.nodes.parent)
+            context = choose(collection.nodes, ranked, budget)
             if row.ref_ids:
                 recalls.append(len(set(row.ref_ids) & set(context.doc_ids)) / len(set(row.ref_ids)))
             if wanted := wanted_numbers(row):
-                there.append(numbers_stand_in(wanted, "\n".join(part.text for part in context.snippets)))
-        figures.append((float(np.mean(recalls)), there))
+                values_held.append(numbers_stand_in(wanted, "\n".join(part.text for part in context.snippets)))
+        figures.append((float(np.mean(recalls)), values_held))
     return figures
 
 
 def report(name: str, figures: list[tuple[float, list[bool]]], plain: list[tuple[float, list[bool]]]) -> None:
-    cells = "  ".join(f"{recall:.3f} · {np.mean(there):.3f}" for recall, there in figures)
+    cells = "  ".join(f"{recall:.3f} · {np.mean(held):.3f}" for recall, held in figures)
     pairs = [(new, old) for (_, a), (_, b) in zip(figures, plain, strict=True) for new, old in zip(a, b, strict=True)]
     won, lost = sum(new > old for new, old in pairs), sum(new < old for new, old in pairs)
     print(f"{name:<32}{cells}   +{won} −{lost}", flush=True)
 
 
-def mmr(at: Collection, weight: float) -> Choose:
+def mmr(collection: Collection, weight: float) -> Choose:
     """A sentence's gain is ``1 − weight · its largest cosine with a sentence shown`` of what it was."""
 
     def choose(nodes: NodeTable, ranked: Ranked, budget: int) -> Context:
@@ -125,7 +133,7 @@ def mmr(at: Collection, weight: float) -> Choose:
         roots = np.searchsorted(np.flatnonzero(nodes.parent < 0), rows, side="right")
         sections = windows._sections_of(nodes, rows)
         tokens, chars = np.array(nodes.lists.tokens)[rows], np.array(nodes.lists.chars)[rows]
-        vectors, near = at.vectors[rows], np.zeros(len(rows))
+        vectors, near = collection.vectors[rows], np.zeros(len(rows))
         mass = np.full(roots.max() + 1, float(windows.SATURATION))
         shown: dict[int, list[int]] = {}
         costs: dict[int, int] = {}
@@ -153,19 +161,19 @@ def mmr(at: Collection, weight: float) -> Choose:
     return choose
 
 
-def primary(at: Collection, weight: float) -> Choose:
+def primary(collection: Collection, weight: float) -> Choose:
     """Matches in a document that other matches cite, by author and year or by "[12]", gain what cites them."""
-    cited = citations(at)
+    cited = citations(collection)
 
     def choose(nodes: NodeTable, ranked: Ranked, budget: int) -> Context:
         roots = np.flatnonzero(nodes.parent < 0)
-        own = np.searchsorted(roots, ranked.rows, side="right") - 1
+        root_numbers = np.searchsorted(roots, ranked.rows, side="right") - 1
         gain = np.zeros(len(roots))
-        for row, root, score in zip(ranked.rows.tolist(), own.tolist(), ranked.score.tolist(), strict=True):
+        for row, root, score in zip(ranked.rows.tolist(), root_numbers.tolist(), ranked.score.tolist(), strict=True):
             for other in cited.get(row, ()):
                 if other != root:
                     gain[other] = max(gain[other], score)
-        score = ranked.score + weight * np.where(ranked.score > 0, np.minimum(gain[own], ranked.score), 0)
+        score = ranked.score + weight * np.where(ranked.score > 0, np.minimum(gain[root_numbers], ranked.score), 0)
         order = np.lexsort((np.arange(len(score)), -score))
         boosted = Ranked(ranked.rows, score, ranked.frequency, ranked.total, ranked.highest, ranked.n_dense)
         return windows.choose(nodes, boosted.take(order), budget=budget)
@@ -173,18 +181,18 @@ def primary(at: Collection, weight: float) -> Choose:
     return choose
 
 
-def citations(at: Collection) -> dict[int, set[int]]:
+def citations(collection: Collection) -> dict[int, set[int]]:
     """The documents of the collection that each sentence cites."""
-    nodes, roots = at.nodes, np.flatnonzero(at.nodes.parent < 0)
-    place = {nodes.doc_id(int(row)): at_root for at_root, row in enumerate(roots)}
+    nodes, roots = collection.nodes, np.flatnonzero(collection.nodes.parent < 0)
+    root_of = {nodes.doc_id(int(row)): at_root for at_root, row in enumerate(roots)}
     names, titles = {}, {}
     with open(DATA / "metadata.csv", encoding="cp1252") as file:
         for row in csv.DictReader(file):
-            if row["id"] in place:
+            if row["id"] in root_of:
                 surname = re.split(r"[\d_]", row["id"])[0]
-                names.setdefault((surname, row["year"]), place[row["id"]])
-                titles[re.sub(r"\W+", "", row["title"].lower())[:40]] = place[row["id"]]
-    found: dict[int, set[int]] = {}
+                names.setdefault((surname, row["year"]), root_of[row["id"]])
+                titles[re.sub(r"\W+", "", row["title"].lower())[:40]] = root_of[row["id"]]
+    cited: dict[int, set[int]] = {}
     numbered: dict[int, dict[str, int]] = {}
     for root, start in enumerate(roots.tolist()):
         inside = range(start, int(nodes.end[start]))
@@ -205,15 +213,15 @@ def citations(at: Collection) -> dict[int, set[int]]:
         for inside in re.findall(r"\[([\d, –-]+)\]", text):
             hits |= {numbered[root][n] for n in re.findall(r"\d+", inside) if n in numbered.get(root, {})}
         if hits:
-            found[row] = hits
-    print(f"{len(found):,} sentences cite {len(set().union(*found.values())) if found else 0} documents of these")
-    return found
+            cited[row] = hits
+    print(f"{len(cited):,} sentences cite {len(set().union(*cited.values())) if cited else 0} documents of these")
+    return cited
 
 
-def late_chunks(at: Collection) -> F32:
+def late_chunks(collection: Collection) -> F32:
     """Sentence vectors as means of token states that have seen their section (Günther et al. 2024), 512 at a time."""
-    nodes, transformer, tokenizer = at.nodes, at.model[0].auto_model, at.model.tokenizer
-    vectors = np.zeros_like(at.vectors)
+    nodes, transformer, tokenizer = collection.nodes, collection.model[0].auto_model, collection.model.tokenizer
+    vectors = np.zeros_like(collection.vectors)
     for section in np.flatnonzero(nodes.kind == SECTION).tolist():
         rows = [row for row in range(section, int(nodes.end[section])) if nodes.kind[row] == SENTENCE]
         parts = tokenizer([nodes.text_of(row) for row in rows], add_special_tokens=False)["input_ids"] if rows else []
@@ -225,8 +233,8 @@ def late_chunks(at: Collection) -> F32:
                 window = torch.tensor([[tokenizer.cls_token_id, *batch, tokenizer.sep_token_id]])
                 with torch.inference_mode():
                     states = transformer(input_ids=window).last_hidden_state[0].numpy()
-                for one, first, stop in spans:
-                    vectors[one] = states[1 + first : 1 + stop].mean(axis=0)
+                for span_row, first, stop in spans:
+                    vectors[span_row] = states[1 + first : 1 + stop].mean(axis=0)
                 batch, spans = [], []
             if ids:
                 spans.append((row, len(batch), len(batch) + len(ids)))
@@ -237,7 +245,7 @@ def late_chunks(at: Collection) -> F32:
     return propagate(vectors, nodes.parent, weights, fixed=sentences & (np.abs(vectors).sum(axis=1) > 0))
 
 
-def splade(at: Collection, path: str) -> list[list[Hits]]:
+def splade(collection: Collection, path: str) -> list[list[Hits]]:
     """Hits of a learned sparse view (Formal et al. 2021), scores as shares of each query's best."""
     from scipy.sparse import csr_matrix, vstack
     from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -255,14 +263,14 @@ def splade(at: Collection, path: str) -> list[list[Hits]]:
             blocks.append(csr_matrix(torch.log1p(torch.relu(highest)).numpy()))
         return vstack(blocks).tocsr()
 
-    texts = [at.nodes.text_of(int(row)) for row in at.searched]
+    texts = [collection.nodes.text_of(int(row)) for row in collection.searched]
     order = np.argsort([len(text) for text in texts], kind="stable")
-    passages = encode([texts[place] for place in order])[np.argsort(order)].T.tocsr()
-    found = []
-    for queries in at.queries:
+    passages = encode([texts[position] for position in order])[np.argsort(order)].T.tocsr()
+    hits = []
+    for queries in collection.queries:
         scores = np.asarray((encode(queries) @ passages).todense(), np.float64)
-        found.append([at.best(row / max(row.max(), 1e-9)) for row in scores])
-    return found
+        hits.append([collection.best(row / max(row.max(), 1e-9)) for row in scores])
+    return hits
 
 
 if __name__ == "__main__":

@@ -77,14 +77,14 @@ def measure_real(work: Path, show: bool) -> bool:
     losses: dict[str, Loss] = defaultdict(Loss)
     for path in fetch(work):
         try:
-            found = measure_file(path)
+            figures = measure_file(path)
         except DataError as error:
             print(f"{path.name}: {error}", file=sys.stderr)
             losses[kind_of(path)].n_rejects += 1
             continue
-        losses[kind_of(path)] += found
+        losses[kind_of(path)] += figures
         for what in ("lost", "invented", "changed") if show else ():
-            for text in getattr(found, what):
+            for text in getattr(figures, what):
                 print(f"{path.relative_to(work)}: {what} {text}")
     print("\n| files | read | rejects | numbers | lost per 10,000 | not in the file, per 10,000 | changed |")
     print("|---|---|---|---|---|---|---|")
@@ -152,7 +152,7 @@ NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 def numbers(text: str) -> list[str]:
     """Numbers of three digits or more or with a point; one in which a line may break is whole."""
     text = unicodedata.normalize("NFKC", text.replace("\u200b", ""))
-    return [one for one in NUMBER.findall(text) if len(re.sub(r"\D", "", one)) >= 3 or "." in one]
+    return [number for number in NUMBER.findall(text) if len(re.sub(r"\D", "", number)) >= 3 or "." in number]
 
 
 @dataclass
@@ -178,15 +178,15 @@ def measure_file(path: Path) -> Loss:
     ours = Counter(numbers(text_of(parse_file(path.name, path.read_bytes()))))
     body, frame = (Counter(numbers(text)) for text in read(path))
     lost = list((body - ours).elements())
-    invented = [one for one, n in ours.items() for _ in range(n) if one not in body and one not in frame]
+    invented = [number for number, n in ours.items() for _ in range(n) if number not in body and number not in frame]
     changed = []
-    for one in invented:
-        digits = re.sub(r"\D", "", one)
+    for number in invented:
+        digits = re.sub(r"\D", "", number)
         for other in lost:
-            there = re.sub(r"\D", "", other)
-            short, long = sorted((digits, there), key=len)
+            lost_digits = re.sub(r"\D", "", other)
+            short, long = sorted((digits, lost_digits), key=len)
             if 2 * len(short) > len(long) and (long.startswith(short) or long.endswith(short)):
-                changed.append(f"{other} → {one}")
+                changed.append(f"{other} → {number}")
                 break
     return Loss(1, 0, sum(body.values()), lost, invented, changed)
 
@@ -353,13 +353,13 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-def is_cell(found: str, text: str, mark: str) -> bool:
+def is_cell(cell: str, text: str, mark: str) -> bool:
     """Whether a cell was read: its text, and its mark nowhere or set apart."""
-    found, text = plain(found).replace("\\", ""), plain(text)
-    if found == text or found.replace("- ", "").replace(" ", "") == text.replace(" ", ""):
+    cell, text = plain(cell).replace("\\", ""), plain(text)
+    if cell == text or cell.replace("- ", "").replace(" ", "") == text.replace(" ", ""):
         return True
     apart = r"(?:\s|\^|\[|\()" + ("*" if mark in "*†" else "+")
-    return bool(mark) and re.fullmatch(rf"{re.escape(text)}{apart}\(?\[?\^?{re.escape(mark)}[\])]*", found) is not None
+    return bool(mark) and re.fullmatch(rf"{re.escape(text)}{apart}\(?\[?\^?{re.escape(mark)}[\])]*", cell) is not None
 
 
 def is_in_grid(grid: Grid, cell: Mapping[str, Any]) -> bool:
@@ -369,16 +369,16 @@ def is_in_grid(grid: Grid, cell: Mapping[str, Any]) -> bool:
     last: list[str] = []
     for row in grid:
         width = max(len(row), len(above))
-        filled = [plain(one) or (last[i] if i < len(keys) and i < len(last) else "") for i, one in enumerate(row)]
-        if all(any(plain(key) == one for one in filled) for key in keys):
-            for column, found in enumerate(row):
+        filled = [plain(text) or (last[i] if i < len(keys) and i < len(last) else "") for i, text in enumerate(row)]
+        if all(any(plain(key) == text for text in filled) for key in keys):
+            for column, read_cell in enumerate(row):
                 over = above[column] if column < len(above) else ""
-                if is_cell(found, cell["text"], cell["mark"]) and all(plain(name) in over for name in names):
+                if is_cell(read_cell, cell["text"], cell["mark"]) and all(plain(name) in over for name in names):
                     return True
         spread, before = [], ""
-        for one in [*row, *[""] * (width - len(row))]:
-            before = plain(one) or before
-            spread.append(f"{plain(one)} {before}")
+        for text in [*row, *[""] * (width - len(row))]:
+            before = plain(text) or before
+            spread.append(f"{plain(text)} {before}")
         above = [f"{a} {b}" for a, b in zip([*above, *[""] * (width - len(above))], spread, strict=True)]
         last = filled
     return False
@@ -390,7 +390,7 @@ def is_in_rows(rows: Sequence[Row], cell: Mapping[str, Any]) -> bool:
         if all(any(is_cell(value, key, "") for _, value in row) for key in cell["keys"]):
             for name, value in row:
                 if is_cell(value, cell["text"], cell["mark"]) and all(
-                    plain(one) in plain(name) for one in cell["names"]
+                    plain(name_part) in plain(name) for name_part in cell["names"]
                 ):
                     return True
     return False
@@ -412,7 +412,7 @@ def read_by_us(path: Path) -> Reading:
     start = time.perf_counter()
     document = parse_file(path.name, data)
     ms = 1000 * (time.perf_counter() - start)
-    texts = [one.text for section in document.sections for one in section.paragraphs]
+    texts = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
     rows = [row for text in texts for line in text.split("\n") if (row := read_row(line)) is not None]
     return Reading("\n".join(texts), ms, rows=rows)
 
@@ -430,8 +430,8 @@ def score(truth: Mapping[str, Any], reading: Reading) -> tuple[list[str], int, l
     missed = [
         fact["name"]
         for fact in facts
-        if not all(re.search(one, text) for one in fact["must"])
-        or any(re.search(one, text) for one in fact["must_not"])
+        if not all(re.search(pattern, text) for pattern in fact["must"])
+        or any(re.search(pattern, text) for pattern in fact["must_not"])
     ]
     return wrong, len(cells), missed, len(facts)
 

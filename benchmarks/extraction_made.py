@@ -196,11 +196,11 @@ _PARTS = re.compile(r"\{([\^_!])([^}]*)\}")
 def written(source: str, raised: str, lowered: str, text: Callable[[str], str] = str, note: str = "") -> str:
     """A sentence with its raised and lowered characters in a format's markup, and its text escaped."""
     parts = _PARTS.split(source)
-    found = text(parts[0])
+    sentence = text(parts[0])
     markup = {"^": raised, "_": lowered, "!": note or raised}
     for kind, run, after in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        found += markup[kind].format(text(run)) + text(after)
-    return found
+        sentence += markup[kind].format(text(run)) + text(after)
+    return sentence
 
 
 def html_table(made: Table, attributes: str = "") -> str:
@@ -275,7 +275,7 @@ def html_of_prose(style: str = "", formulas: bool = True) -> str:
     paragraphs = [
         f"<p>{written(source, '<sup>{}</sup>', '<sub>{}</sub>', escape)}</p>" for _, source, _, _ in SENTENCES
     ]
-    maths = [f"<p>So <math>{one[2]}</math> holds.</p>" for one in FORMULAS if one[2] and formulas]
+    maths = [f"<p>So <math>{formula[2]}</math> holds.</p>" for formula in FORMULAS if formula[2] and formulas]
     return html_page(f"<h1>A report</h1>{''.join(paragraphs)}{''.join(maths)}", style)
 
 
@@ -451,9 +451,9 @@ def make_reportlab(path: Path, made: Table | None, style: str) -> None:
                 ]
             )
         commands: list[tuple[object, ...]] = [("VALIGN", (0, 0), (-1, -1), "MIDDLE")]
-        place = {(r, c): cell for r, row in enumerate((*head, *rows)) for c, cell in enumerate(row)}
+        cell_of = {(r, c): cell for r, row in enumerate((*head, *rows)) for c, cell in enumerate(row)}
         done: set[int] = set()
-        for (r, c), cell in place.items():
+        for (r, c), cell in cell_of.items():
             if (cell.n_columns > 1 or cell.n_rows > 1) and id(cell) not in done:
                 done.add(id(cell))
                 commands.append(("SPAN", (c, r), (c + cell.n_columns - 1, r + cell.n_rows - 1)))
@@ -539,36 +539,36 @@ def convert_docx(directory: Path, files: Sequence[Path]) -> None:
 
 def ways() -> dict[str, Callable[[Path, Table | None], None]]:
     """How to write a table, or without one the sentences, by the end of the file's name; those that can be had here."""
-    found: dict[str, Callable[[Path, Table | None], None]] = {}
+    writers: dict[str, Callable[[Path, Table | None], None]] = {}
 
     def text(path: Path, source: str) -> None:
         path.write_text(source, encoding="utf-8")
 
-    found["html.html"] = lambda path, made: text(path, html_of_table(made) if made else html_of_prose())
-    found["web.html"] = lambda path, made: text(
+    writers["html.html"] = lambda path, made: text(path, html_of_table(made) if made else html_of_prose())
+    writers["web.html"] = lambda path, made: text(
         path,
         html_page(f"<h1>A report</h1><p>{BEFORE}</p>{web_table(made)}<p>{AFTER}</p>") if made else html_of_prose(),
     )
-    found["in_markdown.md"] = lambda path, made: text(
+    writers["in_markdown.md"] = lambda path, made: text(
         path, f"# A report\n\n{BEFORE}\n\n{html_table(made)}\n\n{AFTER}\n" if made else markdown_of_prose()
     )
-    found["pipes.md"] = lambda path, made: text(path, markdown_of_table(made) if made else markdown_of_prose())
-    found["word.docx"] = make_docx
+    writers["pipes.md"] = lambda path, made: text(path, markdown_of_table(made) if made else markdown_of_prose())
+    writers["word.docx"] = make_docx
     if shutil.which("pdflatex"):
         for style in ("grid", "booktabs", "open"):
-            found[f"tex_{style}.pdf"] = lambda path, made, style=style: make_tex(  # type: ignore[misc]
+            writers[f"tex_{style}.pdf"] = lambda path, made, style=style: make_tex(  # type: ignore[misc]
                 path, tex_of_table(made, style) if made else tex_of_prose()
             )
     if shutil.which("groff") and shutil.which("gropdf"):
         for style in ("allbox", "box", "open"):
-            found[f"groff_{style}.pdf"] = lambda path, made, style=style: make_groff(  # type: ignore[misc]
+            writers[f"groff_{style}.pdf"] = lambda path, made, style=style: make_groff(  # type: ignore[misc]
                 path, groff_of_table(made, style) if made else groff_of_prose()
             )
     for style in ("grid", "zebra", "bold"):
-        found[f"reportlab_{style}.pdf"] = lambda path, made, style=style: make_reportlab(path, made, style)  # type: ignore[misc]
+        writers[f"reportlab_{style}.pdf"] = lambda path, made, style=style: make_reportlab(path, made, style)  # type: ignore[misc]
     for style in STYLES:
-        found[f"weasyprint_{style}.pdf"] = lambda path, made, style=style: make_weasyprint(path, made, style)  # type: ignore[misc]
-    return found
+        writers[f"weasyprint_{style}.pdf"] = lambda path, made, style=style: make_weasyprint(path, made, style)  # type: ignore[misc]
+    return writers
 
 
 def expected(made: Table | None, is_html: bool, is_markdown: bool) -> dict[str, object]:

@@ -81,9 +81,8 @@ def main() -> int:
         share, cost = measure(arguments)
         shares.append(share)
         costs.append(cost)
-    print(
-        f"busy: best {max(shares):.3f} of 1 (target ≥ {WANTED}), all rounds {' '.join(f'{one:.3f}' for one in shares)}"
-    )
+    rounds = " ".join(f"{share:.3f}" for share in shares)
+    print(f"busy: best {max(shares):.3f} of 1 (target ≥ {WANTED}), all rounds {rounds}")
     is_kept = simulate(costs[shares.index(max(shares))], arguments) == 0
     return 0 if is_kept and max(shares) >= WANTED else 1
 
@@ -96,11 +95,11 @@ def configured(home: str, n_questions: int, *settings: str) -> Config:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
-        writer.writerows({**rows[at % len(rows)], "id": f"w{at:05d}"} for at in range(n_questions))
-    own = [f"questions.path={path}", f"index.path={home}/index", f"ledger.path={home}/ledger", f"run={home}/run"]
-    own += ["system=waiting:SYSTEM", f"deployments.waiting={{kind: extractive, max_ongoing: {PLACES}}}"]
-    own += ["roles.answer.model=waiting", "documents.paths=[sample:documents]", "cluster.num_cpus=8", *settings]
-    return resolve_paths(load_config("default", own))
+        writer.writerows({**rows[number % len(rows)], "id": f"w{number:05d}"} for number in range(n_questions))
+    overrides = [f"questions.path={path}", f"index.path={home}/index", f"ledger.path={home}/ledger", f"run={home}/run"]
+    overrides += ["system=waiting:SYSTEM", f"deployments.waiting={{kind: extractive, max_ongoing: {PLACES}}}"]
+    overrides += ["roles.answer.model=waiting", "documents.paths=[sample:documents]", "cluster.num_cpus=8", *settings]
+    return resolve_paths(load_config("default", overrides))
 
 
 def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
@@ -159,7 +158,7 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
     print(f"{asked}, {n_tokens:,.0f} prompt tokens each, load {load:.1f}")
     print(f"first call to last: {span_s:.1f} s; {least_s:.1f} s if every replica were always full")
     print(f"busy: {share:.3f} of 1 (target ≥ {WANTED})")
-    print(f"busy by tenths of that time: {' '.join(f'{one:.2f}' for one in tenths(calls))}")
+    print(f"busy by tenths of that time: {' '.join(f'{tenth:.2f}' for tenth in tenths(calls))}")
     for name, seconds in spent.most_common():
         print(f"{name:<20}{1e3 * seconds / n:>8.2f} ms of CPU per question")
     print(f"driver's busiest thread: {1e3 * costs.drive:.2f} ms per question; its others work beside it")
@@ -200,14 +199,14 @@ def cpu_by_thread() -> dict[str, float]:
 
 def cpu_by_process() -> Counter[str]:
     """CPU seconds of this process and of the actors that it started."""
-    found: Counter[str] = Counter({"driver": time.process_time()})
+    seconds: Counter[str] = Counter({"driver": time.process_time()})
     for process in psutil.process_iter(["cmdline"]):
         title = (process.info["cmdline"] or [""])[0]
         name = next((name for prefix, name in PROCESSES.items() if title.startswith(prefix)), None)
         if name is not None and is_ours(process):
             times = process.cpu_times()
-            found[name] += times.user + times.system
-    return found
+            seconds[name] += times.user + times.system
+    return seconds
 
 
 def is_ours(process: psutil.Process) -> bool:
@@ -233,16 +232,16 @@ def simulate(costs: Costs, arguments: argparse.Namespace) -> int:
         flow = Flow(simulated(n, arguments), costs, n_questions, call_s)
         busy = flow.busy()
         worst = min(worst, busy)
-        there = "".join(f"{getattr(flow, f'n_{name}'):>12}" for name in counts)
-        print(f"{n:>9}{n_questions:>11,}{there}{busy:>8.3f}  {'█' * round(40 * busy)}", flush=True)
+        cells = "".join(f"{getattr(flow, f'n_{name}'):>12}" for name in counts)
+        print(f"{n:>9}{n_questions:>11,}{cells}{busy:>8.3f}  {'█' * round(40 * busy)}", flush=True)
     print(f"least: {worst:.3f} of 1 (target ≥ {WANTED_SIMULATED})")
     return 0 if worst >= WANTED_SIMULATED else 1
 
 
 def simulated(n: int, arguments: argparse.Namespace) -> Config:
-    own = ["system=waiting:SYSTEM", "roles.answer.model=waiting", f"ensemble.members={arguments.members}"]
-    own += [f"deployments.waiting={{kind: extractive, max_ongoing: {SIMULATED_PLACES}, replicas: {n}}}"]
-    return load_config("default", [*own, f"waiting.queries={arguments.queries}"])
+    overrides = ["system=waiting:SYSTEM", "roles.answer.model=waiting", f"ensemble.members={arguments.members}"]
+    overrides += [f"deployments.waiting={{kind: extractive, max_ongoing: {SIMULATED_PLACES}, replicas: {n}}}"]
+    return load_config("default", [*overrides, f"waiting.queries={arguments.queries}"])
 
 
 def driver_memory(n_questions: int) -> int:

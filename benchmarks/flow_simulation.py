@@ -57,7 +57,7 @@ class Flow:
         self._n, self._most, self._call_s, self._costs = n_replicas(config), deployment.max_ongoing, call_s, costs
         self._members, self._plans = config.ensemble.members, config.settings.queries > 1
         self._size = block_size(config, n_questions)
-        self._blocks = deque(min(self._size, n_questions - at) for at in range(0, n_questions, self._size))
+        self._blocks = deque(min(self._size, n_questions - start) for start in range(0, n_questions, self._size))
         self._in_flight = blocks_in_flight(config, self._size)
         self._free: dict[Any, float] = {}
         self.n_retrievers, self.n_workers = n_retrievers(config, 1, MANY), member_processes(config, MANY["CPU"])
@@ -130,7 +130,7 @@ class Flow:
 
     def _place(self, then: Callable[[], None]) -> None:
         two = self._draw.sample(range(self._n), min(2, self._n))
-        replica = min(two, key=lambda one: self._running[one] + len(self._waiting[one]))
+        replica = min(two, key=lambda candidate: self._running[candidate] + len(self._waiting[candidate]))
         if self._running[replica] < self._most:
             self._begin_call(replica, then)
         else:

@@ -88,18 +88,18 @@ def main() -> int:
     path = arguments.output / f"{slug(report['device'])}-{report['date'][:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    def keep(name: str, found: dict[str, Any]) -> None:
-        report["sections"][name] = found
+    def keep(name: str, results: dict[str, Any]) -> None:
+        report["sections"][name] = results
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
     sections = arguments.sections or (BARE if arguments.bare else LIMITS_S)
     for name in [name for name in sections if name not in arguments.without]:
         limit_s = LIMITS_S[name] if arguments.device == "cuda" else CPU_LIMIT_S
-        found = apart(name, how, limit_s, functools.partial(keep, name))
-        keep(name, found)
-        print_section(name, found)
+        results = apart(name, how, limit_s, functools.partial(keep, name))
+        keep(name, results)
+        print_section(name, results)
     print(f"\nwritten to {path}")
-    return 0 if all(is_kept(found) for found in report["sections"].values()) else 1
+    return 0 if all(is_kept(results) for results in report["sections"].values()) else 1
 
 
 def _names(given: str) -> list[str]:
@@ -110,7 +110,7 @@ def _names(given: str) -> list[str]:
 
 
 def apart(
-    name: str, how: Run, limit_s: float, keep: Callable[[dict[str, Any]], None] = lambda found: None
+    name: str, how: Run, limit_s: float, keep: Callable[[dict[str, Any]], None] = lambda results: None
 ) -> dict[str, Any]:
     """Run a section in a process group of its own.
 
@@ -147,20 +147,20 @@ def apart(
                         ended = f"stopped at its limit of {limit_s:.0f} s"
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(max(min(POLL_S, left_s), 0.01))
-                    if n_kept < len((found := measured())["figures"]):
-                        n_kept = len(found["figures"])
-                        keep(found)
+                    if n_kept < len((results := measured())["figures"]):
+                        n_kept = len(results["figures"])
+                        keep(results)
             finally:
                 stop_group(process)
-        found = measured()
+        results = measured()
         if process.returncode and not ended:
-            said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            ended = f"ended with code {process.returncode}: {' '.join(said[-1:])[-400:]}"
-    if not found["figures"] and not any(one["is_failure"] for one in found["skipped"]):
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            ended = f"ended with code {process.returncode}: {' '.join(lines[-1:])[-400:]}"
+    if not results["figures"] and not any(skipped["is_failure"] for skipped in results["skipped"]):
         ended = ended or "measured nothing"
     if ended:
-        found["skipped"].append({"name": name, "reason": ended, "is_failure": True})
-    return found
+        results["skipped"].append({"name": name, "reason": ended, "is_failure": True})
+    return results
 
 
 def stop_group(process: subprocess.Popen[bytes]) -> None:
@@ -198,42 +198,42 @@ def run_section(name: str, how: Run, path: Path) -> int:
     return 0
 
 
-def is_kept(found: dict[str, Any]) -> bool:
+def is_kept(results: dict[str, Any]) -> bool:
     """Return whether all that the machine can measure was measured, and no figure misses its target."""
-    missed = [one for one in found["figures"] if one["wanted"] is not None and not one["is_kept"]]
-    return not missed and not any(one["is_failure"] for one in found["skipped"])
+    missed = [line for line in results["figures"] if line["wanted"] is not None and not line["is_kept"]]
+    return not missed and not any(line["is_failure"] for line in results["skipped"])
 
 
-def print_section(name: str, found: dict[str, Any]) -> None:
-    print(f"\n{name}, {found['wall_s']} s")
-    for one in found["figures"]:
-        wanted = "" if one["wanted"] is None else f"  (target {one['wanted']}{'' if one['is_kept'] else ': MISSED'})"
+def print_section(name: str, results: dict[str, Any]) -> None:
+    print(f"\n{name}, {results['wall_s']} s")
+    for line in results["figures"]:
+        wanted = "" if line["wanted"] is None else f"  (target {line['wanted']}{'' if line['is_kept'] else ': MISSED'})"
         print(
-            f"  {one['name']:<44}{one['figure']:>12,.2f}  {one['peer_name']:<34}{one['peer']:>12,.2f} {one['unit']:<14}"
-            f"ratio {one['ratio']:.2f}{wanted}"
+            f"  {line['name']:<44}{line['figure']:>12,.2f}  {line['peer_name']:<34}{line['peer']:>12,.2f} "
+            f"{line['unit']:<14}ratio {line['ratio']:.2f}{wanted}"
         )
-        if one["note"]:
-            print(f"    {one['note']}")
-    for one in found["skipped"]:
-        print(f"  {one['name']}: {'FAILED' if one['is_failure'] else 'not measured'}: {one['reason']}")
+        if line["note"]:
+            print(f"    {line['note']}")
+    for line in results["skipped"]:
+        print(f"  {line['name']}: {'FAILED' if line['is_failure'] else 'not measured'}: {line['reason']}")
 
 
 def facts(device: str) -> dict[str, str]:
-    versions = {name: found for name in PACKAGES if (found := _version(name))}
+    versions = {name: installed for name in PACKAGES if (installed := _version(name))}
     name, driver = platform.machine(), "none"
     if device == "cuda":
-        said = _run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
-        name, _, driver = said.partition(", ") if said else ("no GPU", "", "none")
+        answer = _run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+        name, _, driver = answer.partition(", ") if answer else ("no GPU", "", "none")
     else:
         model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         name = f"cpu {os.cpu_count()} x {model[1] if model else name}"
     return {
         "device": name,
         "driver": driver,
-        "versions": ", ".join(f"{package} {found}" for package, found in versions.items()),
+        "versions": ", ".join(f"{package} {installed}" for package, installed in versions.items()),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(["python", "benchmarks/gpu.py", *sys.argv[1:]]),
-        "load": " ".join(f"{one:.1f}" for one in os.getloadavg()),
+        "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
 
 

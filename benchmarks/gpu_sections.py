@@ -42,7 +42,7 @@ def sentences(n: int) -> list[str]:
 
     rng, words = np.random.default_rng(0), np.array(sample.words())
     lengths = np.clip(rng.lognormal(3.0, 0.6, n), 5, 120).astype(int)
-    return [f"{at} {' '.join(rng.choice(words, length))}" for at, length in enumerate(lengths)]
+    return [f"{number} {' '.join(rng.choice(words, length))}" for number, length in enumerate(lengths)]
 
 
 def encoder(sheet: Sheet, how: Run) -> None:
@@ -161,8 +161,10 @@ def index(sheet: Sheet, how: Run) -> None:
         if name == "made-up collection":
             made, texts = Path(folder, "in"), sentences(40_000)
             made.mkdir()
-            for at in range(0, len(texts), 200):
-                (made / f"{at}.txt").write_text("\n\n".join(f"{text.capitalize()}." for text in texts[at : at + 200]))
+            for start in range(0, len(texts), 200):
+                (made / f"{start}.txt").write_text(
+                    "\n\n".join(f"{text.capitalize()}." for text in texts[start : start + 200])
+                )
             overrides += [f"documents.paths=[{made}]", "documents.metadata=null"]
         loaded = load_config(config, overrides)
         texts = whole.unique_texts(loaded)
@@ -222,7 +224,7 @@ def compare_searches(sheet: Sheet, name: str, n: int, factory: str, half: bool, 
     on_gpu = on_cpu.on_gpu(half)
     bare = on_gpu.faiss_index._on_gpu
     pairs = zip(on_gpu.search(queries, 16), search(), strict=True)
-    n_other = sum(not np.array_equal(one.rows, other.rows) for one, other in pairs)
+    n_other = sum(not np.array_equal(hits.rows, other.rows) for hits, other in pairs)
     took = best_of(rounds, ours=lambda: on_gpu.search(queries, 16), bare=lambda: bare.search(queries, n_asked))
     note = f"{n_other} of 64 queries have other hits than on the CPU"
     rate = 64 / took["ours"]
@@ -236,11 +238,11 @@ def units(n: int, device: str, seed: int = 0) -> Any:
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
-    found = np.empty((n, DIM), np.float32)
+    vectors = np.empty((n, DIM), np.float32)
     for first in range(0, n, 1_000_000):
         part = torch.randn(min(1_000_000, n - first), DIM, generator=generator, device=device)
-        found[first : first + len(part)] = torch.nn.functional.normalize(part).cpu().numpy()
-    return found
+        vectors[first : first + len(part)] = torch.nn.functional.normalize(part).cpu().numpy()
+    return vectors
 
 
 def cross_encoder(sheet: Sheet, how: Run) -> None:
@@ -260,7 +262,7 @@ def cross_encoder(sheet: Sheet, how: Run) -> None:
         shape = BertConfig(vocab_size=len(pieces), num_labels=1, initializer_range=0.1, **layers)
         BertForSequenceClassification(shape).save_pretrained(path)
         texts = sentences(128 if how.small else 12_800)
-        pairs = [(f"What does plant {at % 200} make of it?", text) for at, text in enumerate(texts)]
+        pairs = [(f"What does plant {number % 200} make of it?", text) for number, text in enumerate(texts)]
         deployment = CrossEncoderConfig(model=path, gpus=1 if how.device == "cuda" else 0)
         plain = CrossEncoder(path, max_length=deployment.max_tokens, device=how.device)
         served: list[float] = []
@@ -333,7 +335,7 @@ def transformers(sheet: Sheet, how: Run) -> None:
         model, tokenizer = load_model(path, settings)
         backend = LocalBackend(model, tokenizer, settings, 2048)
         rng, words = np.random.default_rng(0), np.array(sample.words())
-        prompts = [f"{at} {' '.join(rng.choice(words, n_context // 2))}" for at in range(8)]
+        prompts = [f"{number} {' '.join(rng.choice(words, n_context // 2))}" for number in range(8)]
         requests = [
             ChatRequest("m", (("user", prompt),), 0.7, 1.0, n_tokens, seed, None, session_id=prompt[:2])
             for prompt in prompts
@@ -351,18 +353,18 @@ def transformers(sheet: Sheet, how: Run) -> None:
             tokenizer.padding_side, tokenizer.pad_token = "left", tokenizer.eos_token
             rendered = [
                 tokenizer.apply_chat_template(
-                    [{"role": "user", "content": one.messages[0][1]}], tokenize=False, add_generation_prompt=True
+                    [{"role": "user", "content": request.messages[0][1]}], tokenize=False, add_generation_prompt=True
                 )
-                for one in requests
+                for request in requests
             ]
             total = 0
             for first in range(0, len(rendered), batch):
                 ids = tokenizer(rendered[first : first + batch], return_tensors="pt", padding=True).to(model.device)
                 ids.pop("token_type_ids", None)
-                found = model.generate(
+                tokens = model.generate(
                     **ids, do_sample=True, temperature=0.7, top_k=0, max_new_tokens=n_tokens, min_new_tokens=n_tokens
                 )
-                total += found[:, ids["input_ids"].shape[1] :].numel()
+                total += tokens[:, ids["input_ids"].shape[1] :].numel()
             generated["bare"] = total
 
         took = best_of(1, ours=ours, bare=bare)

@@ -76,15 +76,15 @@ def vllm(sheet: Sheet, how: Run) -> None:
                 spent[len(asked[0])] = (energy.joules() or before) - before
             return replies
 
-        def so_far(found: Any, _: str) -> None:
-            add_new(sheet, found, grid, spent, added, how.gpu_hour)
+        def so_far(throughput: Any, _: str) -> None:
+            add_new(sheet, throughput, grid, spent, added, how.gpu_hour)
 
         # It writes its page after every cell.
         with patch.object(bench, "_ask_all", metered), patch.object(bench, "write_throughput", so_far):
-            found = bench.run_bench(config, grid, f"{folder}/bench")
-        for one in (*found.plain, *found.cells, *found.runs, *filter(None, [found.plain_run])):
-            if one.measured is None:
-                sheet.skip(f"{type(one).__name__}, {one.members} member(s)", one.reason)
+            throughput = bench.run_bench(config, grid, f"{folder}/bench")
+        for measured in (*throughput.plain, *throughput.cells, *throughput.runs, *filter(None, [throughput.plain_run])):
+            if measured.measured is None:
+                sheet.skip(f"{type(measured).__name__}, {measured.members} member(s)", measured.reason)
         if "energy" not in added:
             sheet.skip("energy", energy.reason or "no cell was measured", is_failure=not energy.reason)
         with sheet.measuring("affinity on and off"):
@@ -106,7 +106,7 @@ def widen_vocabulary(path: Path, size: int) -> None:
     whole = json.loads(path.read_text(encoding="utf-8"))
     vocabulary: dict[str, int] = whole["model"]["vocab"]
     plain = sorted((token for token in vocabulary if not token.startswith("<|")), key=len, reverse=True)
-    next_id = 1 + max([*vocabulary.values(), *(one["id"] for one in whole["added_tokens"])])
+    next_id = 1 + max([*vocabulary.values(), *(token["id"] for token in whole["added_tokens"])])
     for first, second in itertools.product(plain, plain):
         if next_id >= size:
             break
@@ -116,14 +116,14 @@ def widen_vocabulary(path: Path, size: int) -> None:
 
 
 def add_new(
-    sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added: set[str], gpu_hour: float = 0.0
+    sheet: Sheet, throughput: Any, grid: Any, spent: dict[int, float], added: set[str], gpu_hour: float = 0.0
 ) -> None:
     """Add the figures of the cells that are measured by now, each once."""
     from kohaku_ray.pages.throughput import records
 
-    plain = {one.members: one for one in found.plain}
-    cells = {cell.members: cell for cell in found.cells if cell.replicas == 1}
-    twice = {cell.members: cell for cell in found.cells if cell.replicas == 2 and cell.measured is not None}
+    plain = {measured.members: measured for measured in throughput.plain}
+    cells = {cell.members: cell for cell in throughput.cells if cell.replicas == 1}
+    twice = {cell.members: cell for cell in throughput.cells if cell.replicas == 2 and cell.measured is not None}
     rates = {n: cell.measured.questions_per_s for n, cell in cells.items() if cell.measured is not None}
     note = f"{grid.context_tokens} tokens of context, {grid.output_tokens} generated, {grid.questions} questions"
     note += f", {grid.concurrency[0]} in flight"
@@ -135,21 +135,21 @@ def add_new(
         limit = plain[n].measured.questions_per_s
         wanted = 0.9 if n == 1 and grid.context_tokens >= 8000 else None
         sheet.add(name, rates[n], "plain vLLM, fed alike", limit, "questions/s", at_least=wanted, note=note)
-    if found.plain_run is not None and found.plain_run.measured is not None and "answers" not in added:
+    if throughput.plain_run is not None and throughput.plain_run.measured is not None and "answers" not in added:
         added.add("answers")
-        peer, run = found.plain_run.measured, found.runs[0].measured
+        peer, run = throughput.plain_run.measured, throughput.runs[0].measured
         share = [
-            f"{row['mfu']:.3f} of the GPU's bf16 FLOP/s, " for row in records(found)[-1:] if row["mfu"] is not None
+            f"{row['mfu']:.3f} of the GPU's bf16 FLOP/s, " for row in records(throughput)[-1:] if row["mfu"] is not None
         ]
-        said = (
+        note = (
             f"{''.join(share)}{run.n_questions} questions, {run.n_usable} of {run.n_answers} answers without an error"
         )
         name, limit = "answer run, 9 members", peer.n_calls / peer.wall_s
-        sheet.add(name, run.n_calls / run.wall_s, "plain vLLM, fed alike", limit, "calls/s", note=said)
+        sheet.add(name, run.n_calls / run.wall_s, "plain vLLM, fed alike", limit, "calls/s", note=note)
         if gpu_hour:
-            dollars = [1000 * gpu_hour / 3600 * one.wall_s / run.n_answers for one in (run, peer)]
-            said = f"{gpu_hour:g} dollars per hour of the GPU"
-            sheet.add("1,000 answers", dollars[0], "plain vLLM, fed alike", dollars[1], "dollars", note=said)
+            dollars = [1000 * gpu_hour / 3600 * measured.wall_s / run.n_answers for measured in (run, peer)]
+            note = f"{gpu_hour:g} dollars per hour of the GPU"
+            sheet.add("1,000 answers", dollars[0], "plain vLLM, fed alike", dollars[1], "dollars", note=note)
         if run.joules is not None and 9 in spent:
             engine = 1000 * spent[9] / (9 * grid.questions)
             name = "energy of 1,000 answers"
@@ -190,8 +190,8 @@ def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: d
             return
         rates[router], cached[router] = cell.measured.questions_per_s, cell.measured.rates["cached_share"]
     note = f"cached share of prompt tokens {cached['question']:.3f} and {cached['power_of_two']:.3f}; 8/9 is the most"
-    one, other = rates["question"], rates["power_of_two"]
-    sheet.add("affinity on, 2 replicas, 9 members", one, "affinity off", other, "questions/s", note=note)
+    by_question, other = rates["question"], rates["power_of_two"]
+    sheet.add("affinity on, 2 replicas, 9 members", by_question, "affinity off", other, "questions/s", note=note)
 
 
 class Energy:

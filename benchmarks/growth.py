@@ -112,12 +112,12 @@ def whole_job(home: str, size: int, n_shards: int, encoder: str, s3: Any) -> dic
     for number in range(size // large_index.SENTENCES):
         (documents / f"r{number:06}.txt").write_text(text_of(number), encoding="utf-8")
     path = f"{home}/index" if s3 is None else s3.uri(f"{size}/index")
-    own = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={path}"]
-    own += [f"index.shards={n_shards}", f"index.encoder.model={encoder}", "cluster.num_cpus=2"]
+    overrides = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={path}"]
+    overrides += [f"index.shards={n_shards}", f"index.encoder.model={encoder}", "cluster.num_cpus=2"]
     if s3 is not None:
         s3.requests.clear()
         s3.sent.clear()
-    done = run_index(load_config("default", own))
+    done = run_index(load_config("default", overrides))
     stages = (done.parse_s, done.encode_s, done.reduce_s)
     left = 0 if s3 is None else sum(n for path, n in s3.sent.items() if "/pending/" in path) / n_shards
     counts = ("-", "-") if s3 is None else (f"{len(s3.requests):,}", f"{left / 1024:,.0f}")
@@ -130,7 +130,7 @@ def whole_job(home: str, size: int, n_shards: int, encoder: str, s3: Any) -> dic
 def text_of(number: int) -> str:
     """A document as a text file: its title, then its paragraphs."""
     document = large_index.document(number)
-    return "\n\n".join([document.title, *(one.text for one in document.sections[0].paragraphs)])
+    return "\n\n".join([document.title, *(paragraph.text for paragraph in document.sections[0].paragraphs)])
 
 
 def build(path: str, size: int, n_shards: int) -> dict[str, Any]:
@@ -140,11 +140,11 @@ def build(path: str, size: int, n_shards: int) -> dict[str, Any]:
         done = list(pool.map(reduce_one, [(path, size, n_shards, shard) for shard in range(n_shards)]))
     publishing = time.perf_counter()
     rejects = pa.Table.from_pylist([], REJECT_SCHEMA)
-    infos = [one["info"] for one in done]
+    infos = [shard["info"] for shard in done]
     publish_shards(path, infos, rejects=rejects, settings=SETTINGS, views=large_index.VIEWS)
     publish_s = time.perf_counter() - publishing
-    per_shard = [one["seconds"] for one in done]
-    seconds, peak = sum(per_shard) + publish_s, max(one["peak_gib"] for one in done)
+    per_shard = [shard["seconds"] for shard in done]
+    seconds, peak = sum(per_shard) + publish_s, max(shard["peak_gib"] for shard in done)
     figures = (
         f"{size:,}",
         f"{n_shards}",
@@ -152,7 +152,7 @@ def build(path: str, size: int, n_shards: int) -> dict[str, Any]:
         f"{statistics.median(per_shard):.2f}",
         f"{publish_s:.2f}",
         f"{1e6 * seconds / size:.1f}",
-        f"{max(one['input_gib'] for one in done):.3f}",
+        f"{max(shard['input_gib'] for shard in done):.3f}",
         f"{peak:.3f}",
         f"{time.perf_counter() - began:.1f}",
     )
@@ -164,7 +164,7 @@ def reduce_one(job: tuple[str, int, int, int]) -> dict[str, Any]:
     """Build one shard in this process."""
     path, size, n_shards, shard = job
     documents = large_index.trees(range(size // large_index.SENTENCES), n_shards, shard)
-    tables = [(flatten(one), document_table([one])) for one in documents]
+    tables = [(flatten(document), document_table([document])) for document in documents]
     nodes, table = (pa.concat_tables(part) for part in zip(*tables, strict=True))
     del tables
     ready = large_index.ready(nodes)

@@ -95,7 +95,7 @@ def main() -> int:
         for stage in STAGES if arguments.ablate else ():
             without = load_config(arguments.config, [*overrides, f"hybrid.{stage}=false", *off_with(config, stage)])
             print_summary(f"without {stage}", asyncio.run(answered(without, index, asked)), arguments.k)
-    is_better = recall >= max(one for one, _ in floors.values()) and sites >= floors["cosine"][1]
+    is_better = recall >= max(best_recall for best_recall, _ in floors.values()) and sites >= floors["cosine"][1]
     return 0 if is_better and not n_answered else 1
 
 
@@ -107,20 +107,22 @@ def off_with(config: Config, stage: str) -> list[str]:
 
 def index_here(config: Config) -> None:
     """Index the configured documents in this process."""
-    found = [
+    parsed_files = [
         parse_documents(name, read_bytes(name), document_format=document_format(config))
         for name in find_files([resolve(path) for path in config.documents.paths])
     ]
-    documents = sorted((one for parsed in found for one in parsed.documents), key=lambda one: one.doc_id)
+    documents = sorted(
+        (document for parsed in parsed_files for document in parsed.documents), key=lambda document: document.doc_id
+    )
     chunks, settings, encoder = chunks_of(config), index_settings(config), make_encoder(config)
     nodes = pa.concat_tables([flatten(document, chunks) for document in documents])
     _, texts = texts_to_encode(NodeTable(nodes), settings.index)
     texts = list(dict.fromkeys(texts))
-    own = {"settings": settings, "views": tuple(config.declaration.views.values())}
+    arguments_of_build = {"settings": settings, "views": tuple(config.declaration.views.values())}
     parts = {"nodes": nodes, "documents": document_table(documents), "keys": vector_keys(settings.encoder, texts)}
-    shard = build_shard(config.index.path, 0, "", vectors=encoder.encode_passages(texts), **parts, **own)
+    shard = build_shard(config.index.path, 0, "", vectors=encoder.encode_passages(texts), **parts, **arguments_of_build)
     rejects = pa.Table.from_pylist([], schema=REJECT_SCHEMA)
-    publish_shards(config.index.path, [shard], rejects=rejects, **own)
+    publish_shards(config.index.path, [shard], rejects=rejects, **arguments_of_build)
     print(f"{len(documents)} documents, {len(nodes)} nodes, {len(texts)} texts encoded")
 
 
@@ -140,12 +142,12 @@ async def answered(config: Config, index: LocalIndex, asked: Sequence[tuple[Ques
     models = models_of(config, defaultdict(str), 0)
     context = RunContext(config, OfflineLedger(config), (models,), system.prompts())
 
-    async def one(question: Question, gold: frozenset[str]) -> Result:
+    async def answer_one(question: Question, gold: frozenset[str]) -> Result:
         tools = MemberTools(index, context, question.question_id, 0)
         evidence = await system.prepare(question, tools, config.settings)
         return Result(gold, evidence, await system.answer(evidence, tools, config.settings))
 
-    return list(await asyncio.gather(*(one(question, gold) for question, gold in asked)))
+    return list(await asyncio.gather(*(answer_one(question, gold) for question, gold in asked)))
 
 
 async def alone(
@@ -154,42 +156,44 @@ async def alone(
     """Recall@k and distinct sites of BM25 alone and of vectors alone, by the question itself."""
     kinds, texts = config.declaration.views["paragraphs"].kinds, [question.text for question, _ in asked]
     vectors = await index.embed(texts, False)
-    found = {
+    stages = {
         "bm25": await index.lexical(texts, kinds, k, None),
         "cosine": await index.search(vectors, kinds, k, None),
     }
     measured = {}
-    for name, lists in found.items():
+    for name, lists in stages.items():
         recalls, netlocs = [], []
         for hits, (_, gold) in zip(lists, asked, strict=True):
             [nodes] = await index.nodes([tuple(hits.rows.tolist())], 0, ())
             known = [nodes.attributes_of(row) for row in nodes.local(hits.rows).tolist()]
             if gold:
-                netlocs.append(len({one["document_netloc"] for one in known if one.get("document_netloc") is not None}))
-                recalls.append(recall_at_k([str(one.get("par_id")) for one in known], gold, k))
+                netlocs.append(len({paragraph.get("document_netloc") for paragraph in known} - {None}))
+                recalls.append(recall_at_k([str(paragraph.get("par_id")) for paragraph in known], gold, k))
         measured[name] = float(np.mean(recalls)), float(np.mean(netlocs))
     return measured
 
 
 def print_stages(results: Sequence[Result], k: int) -> None:
     """Print what share of the gold paragraphs is left after each stage, at its best k and in its whole pool."""
-    with_gold = [one for one in results if one.gold]
+    with_gold = [result for result in results if result.gold]
     print(
         f"\n{'stage':<20}{'pool':>8}{f'recall@{k}':>11}{'recall':>9}   mean over {len(with_gold)} questions with gold"
     )
-    traces = [([asdict(row) for row in one.evidence.trace], one.gold) for one in with_gold]
+    traces = [([asdict(row) for row in result.evidence.trace], result.gold) for result in with_gold]
     best = [stage_recall(trace, gold, k) for trace, gold in traces]
     whole = [stage_recall(trace, gold) for trace, gold in traces]
     for stage in STAGES:
-        pool = np.mean([one.evidence.measures[f"pool_{stage}"] for one in with_gold])
-        shown = "".join(f"{_mean(found, stage):>{width}}" for found, width in ((best, 11), (whole, 9)))
+        pool = np.mean([result.evidence.measures[f"pool_{stage}"] for result in with_gold])
+        shown = "".join(
+            f"{_mean(recalls_by_stage, stage):>{width}}" for recalls_by_stage, width in ((best, 11), (whole, 9))
+        )
         print(f"{stage:<20}{pool:>8.1f}{shown}")
     columns = (f"recall@{k}", "sites", "precision", "recall", "F1", "blank", "off-topic", "answers asked")
     print(f"\n{'':<26}" + "".join(f"{column:>14}" for column in columns))
 
 
-def _mean(found: Sequence[Mapping[str, float]], stage: str) -> str:
-    recalls = [one[stage] for one in found if stage in one]
+def _mean(recalls_by_stage: Sequence[Mapping[str, float]], stage: str) -> str:
+    recalls = [stages[stage] for stages in recalls_by_stage if stage in stages]
     return f"{np.mean(recalls):.3f}" if recalls else "–"
 
 
@@ -199,17 +203,18 @@ def print_summary(name: str, results: Sequence[Result], k: int) -> tuple[float, 
     Returns:
         Mean recall and sites, and how many off-topic questions were answered.
     """
-    with_gold = [one for one in results if one.gold]
-    recalls = [recall_at_k([t.ref_id.lower() for t in one.evidence.texts], one.gold, k) for one in with_gold]
-    netlocs = [one.evidence.measures["distinct_netlocs"] for one in with_gold]
+    with_gold = [result for result in results if result.gold]
+    recalls = [recall_at_k([t.ref_id.lower() for t in result.evidence.texts], result.gold, k) for result in with_gold]
+    netlocs = [result.evidence.measures["distinct_netlocs"] for result in with_gold]
     cited = [
-        citation_scores(frozenset(ref.lower() for ref in one.answer.prediction.ref_ids), one.gold) for one in with_gold
+        citation_scores(frozenset(ref.lower() for ref in result.answer.prediction.ref_ids), result.gold)
+        for result in with_gold
     ]
     means = [np.mean(recalls), np.mean(netlocs)]
-    means += [np.mean([one[part] for one in cited]) for part in ("precision", "recall", "f1")]
-    off = [one.answer.prediction.is_blank for one in results if not one.gold]
-    blank = sum(one.answer.prediction.is_blank for one in with_gold)
-    asked = sum(one.answer.reply is not None for one in results)
+    means += [np.mean([result[part] for result in cited]) for part in ("precision", "recall", "f1")]
+    off = [result.answer.prediction.is_blank for result in results if not result.gold]
+    blank = sum(result.answer.prediction.is_blank for result in with_gold)
+    asked = sum(result.answer.reply is not None for result in results)
     shown = "".join(f"{mean:>14.3f}" for mean in means)
     print(f"{name:<26}{shown}{blank:>14}{f'{sum(off)} of {len(off)}':>14}{asked:>14}")
     return float(means[0]), float(means[1]), len(off) - sum(off)

@@ -134,7 +134,7 @@ class Scripted:
 def sub_queries(question: str) -> list[str]:
     """Nine keyword queries: runs of four of the question's words."""
     words = question.split()
-    return [" ".join(words[at : at + 4]) for at in range(9)]
+    return [" ".join(words[start : start + 4]) for start in range(9)]
 
 
 def hashed(pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -144,18 +144,25 @@ def hashed(pairs: Sequence[tuple[str, str]]) -> list[float]:
 
 def synthetic(n_paragraphs: int, rng: np.random.Generator, exponent: float) -> list[Document]:
     """Articles of five paragraphs of three sentences, their words drawn by Zipf's law."""
-    words = np.array([*sorted(stop_words("fr")), *(f"mot{chr(97 + at % 26)}{at}" for at in range(N_WORDS))])
+    words = np.array([*sorted(stop_words("fr")), *(f"mot{chr(97 + number % 26)}{number}" for number in range(N_WORDS))])
     share = np.arange(1, len(words) + 1) ** -exponent
     drawn = words[rng.choice(len(words), (n_paragraphs, 3, SENTENCE_WORDS), p=share / share.sum())]
     documents = []
     for first in range(0, n_paragraphs, 5):
         paragraphs = []
-        for at in range(first, min(first + 5, n_paragraphs)):
-            said = [" ".join(sentence) + "." for sentence in drawn[at]]
-            ends = np.cumsum([len(one) + 1 for one in said])
-            spans = tuple(Sentence(int(end) - len(one) - 1, int(end) - 1) for one, end in zip(said, ends, strict=True))
-            known = {"par_id": f"p{at}", "document_netloc": f"site{first % 200}.example", "document_date": "2024-01-01"}
-            paragraphs.append(Paragraph(" ".join(said), spans, attributes=known))
+        for number in range(first, min(first + 5, n_paragraphs)):
+            sentences = [" ".join(sentence) + "." for sentence in drawn[number]]
+            ends = np.cumsum([len(sentence_text) + 1 for sentence_text in sentences])
+            spans = tuple(
+                Sentence(int(end) - len(sentence_text) - 1, int(end) - 1)
+                for sentence_text, end in zip(sentences, ends, strict=True)
+            )
+            known = {
+                "par_id": f"p{number}",
+                "document_netloc": f"site{first % 200}.example",
+                "document_date": "2024-01-01",
+            }
+            paragraphs.append(Paragraph(" ".join(sentences), spans, attributes=known))
         documents.append(Document(f"d{first:07d}", "", (Section("", tuple(paragraphs)),)))
     return documents
 
@@ -165,12 +172,14 @@ def index_synthetic(config: Config, documents: Sequence[Document], encoder: Hash
     chunks, settings = chunks_of(config), index_settings(config)
     nodes = pa.concat_tables([flatten(document, chunks) for document in documents])
     texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index)[1]))
-    vectors = np.concatenate([encoder.encode_passages(texts[at : at + 8192]) for at in range(0, len(texts), 8192)])
-    own = {"settings": settings, "views": tuple(config.declaration.views.values())}
+    vectors = np.concatenate(
+        [encoder.encode_passages(texts[start : start + 8192]) for start in range(0, len(texts), 8192)]
+    )
+    arguments_of_build = {"settings": settings, "views": tuple(config.declaration.views.values())}
     parts = {"nodes": nodes, "documents": document_table(documents), "keys": vector_keys(settings.encoder, texts)}
-    shard = build_shard(config.index.path, 0, "", vectors=vectors, **parts, **own)
+    shard = build_shard(config.index.path, 0, "", vectors=vectors, **parts, **arguments_of_build)
     rejects = pa.Table.from_pylist([], schema=REJECT_SCHEMA)
-    publish_shards(config.index.path, [shard], rejects=rejects, **own)
+    publish_shards(config.index.path, [shard], rejects=rejects, **arguments_of_build)
 
 
 class TimedThread(ThreadPoolExecutor):
@@ -231,7 +240,9 @@ async def per_stage(config: Config, index: LocalIndex, questions: Sequence[Quest
 async def batch(config: Config, index: LocalIndex, questions: Sequence[Question]) -> None:
     """Prepare all questions at once."""
     make = tools_of(config, index)
-    await asyncio.gather(*(config.declaration.prepare(one, make(one), config.settings) for one in questions))
+    await asyncio.gather(
+        *(config.declaration.prepare(question, make(question), config.settings) for question in questions)
+    )
 
 
 def timed_batch(config: Config, index: LocalIndex, questions: Sequence[Question], clock: Clock) -> tuple[float, float]:
@@ -260,8 +271,8 @@ class PlainLoop:
     def bm25(self, kind: str, query: str, k: int) -> I64:
         """Best rows by BM25."""
         scores = self.okapi[kind].get_scores(tokenise(query, "fr"))
-        found: I64 = self.rows[kind][np.argsort(-scores, kind="stable")[:k]]
-        return found
+        nearest: I64 = self.rows[kind][np.argsort(-scores, kind="stable")[:k]]
+        return nearest
 
     def answer(self, question: str) -> list[int]:
         """Run the stages on one question."""
@@ -278,14 +289,18 @@ class PlainLoop:
             )
             pool = list(dict.fromkeys([*self.bm25("paragraph", query, 100).tolist(), *dense.tolist()]))
             scores = hashed([(query, text_of(row)) for row in pool])
-            for rank, at in enumerate(np.argsort(-np.array(scores))[:100], 1):
-                fused[pool[at]] += 1 / (60 + rank)
+            for rank, position in enumerate(np.argsort(-np.array(scores))[:100], 1):
+                fused[pool[position]] += 1 / (60 + rank)
         kept = sorted(fused, key=lambda row: -fused[row])[:200]
         vectors = self.index.node_vectors(np.array(kept))
         labels = KMeans(3, n_init="auto", random_state=0).fit_predict(vectors)
         sizes = np.bincount(labels)
         counts = allot(sizes, shares(sizes), 100)
-        kept = [row for at in range(len(sizes)) for row in np.array(kept)[labels == at][: counts[at]].tolist()]
+        kept = [
+            row
+            for position in range(len(sizes))
+            for row in np.array(kept)[labels == position][: counts[position]].tolist()
+        ]
         return self.mmr(kept, self.encoder.encode_queries([question])[0])[:50]
 
     def mmr(self, rows: list[int], query: F32) -> list[int]:
@@ -295,16 +310,19 @@ class PlainLoop:
         vectors = self.index.node_vectors(np.array(rows)).astype(np.float64)
         terms = [tokenise(self.index.nodes.text_of(row), "fr") for row in rows]
         okapi = BM25Okapi(terms)
-        bm25: F64 = np.stack([okapi.get_scores(one) for one in terms])
+        bm25: F64 = np.stack([okapi.get_scores(query_terms) for query_terms in terms])
         chosen: list[int] = []
         while len(chosen) < min(50, len(rows)):
 
-            def value(at: int) -> float:
-                repeats = [max(vectors[at] @ vectors[j], min(bm25[at, j] / bm25[at, at], 1)) for j in chosen]
-                return 0.9 * float(vectors[at] @ query) - 0.1 * max(repeats, default=0.0)
+            def value(position: int) -> float:
+                repeats = [
+                    max(vectors[position] @ vectors[j], min(bm25[position, j] / bm25[position, position], 1))
+                    for j in chosen
+                ]
+                return 0.9 * float(vectors[position] @ query) - 0.1 * max(repeats, default=0.0)
 
-            chosen.append(max((at for at in range(len(rows)) if at not in chosen), key=value))
-        return [rows[at] for at in chosen]
+            chosen.append(max((position for position in range(len(rows)) if position not in chosen), key=value))
+        return [rows[position] for position in chosen]
 
 
 def synthetic_questions(index: Index, n: int, rng: np.random.Generator) -> list[Question]:
@@ -346,12 +364,12 @@ def main() -> int:
         plain = PlainLoop(opened, encoder, config.settings)  # type: ignore[arg-type]
         gc.freeze()  # no collection goes through the plain loop's corpus while the batch is timed
         rounds = []
-        for at in range(18, len(asked), arguments.questions):
-            now = asked[at : at + arguments.questions]
+        for start in range(18, len(asked), arguments.questions):
+            now = asked[start : start + arguments.questions]
             first, again = (timed_batch(config, here, now, clock) for _ in range(2))
             began = time.perf_counter()
-            for one in now[: arguments.plain]:
-                plain.answer(one.text)
+            for question in now[: arguments.plain]:
+                plain.answer(question.text)
             loop = (time.perf_counter() - began) / len(now[: arguments.plain])
             rounds.append((first[0], again[0], 1 / first[1], loop / first[1]))
             print(

@@ -78,7 +78,7 @@ def report(arguments: argparse.Namespace, folder: Path) -> int:
         wait_instead(model, arguments.model_ms / 1000)
     pool = encoder._pool if arguments.model_ms is None else None
     ways: dict[str, Callable[[], object]] = {
-        "bare model": lambda: [model.embed(one)() for one in features],
+        "bare model": lambda: [model.embed(batch)() for batch in features],
         "decode alone": lambda: [[decoded(digest, files[digest]) for digest in block] for block in blocks],
         "resize alone": lambda: [model.image_features(block) for block in pixels],
         "library": lambda: library(model.loaded, config.index.path, digests),

@@ -59,12 +59,12 @@ def report(arguments: argparse.Namespace, data: bytes, folder: str) -> int:
         "bare … + PNG": lambda: bare(data, as_png=True),
     }
     (document,) = parse_documents("paper.pdf", data, images=ImageSource()).documents
-    found = images_of(document)
+    images = images_of(document)
     n_words = sum(len(paragraph.text.split()) for section in document.sections for paragraph in section.paragraphs)
-    megapixels = sum(image.width * image.height for _, _, image in found) / 1e6
-    n_captions = sum(image.caption is not None for _, _, image in found)
+    megapixels = sum(image.width * image.height for _, _, image in images) / 1e6
+    n_captions = sum(image.caption is not None for _, _, image in images)
     print(
-        f"{arguments.pages} pages, {n_words} words, {len(data) / 2**20:.1f} MiB; {len(found)} images extracted, "
+        f"{arguments.pages} pages, {n_words} words, {len(data) / 2**20:.1f} MiB; {len(images)} images extracted, "
         f"{n_captions} with a caption, {megapixels:.1f} megapixels"
     )
     best = measured(ways, arguments.rounds)
@@ -80,7 +80,7 @@ def report(arguments: argparse.Namespace, data: bytes, folder: str) -> int:
         f"(wanted: at most {MOST:.0%}); bare pixmaps of the embedded ones add {pixmaps / base[0]:.0%}, with their PNGs "
         f"{pngs / base[0]:.0%}; extraction takes {added / pngs:.2f} of these"
     )
-    return 0 if added / base[0] <= MOST and len(found) == 10 else 1
+    return 0 if added / base[0] <= MOST and len(images) == 10 else 1
 
 
 def parse_stage(folder: str, images: bool) -> object:
@@ -119,12 +119,12 @@ def paper(n_pages: int, n_words: int) -> bytes:
     """A paper whose first ten pages after the first have a figure each: charts, photographs, one mask, two drawings."""
     chance = random.Random(0)
     with pymupdf.open() as file:
-        for at in range(n_pages):
+        for page_number in range(n_pages):
             page = file.new_page()
-            number = at if 1 <= at <= 10 else 0
+            number = page_number if 1 <= page_number <= 10 else 0
             for column, (x0, x1) in enumerate(((50, 290), (305, 545))):
                 top = 50.0
-                if number and column == at % 2:
+                if number and column == page_number % 2:
                     draw(file, page, number, (x0, top, x1, top + 170))
                     page.insert_textbox(
                         (x0, top + 190, x1, top + 230), f"Figure {number}: Energy of run {number}.", fontsize=8
@@ -135,7 +135,7 @@ def paper(n_pages: int, n_words: int) -> bytes:
                 for i in range(12, len(words), 14):
                     words[i] = words[i] + "."
                 text = " ".join(words).capitalize()
-                text = f"As Figure {number} shows, {text}" if number and column != at % 2 else text
+                text = f"As Figure {number} shows, {text}" if number and column != page_number % 2 else text
                 page.insert_textbox((x0, top, x1, 790), text, fontsize=9)
         return file.tobytes(deflate=True)
 

@@ -154,7 +154,7 @@ def steady(config: Config, texts: Sequence[str]) -> int:
         cpu = sum(worker[name][1] for part in slices for worker in part)
         totals[name] = wall, cpu
         print(f"{name:<28}{wall:>9.2f}{cpu:>9.2f}{len(texts) / wall:>9.0f}")
-    ratio, of_cpu = (totals["bare model"][at] / totals["SentenceEncoder"][at] for at in (0, 1))
+    ratio, of_cpu = (totals["bare model"][which] / totals["SentenceEncoder"][which] for which in (0, 1))
     print(f"of the bare model: {ratio:.2f} (target ≥ {WANTED_OF_BARE}); by CPU seconds {of_cpu:.2f}")
     return 0 if ratio >= WANTED_OF_BARE else 1
 
@@ -167,15 +167,15 @@ def work(config_json: str, texts: Sequence[str], barrier: Any, results: Any) -> 
     encoder, model = make_encoder(config, device="cpu"), plain_model(config.index.encoder)
     bare = torch.inference_mode()(lambda batch: model[0].auto_model(**batch))
     slices = []
-    for place in range(-1, N_SLICES):  # the first one warms up
-        part = texts[max(place, 0) :: N_SLICES]
+    for number in range(-1, N_SLICES):  # the first one warms up
+        part = texts[max(number, 0) :: N_SLICES]
         batches = token_batches(config.index.encoder, model, part)
         ways = {
             "SentenceEncoder": functools.partial(encoder.encode_passages, part),
             "bare model": functools.partial(list, map(bare, batches)),
         }
         row = {}
-        for name in sorted(ways, reverse=place % 2 == 0):
+        for name in sorted(ways, reverse=number % 2 == 0):
             barrier.wait()
             wall, cpu = time.perf_counter(), time.process_time()
             ways[name]()
@@ -282,8 +282,8 @@ class _Watch:
         except psutil.Error:
             return
         # Shared memory is the object store's, mapped by every process: it counts once, at its owner.
-        own = memory.rss if "raylet" in name else memory.rss - memory.shared
-        self._peaks_gib[pid] = max(self._peaks_gib.get(pid, 0.0), own / 2**30)
+        private_bytes = memory.rss if "raylet" in name else memory.rss - memory.shared
+        self._peaks_gib[pid] = max(self._peaks_gib.get(pid, 0.0), private_bytes / 2**30)
         self._cpu_s[pid] = times.user + times.system
         if "IDLE" not in name or pid not in self._names:  # a worker is named by its task, not by its idle state
             self._names[pid] = f"{name[:40]} ({pid})"

@@ -43,15 +43,15 @@ def main() -> int:
 def write(home: str, n_entries: int, n_rows: int) -> None:
     """Write segments of synthetic entries."""
     store, rng = SegmentStore(home, "0of1"), np.random.default_rng(0)
-    for at in range(0, n_entries, n_rows):
-        n = min(n_rows, n_entries - at)
+    for start in range(0, n_entries, n_rows):
+        n = min(n_rows, n_entries - start)
         data = rng.bytes(16 * n)
-        keys = [data[at : at + 16].hex() for at in range(0, len(data), 16)]
+        keys = [data[start : start + 16].hex() for start in range(0, len(data), 16)]
         columns = {"key": keys, "model": ["m"] * n, "text": [TEXT] * n, "finish_reason": ["stop"] * n}
         columns |= {"replica": [""] * n, "generation": [0] * n}
         missing = {field.name: [1] * n for field in SEGMENT_SCHEMA if field.name not in columns}
         table = pa.table({name: {**columns, **missing}[name] for name in SEGMENT_SCHEMA.names}, schema=SEGMENT_SCHEMA)
-        store._write_table(table, f"{at:020d}", "0of1")
+        store._write_table(table, f"{start:020d}", "0of1")
 
 
 def own_bytes() -> int:

@@ -74,17 +74,17 @@ def name_of(rule: VoteRule) -> str:
 def print_rules(rules: list[VoteRule], scores: np.ndarray, by_size: list[np.ndarray]) -> None:
     order = np.argsort(-scores.mean(axis=1), kind="stable")
     differences = [paired_differences(row, scores[0]) for row in scores]
-    ps = [paired_permutation(one).p for one in differences[1:]]
+    ps = [paired_permutation(difference).p for difference in differences[1:]]
     corrected = [None, *holm(ps)]
     print(f"{'setting':<32}{'score':>7}{'- default':>11}{'95 % interval':>18}{'p':>8}{'Holm':>7}", end="")
     print("".join(f"{f'm = {size}':>9}" for size in SIZES))
-    for at in order:
-        interval = paired_bootstrap(differences[at])
+    for number in order:
+        interval = paired_bootstrap(differences[number])
         span = f"[{interval.low:+.3f}, {interval.high:+.3f}]" if interval.low is not None else ""
-        p = f"{ps[at - 1]:.3f}" if at else ""
-        held = f"{corrected[at]:.2f}" if at else ""
-        print(f"{name_of(rules[at]):<32}{scores[at].mean():>7.4f}{differences[at].mean():>+11.4f}", end="")
-        print(f"{span:>18}{p:>8}{held:>7}" + "".join(f"{part[at].mean():>9.3f}" for part in by_size))
+        p = f"{ps[number - 1]:.3f}" if number else ""
+        held = f"{corrected[number]:.2f}" if number else ""
+        print(f"{name_of(rules[number]):<32}{scores[number].mean():>7.4f}{differences[number].mean():>+11.4f}", end="")
+        print(f"{span:>18}{p:>8}{held:>7}" + "".join(f"{part[number].mean():>9.3f}" for part in by_size))
 
 
 def print_held_out(rules: list[VoteRule], scores: np.ndarray) -> None:
@@ -93,7 +93,7 @@ def print_held_out(rules: list[VoteRule], scores: np.ndarray) -> None:
     chosen = [int(np.argmax(np.delete(scores, question, axis=1).mean(axis=1))) for question in range(n)]
     held_out = scores[chosen, np.arange(n)]
     difference = paired_differences(held_out, scores[0])
-    names = {name_of(rules[at]): chosen.count(at) for at in dict.fromkeys(chosen)}
+    names = {name_of(rules[number]): chosen.count(number) for number in dict.fromkeys(chosen)}
     print(f"\nchosen without the question it is scored on: {names}")
     print(
         f"held out {held_out.mean():.4f}, default {scores[0].mean():.4f}: {difference.mean():+.4f}, "

@@ -41,7 +41,7 @@ def words() -> Callable[[int], str]:
     files = Path(kohaku_ray.sample.__file__).parent.joinpath("documents").rglob("*.md")
     known = re.findall(r"\S+", " ".join(file.read_text(encoding="utf-8") for file in files))
     rng = np.random.default_rng(0)
-    return lambda n: " ".join(known[at] for at in rng.integers(0, len(known), n))
+    return lambda n: " ".join(known[number] for number in rng.integers(0, len(known), n))
 
 
 def rows_of(question_id: str, n_members: int, write: Callable[[int], str], rng: np.random.Generator) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def measure(page: str, chromium: str, n_starts: int) -> dict[str, float]:
             tab.wait_for_function("document.querySelector('#controls output').textContent !== ''")
             times["open"].append(time.perf_counter() - start)
             metrics = devtools.send("Performance.getMetrics")["metrics"]
-            times["cpu"].append(next(one["value"] for one in metrics if one["name"] == "ProcessTime"))
+            times["cpu"].append(next(metric["value"] for metric in metrics if metric["name"] == "ProcessTime"))
             paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
             times["paint"].append(tab.evaluate(paint) / 1000)
             start = time.perf_counter()

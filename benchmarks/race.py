@@ -56,12 +56,12 @@ def report(scores: F64, size: int | None, n_orders: int) -> int:
     """Race a set of a size over random orders, and print a line; returns 1 if a limit is passed."""
     rng = np.random.default_rng(0)
     remaining, n_lost, n_within, seconds = [], 0, 0, []
-    for at in range(n_orders):
+    for number in range(n_orders):
         table = scores if size is None else scores[:, rng.integers(0, scores.shape[1], size)]
         means, order = table.mean(axis=1), rng.permutation(table.shape[1])
         began = time.perf_counter()
-        race, n_shards = run_race(table[:, order], is_shown=at < N_TIMED)
-        if at < N_TIMED:
+        race, n_shards = run_race(table[:, order], is_shown=number < N_TIMED)
+        if number < N_TIMED:
             seconds.append((time.perf_counter() - began) / (len(table) * n_shards))
         dropped = [int(name) for name in race.left]
         remaining.append(np.mean([race.n_seen(str(row)) for row in range(len(table))]) / table.shape[1])
@@ -69,10 +69,10 @@ def report(scores: F64, size: int | None, n_orders: int) -> int:
         n_within += any(means[row] >= means.max() - TOLERANCE - 1e-9 for row in dropped)
     mean, margin = np.mean(remaining), 1.96 * np.std(remaining) / math.sqrt(n_orders)
     low, high = np.quantile(remaining, [0.025, 0.975])
-    said = [f"{n / n_orders:.1%} ({wilson(n, n_orders)})" for n in (n_lost, n_within)]
+    shares = [f"{n / n_orders:.1%} ({wilson(n, n_orders)})" for n in (n_lost, n_within)]
     ms = 1e3 * float(np.mean(seconds))
     n_questions = size or scores.shape[1]
-    print(f"| {n_questions} | {mean:.1%} ± {margin:.1%} | {low:.0%} to {high:.0%} | {said[0]} | {said[1]} | {ms:.2f} |")
+    print(f"| {n_questions} | {mean:.1%} ± {margin:.1%} | {low:.0%} to {high:.0%} | {' | '.join(shares)} | {ms:.2f} |")
     return int(max(n_lost, n_within) > ERROR * n_orders or ms > LIMIT_MS)
 
 

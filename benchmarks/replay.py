@@ -79,7 +79,11 @@ def key_of(config: Config, model: object, prompt: Prompt, number: int, member: i
 def record(config: Config, model: object, asked: Sequence[Prompt], members: int) -> None:
     """Record a reply to every call in the ledger."""
     reply = Reply(REPLY, prompt_tokens=8000, completion_tokens=100)
-    keys = [key_of(config, model, prompt, at, member) for at, prompt in enumerate(asked) for member in range(members)]
+    keys = [
+        key_of(config, model, prompt, number, member)
+        for number, prompt in enumerate(asked)
+        for member in range(members)
+    ]
     SegmentStore(config.ledger.path).write([(key, Entry(reply, model.identity, 1.0)) for key in keys])  # type: ignore[attr-defined]
 
 
@@ -90,27 +94,31 @@ async def ask_all(run: RunContext, asked: Sequence[Prompt], members: int) -> int
         # One copy per block, as a member's process unpickles one with every block.
         block = RunContext(run.config, Ledger(run.ledger._shards), run.models, run.prompts)
         tools = [
-            (MemberTools(None, block, f"q{at}", member), asked[at])  # type: ignore[arg-type]
-            for at in range(start, min(start + BLOCK, len(asked)))
+            (MemberTools(None, block, f"q{number}", member), asked[number])  # type: ignore[arg-type]
+            for number in range(start, min(start + BLOCK, len(asked)))
             for member in range(members)
         ]
-        await asyncio.gather(*(one.chat(prompt, schema=SCHEMA) for one, prompt in tools))
-        n_hits += sum(call.source == "ledger" for one, _ in tools for call in one.calls)
+        await asyncio.gather(*(member_tools.chat(prompt, schema=SCHEMA) for member_tools, prompt in tools))
+        n_hits += sum(call.source == "ledger" for member_tools, _ in tools for call in member_tools.calls)
     return n_hits
 
 
 def look_up(run: RunContext, asked: Sequence[Prompt], members: int, table: dict[str, str]) -> int:
     model = run.models[0]["answer"]
     return sum(
-        table.get(key_of(run.config, model, prompt, at, member)) is not None
-        for at, prompt in enumerate(asked)
+        table.get(key_of(run.config, model, prompt, number, member)) is not None
+        for number, prompt in enumerate(asked)
         for member in range(members)
     )
 
 
 def shard_process() -> psutil.Process:
-    ours = [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [""])[0] == "ray::LedgerShard"]
-    return max(ours, key=lambda one: one.create_time())
+    ours = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [""])[0] == "ray::LedgerShard"
+    ]
+    return max(ours, key=psutil.Process.create_time)
 
 
 def cpu_of(process: psutil.Process) -> float:
@@ -121,17 +129,17 @@ def cpu_of(process: psutil.Process) -> float:
 def report(run: RunContext, asked: Sequence[Prompt], arguments: argparse.Namespace) -> int:
     members, n_calls = arguments.members, len(asked) * arguments.members
     table = {
-        key_of(run.config, run.models[0]["answer"], prompt, at, member): REPLY
-        for at, prompt in enumerate(asked)
+        key_of(run.config, run.models[0]["answer"], prompt, number, member): REPLY
+        for number, prompt in enumerate(asked)
         for member in range(members)
     }
     asyncio.run(ask_all(run, asked[:BLOCK], members))
     shard = shard_process()
     rounds = []
     for _ in range(ROUNDS):
-        here, there, wall = time.process_time(), cpu_of(shard), time.perf_counter()
+        here, shard_began, wall = time.process_time(), cpu_of(shard), time.perf_counter()
         assert asyncio.run(ask_all(run, asked, members)) == n_calls
-        engine = time.process_time() - here, cpu_of(shard) - there, time.perf_counter() - wall
+        engine = time.process_time() - here, cpu_of(shard) - shard_began, time.perf_counter() - wall
         here = time.process_time()
         assert look_up(run, asked, members, table) == n_calls
         rounds.append((*engine, time.process_time() - here))

@@ -71,20 +71,20 @@ def configured(home: str) -> Config:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
-        writer.writerows({**rows[at % len(rows)], "id": f"r{at:03d}"} for at in range(N_QUESTIONS))
-    own = [f"questions.path={path}", f"index.path={home}/index", f"ledger.path={home}/ledger", f"run={home}/run"]
-    return resolve_paths(load_config("demo", [*own, f"ensemble.members={N_MEMBERS}", "kohaku.max_retries=0"]))
+        writer.writerows({**rows[number % len(rows)], "id": f"r{number:03d}"} for number in range(N_QUESTIONS))
+    overrides = [f"questions.path={path}", f"index.path={home}/index", f"ledger.path={home}/ledger", f"run={home}/run"]
+    return resolve_paths(load_config("demo", [*overrides, f"ensemble.members={N_MEMBERS}", "kohaku.max_retries=0"]))
 
 
 def cpu_by_process() -> Counter[str]:
-    found: Counter[str] = Counter({"driver": time.process_time()})
+    seconds: Counter[str] = Counter({"driver": time.process_time()})
     for process in psutil.process_iter(["cmdline"]):
         title = (process.info["cmdline"] or [""])[0]
         name = next((name for prefix, name in PROCESSES.items() if title.startswith(prefix)), None)
         if name is not None:
             times = process.cpu_times()
-            found[name] += times.user + times.system
-    return found
+            seconds[name] += times.user + times.system
+    return seconds
 
 
 def by_process(config: Config, pool: ActorPool) -> Counter[str]:
@@ -99,7 +99,7 @@ class Clock:
     """CPU seconds of each part, all threads, without those of parts nested in it."""
 
     def __init__(self) -> None:
-        self.own: Counter[str] = Counter()
+        self.seconds_of: Counter[str] = Counter()
         self._open: list[list[float]] = []
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +114,7 @@ class Clock:
             finally:
                 took = time.process_time() - began
                 self._open.pop()
-                self.own[name] += took - inner[0]
+                self.seconds_of[name] += took - inner[0]
                 if self._open:
                     self._open[-1][0] += took
 
@@ -161,7 +161,7 @@ def by_part(config: Config) -> tuple[Counter[str], float]:
             patches.enter_context(patch(target, clock.timed(name, _found(module, attribute))))
         began = time.process_time()
         asyncio.run(answer_all())
-        return clock.own, time.process_time() - began
+        return clock.seconds_of, time.process_time() - began
 
 
 def _found(module: str, attribute: str) -> Callable[..., Any]:

@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def measure(config: Config, index: LocalIndex, truth: Sequence[SubmissionRow], setting: Setting) -> dict[str, object]:
-    recalls, found, n_matches, n_tokens = [], [], [], []
+    recalls, values_held, n_matches, n_tokens = [], [], [], []
     metrics: dict[str, list[float]] = {"recall": [], "mrr": [], "value": []}
     for row in truth:
         context, text = asyncio.run(context_of(config, index, row, setting))
@@ -95,14 +95,14 @@ def measure(config: Config, index: LocalIndex, truth: Sequence[SubmissionRow], s
         if row.ref_ids:
             recalls.append(len(set(row.ref_ids) & set(context.doc_ids)) / len(set(row.ref_ids)))
         if wanted := wanted_numbers(row):
-            found.append(numbers_stand_in(wanted, text))
+            values_held.append(numbers_stand_in(wanted, text))
         if quotations := gold_quotations(row):
             shown = [ShownPassage(snippet.doc_id, snippet.text) for snippet in context.snippets]
             for name, score in passage_scores(quotations, shown).items():
                 metrics[name].append(score)
         if numbers := gold_numbers(row):
             metrics["value"].append(float(numbers_stand_in(numbers, text)))
-    recall, share = float(np.mean(recalls)), float(np.mean(found))
+    recall, share = float(np.mean(recalls)), float(np.mean(values_held))
     return {
         "setting": setting.name,
         "recall": recall,
@@ -112,7 +112,7 @@ def measure(config: Config, index: LocalIndex, truth: Sequence[SubmissionRow], s
         or (round(recall, 3) >= setting.published[0] and round(share, 3) >= setting.published[1]),
         "n_questions": len(truth),
         "n_with_refs": len(recalls),
-        "n_numeric": len(found),
+        "n_numeric": len(values_held),
         "matches": float(np.mean(n_matches)),
         "tokens": float(np.mean(n_tokens)),
         "metrics": {name: interval_of(scores) for name, scores in metrics.items()},

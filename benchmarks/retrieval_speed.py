@@ -51,10 +51,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     config = load_config(arguments.config, [*arguments.overrides, "kohaku.bm25_top_k=0"])
-    index, there, model = LocalIndex.open(config), Index.open(config.index.path), bare_model(config)
-    questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(there.nodes, N_DERIVED)]
+    index, opened, model = LocalIndex.open(config), Index.open(config.index.path), bare_model(config)
+    questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(opened.nodes, N_DERIVED)]
     queries = [query for row in questions for query in variants(row.question)]
-    peer = there.shards[0].vectors(SYSTEM.views["nodes"].kinds).faiss_index
+    peer = opened.shards[0].vectors(SYSTEM.views["nodes"].kinds).faiss_index
     sample = queries[::4]
     best = min(BATCH_SIZES, key=lambda size: timed(lambda: bare(model, peer, sample, size))[0])
     ways: dict[str, Callable[[], Any]] = {
@@ -67,7 +67,7 @@ def main() -> int:
     print(f"{len(questions)} questions, {len(queries)} queries, {peer.ntotal} vectors, {os.cpu_count()} cores")
     print(f"{'median of ' + str(len(rounds)) + ' rounds':<28}{'wall s':>9}{'CPU s':>9}{'ms/question':>13}{'CPU ms':>9}")
     for name in ways:
-        wall, cpu = (median(row[name][at] for row in rounds) for at in (0, 1))
+        wall, cpu = (median(row[name][which] for row in rounds) for which in (0, 1))
         a_question = 1e3 / len(questions)
         print(f"{name:<28}{wall:>9.2f}{cpu:>9.2f}{wall * a_question:>13.1f}{cpu * a_question:>9.1f}")
     print(f"{'published code':<28}{'':>18}{85:>13.1f}{162:>9.1f}")
@@ -88,7 +88,7 @@ def derived(nodes: NodeTable, n: int) -> list[SubmissionRow]:
     sentences = dict.fromkeys(" ".join(texts[row].split()) for row in (nodes.kind == SENTENCE).nonzero()[0].tolist())
     asked = [STATEMENT.sub("how many ", text, count=1)[:-1] + "?" for text in sentences if is_statement(text)]
     chosen = asked[:: max(len(asked) // n, 1)][:n]
-    return [SubmissionRow(f"derived{place:03}", question) for place, question in enumerate(chosen)]
+    return [SubmissionRow(f"derived{number:03}", question) for number, question in enumerate(chosen)]
 
 
 def is_statement(text: str) -> bool:

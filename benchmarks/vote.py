@@ -119,9 +119,9 @@ def run_loop(
     step: int,
 ) -> None:
     """Vote one by one on every ``step``-th pair of rule and subsample, and compare the outcomes."""
-    pairs = [(rule, one) for rule in range(len(RULES)) for one in range(len(drawn))]
+    pairs = [(rule, draw) for rule in range(len(RULES)) for draw in range(len(drawn))]
     chosen = pairs[::step]
-    casts = [[[row[member] for member in drawn[one]] for row in table] for _, one in chosen]
+    casts = [[[row[member] for member in drawn[draw]] for row in table] for _, draw in chosen]
     clock = Clock()
     with patch("kohaku_ray.values.normalise.normalise", lambda value, unit: normal[value, unit]), clock:
         verdicts = [
@@ -131,19 +131,25 @@ def run_loop(
     loop.wall_s += clock.wall_s * len(pairs) / len(chosen)
     loop.cpu_s += clock.cpu_s * len(pairs) / len(chosen)
     loop.n_all += len(pairs) * len(table)
-    for (rule, one), row in zip(chosen, verdicts, strict=True):
+    for (rule, draw), row in zip(chosen, verdicts, strict=True):
         loop.n_votes += len(row)
         loop.n_different += sum(
-            not same_verdict(pool, question, verdict, outcomes, (rule, question, one))
+            not same_verdict(pool, question, verdict, outcomes, (rule, question, draw))
             for question, verdict in enumerate(row)
         )
 
 
-def same_verdict(pool: Pool, question: int, verdict: Verdict, outcomes: Outcomes, at: tuple[int, int, int]) -> bool:
-    blank = bool(outcomes.is_blank[at])
-    value = "" if blank else pool.spellings[question][outcomes.spelling[at]]
+def same_verdict(
+    pool: Pool, question: int, verdict: Verdict, outcomes: Outcomes, position: tuple[int, int, int]
+) -> bool:
+    blank = bool(outcomes.is_blank[position])
+    value = "" if blank else pool.spellings[question][outcomes.spelling[position]]
     refs = frozenset(ref.lower() for ref in verdict.ref_ids)
-    return (verdict.is_blank, verdict.answer_value, refs) == (blank, value, pool.refs_of(question, outcomes.words[at]))
+    return (verdict.is_blank, verdict.answer_value, refs) == (
+        blank,
+        value,
+        pool.refs_of(question, outcomes.words[position]),
+    )
 
 
 def print_scores(scores: Mapping[int, np.ndarray], pool: Pool, marks: Marks) -> None:

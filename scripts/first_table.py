@@ -33,15 +33,15 @@ def main() -> int:
     parser.add_argument("repository", nargs="?", default=ROOT.as_uri(), help="what is cloned")
     parser.add_argument("--cold", action="store_true", help="download every package")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="first_table_") as place:
-        clone = Path(place, "kohaku_ray")
+    with tempfile.TemporaryDirectory(prefix="first_table_") as folder:
+        clone = Path(folder, "kohaku_ray")
         seconds: dict[str, float] = {}
         for step, command in STEPS.items():
             if step == "clone":
                 command = [*command, arguments.repository, str(clone)]
             began = time.perf_counter()
             done = subprocess.run(
-                command, cwd=place if step == "clone" else clone, env=_environment(place, arguments.cold)
+                command, cwd=folder if step == "clone" else clone, env=_environment(folder, arguments.cold)
             )
             seconds[step] = time.perf_counter() - began
             if done.returncode:
@@ -51,10 +51,10 @@ def main() -> int:
     return 0
 
 
-def _environment(place: str, cold: bool) -> dict[str, str]:
+def _environment(folder: str, cold: bool) -> dict[str, str]:
     """Return a newcomer's environment: without this checkout's packages; with --cold, without the package cache."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    caches = {"UV_CACHE_DIR": f"{place}/uv", "PIP_CACHE_DIR": f"{place}/pip"} if cold else {}
+    caches = {"UV_CACHE_DIR": f"{folder}/uv", "PIP_CACHE_DIR": f"{folder}/pip"} if cold else {}
     return {
         "HF_HUB_OFFLINE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -102,26 +102,32 @@ def record(steps: Steps, target: Path) -> None:
         old.unlink()
     data = str((ROOT / "../shared/data").resolve())
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KOHAKU_DATA": os.environ.get("KOHAKU_DATA", data)}
-    with tempfile.TemporaryDirectory(prefix="golden_") as place:
-        Path(place, "golden.yaml").write_text(SWEEP)
+    with tempfile.TemporaryDirectory(prefix="golden_") as folder:
+        Path(folder, "golden.yaml").write_text(SWEEP)
         for name, command in steps.items():
             done = subprocess.run(
-                [*COMMAND, "--json", *command], cwd=place, env=environment, capture_output=True, text=True
+                [*COMMAND, "--json", *command], cwd=folder, env=environment, capture_output=True, text=True
             )
             print(f"{name}: exit code {done.returncode}", flush=True)
             told = json.loads(done.stdout) if done.stdout.startswith("{") else done.stdout + done.stderr
-            target.joinpath(f"{name}.json").write_text(_plain(told, place))
-        for file in sorted({found for pattern in FILES for found in Path(place).rglob(pattern)}):
-            target.joinpath(_flat(file, place)).write_text(_unnamed(file.read_text(), place))
-        for file in sorted(found for table in TABLES for found in Path(place).rglob(f"{table}.parquet")):
-            target.joinpath(_flat(file, place) + ".jsonl").write_text(_rows(file, place))
+            target.joinpath(f"{name}.json").write_text(_plain(told, folder))
+        for file in sorted({file_found for pattern in FILES for file_found in Path(folder).rglob(pattern)}):
+            target.joinpath(_flat(file, folder)).write_text(_unnamed(file.read_text(), folder))
+        for file in sorted(file_found for table in TABLES for file_found in Path(folder).rglob(f"{table}.parquet")):
+            target.joinpath(_flat(file, folder) + ".jsonl").write_text(_rows(file, folder))
 
 
 def compare(before: Path, after: Path) -> int:
     """Print what differs between two records; returns 1 if anything does."""
     code, n_same = 0, 0
-    for name in sorted({str(file.relative_to(at)) for at in (before, after) for file in at.rglob("*.*")}):
-        files = [at / name for at in (before, after)]
+    for name in sorted(
+        {
+            str(file.relative_to(record_folder))
+            for record_folder in (before, after)
+            for file in record_folder.rglob("*.*")
+        }
+    ):
+        files = [record_folder / name for record_folder in (before, after)]
         old, new = (file.read_text() if file.is_file() else "" for file in files)
         if old == new and all(file.is_file() for file in files):
             n_same += 1
@@ -134,29 +140,29 @@ def compare(before: Path, after: Path) -> int:
     return code
 
 
-def _flat(file: Path, place: str) -> str:
-    return str(file.relative_to(place)).replace("/", "__")
+def _flat(file: Path, folder: str) -> str:
+    return str(file.relative_to(folder)).replace("/", "__")
 
 
-def _unnamed(text: str, place: str) -> str:
-    return re.sub(r"\b\d+(\.\d+)? ?s\b", "N s", text.replace(place, "DIR").replace(str(ROOT), "ROOT"))
+def _unnamed(text: str, folder: str) -> str:
+    return re.sub(r"\b\d+(\.\d+)? ?s\b", "N s", text.replace(folder, "DIR").replace(str(ROOT), "ROOT"))
 
 
-def _plain(value: object, place: str) -> str:
-    return _unnamed(json.dumps(_timeless(value), indent=1, sort_keys=True, ensure_ascii=False), place)
+def _plain(value: object, folder: str) -> str:
+    return _unnamed(json.dumps(_timeless(value), indent=1, sort_keys=True, ensure_ascii=False), folder)
 
 
 def _timeless(value: object) -> object:
     if isinstance(value, dict):
-        return {name: _timeless(one) for name, one in value.items() if name not in TIMED}
-    return [_timeless(one) for one in value] if isinstance(value, list) else value
+        return {name: _timeless(item) for name, item in value.items() if name not in TIMED}
+    return [_timeless(item) for item in value] if isinstance(value, list) else value
 
 
-def _rows(file: Path, place: str) -> str:
+def _rows(file: Path, folder: str) -> str:
     import pyarrow.parquet as pq
 
     rows = pq.read_table(file).to_pylist()
-    return _unnamed("".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows), place)
+    return _unnamed("".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows), folder)
 
 
 if __name__ == "__main__":

@@ -228,8 +228,8 @@ def _kind(option: Mapping[str, Any]) -> str:
     names = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
     names |= {"object": "mapping", "null": "null"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    said = [f"{sign} {option[bound]:g}" for bound, sign in bounds.items() if bound in option]
-    return " ".join([names.get(option.get("type", ""), "any value"), ", ".join(said)]).strip()
+    written = [f"{sign} {option[bound]:g}" for bound, sign in bounds.items() if bound in option]
+    return " ".join([names.get(option.get("type", ""), "any value"), ", ".join(written)]).strip()
 
 
 def _code(value: Any) -> str:
@@ -244,7 +244,7 @@ def _flow(value: Any) -> str:
 
 def _preset_values() -> dict[str, Any]:
     """Return what presets set, by dotted key; deployments under the name `big`."""
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     files = sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("configs/models/*.yaml"), *ROOT.glob("configs/enc*/*")])
     for file in files:
         for key, value in _leaves(yaml.safe_load(file.read_text(encoding="utf-8")) or {}):
@@ -252,8 +252,8 @@ def _preset_values() -> dict[str, Any]:
             if parts[0] == "deployments" and len(parts) > 1:
                 parts[1] = "big"
             if "${" not in str(value) and key != "base":
-                found.setdefault(".".join(parts), value)
-    return found
+                sections.setdefault(".".join(parts), value)
+    return sections
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

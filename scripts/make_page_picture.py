@@ -31,20 +31,20 @@ def main() -> int:
     if chromium is None:
         print("no Chromium on PATH: install it, or name it by CHROMIUM", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as place:
-        page, run = Path(place, "report.html"), given.run
+    with tempfile.TemporaryDirectory() as folder:
+        page, run = Path(folder, "report.html"), given.run
         if run.endswith(".zip"):
-            os.mkdir(f"{place}/replay")
-            [replayed] = replay_bundle(run, given.index, f"{place}/replay").runs
-            [made] = Path(place, "replay", "again").iterdir()
-            run = str(made.rename(Path(place, replayed.name)))
+            os.mkdir(f"{folder}/replay")
+            [replayed] = replay_bundle(run, given.index, f"{folder}/replay").runs
+            [made] = Path(folder, "replay", "again").iterdir()
+            run = str(made.rename(Path(folder, replayed.name)))
             if given.index is not None:
                 os.symlink(os.path.abspath(given.index), f"{run}/index")
         if code := kohaku_ray(["report", run, "-o", str(page)]):
             return code
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}"]
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
-        taken = [chromium, *flags, f"--user-data-dir={place}/profile", f"--screenshot={PICTURE}", page.as_uri()]
+        taken = [chromium, *flags, f"--user-data-dir={folder}/profile", f"--screenshot={PICTURE}", page.as_uri()]
         return subprocess.run(taken, timeout=120).returncode
 
 

@@ -147,9 +147,9 @@ def main(folder: Path) -> None:
     for doc_id in ("quill2024", "tarn2023"):
         for number, figure in enumerate(by_document[doc_id], 1):
             (documents / f"{doc_id}-{number}.png").write_bytes(pictures[figure.label])
-    write_csv(folder / "questions.csv", COLUMNS, [gold(at, figure) for at, figure in enumerate(FIGURES, 1)])
+    write_csv(folder / "questions.csv", COLUMNS, [gold(number, figure) for number, figure in enumerate(FIGURES, 1)])
     names = ["label", "doc_id", "question_id", "answer_value", "description"]
-    write_csv(folder / "labels.csv", names, [label_row(at, figure) for at, figure in enumerate(FIGURES, 1)])
+    write_csv(folder / "labels.csv", names, [label_row(number, figure) for number, figure in enumerate(FIGURES, 1)])
     metadata = [{"id": doc_id, "title": title, "url": URL + doc_id} for doc_id, (title, _) in TEXTS.items()]
     write_csv(folder / "metadata.csv", ["id", "title", "url"], metadata)
 
@@ -166,8 +166,8 @@ def png(figure: Figure) -> bytes:
         axes.bar_label(bars)
     else:
         axes.plot(figure.axis, figure.values, marker="o", color="#a5503b")
-        for at, value in enumerate(figure.values):
-            axes.annotate(f"{value:g}", (at, value), textcoords="offset points", xytext=(0, 8), ha="center")
+        for position, value in enumerate(figure.values):
+            axes.annotate(f"{value:g}", (position, value), textcoords="offset points", xytext=(0, 8), ha="center")
     axes.set_ylabel(figure.unit)
     axes.margins(y=0.15)
     drawn.tight_layout()
@@ -186,7 +186,14 @@ def png(figure: Figure) -> bytes:
 def draw_label(picture: Image.Image, label: int) -> None:
     """Draw a label along the whole lower edge: it is found again in any size of the picture."""
     check = (label * 7 + 3) % 16
-    bits = [1, 0, *(label >> at & 1 for at in range(7, -1, -1)), *(check >> at & 1 for at in range(3, -1, -1)), 0, 1]
+    bits = [
+        1,
+        0,
+        *(label >> shift & 1 for shift in range(7, -1, -1)),
+        *(check >> shift & 1 for shift in range(3, -1, -1)),
+        0,
+        1,
+    ]
     width, height = picture.size
     draw = ImageDraw.Draw(picture)
     edges = np.linspace(0, width, BLOCKS + 1).round().astype(int).tolist()
@@ -239,11 +246,11 @@ def html(doc_id: str, figures: Sequence[Figure]) -> str:
     return "\n".join([*parts, "</body></html>"]) + "\n"
 
 
-def gold(at: int, figure: Figure) -> dict[str, str]:
+def gold(number: int, figure: Figure) -> dict[str, str]:
     """A figure's question with its gold answer."""
     value = f"{figure.answer:g}"
     return {
-        "id": f"f{at:03}",
+        "id": f"f{number:03}",
         "question": figure.question,
         "answer": f"{value} {figure.answer_unit}",
         "answer_value": value,
@@ -257,13 +264,13 @@ def gold(at: int, figure: Figure) -> dict[str, str]:
     }
 
 
-def label_row(at: int, figure: Figure) -> dict[str, str]:
+def label_row(number: int, figure: Figure) -> dict[str, str]:
     """What a model sees in a figure, by its label."""
     points = ", ".join(f"{name}: {value:g}" for name, value in zip(figure.axis, figure.values, strict=True))
     return {
         "label": str(figure.label),
         "doc_id": figure.doc_id,
-        "question_id": f"f{at:03}",
+        "question_id": f"f{number:03}",
         "answer_value": f"{figure.answer:g}",
         "description": f"A {figure.kind} chart of {figure.unit}. {points}.",
     }
