@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,6 +40,7 @@ others, which are paraphrases, at most 0.36 but for one.
 """
 
 _QUOTED = re.compile(r"[“\"]([^“”\"]+)[”\"]|(?<!\w)['‘]([^'‘]{20,}?)['’](?!\w)")
+_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _BETWEEN = re.compile(r"(?<=[.!?…])\s+|\s*[\n|]\s*")
 _NUMBER = re.compile(
     r"((?<![\d.])\d[\d,]*(?:\.\d+)?|(?<![\d.])\.\d+)(?:[ -]?(thousand|million|billion|trillion)\b|([KMBT])\b)?"
@@ -77,7 +79,7 @@ def holds_quotation(passage: ShownPassage, quotation: str) -> bool:
 
 @functools.lru_cache(maxsize=2**13)
 def _pairs_of(text: str) -> frozenset[tuple[str, str]]:
-    return frozenset(pairwise(tokenise(text)))
+    return frozenset(pairwise(tokenise(unicodedata.normalize("NFKC", _UNSEEN.sub("", text)))))
 
 
 def gold_quotations(truth: SubmissionRow) -> tuple[str, ...]:

@@ -92,6 +92,7 @@ class Race:
         self._kept: set[str] = set()
         self._left: dict[str, Left] = {}
         self._figures: dict[int, Figures] = {}
+        self._compared_with = -1  # the leader's row by then
         self._pace: list[tuple[int, float, int, float]] = []  # leader and second before each question, and their sums
 
     def enter(self, name: str, *, is_kept: bool = False) -> None:
@@ -205,8 +206,9 @@ class Race:
         leader, n_cells = self.leader, max(len(self._rows), 2)
         lead = -1 if leader is None else self._rows[leader]
         left = {self._rows[name] for name in self._left}
-        # A cell that has left keeps its figures; those of the others follow the leader.
+        # A cell that has left keeps its figures while the leader is the same; those of the others grow.
         known = {row for row, (n, *_) in self._figures.items() if row in left and n == self._n[row]}
+        known, self._compared_with = known if lead == self._compared_with else set(), lead
         stale = [row for row in self._rows.values() if row not in known]
         for n in np.unique(self._n[stale]).tolist():
             rows = [row for row in stale if self._n[row] == n]

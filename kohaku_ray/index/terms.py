@@ -52,10 +52,12 @@ _INVERSION = re.compile(r"-(?:t-)?(?:ce|ci|elles?|ils?|je|là|on|tu)\Z")
 def tokenise(text: str, language: Language = "en") -> list[str]:
     """Split a text into search terms: NLTK word tokens, lower-cased, without stop words and bare punctuation.
 
+    A hyphen that breaks no line, as in web pages and models' replies, is the usual one: "GPT‑4" is "GPT-4".
+
     French also loses its elisions ("l'énergie" → "énergie") and the pronouns of inversions ("dit-il" → "dit"), and its
     words are stemmed by NLTK's Snowball stemmer.
     """
-    lowered = text.lower()
+    lowered = text.lower().replace("\u2010", "-").replace("\u2011", "-")
     if language == "fr":
         lowered = _ELISION.sub("", unicodedata.normalize("NFC", lowered).replace("’", "'"))
     words = [word.strip(_EDGES) for part in _parts(lowered) for word in _words(part)]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from kohaku_ray.documents.lean_imports import without_sklearn
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.models.backend import BackendConfig
 from kohaku_ray.models.endpoint import Endpoint, EndpointRanker
@@ -79,7 +80,7 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
             from sentence_transformers import CrossEncoder
 
         directory = model_directory(self.model, self.revision)
-        return CrossEncoder(
+        model = CrossEncoder(
             str(directory),
             max_length=self.max_tokens,
             device="cuda" if self.gpus else "cpu",
@@ -87,6 +88,10 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
             model_kwargs={"dtype": self.precision or "auto"},
             processor_kwargs=_template_of(directory),
         )
+        words = {getattr(model[-1], name, None) for name in ("true_token_id", "false_token_id")} - {None}
+        if model.tokenizer.unk_token_id in words:  # all scores would be the same, or noise
+            raise ConfigError(f'{self.model} has no token "yes" or "no", by which it would score: name a reranker')
+        return model
 
 
 def _template_of(directory: Path) -> dict[str, Any] | None:

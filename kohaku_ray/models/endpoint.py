@@ -7,7 +7,7 @@ import base64
 import functools
 import json
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -230,14 +230,14 @@ class EndpointEncoder:
         except ContextOverflowError:
             if len(texts) == 1 and len(texts[0]) < 2:
                 raise
+        # One after the other: a server that refuses every length is asked a few times, not once per character.
         if len(texts) > 1:
             half = len(texts) // 2
-            halves = await _both(encode(texts[:half]), encode(texts[half:]))
-            return np.concatenate(halves)
+            return np.concatenate([await encode(texts[:half]), await encode(texts[half:])])
         if has_headers and (body := without_header(texts[0])) != texts[0]:
             return await encode([body])
         parts = cut_near(texts[0], len(texts[0]) // 2)
-        vectors = np.concatenate(await _both(*(encode([part]) for part in parts)))
+        vectors = np.concatenate([await encode([part]) for part in parts])
         return unit_rows(np.array([list(map(len, parts))], np.float64) @ vectors.astype(np.float64))
 
     def _read(self, texts: list[str], body: Any) -> F32:
@@ -247,13 +247,19 @@ class EndpointEncoder:
         if not isinstance(data, list):
             raise ModelError(f"{where} returned no list of vectors: is this an embeddings endpoint (base_url)?")
         try:
-            rows = {entry.get("index", position): _numbers(entry["embedding"]) for position, entry in enumerate(data)}
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            numbers = [entry.get("index", position) for position, entry in enumerate(data)]
+            rows = {number: _numbers(entry["embedding"]) for number, entry in zip(numbers, data, strict=True)}
+        except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
             raise ModelError(f"{where} returned what is no vector ({error}): serve an embedding model") from None
-        if len(data) != len(texts) or rows.keys() != set(range(len(texts))):
+        if len(data) != len(texts):
             raise ModelError(
-                f"{where} returned {len(rows)} vectors for {len(texts)} texts: lower index.encoder.batch_texts (now "
+                f"{where} returned {len(data)} vectors for {len(texts)} texts: lower index.encoder.batch_texts (now "
                 f"{self._settings.batch_texts}) if the server takes fewer at once"
+            )
+        if rows.keys() != set(range(len(texts))):
+            raise ModelError(
+                f"{where} numbered {len(data)} vectors {', '.join(map(repr, numbers[:5]))} in place of 0 to "
+                f"{len(texts) - 1}: set index.encoder.batch_texts to 1, or serve the model with another server"
             )
         for position, text in enumerate(texts):
             dim = len(rows[position])
@@ -317,18 +323,17 @@ class EndpointRanker:
         if len(texts) == 1:  # cut, as a cross-encoder's own tokenizer cuts it
             return await self._scores(query, [cut_near(texts[0], len(texts[0]) // 2)[0]])
         half = len(texts) // 2
-        first, second = await _both(self._scores(query, texts[:half]), self._scores(query, texts[half:]))
-        return first + second
+        return [*await self._scores(query, texts[:half]), *await self._scores(query, texts[half:])]
 
     def _read(self, n_texts: int, body: Any) -> list[float]:
         """Read the scores of a reply, which stand in any order, by their ``index``."""
         where = self._endpoint.where
-        entries = body if isinstance(body, list) else (body.get("results") or body.get("data"))
         try:
+            entries = body if isinstance(body, list) else (body.get("results") or body.get("data"))
             pairs = [
                 (int(entry["index"]), float(entry.get("relevance_score", entry.get("score")))) for entry in entries
             ]
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
             raise ModelError(f"{where} returned no scores ({error}): is this a rerank endpoint (base_url)?") from None
         scores = dict(pairs)
         n_scored = len(scores.keys() & set(range(n_texts)))
@@ -353,10 +358,6 @@ def divide_texts(texts: Iterable[str], most: int, most_chars: int, count: Callab
         n_chars += text_chars
     if batch:
         yield batch
-
-
-async def _both(*halves: Awaitable[T]) -> list[T]:
-    return await asyncio.gather(*halves)
 
 
 def _numbers(embedding: Any) -> F32:

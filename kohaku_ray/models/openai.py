@@ -326,7 +326,10 @@ class OpenAIBackend:
         body = json.dumps({**fields, **self._settings.extra_body}).encode("ascii")
 
         def read_body(response: _Response) -> T:
-            return read(_loaded(response))
+            values = _loaded(response)
+            if isinstance(values, dict) and values.get("error"):  # as proxies answer for a server that refused
+                raise TransientModelError(f"an error in a successful response: {response.text[:_BODY_CHARS]}")
+            return read(values)
 
         async def send() -> T:
             await self._limiter.acquire(n_chars // _CHARS_PER_TOKEN)
@@ -508,10 +511,13 @@ class OpenAIBackend:
             return TransientModelError(refused, response.retry_after_s)
         where = f"{self._model} at {self.shown_url}/{path}"
         if too_long:
-            return ContextOverflowError(
-                f"{where} refuses the prompt's length: {refused}: lower deployments.*.window_tokens, now "
-                f"{self._settings.window_tokens}, to what the server takes"
+            way_out = (
+                f"lower deployments.*.window_tokens, now {self._settings.window_tokens}, to what the server takes"
+                if path == "chat/completions"
+                else "even one character of a text is too long beside the rest: shorten the prompt or query, or raise "
+                "the bound of the server or of a proxy before it"
             )
+            return ContextOverflowError(f"{where} refuses the prompt's length: {refused}: {way_out}")
         return ModelError(f"{where}: {refused}: {self._way_out(status, path)}")
 
     def _way_out(self, status: int, path: str = "chat/completions") -> str:

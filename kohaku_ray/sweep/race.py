@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -47,6 +47,12 @@ PAYS_FROM = 200
 
 Act = Literal["stop", "resume", "add"]
 LogEntry = dict[str, Any]
+_ENTRY: Mapping[str, type] = {
+    **dict.fromkeys(("act", "request", "cell", "name", "table", "why"), str),
+    **dict.fromkeys(("values", "cells", "in_race"), dict),
+    "questions": int,
+}
+"""Types of what entries hold."""
 
 
 class SweepLog:
@@ -75,12 +81,12 @@ class SweepLog:
         for line in filter(None, lines):
             try:
                 entry = json.loads(line)
-                is_entry = isinstance(entry, dict) and isinstance(entry.get("act"), str)
-                # A request names a cell or values, everything else a number of questions, or nothing.
-                is_entry = is_entry and isinstance(entry.get("cell", ""), str)
-                is_entry = is_entry and isinstance(entry.get("questions", 0), int)
-                is_entry = is_entry and isinstance(entry.get("values", {}), dict)
-            except ValueError:
+                is_entry = isinstance(entry, dict) and all(
+                    isinstance(entry[name], kind) for name, kind in _ENTRY.items() if name in entry
+                )
+                is_entry = is_entry and ("request" if entry.get("act") in get_args(Act) else "act") in entry
+                is_entry = is_entry and all(isinstance(name, str) for name in entry.get("cells", {}).values())
+            except (ValueError, RecursionError):
                 is_entry = False
             if is_entry:
                 entries.append(entry)
@@ -460,7 +466,7 @@ class SweepRace:
         answered = {entry.get("request"): entry for entry in entries if entry["act"] in ("done", "refused")}
         for entry in entries:
             request, earlier = entry.get("request"), answered.get(entry.get("request"))
-            if entry["act"] not in ("stop", "resume", "add") or request in self._applied:
+            if entry["act"] not in get_args(Act) or request in self._applied:
                 continue
             if earlier is None and position < self._front:
                 continue

@@ -69,6 +69,19 @@ def test_a_quotation_counts_where_a_passage_has_its_words_in_order(score):
     assert record["documents"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("quoted", "read"),
+    [
+        ("The ﬁrst eﬃcient oﬃce ﬂow needs diﬀerent ﬁles.", "The first efficient office flow needs different files."),
+        ("\uff27\uff30\uff34\uff0d\uff13 used \uff11\uff12 MWh of electricity", "GPT-3 used 12 MWh of electricity"),
+        ("GPT\u20113 used non\u2011renewable, low\u2011cost power", "GPT-3 used non-renewable, low-cost power"),
+        ("carbon \u200bemis\u00adsions of \ufeffdata cen\u00adters grew", "carbon emissions of data centers grew"),
+    ],
+)  # fmt: skip
+def test_a_quotation_copied_from_a_page_counts_whatever_its_characters(score, quoted, read):
+    assert score([gold("q", quotation=f'"{quoted}"')], shown("q", OTHER, read), "passages")["recall"] == 1.0
+
+
 def test_each_of_several_quotations_counts(score):
     truth = [gold("q", quotation=f'doc: "{GPT3}", other: "{WATER}"', refs='["doc", "other"]')]
     record = score(truth, shown("q", WATER), "passages")

@@ -147,6 +147,21 @@ def test_a_person_stops_resumes_and_adds_cells():
     assert race.n_seen("bad") < 120
 
 
+def test_a_leader_that_is_stopped_is_compared_with_the_next_one():
+    race = Race(np.zeros(20), np.ones(20), 0.05, 0.0)
+    for name in ("first", "second"):
+        race.enter(name)
+    race.observe({"first": [1.0] * 8, "second": [1.0] * 6 + [0.0] * 2})
+    assert [racer.gap[0] for racer in race.standings()] == [0.0, -0.25]
+    race.stop("first")
+    assert [racer.gap[0] for racer in race.standings()] == [0.25, 0.0]
+    race.observe({"second": [0.5]})
+    first, second = race.standings()
+    assert first.gap[0] == 0.25
+    assert first.gap[1] < 0.25 < first.gap[2]
+    assert (second.gap, first.n, second.n) == ((0.0, 0.0, 0.0), 8, 9)
+
+
 def test_the_same_scores_in_other_portions_give_the_same_evidence():
     scores = np.random.default_rng(3).random((4, 50))
     races = [Race(np.zeros(50), np.ones(50), 1e-9, 0.0) for _ in range(2)]

@@ -22,6 +22,7 @@ def test_tokens():
     text = "The A100-80GB uses 5.2 kWh. It emits CO2e: $3,000 (20 %), i.e. 'much'!"
     assert tokenise(text) == ["a100-80gb", "uses", "5.2", "kwh", "emits", "co2e", "3,000", "20", "i.e", "much"]
     assert tokenise("GPU's don't — … ' \" state-of-the-art") == ["gpu", "state-of-the-art"]
+    assert tokenise("GPT\u20114 is state\u2010of\u2011the\u2011art") == ["gpt-4", "state-of-the-art"]
     assert tokenise("") == []
     assert {"the", "of", "n't"} <= stop_words()
 

@@ -114,6 +114,37 @@ def test_a_text_that_is_too_long_is_encoded_in_parts_averaged_by_length(status, 
         np.testing.assert_allclose(found, unit(np.array([letters(["short"])[0], 19 * first + 20 * second])), atol=1e-6)
 
 
+@pytest.mark.parametrize("text", ["word " * 400, "x" * 2000])
+def test_a_server_that_refuses_every_length_is_given_up_after_a_few_requests(text):
+    """A proxy with a small bound on bodies, or a prompt that alone is longer than the window."""
+    with EndpointServer(script=lambda number, body: 413) as server:
+        with pytest.raises(ModelError, match=r"m at http.*413.*: even one character.*shorten the prompt") as refused:
+            encoder(server).encode_passages([f"{number} {text}" for number in range(16)])
+        assert "window_tokens" not in str(refused.value), "an encoder has no such setting"
+        time.sleep(0.1)  # what is under way would arrive
+        assert len(server.requests) < 20
+    with EndpointServer(script=lambda number, body: 413) as server, pytest.raises(ModelError, match="even one char"):
+        ranker(server).predict([("q", f"{number} {text}") for number in range(16)], batch_size=64)
+
+
+def failing(times, inner):
+    """Answer some requests with an error in a successful response, as proxies do."""
+    error = {"error": {"message": "Rate limit exceeded", "code": 429}}
+    return lambda number, body: (200, error) if number < times else inner(number, body)
+
+
+def test_an_error_in_a_successful_response_is_tried_again_and_said():
+    with EndpointServer(script=failing(2, lambda number, body: None)) as server:
+        np.testing.assert_allclose(encoder(server).encode_passages(["abc"]), unit(letters(["abc"])), atol=1e-6)
+    with EndpointServer(script=failing(1, jina)) as server:
+        np.testing.assert_allclose(ranker(server).predict(PAIRS[:1], batch_size=64), [0.2])
+    with EndpointServer(script=failing(9, jina)) as server:
+        with pytest.raises(ModelError, match=r"gave up after 3 tries.*Rate limit exceeded"):
+            encoder(server).encode_passages(["abc"])
+        with pytest.raises(ModelError, match=r"gave up after 2 tries.*Rate limit exceeded"):
+            ranker(server).predict(PAIRS, batch_size=64)
+
+
 def test_a_rate_limit_is_waited_for_and_its_pause_holds_for_all():
     with EndpointServer(
         script=lambda number, body: 429 if number < 2 else None, headers={"Retry-After": "0.3"}
@@ -133,6 +164,10 @@ def one(embedding):
     return lambda number, body: (200, embeddings([embedding] * len(body["input"])))
 
 
+def numbered(*index):
+    return lambda number, body: (200, {"data": [{"index": at, "embedding": [1.0]} for at in index]})
+
+
 @pytest.mark.parametrize(
     ("script", "settings", "message"),
     [
@@ -142,6 +177,9 @@ def one(embedding):
         (one([1.0] * 3), {"dimensions": 2}, r"of 3 dimensions but 2 were asked for: leave index.encoder.dimensions"),
         (one("no vector"), {}, r"returned what is no vector"),
         (one([[1.0]]), {}, r"returned what is no vector \(a list of shape"),
+        (one([10**400]), {}, r"returned what is no vector"),
+        (numbered(1, 2), {}, r"numbered 2 vectors 1, 2 in place of 0 to 1: set index\.encoder\.batch_texts to 1"),
+        (numbered(0, 0), {}, r"numbered 2 vectors 0, 0 in place of 0 to 1"),
         (lambda number, body: (200, embeddings([[1.0]])), {}, r"returned 1 vectors for 2 texts: lower .* \(now 32\)"),
         (lambda number, body: (200, {"choices": []}), {}, r"no list of vectors: is this an embeddings endpoint"),
         (lambda number, body: (401, "bad key"), {}, r"/v1/embeddings: HTTP 401 .*: set index\.encoder\.api_key_env to"),
@@ -270,6 +308,10 @@ def test_a_rerankers_batch_is_halved_and_a_text_is_cut_where_it_is_too_long():
         ([{"index": 0, "score": float("nan")}, {"index": 1, "score": 0.5}], r"a score that is no number"),
         ({"detail": "ok"}, r"returned no scores .*is this a rerank endpoint"),
         ([{"index": 0}, {"index": 1}], r"returned no scores"),
+        ([{"index": 0, "score": 10**400}, {"index": 1, "score": 1}], r"returned no scores"),
+        (None, r"returned no scores .*is this a rerank endpoint"),
+        ("ok", r"returned no scores"),
+        (0.5, r"returned no scores"),
     ],
 )  # fmt: skip
 def test_a_reply_that_does_not_score_every_text_is_an_error_that_says_so(reply, message):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from kit import tiny_llama
 
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 
 PAIRS = [("power of hall 3", "Hall 3 draws 4 MW."), ("power of hall 3", "Water is cold, and yes, it is."), ("q", "d")]
@@ -72,3 +73,14 @@ def test_a_model_with_a_prompt_for_pairs_keeps_it(model, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": own}))
     found = CrossEncoderConfig(model=str(tmp_path)).load().predict(PAIRS, batch_size=8, show_progress_bar=False)
     np.testing.assert_allclose(found, scores_by_hand(str(tmp_path), [f"{q} ? {d} :" for q, d in PAIRS]), atol=1e-5)
+
+
+def test_a_model_without_the_words_is_refused_where_every_score_would_be_the_same(tmp_path):
+    from transformers import AutoTokenizer
+
+    path = tiny_llama.build(tmp_path, ["the water is cold in hall three"] * 50)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.pad_token = tokenizer.unk_token = tokenizer.eos_token
+    tokenizer.save_pretrained(path)
+    with pytest.raises(ConfigError, match=r'has no token "yes" or "no".*name a reranker'):
+        CrossEncoderConfig(model=path).load()
