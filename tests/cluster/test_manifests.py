@@ -178,6 +178,14 @@ def test_the_image_installs_an_extra_that_there_is():
     assert re.search(r"pip install --no-cache-dir uv==\d+\.\d+\.\d+ ", text), "the same build tomorrow"
 
 
+def test_the_base_images_cuda_is_torchs():
+    """What Triton and FlashInfer compile at run time is built by the image's and loaded beside torch's."""
+    [base] = [step.split("=", 1)[1] for step in instructions() if step.startswith("ARG BASE=")]
+    packages = (CLUSTER / "constraints.txt").read_text()
+    [(major, minor)] = re.findall(r"^nvidia-cuda-runtime==(\d+)\.(\d+)\.", packages, re.MULTILINE)
+    assert base.endswith(f"-cu{major}{minor}")
+
+
 def resolved(line: str, tmp_path: Path) -> set[str]:
     """Names of the packages that a line ``uv pip install …`` would bring into an empty environment."""
     uv, venv = Path(sys.executable).with_name("uv"), str(tmp_path / "venv")
@@ -207,10 +215,11 @@ def test_every_package_of_the_image_has_hashes_and_the_project_alone_comes_witho
 
 @pytest.mark.slow
 def test_the_image_gets_one_faiss_and_torchvision_and_the_environment_for_cpus_neither_of_a_gpus(tmp_path):
-    lines = [step for step in instructions() if "uv pip install" in step]
-    image = {name for line in lines for name in resolved(line[line.index("uv pip install") :], tmp_path)}
-    assert {"faiss-gpu", "vllm", "torchvision"} <= image
-    assert "faiss-cpu" not in image
+    lines = [step[step.index("uv pip install") :] for step in instructions() if "uv pip install" in step]
+    for version in ("3.11", "3.12"):  # of the base image, which may be another one
+        image = {name for line in lines for name in resolved(f"{line} --python-version {version}", tmp_path)}
+        assert {"faiss-gpu", "vllm", "torchvision"} <= image
+        assert "faiss-cpu" not in image
     steps = subprocess.run(
         ["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.replace("\\\n", " ")
@@ -257,6 +266,7 @@ def job(monkeypatch):
         program, *arguments = shlex.split(read(name)["spec"]["entrypoint"])
         assert program == "kohaku-ray"
         given = make_parser().parse_args(arguments)
+        assert given.rows_in_error_ok, "KubeRay would repeat a job with one bad row on further clusters"
         [file] = given.base if arguments[0] == "sweep" else [given.config]
         return arguments[0], load_config(str(in_checkout(file)))
 

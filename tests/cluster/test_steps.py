@@ -81,6 +81,13 @@ def parsed_by_us(words: list[str] | tuple[str, ...]) -> Any:
     return given
 
 
+def test_a_bad_row_is_no_failed_job_in_any_step():
+    submitted = [line for block in BLOCKS for line in block.splitlines() if line.startswith("ray job submit")]
+    assert len(submitted) == 5
+    for line in submitted:
+        parsed_by_us(shlex.split(line.partition(" -- ")[2]))
+
+
 @pytest.fixture
 def steps(tmp_path) -> tuple[Shell, list[list[Any]]]:
     [lines] = [block for block in BLOCKS if "docker build" in block]
