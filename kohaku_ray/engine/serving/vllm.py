@@ -6,6 +6,8 @@ import logging
 import os
 from typing import Any
 
+import ray
+
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig, join_adapter, least_max_loras, room_for_ranks
 
@@ -125,7 +127,7 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
 
 
 def environment(deployment: VllmConfig) -> dict[str, str]:
-    """Return the replicas' environment variables; the deployment's own ``env`` wins."""
+    """Return the replicas' environment variables: the deployment's ``env`` wins over the job's, and that over ours."""
     variables: dict[str, str] = {}
     if deployment.cpus is not None:
         variables = {
@@ -145,7 +147,9 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
     passed = {name: os.environ[name] for name in names if name in os.environ}
     # Replicas inherit the variables of the job that started Serve: without a value of this job's, they had its token.
     passed["HF_TOKEN"] = os.environ.get("HF_TOKEN", "")
-    return {**variables, **passed, **deployment.env}
+    # Ray would give them the job's own, but for the ones that are named here (LLMConfig.runtime_env).
+    of_job = ray.get_runtime_context().runtime_env.get("env_vars", {}) if ray.is_initialized() else {}
+    return {**variables, **passed, **of_job, **deployment.env}
 
 
 def _scale(deployment: VllmConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 from kit import tiny_llama
 
 from kohaku_ray.config import load_config
@@ -130,6 +131,15 @@ def test_replicas_have_their_own_jobs_token_and_no_others(monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     assert environment(VllmConfig(model="m"))["HF_TOKEN"] == ""  # not that of the job which started Serve
     assert environment(VllmConfig(model="m", env={"HF_TOKEN": "hf_its"}))["HF_TOKEN"] == "hf_its"
+
+
+def test_replicas_have_the_variables_that_their_job_was_submitted_with(cluster):
+    """Those of an engine win over a job's, and a job's over ours."""
+    job = {"NCCL_DEBUG": "WARN", "VLLM_USE_FLASHINFER_SAMPLER": "1", "HF_TOKEN": "hf_job", "OWN": "job"}
+    in_job = ray.remote(num_cpus=0, runtime_env={"env_vars": job})(environment)
+    found = ray.get(in_job.remote(VllmConfig(model="m", env={"OWN": "engine"})))
+    assert found.items() >= (job | {"OWN": "engine"}).items()
+    assert "NCCL_DEBUG" not in ray.get(ray.remote(num_cpus=0)(environment).remote(VllmConfig(model="m")))
 
 
 GATED = (
