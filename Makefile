@@ -108,8 +108,9 @@ bench: setup ## Benchmarks, each against a peer or a limit of the same run.
 	$(BIN)/python benchmarks/decide.py
 
 # vLLM and FAISS for GPUs do not go together with those of .venv: an environment of its own, as the image has it.
+# Tokenizers use every core there, as in a job.
 bench-gpu: .venv-gpu/installed ## Every path that a GPU takes, each beside a peer: at most 19 minutes on a GPU machine.
-	.venv-gpu/bin/python benchmarks/gpu.py $(BENCH_GPU)
+	env -u TOKENIZERS_PARALLELISM .venv-gpu/bin/python benchmarks/gpu.py $(BENCH_GPU)
 
 .venv-gpu/installed: pyproject.toml cluster/constraints.txt cluster/overrides.txt
 	@$(PYTHON) scripts/check_python.py

@@ -227,6 +227,14 @@ def load_model(settings: EncoderConfig) -> TorchModel:
         ).eval()
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"encoder.model {settings.model!r} cannot be loaded: {error}") from error
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        held = str(error).splitlines()[0].partition(" Of the allocated memory")[0].removesuffix(".")
+        raise ConfigError(
+            f"encoder.model {settings.model!r} finds no room on its GPU ({held}): end what else holds memory there, "
+            "give the job other GPUs, or a larger share (index.encoder_gpus, cluster.retriever.gpus)"
+        ) from error
     return TorchModel(loaded, settings.passage_task or settings.query_task)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,31 @@ def test_bare_measures_on_a_machine_without_ray_and_vllm(tmp_path):
     sections = json.loads(path.read_text())["sections"]
     assert list(sections) == ["encoder", "faiss", "cross_encoder", "transformers"]
     assert all(one["figures"] for one in sections.values())
+
+
+def test_an_encoder_beside_the_bare_model_gets_token_ids_as_in_an_index_job(
+    tmp_path, module, monkeypatch, tiny_encoder
+):
+    from transformers import PreTrainedTokenizerFast
+
+    def refuse(self, *given, **named):
+        raise AssertionError("a text was tokenised: a GPU would wait for that")
+
+    def timed(rounds, **ways):
+        with monkeypatch.context() as meanwhile:
+            if "bare" in ways:
+                meanwhile.setattr(PreTrainedTokenizerFast, "__call__", refuse)
+            for way in ways.values():
+                way()
+        return {name: 1.0 + number for number, name in enumerate(ways)}
+
+    sections = module("gpu_sections")
+    monkeypatch.setattr(sections, "best_of", timed)
+    sheet, texts = module("gpu_sheet").Sheet(tmp_path / "result.jsonl"), sections.sentences(20)
+    sections.compare_encoders(sheet, "tiny", tiny_encoder, texts, "cpu", "float32")
+    bare, encode = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
+    assert (bare["figure"], bare["peer"]) == (20, 10)
+    assert (encode["figure"], encode["peer"]) == (20, 10), "texts in, on both sides"
 
 
 def test_bare_refuses_a_section_that_needs_ray(tmp_path):
@@ -127,6 +153,27 @@ def test_an_answer_run_stands_beside_plain_vllm_given_its_calls_once(tmp_path, m
     assert line["note"] == "0.500 of the GPU's bf16 FLOP/s, 40 questions, 30 of 360 answers without an error"
     assert (dollars["figure"], dollars["peer"]) == (pytest.approx(1000 * 0.001 * 20 / 360), pytest.approx(16 / 360))
     assert (joules["figure"], joules["peer"], joules["unit"]) == (2000.0, 1000.0, "J")
+
+
+@pytest.mark.parametrize(
+    ("visible", "joules"), [(None, 0.001), ("", 0.001), ("2,0", 0.003), ("GPU-abc,GPU-def", 7.0), ("GPU-none", None)]
+)
+def test_energy_is_that_of_the_first_gpu_which_the_process_sees(module, monkeypatch, visible, joules):
+    nvml = types.ModuleType("vllm.third_party.pynvml")
+    nvml.nvmlInit = lambda: None
+    nvml.nvmlDeviceGetHandleByIndex = lambda number: number + 1
+    nvml.nvmlDeviceGetHandleByUUID = {"GPU-abc": 7000}.__getitem__
+    nvml.nvmlDeviceGetTotalEnergyConsumption = lambda gpu: gpu
+    parent = types.ModuleType("vllm.third_party")
+    parent.pynvml = nvml
+    for name, one in (("vllm", types.ModuleType("vllm")), ("vllm.third_party", parent)):
+        monkeypatch.setitem(sys.modules, name, one)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    energy = module("gpu_vllm").Energy()
+    assert energy.joules() == joules
+    assert bool(energy.reason) == (joules is None)
 
 
 def test_a_second_replica_stands_beside_the_first(tmp_path, module):

@@ -2,6 +2,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -134,6 +135,31 @@ def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigError, match=said):
             SentenceEncoder(EncoderConfig(model=model, **settings))
+
+
+FULL = (
+    "CUDA out of memory. Tried to allocate 502.00 MiB. GPU 0 has a total capacity of 79.11 GiB of which 311.19 MiB is "
+    "free. Process 4242 has 78.79 GiB memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 "
+    "bytes is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            torch.OutOfMemoryError(FULL),
+            r"\(CUDA out of memory\. Tried to allocate 502.* 79\.11 GiB .* Process 4242 has 78\.79 GiB memory in use\)",
+        ),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), r"\(CUDA error: out of memory\)"),
+    ],
+)
+def test_a_gpu_that_another_process_holds_is_said_in_a_line_with_both_sizes(monkeypatch, error, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(torch.nn.Module, "to", Mock(side_effect=error))
+    with pytest.raises(ConfigError, match=rf"encoder\.model .* no room on its GPU {said}: end what else"):
+        SentenceEncoder(EncoderConfig(model=MODEL, device="cuda"))
 
 
 def test_the_identity_decides_the_keys():

@@ -50,6 +50,14 @@ def test_vectors_from_tokens_of_a_cpu_stage_are_the_encoders(config):
     np.testing.assert_allclose(np.sort(vectors, 0), np.sort(expected, 0), atol=1e-6)
 
 
+def test_an_encoder_that_asked_for_no_gpu_computes_on_the_cpu_of_a_node_that_has_some(config, monkeypatch):
+    """Ray hides no GPU from such an actor."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert config.index.encoder.device == "auto"
+    [block] = blocks(config, ["One hall."])
+    assert Encode(config, gpu=False)(block)["n_texts"].to_pylist() == [1]
+
+
 def in_threads(*calls) -> list[threading.Thread]:
     threads = [threading.Thread(target=call, daemon=True) for call in calls]
     for thread in threads:

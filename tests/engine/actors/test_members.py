@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kohaku_ray.answering.block import PreparedQuestion, prepare_question
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.members import MemberProcess, Voter
+from kohaku_ray.engine.actors.members import MemberProcess, Retriever, Voter
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question, Reply, TraceRow
@@ -224,3 +226,12 @@ def test_what_breaks_the_run_is_no_members_error(monkeypatch, error):
     with pytest.raises(getattr(errors, error), match="the ledger cannot be written"):
         asyncio.run(process.answer(process.block(0), 0))
     assert process.n_held == 0
+
+
+def test_a_retriever_puts_what_runs_search_on_its_gpu_before_the_first_question(monkeypatch):
+    views = []
+    opened = SimpleNamespace(put_on_gpu=lambda kinds: views.append(kinds) or "the GPU is too small")
+    monkeypatch.setattr(LocalIndex, "open", lambda *_: opened)
+    config = load_config("demo", ["index.search_device=cuda", "cluster.retriever.gpus=1"])
+    assert Retriever(config).ready() == "the GPU is too small"
+    assert views == [[("sentence", "paragraph")]]
