@@ -12,7 +12,7 @@ from contextlib import suppress
 from html import escape
 from typing import Any
 
-from kohaku_ray.documents.raised import END, LOWER, RAISE, write_lowered, write_raised
+from kohaku_ray.documents.raised import END, LOWER, RAISE, is_tolerance, write_lowered, write_raised
 from kohaku_ray.documents.sentences import words_of
 
 MAX_FORMULA_CHARS = 100_000  # longest formula in TeX that is read; a longer one stays as it is written
@@ -116,6 +116,8 @@ def write_power(base: str, raised: str) -> str:
         return f"{base}°"
     if set(raised) == {"'"} or set(raised) <= {"′", "″"}:
         return f"{base}{raised}"
+    if raised[0] == "+" and is_tolerance(base, raised):
+        return f"{base} {raised}"
     if base[-1].isdigit() and not any(char.isdigit() for char in raised):
         raised = raised.replace(" ", "")
         written = write_raised(base, raised)  # an ordinal, or the mark of a note
@@ -129,6 +131,8 @@ def write_index(base: str, lowered: str) -> str:
     lowered = _ROUND_SIGN.sub(r"\1", _trim(lowered))
     if not lowered or base.endswith(END) or not base.strip():
         return f"{base}{LOWER}{lowered}{END}" if lowered else base
+    if is_tolerance(base, lowered):
+        return f"{base} {lowered}"
     if lowered.isdigit() and base[-1].isalpha():
         return base + write_lowered(base, lowered)
     return f"{base}_{lowered}" if lowered.replace(",", "").isalnum() else f"{base}_({lowered})"

@@ -635,7 +635,11 @@ def _table_lines(table: _Table) -> list[str]:
     width = max(map(len, grid))
     grid = [[*row, *[None] * (width - len(row))] for row in grid]
     is_wide = list(map(_is_wide, grid))
-    starts = [i < table.n_head or _names_all(table.rows[i]) for i in kept]
+    starts: list[bool] = []
+    for i, row in zip(kept, grid, strict=True):
+        # with the names that a row above spans into it
+        goes_on = starts[-1:] == [True] and sum(map(bool, row)) > 1 and all(cell[3] for cell in row if cell)
+        starts.append(i < table.n_head or _names_all(table.rows[i]) or goes_on)
     if all(starts):
         starts[1:] = [False] * (len(starts) - 1)
     lines: list[str] = []

@@ -69,6 +69,7 @@ class Furniture:
         self.dropped: dict[str, Counter[str]] = {}  # texts by what they are
         self._steps: Counter[int] = Counter()  # distance of the lowest number on a page from the page's own
         self.n_marks = 0  # marks of footnotes
+        self._number_columns: set[tuple[str, int]] = set()  # left and right edges of the numbers of lines
         self._pages: dict[tuple[str, int], list[int]] = {}  # pages by what stands at which height of their margins
         self._needed = min(MIN_PAGES, max(2, (n_pages + 1) // 2))
 
@@ -77,7 +78,12 @@ class Furniture:
         for page in pages:
             self.n_marks += page.n_marks
             self._remove(page, "watermark", _watermarks(page.lines))
-            self._remove(page, "line number", _line_numbers(page.lines))
+            numbers = _line_numbers(page.lines)
+            self._number_columns |= {column for line in numbers for column in _columns_of(line)}
+            self._remove(page, "line number", numbers)
+        for page in pages:
+            if self._number_columns:
+                self._remove(page, "line number", _few_line_numbers(page.lines, self._number_columns))
             self._remove(page, "symbol of a plot", _plot_symbols(page.lines))
             if page.upright:
                 self.dropped.setdefault("upright text", Counter()).update(page.upright)
@@ -248,7 +254,7 @@ def _watermarks(lines: Sequence[Line]) -> list[Line]:
             and line.size * MIN_WATERMARK <= large.size
             for line in lines
         )
-        if n_covered >= MIN_COVERED:
+        if n_covered >= MIN_COVERED or (n_covered and sum(line.text == large.text for line in lines) > MIN_COVERED):
             watermarks.append(large)
     return watermarks
 
@@ -281,7 +287,7 @@ MIN_OUTSIDE_SHARE = 0.95  # least share of lines that are on the inner side of t
 
 def _line_numbers(lines: Sequence[Line]) -> list[Line]:
     """Numbers that count the lines of a page, in its left or right margin: 001, 002 and so on, or 5, 10."""
-    numbers = [line for line in lines if line.text.removesuffix(":").isdecimal() and len(line.text) < 6]
+    numbers = [line for line in lines if line.text.rstrip(":.").isdecimal() and len(line.text) < 6]
     if len(numbers) < MIN_LINE_NUMBERS:
         return []
     ids = set(map(id, numbers))
@@ -298,6 +304,27 @@ def _line_numbers(lines: Sequence[Line]) -> list[Line]:
     return list(counting.values())
 
 
+def _columns_of(line: Line) -> tuple[tuple[str, int], tuple[str, int]]:
+    return ("left", round(line.x0)), ("right", round(line.x1))
+
+
+def _few_line_numbers(lines: Sequence[Line], columns: Collection[tuple[str, int]]) -> list[Line]:
+    """Numbers of the lines of a page with few, in the margin where those of other pages stand."""
+    numbers = [line for line in lines if line.text.rstrip(":.").isdecimal() and len(line.text) < 6]
+    numbers = [line for line in numbers if any(column in columns for column in _columns_of(line))]
+    ids = set(map(id, numbers))
+    rest = [line for line in lines if id(line) not in ids]
+    if not (numbers and rest) or len(numbers) >= MIN_LINE_NUMBERS:
+        return []
+    left, right = min(line.x0 for line in rest), max(line.x1 for line in rest)
+    heights = {round(line.y0 + line.y1) for line in rest}
+    beside = [line for line in numbers if any(round(line.y0 + line.y1) + d in heights for d in range(-4, 5))]
+    values = [int(line.text.rstrip(":.")) for line in sorted(beside, key=lambda line: line.y0)]
+    steps = {after - value for value, after in pairwise(values)} or {1}
+    is_whole = min(steps) > 0 and len(heights) <= max(steps) * (len(values) + 1) + 2  # the numbers are all the page's
+    return [line for line in beside if is_whole and (line.x1 <= left or line.x0 >= right)]
+
+
 def _columns(numbers: Sequence[Line], edge: Callable[[Line], float]) -> Iterator[list[Line]]:
     """Numbers whose edges lie one below the other, each column from top to bottom."""
     column: list[Line] = []
@@ -312,7 +339,7 @@ def _columns(numbers: Sequence[Line], edge: Callable[[Line], float]) -> Iterator
 
 def _counts_lines(column: Sequence[Line], rest: Sequence[Line]) -> bool:
     """Whether numbers, from top to bottom, grow evenly at even distances, and stand beside prose or in small print."""
-    values = [int(line.text.removesuffix(":")) for line in column]
+    values = [int(line.text.rstrip(":.")) for line in column]
     steps = Counter(after - value for value, after in pairwise(values))
     step, n = steps.most_common(1)[0]
     if not 1 <= step <= MAX_NUMBER_STEP or n < 0.9 * (len(column) - 1):
@@ -321,7 +348,8 @@ def _counts_lines(column: Sequence[Line], rest: Sequence[Line]) -> bool:
     usual = median(gaps)
     if sum(abs(gap - usual) < 0.15 * usual for gap in gaps) < MIN_EVEN_SHARE * len(gaps):
         return False
-    if median(line.size for line in column) <= MAX_LINE_NUMBER_SIZE * median(line.size for line in rest):
+    is_small = median(line.size for line in column) <= MAX_LINE_NUMBER_SIZE * median(line.size for line in rest)
+    if is_small and not column[0].text.endswith("."):  # which the numbers of a list have
         return True
     return _is_prose(column, rest)
 
@@ -646,16 +674,31 @@ def _add(blocks: list[Block], block: Block) -> None:
         table.lines += write_rows([*names, *block.cells[block.header + 1 :]], len(names) - 1)
         table.last_page = block.page
         return
-    if block.kind == "text" and block.lines[0][:1].islower() and not begins_item(block.lines[0]):
+    if block.kind == "text" and _may_go_on(block.lines[0]):
         for before in reversed(blocks[-LOOK_BACK:]):
             # a picture, a table or a footnote in a smaller font may interrupt a paragraph
             if before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]):
                 continue
+            is_over = max(before.page, before.last_page) < block.page and _OPEN_END.search(before.lines[-1]) is not None
+            if not (block.lines[0][0].islower() or is_over):
+                break
             if abs(before.size - block.size) <= 0.1 * block.size and not ends_sentence(before.lines[-1]):
                 before.lines.extend(block.lines)
+                before.last_page = block.page
                 return
             break
     blocks.append(block)
+
+
+_OPEN_END = re.compile(
+    r"(?:[^\W\d_]+[,;)’']* ){4}(?:[a-z]+|[\d,]*\d,)$"
+)  # of a line of prose, in the midst of a sentence
+_NUMBER_START = re.compile(r"[\d.,]+%? (?:[a-z]+|[A-Za-z]?[A-Z]+[a-z]?)[,;)’']* (?:[a-z]+[,;)’']* ){2}")  # 5 MWh of the
+
+
+def _may_go_on(line: str) -> bool:
+    """Whether a paragraph may begin in the midst of a sentence: with a small letter, or prose with a number."""
+    return (line[0].islower() or _NUMBER_START.match(line) is not None) and not begins_item(line)
 
 
 _CONTINUED = re.compile(r"\W*\(?cont(?:inued|d|\.|'d)\b", re.IGNORECASE)

@@ -724,7 +724,7 @@ class Block:
     image: Image | None = None  # pixels of a picture, where images are extracted
     cells: Cells = field(default_factory=list)  # of a table
     header: int = -1  # which of its rows names the columns
-    last_page: int = 0  # on which a table ends that goes on over pages
+    last_page: int = 0  # on which a table or paragraph ends that goes on over pages
 
     @property
     def text(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.raised import plain_maths, write_lowered, write_raised
+from kohaku_ray.documents.raised import is_tolerance, plain_maths, write_lowered, write_raised
 from kohaku_ray.documents.sentences import LEADERS, ends_entry, words_of
 from kohaku_ray.documents.tables import Cells, is_number, join_names, names_columns
 
@@ -144,7 +144,8 @@ def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -
         elif is_stacked:
             over, under = upper.text.strip(), lower.text.strip()
             is_apart = before.isalnum() or upper.text[:1] == " "
-            upper.height, upper.text = 0, f"{' ' * is_apart}{over}/{under}"
+            joint = " " if over[:1] == "+" and is_tolerance("1", under) else "/"
+            upper.height, upper.text = 0, f"{' ' * is_apart}{over}{joint}{under}"
             lower.height, lower.text = 0, " " * (lower.text[-1:] == " ")
     return scripts
 
@@ -152,6 +153,7 @@ def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -
 MIN_SPACED = 5  # fewest letters that are set letter by letter
 MAX_LETTER_GAP = 0.5  # largest distance between the letters of a word, in font sizes
 MIN_WORD_GAP = 0.15  # least distance of two words beyond that of two letters
+_SPACED_PART = re.compile(r"(?<!\S)(?:\S ){5,}\S(?!\S)")
 _VOWEL = re.compile(r"[aeiouäöüáéíóúàèìòùâêîôû]", re.IGNORECASE)
 
 
@@ -177,6 +179,20 @@ def respaced(chars: Sequence[tuple[float, float, float, str]], size: float) -> s
         is_list = list(text) == sorted(text) or not (text.isalpha() and (text.isupper() or text[1:].islower()))
         return "" if is_list or _VOWEL.search(text) is None else text
     return text if max(map(len, words)) >= 3 else ""
+
+
+def _respaced_parts(line: Line, chars: Sequence[tuple[float, float, float, str]]) -> str:
+    """Write the words of a line of which a part is set letter by letter."""
+    ordered = sorted(chars)
+    if "".join(char[3] for char in ordered) != line.text.replace(" ", ""):
+        return line.text
+    text = line.text
+    for match in reversed(list(_SPACED_PART.finditer(text))):
+        start = len(text[: match.start()].replace(" ", ""))
+        part = ordered[start : start + len(match[0].replace(" ", ""))]
+        if 2 * sum(map(str.isalpha, match[0])) > len(part) and (written := respaced(part, line.size)):
+            text = f"{text[: match.start()]}{written}{text[match.end() :]}"
+    return text
 
 
 BULLETS = "•‣◦▪●■□➢➤✓∙"  # characters that only ever begin a list item
@@ -632,7 +648,8 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
     import pymupdf
 
     spaced = [line for line in lines if is_spaced(line.text)]
-    if not spaced:
+    mixed = [line for line in lines if _SPACED_PART.search(line.text) and line not in spaced]
+    if not (spaced or mixed):
         return
     blocks = page.get_text("rawdict", flags=pymupdf.TEXT_MEDIABOX_CLIP)["blocks"]
     spans = [span for block in blocks for line in block["lines"] for span in line["spans"]]
@@ -642,14 +659,17 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
             if char["c"] != " ":
                 left, _, right, _ = char["bbox"]
                 rows.setdefault(round(char["origin"][1]), []).append((left, right, span["size"], char["c"]))
-    for line in spaced:
+    for line in [*spaced, *mixed]:
         inside = [
             char
             for height in range(round(line.y0), round(line.y1) + 1)
             for char in rows.get(height, ())
             if line.x0 - 0.1 <= char[0] and char[1] <= line.x1 + 0.1 and abs(char[2] - line.size) < 0.1 * line.size
         ]
-        line.text = respaced(inside, line.size) or line.text
+        if line in mixed:
+            line.text = _respaced_parts(line, inside)
+        else:
+            line.text = respaced(inside, line.size) or line.text
 
 
 def _keep_pictures(read: Page, textpage: Any, turn: int) -> None:
@@ -728,6 +748,8 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
             stripped = text.strip()
             if not stripped:
                 continue
+            if lines and lines[-1].text == stripped and _is_twice(lines[-1], box):
+                continue  # bold by printing it twice
             if lines and _goes_on(lines[-1], box, size, stripped):
                 _append(lines[-1], stripped, box, ends_in_space or text[0] == " ")
             else:
@@ -791,7 +813,7 @@ def _continues(last: Piece, piece: Piece) -> bool:
         small, large = (piece, last) if size < other else (last, piece)
         is_smaller = small["font"]["size"] < 0.85 * large["font"]["size"]
         return gap < MAX_NUMBER_GAP * max(size, other) or not (
-            is_smaller and small["text"].strip().removesuffix(":").isdecimal()
+            is_smaller and small["text"].strip().rstrip(":.").isdecimal()
         )
     touches = abs(before["x"] - box["x"] - box["w"]) < 0.2 * reach
     return touches and _RIGHT_TO_LEFT.search(last["text"] + piece["text"]) is not None
@@ -854,9 +876,13 @@ def _goes_on(last: Line, box: Box, size: float, text: str) -> bool:
     gap = x0 - last.x1 if x0 >= last.x0 else last.x0 - x1
     if gap >= MAX_NUMBER_GAP * max(size, last.size):  # the number of a line, in smaller print in the margin
         small, ratio = (text, size / last.size) if size < last.size else (last.text, last.size / size)
-        if ratio < 0.85 and small.removesuffix(":").isdecimal():
+        if ratio < 0.85 and small.rstrip(":.").isdecimal():
             return False
     return -0.5 * size < gap < 0.9 * size
+
+
+def _is_twice(last: Line, box: Box) -> bool:
+    return abs(last.x0 - box[0]) + abs(last.y0 - box[1]) + abs(last.x1 - box[2]) < 0.1 * last.size
 
 
 def _append(last: Line, text: str, box: Box, spaced: bool) -> None:

@@ -20,6 +20,10 @@ _ASTRAL = re.compile("[\U0001d400-\U0001d7ff\u210e]+")  # letters and digits for
 
 _SIGNED = re.compile(r"[-+](?:\d+(?:[.,/]\d+)?|[A-Za-zα-ωΑ-Ω]{1,2}\d?)")
 _CHARGE = re.compile(r"\d?[-+]")
+_SIGN_APART = re.compile(r"(?<=^[-+])\s+(?=\d)")
+_CITED = re.compile(r"(\S+)\s*(\[[^\[\]]+\])")
+_TOLERANCE = re.compile(r"[-+]\d+(?:[.,]\d+)?")
+_OF_NUMBER = re.compile(r"(?<![\w.,^])(?!10$)\d[\d.,]*$")
 _INTEGER = re.compile(r"\d{1,3}")
 _SIMPLE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|[^\W\d_]+|\*)|\d?[-+]")
 _FORMULA = re.compile(r"[-+/*=·×|().,\s\w]+")
@@ -40,7 +44,7 @@ _LAST_WORD = re.compile(r"[^\W_]+$")
 _SYMBOL = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\d)[^\W\d_]$")  # a letter by itself, but not in CO2e
 _QUANTITY = re.compile(r"\d\s?[^\W\d_]$")
 _PRODUCT = re.compile(r"[=+×·*/^(−]\s*\d*[^\W\d_]{2}$")
-_LENGTH = re.compile(r"(?:(?<![^\W\d_])(?:[mµμncdk]m|dam|hm|ft|yd|mi|px|sec|inch|feet|meters?|metres?)|\d\s?in)$")
+_LENGTH = re.compile(r"(?:(?<![^\W\d_])(?:[mµμncdkMG]m|dam|hm|ft|yd|mi|px|sec|inch|feet|meters?|metres?)|\d\s?in)$")
 _GROUP = re.compile(r"\(([^()]*)\)$|\[([^\[\]]*)\]$|[|‖]$")
 _REACH = 80  # how many characters before a run decide what it is
 _MAX_CHARS = 40  # longest run that may be an exponent or a mark
@@ -63,9 +67,12 @@ _WORDS = words_of("As At Be He I In No")  # which a note begins with, that are e
 
 def write_raised(before: str, run: str, after: str = "") -> str:
     """Write raised characters so that they follow ``before``: ``^9``, ``st`` or ``␣[2]``; ``after`` is what follows."""
-    raised = run.strip().translate(_SIGNS)
+    raised = _SIGN_APART.sub("", run.strip().translate(_SIGNS))
     base = before[-_REACH:].rstrip()
-    if len(raised) > _MAX_CHARS:
+    if both := _CITED.fullmatch(raised):  # an exponent, then a citation
+        written = write_raised(before, both[1])
+        return written + write_mark(before + written, both[2], after)
+    if len(raised) > _MAX_CHARS or (raised[0:1] == "+" and is_tolerance(base, raised)):
         return _set_apart(before, raised, after)
     if not raised or not any(char.isalnum() or char in "*†‡§¶‖#+-" for char in raised) or base.endswith("^"):
         return run
@@ -106,6 +113,8 @@ def write_lowered(before: str, run: str, after: str = "") -> str:
     lowered = run.strip().translate(_SIGNS)
     if not lowered:
         return run
+    if is_tolerance(before, lowered):
+        return _set_apart(before, lowered, after)
     joint = "_" if before[-1:].isdigit() and lowered[0].isdigit() else ""
     return f"{joint}{lowered}" + " " * (lowered[-1].isdigit() and after[:1].isdigit())
 
@@ -161,6 +170,11 @@ def plain_maths(text: str) -> str:
             end = match.end()
         text = "".join([*pieces, text[end:]])
     return text
+
+
+def is_tolerance(base: str, script: str) -> bool:
+    """Whether a raised or lowered number with a sign is by how much the number before it may differ."""
+    return _TOLERANCE.fullmatch(script) is not None and _OF_NUMBER.search(base) is not None
 
 
 def _set_apart(before: str, text: str, after: str) -> str:

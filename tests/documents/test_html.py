@@ -429,3 +429,24 @@ def test_the_mark_of_a_note_is_no_mass():
         "[3] He says.",
         "[9] In it.",
     ]
+
+
+def test_a_name_over_two_rows_beside_one_with_a_unit_below():
+    table = "<table><tr><th rowspan=2>Model<th>Energy<tr><th>(MWh)<tr><td>A<td>12<tr><td>B<td>13</table>"
+    assert body(table) == ["Model: A; Energy, (MWh): 12\nModel: B; Energy, (MWh): 13"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "text"),
+    [
+        ("1.2<sup>+0.3</sup><sub>−0.2</sub> units", "1.2 +0.3 -0.2 units"),
+        ("1.2<sub>−0.2</sub><sup>+0.3</sup> units", "1.2 -0.2 +0.3 units"),
+        ("$1.2^{+0.3}_{-0.2}$ units", "1.2 +0.3 -0.2 units"),
+        ("10<sup>&minus; 9</sup> s", "10^-9 s"),
+        ("3.2 × 10<sup>4 [5]</sup> FLOPs", "3.2 × 10^4 [5] FLOPs"),
+        ("5 Mm<sup>3</sup> of gas", "5 Mm^3 of gas"),
+        ("10<sup>+3</sup> units of SO<sub>4</sub><sup>2−</sup>", "10^+3 units of SO4^2-"),
+    ],
+)
+def test_tolerances_and_signs_stay_out_of_the_number_before_them(inner, text):
+    assert body(f"<p>It was {inner} here.") == [f"It was {text} here."]

@@ -41,6 +41,7 @@ def put(page, x, y, lines, size=11, leading=14):
         (390, 7, list(range(1, 16))),
         (40, 7, ["" if i % 5 else i for i in range(36, 61)]),  # every fifth line
         (40, 7, [f"{i}:" for i in range(1, 16)]),
+        (40, 7, [f"{i}." for i in range(1, 16)]),
     ],
 )
 @pytest.mark.parametrize("is_last", [True, False], ids=["after the text", "line by line"])
@@ -210,3 +211,86 @@ def test_the_points_of_a_plot_are_no_text(symbol, n, is_dropped):
     if is_dropped:
         assert document.dropped == (f"{n} symbols of a plot: {symbol!r} × {n}",)
         assert [one.text for section in document.sections for one in section.paragraphs] == [TEXT]
+
+
+def test_a_page_with_few_lines_has_line_numbers_where_other_pages_have_theirs():
+    def whole(page):
+        put(page, 72, 120, LINES)
+        put(page, 40, 120, map(str, range(1, 16)), 7)
+
+    def short(page):
+        put(page, 72, 120, PROSE[:3])
+        put(page, 40, 120, map(str, range(16, 19)), 7)
+        put(page, 200, 400, ["5", "7"])  # of a figure, say
+
+    found = "\n".join(texts(whole, short))
+    assert not any(str(n) in found.split() for n in (15, 16, 17, 18))
+    assert all(number in found.split() for number in ("5", "7", "1,287"))
+
+
+def test_steps_in_small_print_keep_their_numbers():
+    def draw(page):
+        for i in range(8):
+            page.insert_text((60, 120 + 14 * i), f"{i + 1}.", fontsize=7)
+            page.insert_text((80, 120 + 14 * i), f"Step {i + 1} of the work takes {i + 20} hours in all.", fontsize=11)
+
+    assert all(f"{i}." in "\n".join(texts(draw)).split() for i in range(1, 9))
+
+
+def test_a_small_watermark_that_is_repeated_all_over_the_page():
+    def draw(page):
+        for x in (100, 300):
+            put(page, x, 150, ["DRAFT"] * 3, 28, 70)
+        put(page, 72, 120, LINES)
+
+    assert texts(draw) == [TEXT]
+
+
+def test_a_line_that_is_printed_twice_to_be_bold_is_read_once():
+    def draw(page):
+        for line in ("It was 1,287 MWh in 2020.", "It was 12 MWh in 2021."):
+            for x in (72, 72.3):
+                page.insert_text((x, 100), line, fontsize=11) if "2020" in line else put(page, x, 130, [line])
+        put(page, 72, 170, PROSE)
+
+    found = everything(draw)
+    assert found.count("It was 1,287 MWh in 2020.") == found.count("It was 12 MWh in 2021.") == 1
+
+
+@pytest.mark.parametrize("text", ["energy was 1287", "no more than 5"])
+def test_a_part_of_a_line_that_is_set_letter_by_letter(text):
+    def draw(page):
+        page.insert_text((72, 100), "The use of", fontsize=11)
+        letter_by_letter(page, 128, 100, text, 2.2)
+        page.insert_text(
+            (128 + pymupdf.get_text_length(text, fontsize=11) + 2.2 * len(text) + 4, 100), "MWh.", fontsize=11
+        )
+        put(page, 72, 170, PROSE)
+
+    assert f"The use of {text} MWh." in everything(draw)
+    assert "the ranks 1 2 3 4 5 6 7 are all" in everything(
+        lambda page: put(page, 72, 99, ["Of the ranks 1 2 3 4 5 6 7 are all"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "start", "text"),
+    [
+        ("a total of about 12,", "345 MWh of the energy, as the report of it says.", "about 12,345 MWh of"),
+        ("a total that reached about", "1,287 MWh of the energy, as the report of it says.", "about 1,287 MWh of"),
+        ("a share that reached about", "45% of the energy, as the report of it says here.", "about 45% of"),
+    ],
+)
+def test_a_sentence_that_goes_on_with_a_number_on_the_next_page(end, start, text):
+    first = lambda page: put(page, 72, 120, [*PROSE, f"The site drew in the whole of that year {end}"])  # noqa: E731
+    second = lambda page: put(page, 72, 120, [start, *PROSE])  # noqa: E731
+    assert text in " ".join(texts(first, second)[:1])
+
+
+@pytest.mark.parametrize(
+    "start", ["2 Methods", "1. The first of the items of a list, with words", "12 Results of the work"]
+)
+def test_a_heading_or_item_on_the_next_page_is_no_sentence_that_goes_on(start):
+    first = lambda page: put(page, 72, 120, [*PROSE, "The site drew in the whole of that year a total of about"])  # noqa: E731
+    second = lambda page: put(page, 72, 120, [start, "", *PROSE])  # noqa: E731
+    assert not any("about 2" in one or "about 1" in one for one in texts(first, second))
