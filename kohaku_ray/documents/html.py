@@ -424,7 +424,7 @@ class _Reader:
             if tag != "dd":
                 self._break_line()
         else:
-            self._flush()
+            self._flush(at_block=True)
             self._pre += tag == "pre"
             self._in_term = self._in_term or tag == "dt"
             if tag == "figure":
@@ -458,12 +458,12 @@ class _Reader:
                 self._add_terms()
                 self._add(Paragraph(text, whole_text(text)))
         elif tag == "dt":
-            self._flush()
+            self._flush(at_block=True)
             self._in_term = False
         elif tag == "figcaption":
             self._caption()
         else:
-            self._flush()
+            self._flush(at_block=True)
             if tag == "figure" and self._figures:
                 self._figures.pop()
             if tag == "dl":
@@ -538,9 +538,9 @@ class _Reader:
         indents = ((len(line) - len(line.lstrip("\0")), _plain(line)) for line in lines)
         return "\n".join(" " * indent + line for indent, line in indents if line and line != "-")
 
-    def _flush(self) -> None:
-        """End the paragraph, or the term of a definition, that is being read."""
-        if self._in_term:
+    def _flush(self, at_block: bool = False) -> None:
+        """End the paragraph, or at a block within the term of a definition that term, that is being read."""
+        if at_block and self._in_term:
             self._terms += filter(None, [self._taken()])
         elif self._parts:
             text = self._lines()

@@ -184,11 +184,14 @@ def _set_apart(before: str, text: str, after: str) -> str:
 
 
 def _is_nuclide(raised: str, after: str, is_within: bool) -> bool:
-    """Whether it is the mass of an isotope, 14 of C, and no mark in front of its own note or address."""
+    """Whether it is the mass of an isotope, 14 of C, and no mark in front of its own note or address.
+
+    A note begins with a word; within a sentence any letter by itself is a symbol, as of the group ²G₂.
+    """
     mass, element = _NUCLIDE.fullmatch(raised), _ELEMENT.match(after)
-    if mass is None or element is None or element[0] not in _PROTONS:
-        return False
-    if not is_within and (element[0] in _WORDS or after[element.end() :][:1] == "."):
+    if mass is None or element is None or is_within:
+        return mass is not None and element is not None
+    if element[0] not in _PROTONS or element[0] in _WORDS or after[element.end() :][:1] == ".":
         return False
     n_protons = _PROTONS[element[0]]
     return n_protons <= int(mass[1]) <= 3 * n_protons + 2
