@@ -23,12 +23,18 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as it is set: its text, the raised mark behind it, how many columns and rows it spans."""
+    """A cell as it is set: its text, the raised mark or power behind it, how many columns and rows it spans."""
 
     text: str
     mark: str = ""
     n_columns: int = 1
     n_rows: int = 1
+    power: str = ""
+
+    @property
+    def raised(self) -> str:
+        """What stands raised behind the text."""
+        return self.mark or self.power
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ class Table:
             for column, cell in enumerate(row):
                 names = list(dict.fromkeys(line[column].text for line in above if line[column].text))
                 if column >= self.n_keys and cell.text:
-                    truth.append({"keys": keys, "names": names, "text": cell.text, "mark": cell.mark})
+                    text = f"{cell.text}^{cell.power}" if cell.power else cell.text
+                    truth.append({"keys": keys, "names": names, "text": text, "mark": cell.mark})
         return truth
 
 
@@ -69,7 +76,8 @@ def table(
 ) -> Table:
     """Read a table from lines of cells between bars.
 
-    ``1,066^a`` has a mark, ``Energy>2`` spans two columns, ``Model_2`` two rows; ``^`` is the cell above.
+    ``1,066^a`` has a mark, ``2 × 10^^9`` a power, ``Energy>2`` spans two columns, ``Model_2`` two rows; ``^`` is the
+    cell above.
     """
 
     def cell(source: str) -> Cell | None:
@@ -78,7 +86,8 @@ def table(
             return None if source.strip() else Cell("")
         columns, rows = re.search(r">(\d)", text), re.search(r"_(\d)$", text)
         text = re.sub(r">\d|_\d$", "", text)
-        return Cell(text, mark, int(columns[1]) if columns else 1, int(rows[1]) if rows else 1)
+        power = mark[1:] if mark[:1] == "^" else ""
+        return Cell(text, "" if power else mark, int(columns[1]) if columns else 1, int(rows[1]) if rows else 1, power)
 
     read = [tuple(tuple(map(cell, line.split("|"))) for line in lines) for lines in (header, body)]
     return Table(name, caption, *read, n_keys=n_keys, note=note)
@@ -147,6 +156,16 @@ TABLES = (
         ["Model|Licence|Origin|Released"],
         ["Falcon|Apache 2.0|Abu Dhabi|2023", "BLOOM|RAIL 1.0|Paris|2022", "Pythia|Apache 2.0|Washington|2023"],
     ),
+    table(
+        "powers",
+        "Size and work of models",
+        ["Model|Parameters|Work (FLOP)|Error"],
+        [
+            "GPT-3|1.75 × 10^^11|3.14 × 10^^23|2.1 × 10^^-3",
+            "OPT|1.75 × 10^^11|4.3 × 10^^23|3.0 × 10^^-3",
+            "T5|1.1 × 10^^10|3.3 × 10^^22|4.5 × 10^^-2",
+        ],
+    ),
     table("long", "All sites", ["Site|Use (MWh)|PUE|Water (ML)"], _LONG),
 )
 
@@ -209,7 +228,7 @@ def html_table(made: Table, attributes: str = "") -> str:
         for row in part:
             cells = [
                 f"<{tag}{f' colspan={c.n_columns}' * (c.n_columns > 1)}{f' rowspan={c.n_rows}' * (c.n_rows > 1)}>"
-                f"{escape(c.text)}{f'<sup>{c.mark}</sup>' * bool(c.mark)}</{tag}>"
+                f"{escape(c.text)}{f'<sup>{c.raised}</sup>' * bool(c.raised)}</{tag}>"
                 for c in row
                 if c is not None
             ]
@@ -240,7 +259,7 @@ def web_table(made: Table) -> str:
         elif re.fullmatch(r"[\d,]+", text):
             text = f'<span style="display:none">{int(text.replace(",", "")):09d}</span>{text}'
         mark = f'<sup class="reference" id="ref-{cell.mark}"><a href="#note-{cell.mark}">[{cell.mark}]</a></sup>'
-        return text + mark * bool(cell.mark)
+        return text + mark * bool(cell.mark) + f"<sup>{cell.power.replace('-', '−')}</sup>" * bool(cell.power)
 
     rows = []
     for i, row in enumerate((*made.header, *made.body)):
@@ -281,7 +300,7 @@ def html_of_prose(style: str = "", formulas: bool = True) -> str:
 
 def markdown_of_table(made: Table) -> str:
     lines = [
-        f"| {' | '.join(c.text + f'<sup>{c.mark}</sup>' * bool(c.mark) for c in row if c is not None)} |"
+        f"| {' | '.join(c.text + f'<sup>{c.raised}</sup>' * bool(c.raised) for c in row if c is not None)} |"
         for row in (*made.header, *made.body)
     ]
     lines.insert(1, "|---" * len(made.header[0]) + "|")
@@ -315,7 +334,7 @@ def tex_of_table(made: Table, style: str) -> str:
             if cell is None:
                 cells.append("")
                 continue
-            text = tex_text(cell.text) + rf"\textsuperscript{{{cell.mark}}}" * bool(cell.mark)
+            text = tex_text(cell.text) + rf"\textsuperscript{{{cell.raised}}}" * bool(cell.raised)
             bars = "|c|" if style == "grid" else "c"
             cells.append(rf"\multicolumn{{{cell.n_columns}}}{{{bars}}}{{{text}}}" if cell.n_columns > 1 else text)
         return " & ".join(cells) + r" \\"
@@ -376,7 +395,7 @@ def groff_of_table(made: Table, style: str) -> str:
             if cell is None:
                 texts.append(r"\^")
                 continue
-            text = cell.text.replace("-", r"\-") + (rf"\*{{{cell.mark}\*}}" if cell.mark else "")
+            text = cell.text.replace("-", r"\-") + (rf"\*{{{cell.raised}\*}}" if cell.raised else "")
             texts.append(f"T{{\n{text}\nT}}" if made.name == "wrapped" and len(cell.text) > 30 else text)
         lines.append("\t".join(texts))
     width = "lw(6c)" if made.name == "wrapped" else "n"
@@ -443,9 +462,9 @@ def make_reportlab(path: Path, made: Table | None, style: str) -> None:
             cells.append(
                 [
                     Paragraph(
-                        f"{escape(c.text)}<super>{c.mark}</super>" if c.mark else escape(c.text), styles["Normal"]
+                        f"{escape(c.text)}<super>{c.raised}</super>" if c.raised else escape(c.text), styles["Normal"]
                     )
-                    if c.mark or (is_wrapped and len(c.text) > 30)
+                    if c.raised or (is_wrapped and len(c.text) > 30)
                     else c.text
                     for c in row
                 ]
@@ -520,8 +539,8 @@ def make_docx(path: Path, made: Table | None) -> None:
                 grid.cell(r, c).merge(grid.cell(r + cell.n_rows - 1, c + cell.n_columns - 1))
             paragraph = grid.cell(r, c).paragraphs[0]
             paragraph.add_run(cell.text).bold = r < len(head)
-            if cell.mark:
-                paragraph.add_run(cell.mark).font.superscript = True
+            if cell.raised:
+                paragraph.add_run(cell.raised).font.superscript = True
     if made.note:
         file.add_paragraph(made.note)
     file.add_paragraph(AFTER)
