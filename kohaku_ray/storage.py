@@ -165,6 +165,10 @@ def checksum(data: Any) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def _no_filesystem(path: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{path!r} is on no filesystem pyarrow can open: {error}")
+
+
 class _Summed:
     """A file whose checksum is made as it is written."""
 
@@ -196,7 +200,7 @@ class Directory:
         try:
             self._filesystem, self._root = open_filesystem(path)
         except (ValueError, OSError) as error:
-            raise ConfigError(f"{path!r} is on no filesystem pyarrow can open: {error}") from error
+            raise _no_filesystem(path, error) from error
 
     @property
     def is_local(self) -> bool:
@@ -515,6 +519,9 @@ def name_a_file(directory: str) -> DataError:
 
 def _kind(path: str) -> str:
     with asking(path, "cannot look at"):
-        filesystem, inner = open_filesystem(path)
+        try:
+            filesystem, inner = open_filesystem(path)
+        except ValueError as error:
+            raise _no_filesystem(path, error) from error
         kind: str = filesystem.get_file_info(inner).type.name
         return kind

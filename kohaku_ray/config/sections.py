@@ -76,7 +76,7 @@ class BudgetConfig(Settings):
     def over(self, paid: Mapping[str, float]) -> str:
         """Say with both numbers that what was paid, by ``dollars`` and ``tokens``, is the budget; empty: it is not."""
         for name, amount in (("dollars", self.dollars), ("tokens", self.tokens)):
-            if amount is not None and paid.get(name, 0) >= amount:
+            if amount is not None and round(paid.get(name, 0), 9) >= amount:  # ten times 0.1 are 1
                 spent = round(paid[name], 6)
                 return f"budget.{name} is {amount:,} and {spent:,} were spent: set a larger one and repeat the command"
         return ""

@@ -105,9 +105,10 @@ class RunDirectory:
             tables = (f"{table}.parquet" for table in SCHEMAS)
             outputs = (*config.declaration.outputs, *self._own_outputs())
             self._directory.remove(*tables, *ANSWER_FILES, "report.html", *outputs)
-        self.write_text("config.yaml", text)
         earlier = {"identity": identity, "paid": paid} if paid else {}
+        # First of all files: it marks a run's directory (``sources.check_places``).
         self.write_text("run.json", json.dumps({"status": "running", **earlier, **facts_of(config)}, indent=2))
+        self.write_text("config.yaml", text)
 
     def finish(self, config: Config, summary: Any, identity: str) -> None:
         """Record that the run is finished: its counts (a dataclass), its system's facts, and its files' checksums.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
@@ -16,6 +17,7 @@ from kohaku_ray.documents.rows import RECORD_SUFFIXES, ROW_FORMATS, cell_of, rea
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
+from kohaku_ray.run.tables import ANSWER_FILES
 from kohaku_ray.settings import SAMPLE
 from kohaku_ray.storage import is_directory, is_file, is_uri, join_path
 from kohaku_ray.systems.questions import read_questions
@@ -59,12 +61,19 @@ def check_places(config: Config) -> None:
     ):
         if is_file(join_path(directories[key], mark)):
             raise ConfigError(f"{key} is {directories[key]}, which holds {holds}: give it a directory of its own")
+    own = () if is_file(join_path(config.run, "run.json")) else ("config.yaml", *ANSWER_FILES)
+    if yours := next((name for name in own if is_file(join_path(config.run, name))), None):
+        raise ConfigError(
+            f"run is {config.run}, no run's directory (it has no run.json), whose {yours} a run would replace: give a "
+            "directory of its own, such as runs/mine"
+        )
     check_kept(directories)
 
 
 def _real(path: str) -> str:
     """One spelling per place: a local path without links, a URI without its last slash."""
-    path = path.removeprefix("file://")
+    if path.startswith("file://"):
+        path = unquote(path.removeprefix("file://"))
     return path.rstrip("/") if is_uri(path) else os.path.realpath(path)
 
 

@@ -97,6 +97,10 @@ def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
         (["run=x", "index.path=x"], r"index.path and run are both"),
         (["ledger.path=y", "index.path=y"], r"ledger.path and index.path are both"),
         (["run=s3://b/x", "index.path=s3://b/x/"], r"index.path and run are both s3://b/x/"),
+        (["run='a b'", "index.path='file://{here}/a%20b/'"], "index.path and run are both"),
+        (["run=nosuch://b/x"], "'nosuch://b/x/manifest.json' is on no filesystem pyarrow can open"),
+        (["run=mine"], r"run is \S+/mine, no run's directory .*, whose config.yaml a run would replace"),
+        (["run=given"], r"run is \S+/given, no run's directory .*, whose submission.csv a run would replace"),
         (["run=made/index"], r"run is \S+/made/index, which holds an index"),
         (["ledger.path=made/index"], r"ledger.path is \S+/made/index, which holds an index: give it a"),
         (["ledger.path=made"], r"ledger.path is \S+/made, which holds a run"),
@@ -114,7 +118,10 @@ def test_outputs_index_and_ledger_have_directories_of_their_own(monkeypatch, tmp
     (tmp_path / "made/index").mkdir(parents=True)
     (tmp_path / "made/index/manifest.json").write_text("{}")
     (tmp_path / "made/run.json").write_text("{}")
-    config = load_config("demo", changes)
+    for name in ("mine/config.yaml", "given/submission.csv"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("mine")
+    config = load_config("demo", [change.replace("{here}", str(tmp_path)) for change in changes])
     with pytest.raises(ConfigError, match=message):
         check_places(resolve_paths(config))
     assert any(problem for problem in validate(config).problems if re.search(message, str(problem)))

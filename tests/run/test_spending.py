@@ -55,6 +55,18 @@ def test_a_budget_below_what_was_spent_stops_before_the_first_call():
         ]
 
 
+def test_ten_starts_that_paid_a_tenth_each_are_the_whole_budget():
+    ledger = FakeLedger()
+    ledger.sums = {"big": Paid(10_000)}  # 0.1 dollars
+    paid, stopped = dict[str, float](), []
+    for _ in range(10):
+        spending = Spending(BudgetConfig(dollars=1), ledger, PRICES, paid)
+        spending.look()
+        paid = {"tokens": 0.0, "dollars": paid.get("dollars", 0.0) + 0.1}
+        stopped.append(bool(spending.stopped))
+    assert stopped == [False] * 9 + [True]
+
+
 def test_a_running_job_is_looked_at_again_and_again(monkeypatch):
     monkeypatch.setattr(room, "LOOK_EVERY_S", 0.01)
     ledger = FakeLedger()
