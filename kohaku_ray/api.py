@@ -21,8 +21,6 @@ from contextlib import ExitStack
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from kohaku_ray.config import Config
 from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.ensemble.vote import VoteRule
@@ -45,6 +43,8 @@ from kohaku_ray.sweep.plan import plan_sweep
 from kohaku_ray.sweep.race import steer_sweep
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from kohaku_ray.answering.bundle import Bundled, Replay
     from kohaku_ray.engine.actors.pool import ActorPool
     from kohaku_ray.engine.jobs.index_stream import IndexSummary
@@ -227,6 +227,8 @@ class Run:
         scored, why_not = score_run(self.path, resolve(questions.path), self.config.metrics, questions.limit)
         if scored is None:
             raise DataError(why_not)
+        import polars as pl
+
         return pl.DataFrame(scored.report.records)
 
     def __enter__(self) -> Run:
@@ -244,6 +246,8 @@ class Run:
         self._warm = self._pool = None
 
     def _frame(self, name: str) -> pl.DataFrame:
+        import polars as pl
+
         frame = pl.from_arrow(RunDirectory(self.path).read_table(name))
         assert isinstance(frame, pl.DataFrame)
         return frame

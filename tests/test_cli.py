@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from run_files import small_run
 
@@ -18,6 +19,7 @@ from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index import gpu
 from kohaku_ray.pages.terminal import INTERRUPTED
 from kohaku_ray.run import free_gpus
+from kohaku_ray.storage import Directory
 
 HEAVY = (
     "ray",
@@ -73,6 +75,18 @@ assert tokenise("les énergies", "fr") == ["énerg"]
 def test_a_process_that_calls_no_application_starts_without_serve(module):
     check = f"import kohaku_ray.{module}, sys; assert 'ray.serve' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_the_answer_job_imports_before_ray_starts_what_it_needs_for_that_alone():
+    code = "import kohaku_ray.api, kohaku_ray.engine.jobs.answer"
+    assert loaded_after(code, ("ray.serve", "polars", "pandas", "matplotlib")) == set()
+
+
+def test_a_parquet_table_is_read_without_pyarrow_dataset(tmp_path):
+    Directory(str(tmp_path)).write_parquet("t.parquet", pa.table({"n": pa.array([1, 2])}))
+    read = f"Directory({str(tmp_path)!r}).read_parquet('t.parquet')"
+    code = f"from kohaku_ray.storage import Directory; assert len({read}) == 2"
+    assert loaded_after(code, ("pyarrow.dataset", "pandas")) == set()
 
 
 def test_vote_over_files_needs_no_cluster(tmp_path, capsys):

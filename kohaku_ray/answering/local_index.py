@@ -299,9 +299,9 @@ class LocalIndex(BatchingObject):
     def _to_shard(self, rows: Sequence[int]) -> I64:
         return self.layout.to_shard(np.asarray(rows, np.int64))
 
-    def put_on_gpu(self, views: Sequence[Kinds]) -> str:
-        """Put dense views on the GPU now, if they are searched there; see ``Retriever.ready``."""
-        for kinds in views if self._gpu else ():
+    def open_views(self, views: Sequence[Kinds]) -> str:
+        """Open dense views now, on the GPU if they are searched there; see ``Retriever.ready``."""
+        for kinds in views:
             self._vectors_of(kinds)
         return self._on_cpu_because
 

@@ -149,8 +149,9 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         print_result("finished before, with the same inputs: nothing to do (--again repeats it)\n")
     else:
         print_progress("answer  starting")
-        if not arguments.no_report:  # its drawing library is imported while Ray starts
-            threading.Thread(target=importlib.import_module, args=("kohaku_ray.pages.report",), daemon=True).start()
+        importlib.import_module("kohaku_ray.engine.jobs.answer")
+        if not arguments.no_report:  # while Ray starts, and not before: imports of two threads wait for each other
+            threading.Thread(target=_import_page, daemon=True).start()
         run.make(retry_errors=arguments.retry == "errors", strict=arguments.strict)
     summary = run.made
     scored, why_not = scores_of(run.config, summary)
@@ -182,6 +183,12 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     code = _rows_code(arguments, n_errors, is_finished=not summary.stopped)
     code = ROWS_IN_ERROR if untracked else code
     return Outcome(headline(scored, why_not, summary), result, code)
+
+
+def _import_page() -> None:
+    drawing = ("matplotlib.style", "matplotlib.figure", "matplotlib.backends.backend_svg")
+    for name in ("kohaku_ray.pages.report", *drawing, "polars", "scipy.special"):
+        importlib.import_module(name)
 
 
 def _export_whole(export: Callable[[], T]) -> tuple[T | None, str]:

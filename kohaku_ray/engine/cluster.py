@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine.local_ray import (
     end_started,
+    few_processes,
     missed_when_dead,
     on_loopback,
     own_token,
@@ -85,6 +86,11 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
                 "num_cpus": local_cpus(cluster),
                 "object_store_memory": int(cluster.object_store_gib * 2**30),
                 "include_dashboard": False,
+                # Ray looks 10 times, a second apart, whether its object store is up; at the first look it often is not.
+                "_system_config": {
+                    "raylet_client_connect_timeout_milliseconds": 50,
+                    "raylet_client_num_connect_attempts": 200,
+                },
             }
             # A busy machine may need a second start.
             if not _start(settings, until_end, is_last=False):
@@ -121,7 +127,7 @@ def _start(settings: Mapping[str, Any], until_end: ExitStack, *, is_last: bool) 
         attempt.enter_context(own_token())
         attempt.enter_context(on_loopback())
         try:
-            with end_started(), _without_log_level_line():
+            with end_started(), few_processes(), _without_log_level_line():
                 ray.init(**settings, _temp_dir=directory)
         except Exception as error:
             why = f"Ray did not start on this machine ({type(error).__name__}: {error})"

@@ -9,11 +9,12 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psutil
 import ray
-from ray._private import ray_constants, utils, worker
+from ray._private import parameter, ray_constants, utils, worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from kohaku_ray.errors import ConfigError
@@ -120,6 +121,20 @@ def end_started() -> Iterator[None]:
         raise
     finally:
         utils.set_sigterm_handler = usual
+
+
+@contextmanager
+def few_processes() -> Iterator[None]:
+    """Let a Ray that starts in the block do without its autoscaler and without copying its workers' logs to the driver.
+
+    Both are for clusters that others watch or that grow; each costs half a second of CPU at the start.
+    """
+    usual = parameter.RayParams
+    parameter.RayParams = partial(usual, no_monitor=True, include_log_monitor=False)
+    try:
+        yield
+    finally:
+        parameter.RayParams = usual
 
 
 @contextmanager

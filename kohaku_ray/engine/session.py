@@ -14,7 +14,6 @@ from kohaku_ray.config.sections import ClusterConfig, LedgerConfig
 from kohaku_ray.engine.actors.pool import ActorPool, leaves_gpus, member_processes
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.run.demand import Demand
 
 
@@ -69,6 +68,7 @@ class Session:
         """Open the ledger, whose shards stay alive; see ``ledger.client.open_ledger``."""
         ledger = open_ledger(config, n_shards, self._cluster.resources)
         self._until_end.enter_context(ledger.kept_alive())
+        ledger.prepare_calls()
         return ledger
 
     def start_replicas(self, deployments: Mapping[str, Deployment], *, shared: bool = False) -> dict[str, str]:
@@ -77,22 +77,25 @@ class Session:
         Jobs share them, and the last one ends them. On a cluster that ends with this session nobody does, unless
         they are to be ``shared`` with sessions inside this one.
         """
+        # Imported here: Serve takes a second to import, in which actors start.
+        from kohaku_ray.engine.serving.applications import serving
+
         release = shared or not self._ends_cluster
         return self._until_end.enter_context(serving(deployments, release=release))
 
     def start_pool_and_replicas(
         self, config: Config, pool: ActorPool | None = None, *, shared: bool = False
     ) -> tuple[ActorPool, dict[str, str]]:
-        """Start a run's replicas (see ``start_replicas``) and, unless a pool is given, its actors; wait for both.
-
-        Actors open the index while Serve starts the replicas, but for those that take the GPUs which these leave.
-        """
-        if pool is None and not leaves_gpus(config):
-            pool = self._start_pool(config)
+        """Start a run's replicas (see ``start_replicas``) and, unless a pool is given, its actors; wait for both."""
+        pool = pool or self.start_early_pool(config)
         applications = self.start_replicas(config.used_deployments, shared=shared)
         pool = pool or self._start_pool(config)
         pool.wait_until_ready()
         return pool, applications
+
+    def start_early_pool(self, config: Config) -> ActorPool | None:
+        """Start a run's actors, which open the index meanwhile; None: they take GPUs that replicas leave, so later."""
+        return None if leaves_gpus(config) else self._start_pool(config)
 
     def _start_pool(self, config: Config) -> ActorPool:
         pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))

@@ -181,7 +181,13 @@ def searched_views(config: Config) -> list[View]:
 
 
 def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
-    """Describe the files that ``find_sources`` lists (``SOURCES_SCHEMA``), sorted by name.
+    """Describe the files that ``find_sources`` lists (``SOURCES_SCHEMA``), sorted by name."""
+    rows = [{"name": name, "bytes": size} for name, size in _source_sizes(config, files)]
+    return pa.Table.from_pylist(rows, schema=SOURCES_SCHEMA)
+
+
+def _source_sizes(config: Config, files: Sequence[str]) -> list[tuple[str, int | None]]:
+    """List the names of files, sorted, with their bytes (None: on an object store).
 
     Names are relative to the configured directory: a collection that has moved is still the same.
     """
@@ -189,9 +195,8 @@ def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
     rows = []
     for file in map(without_options, files):
         root = next((folder for folder in roots if file.startswith(f"{folder}/")), os.path.dirname(file))
-        size = os.path.getsize(file) if os.path.exists(file) else None  # None: on an object store
-        rows.append({"name": file.removeprefix(f"{root}/"), "bytes": size})
-    return pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["name"])), schema=SOURCES_SCHEMA)
+        rows.append((file.removeprefix(f"{root}/"), os.path.getsize(file) if os.path.exists(file) else None))
+    return sorted(rows, key=lambda row: row[0])
 
 
 def difference(index: Index, config: Config) -> str:
@@ -202,7 +207,7 @@ def difference(index: Index, config: Config) -> str:
     if index.sources is None:
         return ""
     try:
-        now = dict(zip(*sources_of(config, find_sources(config)).to_pydict().values(), strict=True))
+        now = dict(_source_sizes(config, find_sources(config)))
     except DataError:
         return ""
     then = dict(zip(*index.sources.to_pydict().values(), strict=True))

@@ -71,16 +71,16 @@ def test_an_index_that_the_gpu_cannot_hold_is_searched_on_the_cpu_by_auto_alone(
     local = opened(shard, gpu=True, gpu_by_auto=by_auto)
     if not by_auto:
         with pytest.raises(ConfigError, match="need 9 GiB"):
-            local.put_on_gpu([NODES])
+            local.open_views([NODES])
         return
-    assert local.put_on_gpu([NODES]) == (
+    assert local.open_views([NODES]) == (
         "index.search_device auto: FAISS searches on the CPU, since the vectors need 9 GiB but the GPU has 1 GiB free"
     )
     [vector] = FakeEncoder().encode_queries(["kWh"])
     [hits] = asyncio.run(local.search([vector], NODES, 3, None))
     [expected] = asyncio.run(opened(shard).search([vector], NODES, 3, None))
     assert hits.rows.tolist() == expected.rows.tolist()
-    assert opened(shard, gpu=False).put_on_gpu([NODES]) == ""
+    assert opened(shard, gpu=False).open_views([NODES]) == ""
 
 
 @pytest.fixture

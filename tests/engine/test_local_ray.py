@@ -100,6 +100,11 @@ def test_nothing_of_a_local_ray_is_open_to_other_users(tmp_path):
             assert len(files) > 5
             assert not [file for file in files if token.encode() in file.read_bytes()]
             assert not Path("/nonexistent").exists()
+            commands = " ".join(
+                " ".join(child.cmdline()) for child in psutil.Process(process.pid).children(recursive=True)
+            )
+            assert "raylet" in commands
+            assert "monitor.py" not in commands  # neither the autoscaler's nor that of logs
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

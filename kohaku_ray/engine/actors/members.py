@@ -86,7 +86,7 @@ class Retriever:
         index = self._index
         if self._config.cluster.retriever.n_gpus and self._config.index.search_device == "auto" and (why := missing()):
             return f"index.search_device auto: FAISS searches on the CPU, since {why}"
-        return index.put_on_gpu([view.kinds for view in searched_views(self._config)])
+        return index.open_views([view.kinds for view in searched_views(self._config)])
 
     async def run(self, method: str, items: list[Any], params: tuple[Any, ...], alone: bool = False) -> list[Any]:
         """Run a method of ``LocalIndex``, on this retriever's shard ``alone`` or on all."""

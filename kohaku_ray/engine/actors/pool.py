@@ -57,7 +57,10 @@ class ActorPool:
     """Retrievers, which hold an index; processes in which members answer; voters."""
 
     def __init__(self, config: Config, n_workers: int, depths: Depths | None = None) -> None:
-        """Start the actors: ``n_workers`` processes for members; ``depths`` is of all runs (see ``LocalIndex``)."""
+        """Start the retrievers; ``depths`` is of all runs (see ``LocalIndex``).
+
+        ``n_workers`` processes for members start with ``wait_until_ready``, and so do voters.
+        """
         # Retries of a lost actor's tasks alone; replies that the ledger has are not asked for again. The others: a
         # server's failures (models/openai.chat), a lost replica (serving/handles), a blank answer (the system's
         # attempts). docs/operations.md has their product.
@@ -72,11 +75,19 @@ class ActorPool:
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
             for shard, name in enumerate(names):
                 self.retrievers.append(retriever.options(name=name).remote(config, depths, shard, names))
+        # Asked for now: an index and its encoder take seconds to open, while other actors and replicas start.
+        self._opened = [retriever.ready.remote() for retriever in self.retrievers]
+        self._n_workers, self._always = n_workers, always
+        self.members: list[Any] = []
+        self.voters: list[Any] = []
+
+    def _start_members_and_voters(self) -> None:
+        config, always = self._config, self._always
         # Spread: actors that ask for next to no CPU would all go to one node.
         coordinates = {"num_cpus": idle_cpus(), "resources": config.cluster.resources}
         spread = {**coordinates, "scheduling_strategy": "SPREAD", **always}
         process = ray.remote(max_concurrency=1000, **spread)(MemberProcess)
-        self.members = [process.remote() for _ in range(n_workers)]
+        self.members = [process.remote() for _ in range(self._n_workers)]
         voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
         # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -84,12 +95,16 @@ class ActorPool:
         self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
 
     def wait_until_ready(self) -> None:
-        """Wait until every retriever has opened its index; after ``SAY_EVERY_S``, report what the job waits for.
+        """Start the other actors, and wait until every retriever has opened its index.
 
-        A retriever that takes no GPU by auto, though it has one, says why.
+        The others start last: on a small machine, retrievers and replicas would wait for their imports. After
+        ``SAY_EVERY_S`` it is reported what the job waits for. A retriever that takes no GPU by auto, though it has one,
+        says why.
         """
+        if not self.members:
+            self._start_members_and_voters()
         notes: set[str] = set()
-        waiting = [retriever.ready.remote() for retriever in self.retrievers]
+        waiting = self._opened
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
             for note in filter(None, set(ray_get(done)) - notes):

@@ -28,7 +28,6 @@ from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.metrics import count_call
-from kohaku_ray.engine.serving.applications import check_there, replicas_up
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
@@ -112,8 +111,11 @@ def run_answer(
             read={"index.path": join_path(config.index.path, MANIFEST)},
             written={"ledger.path": config.ledger.path},
         )
+        pool = pool or session.start_early_pool(config)
         ledger = session.open_ledger(config.ledger, n_ledger_shards(config))
         pool, applications = session.start_pool_and_replicas(config, pool)
+        from kohaku_ray.engine.serving.applications import replicas_up
+
         up = pluralize(replicas_up(applications.values()), "replica")
         print_progress(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
         context = context_of(config, ledger, applications, prompts, again)
@@ -164,6 +166,8 @@ def make_run(
             show(summary, summary.n_questions, "")
 
         def report_stall(summary: AnswerSummary) -> None:
+            from kohaku_ray.engine.serving.applications import check_there
+
             check_there(context.applications.values())
             n_answered = max(work.n_answered(), summary.n_questions)
             state = "" if progress is None else _describe_state(ledger, tuple(applications.values()), progress)
@@ -283,6 +287,8 @@ def answer_all(
 
 def _describe_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int, int]) -> str:
     """Describe what the run's calls do; tokens where the server counts them."""
+    from kohaku_ray.engine.serving.applications import replicas_up
+
     in_flight, *totals = ledger.progress()
     made, n_read, n_written = (now - then for now, then in zip(totals, before[1:], strict=True))
     facts = [

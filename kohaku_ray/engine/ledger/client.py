@@ -87,6 +87,11 @@ class Ledger:
         for shard in self._shards:
             ray.kill(shard)
 
+    def prepare_calls(self) -> None:
+        """Let the shards import what calls replicas, while these start."""
+        for shard in self._shards:
+            shard.prepare_calls.remote()
+
     def placed(self, application: str) -> tuple[int, int]:
         """Count the questions placed on an application's replicas so far, and those moved off an overloaded one."""
         counts = ray_get([shard.placed.remote(application) for shard in self._shards])

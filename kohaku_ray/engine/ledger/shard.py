@@ -19,7 +19,7 @@ import ray
 
 from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
-from kohaku_ray.engine.serving.handles import CallOutcome, Handles
+from kohaku_ray.engine.serving.handles import CallOutcome, Handles, import_serve
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.placement import counts_of
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
@@ -134,6 +134,10 @@ class LedgerShard:
             "n_entries": len(self._entries),
             "damaged": self._entries.damaged,
         }
+
+    async def prepare_calls(self) -> None:
+        """Import now what calls replicas: the first call would wait for it."""
+        import_serve()
 
     async def placed(self, application: str) -> tuple[int, int]:
         """Count the questions this shard sent to an application's replicas, and those moved off an overloaded one."""

@@ -34,6 +34,16 @@ CallOutcome = tuple[Reply | Refused, float]
 Result = TypeVar("Result")
 
 
+def import_serve() -> Any:
+    """Import Serve for calls from an event loop; where it is needed alone, as it takes most of a second."""
+    # Read at the import: its router in our event loop, not in a thread of its own that wakes and waits for ours several
+    # times a call.
+    os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
+    from ray import serve
+
+    return serve
+
+
 class Handles:
     """Handles, one per application: every new handle has its own router."""
 
@@ -46,11 +56,7 @@ class Handles:
         Raises:
             ModelError: The backend refused or broke, or no replica answered.
         """
-        # Read when Serve is imported: its router in our event loop, not in a thread of its own that wakes and waits for
-        # ours several times a call.
-        os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
-        # Imported here: clients need no Serve, and the import takes a second of every actor's start.
-        from ray import serve
+        serve = import_serve()
         from ray.serve.exceptions import RayServeException
 
         # Retries of a lost replica alone. The others: a server's failures (models/openai.chat), a blank answer (the
