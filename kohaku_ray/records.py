@@ -41,6 +41,11 @@ def digest_text(text: str | bytes, n_bytes: int = 8) -> str:
     return hashlib.blake2b(data, digest_size=n_bytes).hexdigest()
 
 
+def pluralize(n: float, noun: str) -> str:
+    """Write a count, or an amount of a resource, with its noun, in the plural unless it is one."""
+    return f"{f'{n:,}' if isinstance(n, int) else f'{n:g}'} {noun}{'' if n == 1 else 's'}"
+
+
 def plain(value: Any) -> Any:
     """Copy plain values as JSON would give them back.
 

@@ -43,7 +43,7 @@ from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
 from kohaku_ray.models.vllm import join_adapter
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown
-from kohaku_ray.records import digest
+from kohaku_ray.records import digest, pluralize
 from kohaku_ray.run.bundle import (
     BundledRun,
     IndexIdentity,
@@ -118,7 +118,9 @@ def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] 
         race.advance((), lambda: None)  # as far as its answers are there
         plan = race.plan  # with the cells that were added
     if not plan.finished:
-        raise DataError(f"{source}: none of its {len(plan.runs)} runs is finished: run `kohaku-ray sweep` first")
+        raise DataError(
+            f"{source} has {pluralize(len(plan.runs), 'run')} and none is finished: run `kohaku-ray sweep` first"
+        )
     studies = [planned for planned in plan.tables if planned.table.pool is not None]
     facts = SweepFacts(
         sweep=plan.loaded.sweep,

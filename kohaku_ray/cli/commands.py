@@ -286,7 +286,7 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     print_result(f"{text}\n\npage: {files[0]}")
     tracked, untracked = _export_whole(lambda: track_sweep(plan, files, summary.figures()))
     if tracked:
-        print_result(f"tracked: {len(tracked) - 1} runs and {tracked[-1]}")
+        print_result(f"tracked: {pluralize(len(tracked) - 1, 'run')} and {tracked[-1]}")
     for run_id, reason in list(summary.failed.items())[:10]:
         print_error(f"kohaku-ray: run {run_id}: {reason}")
     result = take_fields(

@@ -142,7 +142,7 @@ def _known(path: str, files: Iterable[str], document_format: DocumentFormat, lin
     known = [file for file in files if _is_known(file, document_format)]
     if not known:
         left = (
-            f" {len(links)} links lead out of it: set documents.follow_links to true to follow them." if links else ""
+            f" Links that lead out of it: {len(links):,}; documents.follow_links: true follows them." if links else ""
         )
         raise DataError(
             f"{path} holds no documents: files with these suffixes are read: {known_suffixes(document_format)}; and, "

@@ -18,6 +18,7 @@ from kohaku_ray.documents.bounded import out_of_memory
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.formulas import end_number
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import pluralize
 
 MAX_UNPACKED_BYTES = 2**30  # most bytes of all parts of an Office file, unpacked
 _GENERIC = re.compile(r"(?:powerpoint |word )?(?:presentation|document|untitled)?\d*", re.IGNORECASE)
@@ -134,7 +135,7 @@ def plain_number(value: str | float) -> str:
 
 def describe_images(n_images: int) -> list[str]:
     """Say that a file's images were left out; their alternative texts may have been read."""
-    return [f"{n_images:,} image{'s' * (n_images > 1)}"] if n_images else []
+    return [pluralize(n_images, "image")] if n_images else []
 
 
 def alternative_text(picture: Any) -> str:

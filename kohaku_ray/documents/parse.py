@@ -45,6 +45,7 @@ from kohaku_ray.documents.model import Document, Paragraph, Parsed, SentenceSpli
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import pluralize
 from kohaku_ray.storage import is_uri
 
 _WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}  # formats whose parser takes ``images``
@@ -185,7 +186,7 @@ def without_noise(document: Document) -> Document:
     odd = [f"{n - 1:,} repetitions of {text[:40]!r}, not indexed" for text, n in repeated.items()]
     if dropped:
         n, first = dropped.total(), next(iter(dropped))
-        odd.append(f"{n:,} sentence{'s' * (n > 1)} without a letter or digit, such as {first[:20]!r}, not indexed")
+        odd.append(f"{pluralize(n, 'sentence')} without a letter or digit, such as {first[:20]!r}, not indexed")
     return replace(map_named(document, kept), odd=(*document.odd, *odd))
 
 
@@ -268,7 +269,7 @@ def without_repeated(document: Document, file: str, timeout_s: float) -> Documen
         return document
     kept = map_named(document, lambda paragraph: None if paragraph.text in gone else paragraph)
     sections = (new for old, new in zip(document.sections, kept.sections, strict=True) if new.paragraphs or old == new)
-    odd = f"{n_gone:,} block{'s' * (n_gone > 1)} that other pages of its directory repeat, not indexed"
+    odd = f"{pluralize(n_gone, 'block')} that other pages of its directory repeat, not indexed"
     return replace(kept, sections=tuple(sections), odd=(*document.odd, odd))
 
 

@@ -40,6 +40,7 @@ from kohaku_ray.documents.sentences import LEADERS, join_labels, split_lines, sp
 from kohaku_ray.documents.tables import is_number, write_rows
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import pluralize
 
 MARGIN_SHARE = 0.12  # share of a page's height, at the top and at the bottom, in which running lines are looked for
 MOST_SHOWN = 3  # most texts of a kind of furniture that are named
@@ -141,9 +142,9 @@ class Furniture:
             often = [f"{text[:60]!r}{f' × {k}' * (k > 1)}" for text, k in texts.most_common(MOST_SHOWN)]
             more = f" and {len(texts) - MOST_SHOWN} more" if len(texts) > MOST_SHOWN else ""
             noun, of, rest = what.partition(" of ")
-            described.append(f"{n:,} {noun}{'s' * (n > 1)}{of}{rest}: {', '.join(often)}{more}")
+            described.append(f"{pluralize(n, noun)}{of}{rest}: {', '.join(often)}{more}")
         if self.n_marks:
-            described.append(f"{self.n_marks:,} mark{'s' * (self.n_marks > 1)} of notes, set apart in brackets")
+            described.append(f"{pluralize(self.n_marks, 'mark')} of notes, set apart in brackets")
         return tuple(described)
 
     def _remove(self, page: Page, what: str, lines: Sequence[Line]) -> None:
@@ -845,7 +846,7 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
             raise no_image(name, extractor.rejects, extractor.left_out)
         with_images = "" if extractor else f", or {SET_IMAGES} to index its images"
         raise DataError(
-            f"{name} has {len(sizes):,} page{'s' * (len(sizes) > 1)} but no text on any of them: it is a scan; run OCR "
+            f"{name} has {pluralize(len(sizes), 'page')} but no text on any of them: it is a scan; run OCR "
             f"on it (such as ocrmypdf) and give the result{with_images}."
         )
     body = body_size(blocks)

@@ -17,6 +17,7 @@ from kohaku_ray.documents.html import read_fragment
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.office import describe_images, html_table, open_office, plain_number
 from kohaku_ray.documents.sentences import split_lines
+from kohaku_ray.records import pluralize
 
 MAX_PART_CHARS = 2000  # longest part of a table, in characters, that is one paragraph
 _NO_VALUE = re.compile(rb"(?:</f>|<f\b[^>]*/>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
@@ -61,7 +62,9 @@ def parse_xlsx(name: str, data: bytes) -> Document:
         n_images = sum(part.startswith("xl/media/") for part in archive.namelist())
         n_unknown = sum(len(_NO_VALUE.findall(archive.read(part))) for part in names)
     if n_unknown:
-        odd.append(f"{n_unknown:,} formulas without a value: open and save the file in a spreadsheet program")
+        odd.append(
+            f"{pluralize(n_unknown, 'formula')} without a value: open and save the file in a spreadsheet program"
+        )
     title = clean_print(str(file.properties.title or "")).strip() or default_doc_id(name)
     return Document(
         default_doc_id(name), title, tuple(sections), odd=tuple(odd), dropped=(*hidden, *describe_images(n_images))

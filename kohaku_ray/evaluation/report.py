@@ -13,6 +13,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Figures, FiguresOf, Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
+from kohaku_ray.records import pluralize
 from kohaku_ray.table import Table
 
 _EMPTY = "(empty)"
@@ -55,7 +56,7 @@ class FileReport:
             (self.doubled, "doubled, the first row counts"),
             (self.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
         )
-        nameless = [f"{self.n_without_id} rows without an id, left out"] if self.n_without_id else []
+        nameless = [f"{pluralize(self.n_without_id, 'row')} without an id, left out"] if self.n_without_id else []
         return [f"{len(ids)} {what}: {', '.join(ids)}" for ids, what in oddities if ids] + nameless + list(self.odd)
 
 

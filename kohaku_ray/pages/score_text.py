@@ -114,7 +114,7 @@ def pair_text(files: Sequence[str], pair: Pair) -> str:
     mark = stars(permutation.p)
     lines += [
         f"paired permutation test: p = {write_p(permutation.p)}{' ' + mark if mark else ''} ({how}, "
-        f"{permutation.n_nonzero} questions differ); effect size d_z = {write_effect(pair.d_z)}",
+        f"scores of {pluralize(permutation.n_nonzero, 'question')} differ); effect size d_z = {write_effect(pair.d_z)}",
         f"values: {pair.n_lost} right to wrong, {pair.n_won} wrong to right; "
         f"McNemar exact p = {write_p(pair.mcnemar_p)}",
     ]

@@ -307,7 +307,7 @@ def verdict(selection: Selection | None, name: str = "") -> list[str]:
             f"{n} of the same kind."
         )
     if selection.n_left_out:
-        lines.append(f"{selection.n_left_out:,} cells with other questions are left out of these figures.")
+        lines.append(f"{pluralize(selection.n_left_out, 'cell')} with other questions left out of these figures.")
     return lines
 
 

@@ -27,7 +27,7 @@ from kohaku_ray.documents.rows import read_rows
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.index.store import Index
-from kohaku_ray.records import digest, digest_text
+from kohaku_ray.records import digest, digest_text, pluralize
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.models import Model
 from kohaku_ray.run.sources import read_source
@@ -269,7 +269,7 @@ def compare_outputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> Compared:
             lines = [bytes(data).decode(errors="replace").splitlines() for data in (was[name], now[name])]
             pairs = list(zip_longest(*lines, fillvalue=""))
             if odd := [number for number, (a, b) in enumerate(pairs, 1) if a != b]:
-                differ = f"{len(odd)} of {len(pairs)} lines differ, the first is line {odd[0]}"
+                differ = f"{len(odd)} of {pluralize(len(pairs), 'line')} differ, first line {odd[0]}"
                 compared.differences.append(f"{name.removesuffix(_SUFFIX)}: {differ}")
     return compared
 

@@ -21,6 +21,7 @@ from kohaku_ray.documents.pdf import UNREADABLE, UNREADABLE_SHARE
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.store import Index
+from kohaku_ray.records import pluralize
 from kohaku_ray.run.sources import document_format, find_sources, read_metadata, resolve
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory, publish
@@ -83,7 +84,7 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
     """Say how many images were left out, and why; empty without any."""
     parts = [f"{n} {reason}" for reason, n in sorted(left_out.items()) if n]
     n = sum(left_out.values())
-    return f"{n} image{'s' if n > 1 else ''} left out ({', '.join(parts)})" if parts else ""
+    return f"{pluralize(n, 'image')} left out ({', '.join(parts)})" if parts else ""
 
 
 def with_metadata(document: Document, metadata: Mapping[str, Mapping[str, str]]) -> Document:

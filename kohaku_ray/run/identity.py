@@ -21,7 +21,7 @@ from kohaku_ray.config.plain import leaves, shown
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.openai import OpenAIConfig
-from kohaku_ray.records import digest, digest_text
+from kohaku_ray.records import digest, digest_text, pluralize
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.sources import read_source
 from kohaku_ray.run.summary import AnswerSummary
@@ -136,7 +136,7 @@ def check_replaces(config: Config) -> None:
     )
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     changes = ", ".join(f"{key} is {shown(before.get(key))} there, {shown(after.get(key))} here" for key in keys[:3])
-    more = f", and {len(keys) - 3} keys more" if len(keys) > 3 else ""
+    more = f", and {pluralize(len(keys) - 3, 'more key')}" if len(keys) > 3 else ""
     raise ConfigError(
         config.hide(
             f"{config.run} holds the finished run of another configuration ({changes}{more}): give --again to replace "

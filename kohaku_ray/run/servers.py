@@ -12,6 +12,7 @@ from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError, DataError, ModelError, TransientModelError, did_you_mean
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import pluralize
 from kohaku_ray.run.demand import cluster_address
 from kohaku_ray.run.event_loop import run_apart
 from kohaku_ray.run.segments import SegmentStore
@@ -108,7 +109,7 @@ def reach(name: str, deployment: OpenAIConfig) -> str:
         more = ", …" if len(models) > MODELS_NAMED else ""
         named = ", ".join(list(models)[:MODELS_NAMED]) or "none"
         guess = did_you_mean(deployment.model, models)
-        return f"warning: not among the server's {len(models)} models ({named}{more}){guess}"
+        return f"warning: not among the server's {pluralize(len(models), 'model')} ({named}{more}){guess}"
     longest = models[deployment.model]
     if longest is not None and longest < deployment.window_tokens:
         raise DataError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.records import FLAGS
+from kohaku_ray.records import pluralize as pluralize
 from kohaku_ray.run.tables import SPENT
 
 if TYPE_CHECKING:
@@ -90,11 +91,6 @@ class AnswerSummary:
         self.shortened[deployment] = max(known, counts, key=lambda pair: pair[1] - pair[0])
 
 
-def pluralize(n: float, noun: str) -> str:
-    """Write a count, or an amount of a resource, with its noun, in the plural unless it is one."""
-    return f"{f'{n:,}' if isinstance(n, int) else f'{n:g}'} {noun}{'' if n == 1 else 's'}"
-
-
 MOST_KINDS = 5
 """Most kinds of errors that are printed."""
 
@@ -112,7 +108,8 @@ def describe_errors(errors: Mapping[str, int]) -> list[str]:
     """Format counts of error texts, one line per kind."""
     most = sorted(errors.items(), key=lambda item: -item[1])
     lines = [f"{count} × {text}" for text, count in most[:MOST_KINDS]]
-    return lines + ([f"and {len(most) - MOST_KINDS} more kinds of errors"] if len(most) > MOST_KINDS else [])
+    more = len(most) - MOST_KINDS
+    return lines + ([f"and {pluralize(more, 'more kind')} of errors"] if more > 0 else [])
 
 
 def describe_flags(flags: Mapping[str, int], n_answers: int) -> list[str]:

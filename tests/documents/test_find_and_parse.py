@@ -63,7 +63,7 @@ def test_links_out_of_the_directory_are_followed_only_where_asked(tree, tmp_path
     assert len(find_files([str(outside / "whole")])) == len(inner)
     (tree / "links").mkdir()
     (tree / "links" / "e.md").symlink_to(outside / "d.md")
-    with pytest.raises(DataError, match=r"1 links lead out of it: set documents\.follow_links to true to follow them"):
+    with pytest.raises(DataError, match=r"Links that lead out of it: 1; documents\.follow_links: true follows them"):
         find_files([str(tree / "links")])
 
 

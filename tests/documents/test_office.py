@@ -334,7 +334,7 @@ class TestExcel:
             file.active.append(row)
         data = saved(file)
         assert parse_file("x.xlsx", data).odd == (
-            "1 formulas without a value: open and save the file in a spreadsheet program",
+            "1 formula without a value: open and save the file in a spreadsheet program",
         )
         out = io.BytesIO()
         with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:

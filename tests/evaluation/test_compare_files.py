@@ -68,7 +68,7 @@ def test_two_files_as_text(files):
     assert scores.splitlines()[2].split() == [files["a"], "0.8500", "0.8000", "1.0000", "1.0000", "5"]
     assert pair.splitlines()[:2] == [f"A = {files['a']}", f"B = {files['b']}"]
     assert pair.splitlines()[2].startswith("B − A: -0.2150, 95% interval -")
-    assert "paired permutation test: p = 0.5000 (exact, 4 questions differ); effect size d_z = -" in pair
+    assert "paired permutation test: p = 0.5000 (exact, scores of 4 questions differ); effect size d_z = -" in pair
     assert "values: 2 right to wrong, 1 wrong to right; McNemar exact p = 1.0000" in pair
     assert lost.splitlines()[0].split()[:4] == ["right", "to", "wrong", "truth"]
     assert [line.split()[0] for line in lost.splitlines()[2:]] == ["q1", "q3"]
@@ -96,7 +96,7 @@ def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(fil
         f"{c}: 2 missing, scored 0 and not compared: q3, q5",
         f"{c}: 1 not in the truth, not scored: q9",
         f"{c}: 1 doubled, the first row counts: q1",
-        f"{c}: 1 rows without an id, left out",
+        f"{c}: 1 row without an id, left out",
         "the comparison has only 3 questions: with fewer than 20, a difference may be chance",
     )
     assert render(found).endswith("\n".join(found.notes))
@@ -197,7 +197,7 @@ def test_an_interval_that_excludes_0_beside_a_p_that_finds_nothing_says_which_to
         (tmp_path / f"{name}.csv").write_text("\n".join(["id,question,answer_value,ref_id", *rows]))
     text = render(compare_files(str(tmp_path / "truth.csv"), [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]))
     assert re.search(r"95% interval \+0\.0\d+ … \+0\.\d+", text), "it excludes 0"
-    assert "p = 0.1250 (exact, 4 questions differ)" in text
+    assert "p = 0.1250 (exact, scores of 4 questions differ)" in text
     assert "the interval excludes 0, but p is 0.1250: go by p. Only 4 questions differ, and of few" in text
     assert text.partition("go by p")[2].splitlines()[0].endswith("(with 4 no p is below 0.125)")
     far = [f"q{n},How many?,7,['d']" for n in range(20)]

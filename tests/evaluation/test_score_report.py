@@ -34,7 +34,7 @@ def test_missing_extra_doubled_and_nameless_rows_are_counted_and_named(files):
     assert f"{name}: 1 missing, scored 0 and not compared: q2" in text
     assert f"{name}: 1 not in the truth, not scored: q9" in text
     assert f"{name}: 1 doubled, the first row counts: q1" in text
-    assert f"{name}: 1 rows without an id, left out" in text
+    assert f"{name}: 1 row without an id, left out" in text
 
 
 def test_by_splits_on_a_column_of_the_truth(files):

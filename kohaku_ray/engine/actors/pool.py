@@ -115,8 +115,8 @@ class ActorPool:
                 needed = " and ".join(pluralize(n, kind) for kind, n in (("CPU", each.cpus), ("GPU", each.n_gpus)) if n)
                 left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in ("CPU", "GPU"))
                 print_progress(
-                    f"answer  waiting for {pluralize(len(waiting), 'retriever')} of {needed} each: the cluster has "
-                    f"{left} free"
+                    f"answer  waiting for {pluralize(len(waiting), 'retriever')} ({needed} each) to start and open the "
+                    f"index: the cluster has {left} free"
                 )
 
     def close(self) -> None:

@@ -218,7 +218,8 @@ class _Parsed:
                 f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode"
             )
             if not work.n_documents:
-                raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
+                first, reason = rejects[0]
+                raise DataError(f"of {pluralize(n_files, 'file')} none can be used; the first: {first}: {reason}")
             if shards == 1 and not _builds_on_free_gpu(self.config):
                 self._reducing = _reducing(self.config, self.job, self._shard_row_refs[0])
             self._looks, self.ended, self.work = False, time.perf_counter(), work
@@ -240,7 +241,7 @@ class _Parsed:
         join = ray.remote(join_shards).options(num_cpus=1)
         counts: Mapping[str, Any] = ray_get(join.remote(config, self.job, self._sources, *parts))
         if "n_shards" in counts:
-            print_progress(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
+            print_progress(f"reduce  {pluralize(counts['n_shards'], 'shard')}, {counts['n_shards_kept']} unchanged")
         return counts
 
 
@@ -375,9 +376,11 @@ def _say_waits(config: Config, n: int, gpu: bool, waiting: Callable[[], str]) ->
         if more := waiting():
             free = ray.available_resources()
             each = " and ".join(pluralize(amount, kind) for kind, amount in needs.items() if amount)
+            encoders = "1 encoder" if n == 1 else f"the first of {n} encoders"
             available = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind, amount in needs.items() if amount)
             print_progress(
-                f"index   waiting for {pluralize(n, 'encoder')} of {each} each: the cluster has {available} free{more}"
+                f"index   waiting for {encoders} ({each} each), which loads its model or waits for room: "
+                f"the cluster has {available} free{more}"
             )
 
     with repeated(say_waits, SAY_EVERY_S, "encoders"):
@@ -424,7 +427,7 @@ def _encode_images(config: Config, job: str, encoders: Encoders) -> int:
     n_done = 0
 
     def waiting() -> str:
-        return "" if n_done else f"; {len(new)} images are to be encoded"
+        return "" if n_done else f"; {pluralize(len(new), 'image')} to encode"
 
     with (
         Progress("encode", len(new), "images") as progress,

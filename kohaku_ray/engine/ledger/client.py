@@ -18,6 +18,7 @@ from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, LedgerShard, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, request_key, shard_of
+from kohaku_ray.records import pluralize
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
 from kohaku_ray.run.spending import Paid
@@ -172,7 +173,7 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1, resources: Mapping[str,
     # Each reads its own segments, and all those of other numbers of shards.
     if damaged := sorted({name for each in (state, *_opened(others)) for name in each["damaged"]}):
         print_progress(
-            f"ledger  {len(damaged)} damaged segments of {path} left aside, their replies are asked again: "
+            f"ledger  {pluralize(len(damaged), 'damaged file')} of {path} left aside; their replies are asked again: "
             f"{', '.join(damaged[:MOST_NAMED])}{', …' if len(damaged) > MOST_NAMED else ''}"
         )
     return Ledger([first, *others])

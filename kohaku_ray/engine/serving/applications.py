@@ -367,6 +367,6 @@ class PairReplica:
                 self._model.predict, pairs, batch_size=self._batch_pairs, show_progress_bar=False
             )
         except (RuntimeError, ValueError) as error:
-            raise ModelError(f"the cross-encoder broke on {len(pairs)} pairs: {error}") from error
+            raise ModelError(f"the cross-encoder broke on a batch of {len(pairs)}: {error}") from error
         ends = np.cumsum([len(call) for call in calls])[:-1]
         return [part.tolist() for part in np.split(np.asarray(scores, np.float64).reshape(len(pairs)), ends)]

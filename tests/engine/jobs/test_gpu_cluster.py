@@ -125,7 +125,7 @@ def test_a_job_whose_encoders_have_no_node_yet_says_so_and_counts_what_is_parsed
     found = json.loads(done.stdout.splitlines()[-1])
     # Once the node is there, an encoder holds a part of it while its model loads.
     waiting = [line for line, given in found["lines"] if line.startswith("index   waiting") and not given]
-    assert waiting[0].startswith("index   waiting for 1 encoder of 1 CPU and 0.001 encoder_nodes each: the cluster")
+    assert waiting[0].startswith("index   waiting for 1 encoder (1 CPU and 0.001 encoder_nodes each)")
     assert "0 encoder_nodes free; 4 of 4 files are parsed" in waiting[-1]
     parsed = next(was_given for line, was_given in found["lines"] if line.startswith("parse  "))
     assert not parsed, "what is parsed is counted, and BM25 begun, before an encoder has a node"

@@ -405,7 +405,7 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
         # An encoder that loads nowhere: found by its files, refused by the worker that loads it.
         (["index.encoder.model={}/model"], ConfigError, r"model"),
         (["documents.paths=[{}/void]"], DataError, r"void holds no documents"),
-        (["documents.paths=[{}/junk]"], DataError, r"none of 1 files can be used; the first: .*junk.md"),
+        (["documents.paths=[{}/junk]"], DataError, r"of 1 file none can be used; the first: .*junk.md"),
     ],
 )
 def test_what_cannot_work_is_said(cluster, tmp_path, config_of, overrides, kind, said):

@@ -175,7 +175,7 @@ def test_damaged_segments_of_every_shard_are_named_and_their_replies_asked_again
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes().replace(b"old", b"odd"))
     ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=2))
     said = " ".join(capsys.readouterr().err.split())
-    assert f"3 damaged segments of {tmp_path} left aside, their replies are asked again: {', '.join(names)}" in said
+    assert f"3 damaged files of {tmp_path} left aside; their replies are asked again: {', '.join(names)}" in said
     assert ask(ledger, application, request("lost"))[0].source == "made"
 
 
