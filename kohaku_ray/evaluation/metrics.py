@@ -186,7 +186,11 @@ class Metric:
     @property
     def ends(self) -> tuple[float, float]:
         """Lowest and highest possible score."""
-        return self.weigh(dict.fromkeys(self.parts, 0.0)), self.weigh(dict.fromkeys(self.parts, 1.0))
+        return self.weigh(self.parts_at_end(0.0)), self.weigh(self.parts_at_end(1.0))
+
+    def parts_at_end(self, end: float) -> dict[str, float]:
+        """Parts of the lowest score (``end`` 0) or the highest (1): a part of negative weight takes points off."""
+        return {name: end if part.weight >= 0 else 1.0 - end for name, part in self.parts.items()}
 
     def label(self, part: str) -> str:
         """Title of a part."""

@@ -144,7 +144,7 @@ class Race:
             if x.size != low.size or not ((x >= low - _ROUNDING) & (x <= high + _ROUNDING)).all():
                 raise DataError(
                     f"cell {name}: scores {span.start + 1} to {span.stop} of {self.n_questions} questions must lie "
-                    "between the ends of what a question can score"
+                    "between the ends of what a question can score: every part of a metric is from 0 to 1"
                 )
             self._x[row, span] = x
             self._n[row] += x.size

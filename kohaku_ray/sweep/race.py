@@ -323,7 +323,7 @@ class SweepRace:
         raced = [[cell for cell in planned.cells if cell.cell_id in fit] for planned in plan.tables]
         n_pools = sum(planned.table.pool is not None for planned in plan.tables)
         self._n_tables = n_pools + sum(len(cells) > 1 for cells in raced)
-        low, high = (self._shares([dict.fromkeys(self._metric.parts, end)] * len(self.order)) for end in (0.0, 1.0))
+        low, high = (self._shares([self._metric.parts_at_end(end)] * len(self.order)) for end in (0.0, 1.0))
         for planned, cells in zip(plan.tables, raced, strict=True):
             if len(cells) < 2:
                 continue
@@ -525,8 +525,10 @@ class SweepRace:
         n = len(unanswerable)
         order, size = np.random.default_rng(self.rule.seed).permutation(n), self.rule.shard or shard_size(n)
         flags = np.array([*unanswerable.values()])[order]
-        parts = [{part: np.full(n, end) for part in self._metric.parts} for end in (0.0, 1.0)]
-        low, high = (self._metric.shares(part, flags) for part in parts)
+        ends = [
+            {part: np.full(n, value) for part, value in self._metric.parts_at_end(end).items()} for end in (0.0, 1.0)
+        ]
+        low, high = (self._metric.shares(parts, flags) for parts in ends)
         table_race = TableRace(table.title, Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance), {})
         for name, cell in scored.items():
             table_race.race.enter(name)

@@ -15,6 +15,7 @@ import yaml
 from kohaku_ray.answering.bundle import find_source
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.pages.race_page import describe_race, write_race
 from kohaku_ray.pages.sweep_tables import compute_stats, score_table, write_csv
 from kohaku_ray.pages.tables import as_text
@@ -332,6 +333,28 @@ def test_garbage_in_the_log_is_passed_over_and_counted(load):
     assert by_name(race)["top_k=1"][0] == "stopped"
     assert by_name(SweepRace(plan_sweep(loaded))).keys() == by_name(race).keys()
     assert "15 lines of sweep.jsonl cannot be read: passed over." in race.view({}, is_running=True).notes
+
+
+PENALTY = Metric(
+    name="penalty",
+    title="Right answers less a quarter of the wrong ones",
+    parts={"value": Part(1.0), "wrong": Part(-0.25)},
+    rate=lambda truth, given: {
+        "value": float(given.answer_value == truth.answer_value),
+        "wrong": float(given.answer_value != truth.answer_value),
+    },
+    unanswerable=lambda truth: False,
+)
+
+
+def test_a_metric_that_takes_points_off_is_raced(load):
+    assert PENALTY.ends == (-0.25, 1.0)
+    race = SweepRace(plan_sweep(load(set={"questions.metrics": [f"{__name__}:PENALTY"]})))
+    drive(race)
+    assert by_name(race)["top_k=16"][0] == ""
+    assert by_name(race)["top_k=1"][0] == "beaten"
+    assert {racer.bounds[0] >= -0.25 for one in race.tables.values() for racer in one.racers.values()} == {True}
+    assert min(racer.mean for one in race.tables.values() for racer in one.racers.values()) < 0.5
 
 
 def test_a_set_smaller_than_a_shard_is_one_shard(load):
