@@ -108,13 +108,11 @@ def numbers_in(text: str) -> tuple[float, ...]:
 
 
 def numbers_stand_in(wanted: Sequence[float], text: str) -> bool:
-    """Tell whether a text has every one of these numbers, within 0.1 %."""
+    """Tell whether a text has every one of these numbers, within 0.1 % and whatever its sign."""
     if not wanted:
         return True
-    shown = np.array(numbers_in(text) or (np.nan,))
-    close: npt.NDArray[np.bool_] = np.abs(shown[None] - np.array(wanted)[:, None]) <= np.maximum(
-        np.abs(np.array(wanted))[:, None] * TOLERANCE, 1e-9
-    )
+    shown, sizes = np.array(numbers_in(text) or (np.nan,)), np.abs(wanted)[:, None]
+    close: npt.NDArray[np.bool_] = np.abs(shown[None] - sizes) <= np.maximum(sizes * TOLERANCE, 1e-9)
     return bool(close.any(axis=1).all())
 
 

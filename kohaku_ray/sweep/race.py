@@ -322,7 +322,7 @@ class SweepRace:
             self.notes.append(f"{left} cells answer all questions: they have other ones, or votes by agreement.")
         raced = [[cell for cell in planned.cells if cell.cell_id in fit] for planned in plan.tables]
         n_pools = sum(planned.table.pool is not None for planned in plan.tables)
-        self._n_tables = n_pools + sum(len(cells) > 1 for cells in raced)
+        self._n_tables = n_pools + sum(map(bool, raced))  # also of one cell: others may be added
         low, high = (self._shares([self._metric.parts_at_end(end)] * len(self.order)) for end in (0.0, 1.0))
         for planned, cells in zip(plan.tables, raced, strict=True):
             if len(cells) < 2:

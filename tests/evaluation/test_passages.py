@@ -106,6 +106,7 @@ def test_questions_without_quotation_or_number_are_left_out(score):
         ("(300000, 1287)", f"{GPT3} {WATER}", 1.0),
         (".5", "a share of .5 per cent", 1.0),
         ("0.5", "version 2.0.5 of the tool", 0.0),
+        ("-4.5", "demand changed by −4.5 per cent", 1.0),
         ("6100000000", "a 6.1 billion parameter model", 1.0),
         ("6.1", "a 6.1 billion parameter model", 1.0),
         ("5600000000", "costs of $5.6B in 2023", 1.0),

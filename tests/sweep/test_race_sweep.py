@@ -261,6 +261,18 @@ def test_values_are_added_to_an_axis(load):
     assert race.whole == {}
 
 
+def test_tables_share_the_error_also_when_one_grows_to_a_race(load):
+    axes = [{"name": "all", "axes": {"kohaku.top_k": [1, 4, 16]}}, {"name": "alone", "axes": {"kohaku.top_k": [16]}}]
+    loaded = load(tables=axes)
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race, 2)
+    steer_sweep(loaded, "add", {"kohaku.top_k": 32})
+    drive(race)
+    assert set(race.tables) == {"all", "alone"}
+    assert sum(one.race.error for one in race.tables.values()) <= 0.05
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
