@@ -20,7 +20,7 @@ import numpy as np
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.yaml_text import read_yaml
-from kohaku_ray.errors import ConfigError, KohakuRayError, did_you_mean
+from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, did_you_mean
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.race import Left, Race, Racer, shard_size
 from kohaku_ray.evaluation.submissions import read_submission
@@ -63,12 +63,15 @@ class SweepLog:
 
     def append(self, act: str, **values: Any) -> None:
         """Append a line in one write; a line that a killed process left torn stays one of its own."""
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
         line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "act": act, **values})
-        with open(self.path, "ab+") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
-            torn = b"" if file.read(1) in (b"", b"\n") else b"\n"
-            file.write(torn + line.encode() + b"\n")
+        try:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            with open(self.path, "ab+") as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+                torn = b"" if file.read(1) in (b"", b"\n") else b"\n"
+                file.write(torn + line.encode() + b"\n")
+        except OSError as error:
+            raise self._fault("written", error) from None
 
     def read(self) -> tuple[list[LogEntry], int]:
         """Return the entries, and the number of lines that are none."""
@@ -78,6 +81,8 @@ class SweepLog:
                 lines = file.read().split(b"\n")
         except FileNotFoundError:
             return [], 0
+        except OSError as error:
+            raise self._fault("read", error) from None
         for line in filter(None, lines):
             try:
                 entry = json.loads(line)
@@ -92,6 +97,10 @@ class SweepLog:
                 entries.append(entry)
             n_garbage += not is_entry
         return entries, n_garbage
+
+    def _fault(self, what: str, error: OSError) -> DataError:
+        way_out = "see whose it is, or give -o for another directory"
+        return DataError(f"{self.path}: cannot be {what} ({error.strerror}): {way_out}")
 
 
 def steer_sweep(loaded: LoadedSweep, act: Act, what: str | Mapping[str, Any]) -> str:

@@ -347,6 +347,15 @@ def test_garbage_in_the_log_is_passed_over_and_counted(load):
     assert "15 lines of sweep.jsonl cannot be read: passed over." in race.view({}, is_running=True).notes
 
 
+def test_a_log_that_cannot_be_opened_is_said_by_its_path(load):
+    loaded = load()
+    Path(SweepLog(loaded.sweep.output).path).mkdir(parents=True)
+    with pytest.raises(DataError, match=r"sweep\.jsonl: cannot be written \(Is a directory\): .* -o"):
+        steer_sweep(loaded, "add", {"kohaku.top_k": 32})
+    with pytest.raises(DataError, match=r"sweep\.jsonl: cannot be read \(Is a directory\)"):
+        SweepRace(plan_sweep(loaded))
+
+
 PENALTY = Metric(
     name="penalty",
     title="Right answers less a quarter of the wrong ones",
