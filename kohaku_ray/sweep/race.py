@@ -209,6 +209,11 @@ def _extended(name: str, axis: Any, values: Mapping[str, Any]) -> Any:
         given = values[name]
         if not isinstance(given, Mapping):
             raise ConfigError(f"axis {name} has labels: add a label with its keys, {name}={{label: {{key: value}}}}")
+        for label, values_of in given.items():
+            if not isinstance(label, str):
+                raise ConfigError(f"axis {name}: labels are texts and {label} is none: write it in quotes")
+            if axis.get(label, values_of) != values_of:
+                raise ConfigError(f"axis {name} has the label {label} already, with other values: name another")
         return {**axis, **given}
     known = {label for label, _ in choices_of(name, axis)}
     return (

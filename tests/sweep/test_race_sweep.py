@@ -291,6 +291,27 @@ def test_what_cannot_be_added_is_refused_before_it_is_logged(load, values, messa
     assert read_additions(["a=1", "b={x: {y: 2}}"]) == {"a": 1, "b": {"x": {"y": 2}}}
 
 
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ({"few": {"kohaku.top_k": 4}}, r"axis depth has the label few already, with other values: name another"),
+        ({3: {"kohaku.top_k": 4}}, r"axis depth: labels are texts and 3 is none"),
+    ],
+)
+def test_a_label_is_added_and_none_is_replaced(load, label, message):
+    """The job would look for the runs of a cell that is no longer there, at every start."""
+    loaded = load(axes={"depth": {"few": {"kohaku.top_k": 1}, "many": {"kohaku.top_k": 16}}})
+    with pytest.raises(ConfigError, match=message):
+        steer_sweep(loaded, "add", {"depth": label})
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race, 2)
+    race.log.append("add", request="by another version", values={"depth": {"few": {"kohaku.top_k": 4}}})
+    drive(race)
+    assert set(by_name(race)) == {"depth=few", "depth=many"}
+    assert "label few already" in log_of(race, "refused")[0]["why"]
+
+
 def test_the_last_cell_is_not_stopped(load):
     loaded = load()
     race = SweepRace(plan_sweep(loaded))
