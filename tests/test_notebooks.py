@@ -55,3 +55,37 @@ def test_an_error_in_a_notebook_is_its_message_alone():
     with pytest.raises(ConfigError) as caught:
         load_config("default", ["sed=1"])
     assert caught.value._render_traceback_() == [f"ConfigError: {caught.value}"]
+
+
+CELLS = """
+import asyncio; asyncio.get_running_loop()
+from kohaku_ray import Run, load_config; run = Run(load_config("demo", ["run=runs/<new>"])); run
+load_config("demo", ["kohaku.topk=3"])
+run.answer()
+""".strip().splitlines()
+"""The first shows that an event loop runs, in which the others do."""
+
+
+def test_a_jupyter_kernel_shows_runs_and_errors_without_library_frames(tmp_path):
+    manager = pytest.importorskip("jupyter_client.manager")
+    pytest.importorskip("ipykernel")
+    kernel, client = manager.start_new_kernel(startup_timeout=120, cwd=str(tmp_path))
+    shown = []
+
+    def keep(message):
+        if message["msg_type"] in {"execute_result", "error", "stream"}:
+            shown.append(message["content"])
+
+    try:
+        for cell in CELLS:
+            client.execute_interactive(cell, timeout=120, output_hook=keep)
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
+    loop, run, wrong_key, no_index = shown
+    assert "running=True" in loop["data"]["text/plain"]
+    assert "not answered yet" in run["data"]["text/plain"]
+    assert "&lt;new&gt;</code>: not answered yet" in run["data"]["text/html"]
+    assert wrong_key["traceback"] == ["ConfigError: demo: no key kohaku.topk, did you mean kohaku.top_k?"]
+    [line] = no_index["traceback"]
+    assert line.startswith("DataError: there is no index at ")

@@ -111,12 +111,14 @@ class ActorPool:
                 print_progress(f"answer  {note}")
                 notes.add(note)
             if waiting:
-                free, each = ray.available_resources(), self._config.cluster.retriever
-                needed = " and ".join(pluralize(n, kind) for kind, n in (("CPU", each.cpus), ("GPU", each.n_gpus)) if n)
-                left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in ("CPU", "GPU"))
+                free, one = ray.available_resources(), self._config.cluster.retriever
+                asked = {kind: n for kind, n in (("CPU", one.cpus), ("GPU", one.n_gpus)) if n}
+                needed = " and ".join(pluralize(n, kind) for kind, n in asked.items()) or "no CPU"
+                left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked or ("CPU", "GPU"))
+                each = " each" if len(waiting) > 1 else ""
                 print_progress(
-                    f"answer  waiting for {pluralize(len(waiting), 'retriever')} ({needed} each) to start and open the "
-                    f"index: the cluster has {left} free"
+                    f"answer  waiting for {pluralize(len(waiting), 'retriever')} ({needed}{each}) to start and open "
+                    f"the index: the cluster has {left} free"
                 )
 
     def close(self) -> None:

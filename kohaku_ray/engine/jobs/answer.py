@@ -104,20 +104,21 @@ def run_answer(
     if warning:
         print_progress(f"answer  warning: {warning}")
     asked = f"{pluralize(len(questions), 'question')} × {pluralize(config.ensemble.members, 'member')}"
-    print_progress(f"answer  {asked}: {_waiting_for(config)}")
+    print_progress(f"answer  {asked}" if pool is not None else f"answer  {asked}: {_waiting_for(config)}")
     with Session(config.cluster) as session:
         session.check(
             answer_demand(config, index.n_shards, index),
             read={"index.path": join_path(config.index.path, MANIFEST)},
             written={"ledger.path": config.ledger.path},
         )
-        pool = pool or session.start_early_pool(config)
+        is_started, pool = pool is not None, pool or session.start_early_pool(config)
         ledger = session.open_ledger(config.ledger, n_ledger_shards(config))
         pool, applications = session.start_pool_and_replicas(config, pool)
-        from kohaku_ray.engine.serving.applications import replicas_up
+        if not is_started:
+            from kohaku_ray.engine.serving.applications import replicas_up
 
-        up = pluralize(replicas_up(applications.values()), "replica")
-        print_progress(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
+            up = pluralize(replicas_up(applications.values()), "replica")
+            print_progress(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
         context = context_of(config, ledger, applications, prompts, again)
         prices = {application: deployments[name].price for name, application in applications.items()}
         spending = Spending(config.budget, ledger, prices, directory.paid(identity))

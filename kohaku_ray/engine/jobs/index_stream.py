@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import pyarrow as pa
@@ -101,10 +102,17 @@ class IndexSummary:
         if self.n_rejects:
             shown = "".join(f"\n  {describe_reject(file, reason, self.paths)}" for file, reason in self.rejects)
             more = self.n_rejects - len(self.rejects)
-            counted = {"files": self.n_rejected_files, "parts of files": self.n_rejects - self.n_rejected_files}
-            what = " and ".join(f"{n} {kind}" for kind, n in counted.items() if n)
+            files, parts = self.n_rejected_files, self.n_rejects - self.n_rejected_files
+            counted = (
+                pluralize(files, "file") if files else "",
+                f"{pluralize(parts, 'part')} of files" if parts else "",
+            )
+            what = " and ".join(filter(None, counted))
             lines.append(f"{what} rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.text())}</pre>"
 
     @property
     def n_caption_errors(self) -> int:

@@ -83,7 +83,7 @@ def test_images_are_kept_and_counted(built):
     (reject,) = summary.rejects
     assert reject[0] == f"{docs}/broken.pdf: page 1, image 1"
     assert summary.counts["n_documents"] == 6
-    assert "1 parts of files rejected" in summary.text()
+    assert "1 part of files rejected" in summary.text()
 
 
 @pytest.mark.slow

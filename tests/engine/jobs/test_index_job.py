@@ -367,7 +367,7 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     assert rejects["more.csv: digue-rupture"].startswith("doc_id 'digue-rupture' is already that of")
     assert "lacks the columns par_id" in rejects["wrong.csv"]
     assert (summary.n_files, summary.n_rejects, summary.n_rejected_files) == (3, 5, 1)
-    assert "\n1 files and 4 parts of files rejected:\n" in summary.text()
+    assert "\n1 file and 4 parts of files rejected:\n" in summary.text()
     nodes, paragraph = index.nodes, index.nodes.row_of("kept:sec0:p0")
     assert nodes.attributes_of(paragraph)["document_netloc"] == "x.example"
     chunk = nodes.row_of("digue-rupture:c1")
