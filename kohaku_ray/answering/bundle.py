@@ -65,7 +65,7 @@ from kohaku_ray.run.sources import read_source, resolve
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SPENT
 from kohaku_ray.settings import Settings
-from kohaku_ray.storage import Directory, checksum, is_directory, join_path, read_file
+from kohaku_ray.storage import Directory, checksum, is_directory, is_uri, join_path, read_file
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, TableConfig, load_sweep
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, plan_sweep
@@ -362,7 +362,7 @@ def _replay_run(
     run, directory, where = manifest.runs[name], f"{home}/runs/{name}", f"config.yaml of {name} in {path}"
     values, index_path = parse_file(Path(directory, "config.yaml")), f"{home}/indexes/{run.index}"
     if not os.path.isdir(index_path):
-        index_path = given or str(expand(value_at(values, ("index", "path"), "")))
+        index_path = given or _find_local_index(values, path)
     config = build_config(_point_to_bundle(values if isinstance(values, dict) else {}, run, home, index_path), where)
     if len(run.models) != config.ensemble.members:
         raise ConfigError(f"{where} has {config.ensemble.members} members, the bundle models of {len(run.models)}")
@@ -465,6 +465,18 @@ def _point_to_bundle(values: Mapping[str, Any], run: BundledRun, home: str, inde
     # Where it ran does not matter, so that a key of these sections may go without making old bundles void.
     replaced: dict[str, Any] = {"ledger": {"path": f"{home}/ledger"}, "cluster": {}}
     return {**merge(values, moved), **replaced, "deployments": {**unused, **closed}}
+
+
+def _find_local_index(values: Any, bundle: str) -> str:
+    """Find the index that a run searched; no address of a bundle is asked, nor told the environment's variables."""
+    written = str(value_at(values, ("index", "path"), ""))
+    index_path = str(expand(written))
+    if is_uri(index_path):
+        raise ConfigError(
+            f"{bundle} holds no index and names one at an address, {written[:200]}, that was not asked: give --index "
+            "with the address or a directory if you trust it"
+        )
+    return index_path
 
 
 def _open_same(path: str, wanted: IndexIdentity, bundle: str) -> Index:

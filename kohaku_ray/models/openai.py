@@ -335,7 +335,11 @@ class OpenAIBackend:
             await self._limiter.acquire(n_chars // _CHARS_PER_TOKEN)
             response = await self._fetch("POST", path, self._settings.timeout_s, body)
             if 200 <= response.status < 300:
-                return await asyncio.to_thread(read_body, response)
+                try:
+                    return await asyncio.to_thread(read_body, response)
+                except ModelError as error:  # which may name what the server sent
+                    error.args = (self._redacted(str(error)),)
+                    raise
             raise self._refusal(response, path)
 
         return await self._try(send)

@@ -190,6 +190,23 @@ def test_a_reply_that_is_no_vectors_of_the_texts_is_an_error_that_says_so(script
         encoder(server, **settings).encode_passages(["abc", "def"])
 
 
+def test_a_key_that_a_server_sends_back_in_place_of_a_number_is_hidden():
+    headers = {"api-key": "sk-hunter2hunter2"}
+    with (
+        EndpointServer(script=one(["sk-hunter2hunter2"])) as server,
+        pytest.raises(ModelError, match=r"what is no vector \(.*\[key\]") as refused,
+    ):
+        encoder(server, headers=headers).encode_passages(["abc"])
+    assert "hunter2" not in str(refused.value)
+    scores = {"results": [{"index": 0, "relevance_score": "sk-hunter2hunter2"}]}
+    with (
+        EndpointServer(script=lambda number, body: (200, scores)) as server,
+        pytest.raises(ModelError, match=r"no scores \(.*\[key\]") as refused,
+    ):
+        ranker(server, headers=headers).predict(PAIRS[:1], batch_size=64)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_other_dimensions_than_before_are_an_error():
     with EndpointServer() as server:
         served = encoder(server)

@@ -8,9 +8,11 @@ import json
 import re
 import shutil
 import sys
+import threading
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -495,6 +497,28 @@ def test_a_missing_run_is_said_as_a_sweep_is(capsys):
 
 
 # Bad input: one plain line each, exit 2.
+
+
+@pytest.mark.parametrize("address", ["s3://b/${SECRET_OF_MINE}?endpoint_override={here}&scheme=http", "${ELSEWHERE}"])
+def test_a_bundle_tells_no_address_what_the_environment_holds(bundled, tmp_path, monkeypatch, capsys, address):
+    monkeypatch.setenv("SECRET_OF_MINE", "hunter2secret")
+    monkeypatch.setenv("ELSEWHERE", "s3://bucket/index")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hunter2secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2secret")
+    with ThreadingTCPServer(("127.0.0.1", 0), BaseRequestHandler) as server:
+        asked = []
+        monkeypatch.setattr(server, "process_request", lambda request, peer: (asked.append(peer), request.close()))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = address.replace("{here}", f"127.0.0.1:{server.server_address[1]}")
+        files = files_in(bundled)
+        values = yaml.safe_load(files["runs/run/config.yaml"])
+        values["index"]["path"] = address
+        files["runs/run/config.yaml"] = yaml.safe_dump(values).encode()
+        refused(
+            zipped(files, tmp_path / "bad.zip"), r"names one at an address, .* that was not asked: give --index", capsys
+        )
+        server.shutdown()
+    assert not asked
 
 
 def refused(path: Path | str, said: str, capsys) -> None:
