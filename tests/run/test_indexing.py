@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from kit.endpoint_server import EndpointServer
+from transformers import PreTrainedTokenizerFast
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ModelError
@@ -38,12 +40,14 @@ def blocks(config, *groups: list[str]) -> list[pa.Table]:
     return made
 
 
-def test_vectors_from_tokens_of_a_cpu_stage_are_the_encoders(config):
+def test_vectors_from_tokens_of_a_cpu_stage_are_the_encoders(config, monkeypatch):
     encode, texts = Encode(config, gpu=False), ["One hall.", "Two halls draw 4 MW.", "One hall."]
     [block] = blocks(config, texts)
     assert block["ids"].to_pylist()[0]
     assert block["text"].to_pylist()[0] == ["Two halls draw 4 MW.", "One hall."]
-    encode(block)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(PreTrainedTokenizerFast, "__call__", Mock(side_effect=AssertionError("tokenised again")))
+        encode(block)
     keys = vector_keys(encoder_settings(config), texts[:2])
     _, vectors = PendingVectors(config.index.path).load(encoder_settings(config), keys, 0)
     expected = make_encoder(config).encode_passages(texts[:2])
