@@ -230,7 +230,7 @@ class _Parsed:
                 raise DataError(f"of {pluralize(n_files, 'file')} none can be used; the first: {first}: {reason}")
             if shards == 1 and not _builds_on_free_gpu(self.config):
                 self._reducing = _reducing(self.config, self.job, self._shard_row_refs[0])
-            self._looks, self.ended, self.work = False, time.perf_counter(), work
+            self._looks, self.ended, self.work, self.n_files = False, time.perf_counter(), work, n_files
             return work
 
     def reduce(self) -> Mapping[str, Any]:
