@@ -158,7 +158,8 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
     demand = answer_demand(config, None if index is None else index.n_shards, index)
     state = findings.of(_cluster_state, config, demand)
     if state is not None:
-        findings.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
+        needed = pluralize(demand.cpus, "CPU") + (f" and {pluralize(demand.gpus, 'GPU')}" if demand.gpus else "")
+        findings.lines.append(f"demand: {needed} for {demand.reason}; {state}")
     return findings
 
 
@@ -201,7 +202,8 @@ def _gold(config: Config, known: set[str], surely: bool, findings: Findings, ind
     try:
         truth, fitting, note = read_gold(path, metrics)
     except DataError as error:
-        return f", not scored: {str(error).removeprefix(f'{path}: ').removeprefix(f'{os.path.basename(path)} ')}"
+        reason = str(error).removeprefix(f"{path}: ").replace(f"{os.path.basename(path)} has", "it has", 1)
+        return f", not scored: {reason}"
     scored = scored_rows(truth, fitting, config.questions.limit)
     findings.lines += [f"warning: {path}: {odd}" for odd in gold_oddities(scored, fitting)]
     rows = scored.rows
@@ -238,7 +240,7 @@ def _cluster_state(config: Config, demand: Demand) -> str:
     node = local_node(config)
     cpus, gpus = int(node["CPU"]), int(node["GPU"])
     check_demand(demand, node)
-    return f"a local cluster of {cpus} CPUs{f' and {gpus} GPUs' if gpus else ''} has them"
+    return f"a local cluster of {pluralize(cpus, 'CPU')}{' and ' + pluralize(gpus, 'GPU') if gpus else ''} has them"
 
 
 def _auto_gpus(config: Config, index: Index | None) -> list[str]:
@@ -248,6 +250,8 @@ def _auto_gpus(config: Config, index: Index | None) -> list[str]:
     if keys and (address := cluster_address(config.cluster)) is not None:
         return [f"GPUs: {' and '.join(keys)} are auto: what is free when the job joins {address}"]
     node = local_node(config)
+    if keys and not node["GPU"]:
+        return ["GPUs: this machine has none, so that everything runs on its CPUs"]
     missing = gpu.without_gpu_support() if node["GPU"] else ""
     n_shards = config.index.shards if index is None else index.n_shards
     chosen = {
