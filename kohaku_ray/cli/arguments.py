@@ -109,11 +109,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--race", action=argparse.BooleanOptionalAction, help="drop cells that are beaten, whatever the file says"
     )
     acts = sweep.add_mutually_exclusive_group()
-    acts.add_argument("--stop", metavar="CELL", help="ask the job that races this sweep to stop a cell, and end here")
-    acts.add_argument("--resume", metavar="CELL", help="ask it to let a cell that has left go on to the end")
-    acts.add_argument(
-        "--add", action="append", default=[], metavar="KEY=VALUE", help="ask it to add a value to an axis"
-    )
+    for option, value, text in (
+        ("--stop", "CELL", "ask the job that races this sweep to stop a cell, and end here"),
+        ("--resume", "CELL", "ask it to let a cell that has left go on to the end"),
+        ("--add", "KEY=VALUE", "ask it to add a value to an axis"),
+    ):
+        acts.add_argument(option, action="append", default=[], metavar=value, help=text)
 
     vote = _add(commands, run.vote)
     vote.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files, in member order")

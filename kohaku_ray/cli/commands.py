@@ -258,10 +258,11 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.sweep.race import Act, read_additions, steer_sweep
 
     loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race)
-    asked: dict[Act, Any] = {"stop": arguments.stop, "resume": arguments.resume, "add": read_additions(arguments.add)}
-    for act, what in asked.items():
-        if what:
-            named = steer_sweep(loaded, act, what)
+    added = [read_additions(arguments.add)] if arguments.add else []
+    asked: dict[Act, list[Any]] = {"stop": arguments.stop, "resume": arguments.resume, "add": added}
+    for act, requests in asked.items():
+        if requests:
+            named = ", ".join(steer_sweep(loaded, act, what) for what in requests)
             print_result(f"{act} {named}: read before the next shard, by the job that runs or by the next one")
             return Outcome(f"{act} {named}", SteerResult(act, named))
     n_cells = loaded.sweep.n_cells

@@ -145,7 +145,14 @@ def read_additions(texts: Sequence[str]) -> dict[str, Any]:
         key, equals, raw = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--add {text}: expected KEY=VALUE, such as --add ensemble.members=3")
-        values[key.strip()] = read_yaml(raw)
+        if key.strip() in values:
+            raise ConfigError(
+                f"--add {key.strip()} is given twice: the keys are of one cell; add another by a second command"
+            )
+        try:
+            values[key.strip()] = read_yaml(raw)
+        except ValueError as error:
+            raise ConfigError(f"--add {text}: the value is no YAML ({error})") from None
     return values
 
 

@@ -529,9 +529,19 @@ def test_the_command_writes_requests_from_another_shell(load, tmp_path, capsys):
     assert main([*command, "--add", "kohaku.top_k=32"]) == 0
     assert main([*command, "--stop", "top_k=5"]) == 2
     assert "no cell is 'top_k=5'" in capsys.readouterr().err
+    assert main([*command, "--stop", ""]) == 2, "as of a shell's variable that is not set: no job is started"
+    assert "no cell is ''" in capsys.readouterr().err
+    assert main([*command, "--add", "kohaku.top_k=[1"]) == 2
+    assert "--add kohaku.top_k=[1: the value is no YAML" in capsys.readouterr().err
+    assert main([*command, "--add", "kohaku.top_k=2", "--add", "kohaku.top_k=8"]) == 2
+    assert "--add kohaku.top_k is given twice" in capsys.readouterr().err
+    assert main([*command, "--resume", "top_k=4", "--resume", "top_k=1"]) == 0
+    assert "resume top_k=4, top_k=1: read before" in capsys.readouterr().out
+    assert main([*command, "--stop", "top_k=4"]) == 0
     drive(race)
     assert by_name(race)["top_k=4"][0] == "stopped"
     assert "top_k=32" in by_name(race)
+    assert "top_k=8" not in by_name(race)
 
 
 def test_importing_the_race_loads_neither_ray_nor_torch():
