@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config.paths import PRESETS, directory_of, list_presets, preset_names, with_index_path
-from kohaku_ray.config.plain import Environment, KeyPath, label_of, misread, remember_directory, shown, value_at
+from kohaku_ray.config.plain import Environment, KeyPath, label_of, leaves, misread, remember_directory, shown, value_at
 from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
 from kohaku_ray.config.yaml_text import read_json, read_yaml
@@ -23,6 +23,7 @@ from kohaku_ray.systems.base import System
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_names
 
 M = TypeVar("M", bound=BaseModel)
+_UNWRITABLE = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")  # others are bytes of names that are not UTF-8
 _GROUPED = re.compile(r"[0-9]{1,3}(?:[ ,.'\u00a0\u202f][0-9]{3})+")
 
 
@@ -70,6 +71,12 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
         ConflictError: Each value fits, but not together.
     """
     values, environment = with_index_path(remember_directory(values), Config.model_fields["run"].default), Environment()
+    for key_path, value in leaves(values):
+        if isinstance(value, str) and _UNWRITABLE.search(value):
+            raise ConfigError(
+                f"{where}: {'.'.join(key_path)} is {shown(value)}, with a character that no path can hold (NUL, half a "
+                "surrogate pair): remove it"
+            )
     try:
         expanded = _with_preferred_encoder(environment.expand(values))
         environment.find_literals(expanded)

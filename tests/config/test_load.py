@@ -138,3 +138,10 @@ def test_presets_are_listed_by_folder():
         load_config("encoders/nothing_like_it")
     with pytest.raises(ConfigError, match="presets: balanced, default"):
         load_config("not/there")
+
+
+@pytest.mark.parametrize("key", ["run", "questions.path", "documents.metadata", "index.path", "prompts", "model"])
+@pytest.mark.parametrize("text", ["a\\0b", "a\\ud800"])
+def test_a_character_that_no_path_can_hold_is_refused(key, text):
+    with pytest.raises(ConfigError, match=rf"demo: {key} is 'a\\.*, with a character that no path can hold"):
+        load_config("demo", [f'{key}="{text}"'])

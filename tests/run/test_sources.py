@@ -86,7 +86,6 @@ def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
     ("changes", "message"),
     [
         (["run=''"], "run is '', which names no directory"),
-        (['run="a\\0b"'], r"run is '.*a\\x00b', which names no directory"),
         (["run=/"], "run is /, the root of all files"),
         (["run=//"], "run is /+, the root of all files"),
         (["ledger.path=/tmp/.."], "ledger.path is /, the root of all files"),
