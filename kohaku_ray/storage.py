@@ -390,10 +390,10 @@ class Directory:
             with suppress(FileNotFoundError), self._asking("cannot delete", name):
                 self._filesystem.delete_file(self.full(name))
 
-        for _ in self.each(delete, names):
+        for _ in self.map_items(delete, names):
             pass
 
-    def each(self, do: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map_items(self, do: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Call a function for each item, ``AT_ONCE`` at a time; results in the items' order."""
         waiting = iter(items)
         some = list(islice(waiting, AT_ONCE))

@@ -124,7 +124,7 @@ def test_many_are_handled_several_at_once_and_come_back_in_order(tmp_path):
             running -= 1
         return -number
 
-    assert list(Directory(str(tmp_path)).each(slow, range(20))) == [-number for number in range(20)]
+    assert list(Directory(str(tmp_path)).map_items(slow, range(20))) == [-number for number in range(20)]
     assert 1 < most <= storage.AT_ONCE
 
 

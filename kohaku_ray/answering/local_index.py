@@ -20,7 +20,7 @@ from kohaku_ray.index.chunks import TokenCounter
 from kohaku_ray.index.identity import token_counter
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
-from kohaku_ray.index.store import Shard
+from kohaku_ray.index.store import OpenShard
 from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
 from kohaku_ray.models.openai import Limiter
 from kohaku_ray.run.indexes import (
@@ -154,7 +154,7 @@ class LocalIndex(BatchingObject):
 
     def __init__(
         self,
-        shard: Shard,
+        shard: OpenShard,
         encoder: TextEncoder,
         *,
         score: PairScorer | None = None,

@@ -15,7 +15,7 @@ from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64, Keys, key_column, matrix_column
 from kohaku_ray.index.assemble import Layout, collect, lay_out
 from kohaku_ray.index.identity import passage_part
-from kohaku_ray.index.images import ImagePlan, placed
+from kohaku_ray.index.images import ImagePlan, join_image_vectors
 from kohaku_ray.index.known import IMAGE_VECTORS, KnownVectors, known_image_vectors, known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA, ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable
@@ -194,7 +194,7 @@ def build_shard(
         known_vectors(path, settings.encoder, number) if known is None else known,
         captions=plan.encodes_captions,
     )
-    images = placed(tree, plan, image_vectors, known_image_vectors(path))
+    images = join_image_vectors(tree, plan, image_vectors, known_image_vectors(path))
     layout = lay_out(tree, encoded, settings.index.weights, settings.index.paragraph_vectors, plan, images)
     files = BuildFiles(Directory(path, REINDEX))
     files.parquet("nodes", tree.table)

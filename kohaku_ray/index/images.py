@@ -196,7 +196,7 @@ def image_rows(nodes: NodeTable) -> tuple[I64, list[str]]:
     return np.array([row for row, _ in images], np.int64), [digest for _, digest in images]
 
 
-def placed(
+def join_image_vectors(
     nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32] | None, known: KnownVectors
 ) -> ImageVectors | None:
     """Join every image paragraph with its image's vector; None: no image is encoded.

@@ -104,7 +104,7 @@ def known_vectors(path: str, identity: Mapping[str, Any], shard: int | None = No
         index = Index.open(path)
         if index.manifest["passage_identity"] == plain(passage_part(identity)):
             shards = sorted(index.manifest["shards"], key=lambda entry: entry["number"] != shard)
-            return KnownVectors(list(index.directory.each(lambda entry: _part(index, entry["files"]), shards)))
+            return KnownVectors(list(index.directory.map_items(lambda entry: _part(index, entry["files"]), shards)))
     except StorageError:
         raise  # not to be taken for an index without vectors
     except DataError:

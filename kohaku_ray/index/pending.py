@@ -163,7 +163,7 @@ class PendingVectors(_Segments):
 
         begin = f"{FOLDER}/{_stem(identity)}-"
         names = [name for name in self._files() if name.startswith(begin) and name.endswith(".arrow")]
-        for tables in self._directory.each(read, names):
+        for tables in self._directory.map_items(read, names):
             yield from tables
 
 
@@ -216,7 +216,7 @@ class ParsedParts(_Segments):
         wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", "shard", *columns]
         documents: list[dict[str, Any]] = []
         names = self.names() if parts is None else list(parts)
-        tables = self._directory.each(lambda part: self._directory.read_arrow(self._name(part, "rows")), names)
+        tables = self._directory.map_items(lambda part: self._directory.read_arrow(self._name(part, "rows")), names)
         for part, table in zip(names, tables, strict=True):
             sizes = table.select([f"n_{kind}" for kind in _SCHEMAS]).to_pylist()
             pairs = zip(table.select(wanted).to_pylist(), sizes, strict=True)
@@ -238,7 +238,7 @@ class ParsedParts(_Segments):
         for number, row in enumerate(rows):
             numbers_of_batch[row["at"][:2]].append(number)
         tables: dict[int, pa.Table] = {}
-        batches = self._directory.each(lambda batch: self._batch(batch[0], kind, batch[1]), numbers_of_batch)
+        batches = self._directory.map_items(lambda batch: self._batch(batch[0], kind, batch[1]), numbers_of_batch)
         for numbers, whole in zip(numbers_of_batch.values(), batches, strict=True):
             for number in numbers:
                 first, last = rows[number]["at"][2][kind]

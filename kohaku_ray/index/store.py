@@ -76,9 +76,9 @@ class Index:
         return ShardLayout.of(read_table(self.directory, self.manifest["files"]["layout"]))
 
     @functools.cached_property
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> tuple[OpenShard, ...]:
         """Its parts, each of other documents."""
-        return tuple(Shard(self, number) for number in range(self.n_shards))
+        return tuple(OpenShard(self, number) for number in range(self.n_shards))
 
     @functools.cached_property
     def nodes(self) -> NodeTable:
@@ -146,7 +146,7 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Shard:
+class OpenShard:
     """A part of an index: some of its documents, with row numbers of its own and the whole index's statistics."""
 
     index: Index

@@ -43,7 +43,7 @@ from kohaku_ray.pages.questions import (
 from kohaku_ray.run.directory import baseline_note, own_truth, seal_page
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.summary import Row, describe_errors, describe_flags, describe_servers, spent
+from kohaku_ray.run.summary import UsageRow, describe_errors, describe_flags, describe_servers, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import is_file, join_path, publish
 from kohaku_ray.table import Column, Table
@@ -258,14 +258,14 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
     ]
 
 
-def _calls(usage: Sequence[Row]) -> Table:
+def _calls(usage: Sequence[UsageRow]) -> Table:
     counts = Counter((row["role"], row["source"]) for row in usage)
     roles = dict.fromkeys(row["role"] for row in usage)
     rows = [[role, *(counts[role, source] for source in ("made", "ledger", "joined"))] for role in roles]
     return Table.of(["for", "made", "from the ledger", "sharing the reply of an equal call under way"], rows)
 
 
-def _spending(usage: Sequence[Row]) -> Table:
+def _spending(usage: Sequence[UsageRow]) -> Table:
     shared = "what the cache gives if the first call of a question fills it for the other members"
     share = Column("cached", ".0f", unit=" %", missing="–")
     columns = [

@@ -334,7 +334,7 @@ class BatchOutput:
     def write(self, line: BatchLine, outcome: tuple[str, Reply] | LineError) -> None:
         """Write what became of a line: its key in the ledger and the reply, or an error."""
         file = self._errors if isinstance(outcome, LineError) else self._answers
-        with _said(file.name):
+        with _naming_the_file(file.name):
             file.write(error_line(line, outcome) if isinstance(outcome, LineError) else answer_line(line, *outcome))
 
 
@@ -352,13 +352,13 @@ def writing(output: str) -> Iterator[BatchOutput]:
     paths = (output, errors_path(output))
     parts = [f"{path}{PART}" for path in paths]
     with ExitStack() as files:
-        with _said(output):
+        with _naming_the_file(output):
             os.makedirs(directory, exist_ok=True)
             files.enter_context(lease.held())
             opened = [files.enter_context(open(part, "wb")) for part in parts]
         try:
             yield BatchOutput(*opened)
-            with _said(output):
+            with _naming_the_file(output):
                 for file in opened:
                     file.flush()
                     os.fsync(file.fileno())
@@ -374,7 +374,7 @@ def writing(output: str) -> Iterator[BatchOutput]:
 
 
 @contextmanager
-def _said(path: str) -> Iterator[None]:
+def _naming_the_file(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

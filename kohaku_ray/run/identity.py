@@ -31,17 +31,19 @@ from kohaku_ray.storage import is_file, join_path, read_file
 from kohaku_ray.systems.base import System
 from kohaku_ray.version import __version__
 
-Once = Callable[[Hashable, Callable[[], str]], str]
+CachedCall = Callable[[Hashable, Callable[[], str]], str]
 """Computes a digest, or takes it from an earlier call with the same key."""
 
 
-def output_determinants(config: Config, index: str, once: Once = lambda _, compute: compute()) -> dict[str, Any]:
+def output_determinants(
+    config: Config, index: str, cached: CachedCall = lambda _, compute: compute()
+) -> dict[str, Any]:
     """Collect everything that decides a run's outputs, except its seed: no paths, no devices.
 
     Args:
         config: The run, its paths resolved.
         index: Names what the index holds.
-        once: Shares the digests of files, templates and code among many runs.
+        cached: Shares the digests of files, templates and code among many runs.
     """
     uses, system = config.uses, config.declaration
     questions, metadata, prompts = config.questions.path, config.documents.metadata, config.prompts
@@ -55,10 +57,10 @@ def output_determinants(config: Config, index: str, once: Once = lambda _, compu
     return {
         "version": __version__,
         "index": index,
-        "questions": once(("file", questions), lambda: file_digest(questions)),
-        "metadata": once(("file", metadata), lambda: file_digest(metadata)),
-        "prompts": once(("prompts", system.name, repr(prompts)), lambda: system.prompts(prompts).digest),
-        "code": once(("code", system.name), lambda: _code(system)),
+        "questions": cached(("file", questions), lambda: file_digest(questions)),
+        "metadata": cached(("file", metadata), lambda: file_digest(metadata)),
+        "prompts": cached(("prompts", system.name, repr(prompts)), lambda: system.prompts(prompts).digest),
+        "code": cached(("code", system.name), lambda: _code(system)),
         "system": system.name,
         "limit": config.questions.limit,
         "settings": config.settings.model_dump(mode="json", exclude={"cross_encoder"}),

@@ -78,7 +78,7 @@ def as_lines(lines: Iterable[Mapping[str, Any]]) -> str:
     return text.encode("utf-8", "replace").decode()  # a model's reply may hold a lone surrogate
 
 
-Row = Mapping[str, Any]
+VoteRow = Mapping[str, Any]
 
 
 def write_run(config: Config, directory: RunDirectory, parts: Parts) -> None:
@@ -118,7 +118,7 @@ def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None
 _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]
 
 
-def _counted(vote: Row) -> dict[str, Any]:
+def _counted(vote: VoteRow) -> dict[str, Any]:
     groups = [None if group == BLANK else group for group in vote["groups"]]
     return counted(zip(groups, vote["group_weights"], strict=True), vote["n_members"], vote["n_blank"])
 

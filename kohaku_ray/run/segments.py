@@ -330,7 +330,7 @@ class SegmentStore:
     def _tables(self, names: Iterable[str]) -> Iterator[tuple[str, pa.Table | None]]:
         """Read segments; None for a damaged one."""
         names = list(names)
-        yield from zip(names, self._directory.each(self._read, names), strict=True)
+        yield from zip(names, self._directory.map_items(self._read, names), strict=True)
 
     def _read(self, name: str) -> pa.Table | None:
         try:

@@ -15,7 +15,7 @@ from kohaku_ray.run.tables import SPENT
 if TYPE_CHECKING:
     from kohaku_ray.run.models import Call
 
-Row = Mapping[str, Any]
+UsageRow = Mapping[str, Any]
 
 
 def describe_sources(calls: Mapping[str, int]) -> str:
@@ -154,7 +154,7 @@ class Spent:
     dollars: float
 
 
-def spent(usage: Sequence[Row]) -> list[Spent]:
+def spent(usage: Sequence[UsageRow]) -> list[Spent]:
     """Sum usage.parquet's rows by deployment; calls that share one reply each count it."""
     import polars as pl
 

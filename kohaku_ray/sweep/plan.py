@@ -124,11 +124,11 @@ def _missing(loaded: LoadedSweep, prefer: Sequence[str]) -> str:
     try:
         _Planner(loaded).check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]}, prefer=prefer)))
     except (ConfigError, _MissingError) as error:
-        return _said(error, loaded)
+        return _describe_error(error, loaded)
     return ""
 
 
-def _said(error: Exception, loaded: LoadedSweep) -> str:
+def _describe_error(error: Exception, loaded: LoadedSweep) -> str:
     return " ".join(str(error).removeprefix(f"{loaded.where}: ").split())
 
 
@@ -173,7 +173,9 @@ class _Planner:
             try:
                 cell, config = self._cell(table, setting)
             except (ConflictError, _MissingError) as error:
-                cells.append(PlannedCell(digest(dict(setting.at)), setting.at, reason=_said(error, self._loaded)))
+                cells.append(
+                    PlannedCell(digest(dict(setting.at)), setting.at, reason=_describe_error(error, self._loaded))
+                )
             else:
                 cells.append(cell)
                 configs[cell.cell_id] = resolve_paths(config)
@@ -184,7 +186,7 @@ class _Planner:
         """Check that there are gold answers before anything is run."""
         questions = config.questions
         metric = find_metric(config.metrics[0])
-        self._once(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
+        self._cached(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
 
     def check(self, config: Config) -> None:
         """Check that a configuration's encoder and models are here, that which describes images among them."""
@@ -234,15 +236,15 @@ class _Planner:
             "version": __version__,
             "settings": self._index_settings(config),
             "read_as": [format_name(config), documents.sentence_split],
-            "documents": self._once(
+            "documents": self._cached(
                 ("documents", documents, config.questions.path), lambda: _files(find_sources(config))
             ),
-            "metadata": self._once(("file", metadata), lambda: file_digest(metadata)),
+            "metadata": self._cached(("file", metadata), lambda: file_digest(metadata)),
         }
         index_id = digest(built_of)
-        decides = output_determinants(config, index_id, self._once)
+        decides = output_determinants(config, index_id, self._cached)
         cell_id, run_id = digest(decides), run_identity(decides, config.seed)
-        is_base_usable = self._once(
+        is_base_usable = self._cached(
             ("index of the base", config.system, config.index, documents), lambda: _is_usable(config)
         )
         path = config.index.path if is_base_usable else join_path(sweep.indexes, index_id)
@@ -251,7 +253,7 @@ class _Planner:
         placed = config.model_copy(update={"run": run, "index": index})
         if not is_finished(run):  # a finished run needs no model
             self._check_models(config)
-            if not self._once(("there", index.path), lambda: is_there(index.path)):
+            if not self._cached(("there", index.path), lambda: is_there(index.path)):
                 self._check_captioner(config)
         self.runs.setdefault(run_id, placed)
         self.indexes.setdefault(index.path, placed)
@@ -261,7 +263,7 @@ class _Planner:
         """Return the index's settings with the encoder's files by hash instead of path."""
         try:
             key = ("index", config.system, config.index)
-            settings: dict[str, Any] = self._once(key, lambda: index_settings(config).as_mapping())
+            settings: dict[str, Any] = self._cached(key, lambda: index_settings(config).as_mapping())
         except ConfigError as error:
             raise _MissingError(str(error)) from None
         encoder = {key: value for key, value in settings["encoder"].items() if key != "model"}
@@ -282,9 +284,9 @@ class _Planner:
 
     def _check_deployments(self, config: Config, deployments: Mapping[str, Deployment]) -> None:
         for name, deployment in deployments.items():
-            self._once(("deployment", name, deployment), functools.partial(_check_here, config, name, deployment))
+            self._cached(("deployment", name, deployment), functools.partial(_check_here, config, name, deployment))
 
-    def _once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
+    def _cached(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         name = repr(key)
         if name not in self._known:
             self._known[name] = compute()

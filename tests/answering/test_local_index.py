@@ -16,7 +16,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.members import RemoteIndex
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.index.store import Index, Shard
+from kohaku_ray.index.store import Index, OpenShard
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import View
 from kohaku_ray.systems.base import Depth
@@ -38,7 +38,7 @@ def paths(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.fixture(params=["Flat", "IVF2,Flat"])
-def shard(request, paths) -> Shard:
+def shard(request, paths) -> OpenShard:
     return Index.open(paths[request.param]).shards[0]
 
 
@@ -47,7 +47,7 @@ def local(request, shard) -> LocalIndex:
     return opened(shard, request.param)
 
 
-def opened(shard: Shard, depths=None, **more) -> LocalIndex:
+def opened(shard: OpenShard, depths=None, **more) -> LocalIndex:
     return LocalIndex(shard, FakeEncoder(), score=Pairs(), depths=depths, **more)
 
 

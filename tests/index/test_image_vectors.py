@@ -17,7 +17,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.index.images import ImagePlan, ImageVectors, image_rows, placed, put_into_tree
+from kohaku_ray.index.images import ImagePlan, ImageVectors, image_rows, join_image_vectors, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.settings import EncoderConfig
@@ -76,15 +76,15 @@ def test_an_image_paragraph_takes_its_images_vector_its_captions_or_none(nodes):
 def test_an_image_without_a_finite_vector_is_named(nodes):
     plan = ImagePlan.of(TEXTS, {"vectors": "image"})
     images = vectors_of(nodes, plan)
-    assert placed(nodes, ImagePlan.of(TEXTS, None), None, KnownVectors()) is None
-    found = placed(nodes, plan, (images.keys[::-1], images.vectors[::-1]), KnownVectors())
+    assert join_image_vectors(nodes, ImagePlan.of(TEXTS, None), None, KnownVectors()) is None
+    found = join_image_vectors(nodes, plan, (images.keys[::-1], images.vectors[::-1]), KnownVectors())
     np.testing.assert_array_equal(found.vectors, images.vectors)
     digest = image_rows(nodes)[1][1]
     with pytest.raises(DataError, match=rf"1 images have no finite vector, the first .* \(images/{digest}\.png\)"):
-        placed(nodes, plan, (images.keys[:1], images.vectors[:1]), KnownVectors())
+        join_image_vectors(nodes, plan, (images.keys[:1], images.vectors[:1]), KnownVectors())
     images.vectors[1, 0] = np.nan
     with pytest.raises(DataError, match="1 images have no finite vector"):
-        placed(nodes, plan, (images.keys, images.vectors), KnownVectors())
+        join_image_vectors(nodes, plan, (images.keys, images.vectors), KnownVectors())
 
 
 @pytest.mark.parametrize(
