@@ -72,14 +72,14 @@ def test_json_is_one_object_on_stdout_and_quiet_is_one_line(command, tmp_path, c
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.md").write_text("# A\n\nOne sentence.\n")
     at = [f"run={tmp_path}/run", f"documents.paths=[{tmp_path}/d]", "documents.metadata=null"]
-    own = ["default", *(part for one in at for part in ("--set", one))]
+    overrides = ["default", *(part for item in at for part in ("--set", item))]
     arguments = {
         "vote": ["vote", GOLD, one_off, "-o", str(tmp_path / "voted.csv")],
         "score": ["score", one_off, "--truth", GOLD],
         "compare": ["compare", GOLD, one_off, "--truth", GOLD],
-        "validate": ["validate", "demo", "--settings", *own[1:3]],
+        "validate": ["validate", "demo", "--settings", *overrides[1:3]],
         "init": ["init", str(tmp_path / "new")],
-        "documents": ["documents", *own],
+        "documents": ["documents", *overrides],
         "map": ["map", str(tmp_path / "none")],
     }[command]
     code, out, err = run(capsys, *arguments, "--json")

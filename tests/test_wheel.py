@@ -46,7 +46,7 @@ def test_the_readme_begins_with_what_a_package_index_needs():
 @pytest.mark.slow
 def test_metadata_and_readme_stand_without_the_repository(wheel):
     with zipfile.ZipFile(wheel) as files:
-        [name] = [one for one in files.namelist() if one.endswith("METADATA")]
+        [name] = [item for item in files.namelist() if item.endswith("METADATA")]
         metadata = message_from_bytes(files.read(name))
         names = files.namelist()
     readme = metadata.get_payload()
@@ -63,7 +63,7 @@ def test_metadata_and_readme_stand_without_the_repository(wheel):
         "kohaku_ray/config/presets/demo.yaml",
         "kohaku_ray/config/presets/sweeps/paper.yaml",
     } <= {*names}
-    assert not [one for one in names if not one.startswith(("kohaku_ray/", "kohaku_ray-"))]
+    assert not [name for name in names if not name.startswith(("kohaku_ray/", "kohaku_ray-"))]
 
 
 def test_the_readmes_links_lead_to_the_source_where_there_is_one(monkeypatch):
@@ -82,8 +82,8 @@ def test_nothing_that_is_printed_points_to_the_repository(arguments, tmp_path, m
     monkeypatch.chdir(tmp_path)
     with contextlib.suppress(SystemExit):
         main(arguments)
-    said = "".join(capsys.readouterr()) + "".join(file.read_text() for file in tmp_path.rglob("*.yaml"))
-    assert not re.search(r"\b(?:configs|tests)/", said), said
+    printed = "".join(capsys.readouterr()) + "".join(file.read_text() for file in tmp_path.rglob("*.yaml"))
+    assert not re.search(r"\b(?:configs|tests)/", printed), printed
 
 
 @pytest.mark.slow

@@ -272,20 +272,20 @@ class _Docling:
     def _table(self, data: Mapping[str, Any], caption: str) -> str:
         """Write a table as HTML: as large as its cells need, no text of theirs lost where they overlap."""
         cells = [cell for cell in _get(data, "table_cells", list) if isinstance(cell, dict)]
-        places = [
+        positions = [
             (max(_get(cell, "start_row_offset_idx", int), 0), max(_get(cell, "start_col_offset_idx", int), 0))
             for cell in cells
         ]
-        n_rows = max(_get(data, "num_rows", int), *(row + 1 for row, _ in places), 0)
-        n_columns = max(_get(data, "num_cols", int), *(column + 1 for _, column in places), 0)
+        n_rows = max(_get(data, "num_rows", int), *(row + 1 for row, _ in positions), 0)
+        n_columns = max(_get(data, "num_cols", int), *(column + 1 for _, column in positions), 0)
         if n_rows * n_columns > MAX_TABLE_CELLS:
             raise DataError(
                 f"{self._tree.name}: a table has {n_rows:,} × {n_columns:,} cells, at most {MAX_TABLE_CELLS:,} are "
                 "allowed: split it."
             )
         rows: list[dict[int, tuple[str, int, int, bool]]] = [{} for _ in range(n_rows)]
-        starts, covered = set(places), set[tuple[int, int]]()
-        for (row, column), cell in zip(places, cells, strict=True):
+        starts, covered = set(positions), set[tuple[int, int]]()
+        for (row, column), cell in zip(positions, cells, strict=True):
             height = min(max(_get(cell, "end_row_offset_idx", int) - row, 1), n_rows - row, MAX_SPAN)
             width = min(max(_get(cell, "end_col_offset_idx", int) - column, 1), n_columns - column, MAX_SPAN)
             inside = {(row + i, column + j) for i in range(height) for j in range(width)} - {(row, column)}

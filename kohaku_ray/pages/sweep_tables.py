@@ -157,7 +157,7 @@ def compute_sweep_stats(sweep: SweepRecord) -> list[TableStats]:
 def lay_out(table: SweepTable) -> CellGrid:
     """Arrange a table's cells; the labels of a single axis become rows."""
     names, (*others, last) = axis_names(table), table.axes
-    cell_at = {(tuple(cell.at[axis.name] for axis in others), cell.at[last.name]): cell for cell in table.cells}
+    cell_at = {(tuple(cell.labels[axis.name] for axis in others), cell.labels[last.name]): cell for cell in table.cells}
     present = {column for _, column in cell_at}
     columns = tuple(label for label in last.labels if label in present)
     if not others:
@@ -170,7 +170,7 @@ def lay_out(table: SweepTable) -> CellGrid:
 def name_cell(table: SweepTable, cell: SweepCell) -> str:
     """Name a cell by its labels in one line."""
     names = zip(axis_names(table), table.axes, strict=True)
-    return ", ".join(f"{name} = {cell.at[axis.name]}" for name, axis in names)
+    return ", ".join(f"{name} = {cell.labels[axis.name]}" for name, axis in names)
 
 
 def row_name(row: RowLabels) -> str:
@@ -507,7 +507,7 @@ def cells_table(stats: TableStats) -> Table:
     labels = [*axes.values(), *figures, *measures.values(), *spreads.values(), *papers.values()]
     rows = []
     for position, cell in cells.items():
-        record: dict[str, object] = {column: cell.at[name] for name, column in axes.items()}
+        record: dict[str, object] = {column: cell.labels[name] for name, column in axes.items()}
         record |= _figures(stats, position, cell)
         if cell.is_scored:
             record |= {column: float(cell.parts[name].mean()) for name, column in parts.items()}

@@ -244,8 +244,8 @@ def _table(
     if table.combine != "grid":
         # Settings that are not crossed make one axis, whatever keys they have.
         name = " · ".join(axis.name for axis in axes)
-        cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
-        axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
+        cells = [replace(cell, labels={name: " · ".join(cell.labels.values())}) for cell in cells]
+        axes = (Axis(name, tuple(cell.labels[name] for cell in cells)),)
     return SweepTable(
         table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show), spread=table.spread
     )
@@ -258,7 +258,7 @@ def _axes(table: TableConfig) -> tuple[Axis, ...]:
 def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> SweepCell:
     finished = {seed: read[run_id] for seed, run_id in cell.runs.items() if run_id in read}
     if not finished:
-        return SweepCell(cell.cell_id, cell.at, *why.of(cell))
+        return SweepCell(cell.cell_id, cell.labels, *why.of(cell))
     missing = [run_id for run_id in cell.runs.values() if run_id not in read]
     runs = list(finished.values())
     scores = [{score.question_id: score for score in read_run.scores} for read_run in runs]
@@ -273,7 +273,7 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
     means = _by_question(pl.concat(measured, how="diagonal").fill_null(np.nan)).drop("question_id")
     return SweepCell(
         cell_id=cell.cell_id,
-        at=cell.at,
+        labels=cell.labels,
         state="partial" if missing else "finished",
         reason="; ".join(dict.fromkeys(map(why.reason, missing))),
         seeds=tuple(finished),
@@ -294,7 +294,7 @@ def _studied(
     """Score ensembles of recorded members: every size and rule at once, over the same subsamples."""
     table, pool_config = planned.table, planned.table.pool
     assert pool_config is not None
-    cells = [SweepCell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
+    cells = [SweepCell(cell.cell_id, cell.labels, *why.of(cell)) for cell in planned.cells]
     notes: tuple[str, ...] = ()
     live = [position for position, cell in enumerate(planned.cells) if not cell.reason]
     if reader.metric.marks is None:
@@ -306,7 +306,7 @@ def _studied(
         truth = reader.truth(configs[live[0]])
         members = pool_of(pool_config, [plan.runs[run_id] for run_id in runs], truth, reader.metric)
         for position, scored in ensembles(configs, table.subsamples, members, reader.metric).items():
-            cells[position] = replace(scored, cell_id=cells[position].cell_id, at=cells[position].at)
+            cells[position] = replace(scored, cell_id=cells[position].cell_id, labels=cells[position].labels)
         drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
         what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
         notes = (what, *outlook(members, reader.metric), *members.notes)

@@ -84,7 +84,7 @@ class SweepCell:
     """One setting of a table, over its seeds (or over the subsamples of a pool)."""
 
     cell_id: str  # digest of the setting without the seed: equal in every table and every sweep
-    at: Mapping[str, str]  # label by axis
+    labels: Mapping[str, str]  # label by axis
     state: State
     reason: str = ""  # why it is not finished
     seeds: tuple[int, ...] = ()  # of the finished runs, or the numbers of the subsamples
@@ -308,7 +308,7 @@ def _checked(cell: SweepCell) -> SweepCell:
     wrong = np.argwhere(~np.isfinite(cell.total))
     if wrong.size:
         seed, question = wrong[0]
-        labels = ", ".join(f"{name}={label}" for name, label in cell.at.items())
+        labels = ", ".join(f"{name}={label}" for name, label in cell.labels.items())
         raise DataError(
             f"cell {cell.cell_id} ({labels}): the score of {cell.question_ids[question]} under seed {cell.seeds[seed]} "
             f"is {cell.total[seed, question]}: every score must be a finite number."
@@ -375,7 +375,7 @@ def group_scores(
     for table in tables:
         for cell in table.cells:
             if cell.is_scored and all(key in label for key in cell.question_ids):
-                name = ", ".join(f"{axis.rpartition('.')[2]} {label}" for axis, label in cell.at.items())
+                name = ", ".join(f"{axis.rpartition('.')[2]} {label}" for axis, label in cell.labels.items())
                 cells.setdefault(cell.cell_id, (name, cell))
     asked = Counter(cell.question_ids for _, cell in cells.values())
     if not asked:

@@ -257,5 +257,5 @@ def missing_lines(plan: SweepPlan) -> list[str]:
     for table in plan.tables:
         for cell in table.cells:
             if cell.reason:
-                reasons.setdefault(cell.reason, []).append(f"{table.table.name} ({', '.join(cell.at.values())})")
+                reasons.setdefault(cell.reason, []).append(f"{table.table.name} ({', '.join(cell.labels.values())})")
     return [*plan.notes, *(f"skipped   {', '.join(where)}: {reason}" for reason, where in reasons.items())]

@@ -599,7 +599,7 @@ class SweepConfig(Settings):
 class Setting:
     """One cell: its labels and its settings."""
 
-    at: Mapping[str, str]  # label by axis
+    labels: Mapping[str, str]  # label by axis
     values: Mapping[str, Any]  # by dotted key
 
 

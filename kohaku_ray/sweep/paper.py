@@ -66,7 +66,9 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
         figures.setdefault(labels, {}).update({} if figure is None else {name: float(figure)})
     live = [position for position, cell in enumerate(cells) if not cell.reason]
     has_all = table.paper.figures is not None and not figures
-    published_cells = [position for position, cell in enumerate(cells) if has_all or tuple(cell.at.values()) in figures]
+    published_cells = [
+        position for position, cell in enumerate(cells) if has_all or tuple(cell.labels.values()) in figures
+    ]
     tested = [position for position in published_cells if position in live]
     differing: dict[str, list[int]] = {}
     collections: dict[str, dict[str, str]] = {}  # read once
@@ -98,7 +100,7 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
         for text in differences:
             differing.setdefault(text, []).append(position)
         if not differences:
-            shown[position] = figures.get(tuple(cells[position].at.values()), {})
+            shown[position] = figures.get(tuple(cells[position].labels.values()), {})
     others = {position for positions in differing.values() for position in positions}
     n_same, n_skipped = len(tested) - len(others), len(published_cells) - len(tested)
     notes = (
@@ -131,11 +133,11 @@ def _named(cells: Sequence[PlannedCell], named_cells: Collection[int], among: Se
     """Name cells among others: all of them, those with certain labels of an axis, or each by its labels."""
     if len(named_cells) == len(among):
         return everything
-    for axis in cells[0].at:
-        labels = list(dict.fromkeys(cells[position].at[axis] for position in named_cells))
-        if sum(cells[position].at[axis] in labels for position in among) == len(named_cells):
+    for axis in cells[0].labels:
+        labels = list(dict.fromkeys(cells[position].labels[axis] for position in named_cells))
+        if sum(cells[position].labels[axis] in labels for position in among) == len(named_cells):
             return f"{axis.rpartition('.')[2]} {', '.join(labels)}"
-    return ", ".join(f"({', '.join(cells[position].at.values())})" for position in named_cells)
+    return ", ".join(f"({', '.join(cells[position].labels.values())})" for position in named_cells)
 
 
 def _facts(config: Config) -> dict[str, str]:

@@ -32,7 +32,7 @@ class PlannedCell:
     """One cell of a table."""
 
     cell_id: str  # digest of its settings without the seed
-    at: Mapping[str, str]  # label by axis
+    labels: Mapping[str, str]  # label by axis
     runs: Mapping[int, str] = field(default_factory=dict)  # by seed, of a pool's table by member; none if it is skipped
     reason: str = ""  # why it is skipped
 
@@ -174,7 +174,9 @@ class _Planner:
                 cell, config = self._cell(table, setting)
             except (ConflictError, _MissingError) as error:
                 cells.append(
-                    PlannedCell(digest(dict(setting.at)), setting.at, reason=_describe_error(error, self._loaded))
+                    PlannedCell(
+                        digest(dict(setting.labels)), setting.labels, reason=_describe_error(error, self._loaded)
+                    )
                 )
             else:
                 cells.append(cell)
@@ -202,7 +204,7 @@ class _Planner:
         for seed in seeds:
             config = self._loaded.config(table, setting, seed)
             cell_id, runs[seed] = self._add(config)
-        return PlannedCell(cell_id, setting.at, runs), config
+        return PlannedCell(cell_id, setting.labels, runs), config
 
     def _studied(self, table: TableConfig, pool: PoolConfig, setting: Setting, seed: int) -> tuple[PlannedCell, Config]:
         """Resolve a cell of a study: every size and rule uses the run of the whole pool, or the runs of its table."""
@@ -213,19 +215,19 @@ class _Planner:
             runs = dict(enumerate(planned.runs[seed] for planned in cells if not planned.reason))
             if len(runs) < (size := config.ensemble.members):
                 left_out = "; ".join(
-                    f"{', '.join(planned.at.values())}: {planned.reason}" for planned in cells if planned.reason
+                    f"{', '.join(planned.labels.values())}: {planned.reason}" for planned in cells if planned.reason
                 )
                 why = f" ({left_out})" if left_out else ""
                 raise _MissingError(f"{size} cells of table {pool.table} are needed, and {len(runs)} can be run{why}")
-            return PlannedCell(digest({**cell, "runs": [*runs.values()]}), setting.at, runs), config
+            return PlannedCell(digest({**cell, "runs": [*runs.values()]}), setting.labels, runs), config
         cell_id = digest(cell)
         if pool.members is None:
-            return PlannedCell(cell_id, setting.at), config
+            return PlannedCell(cell_id, setting.labels), config
         whole = Setting(
             {}, {MEMBERS: pool.members, "ensemble.early_stop": "never", "ensemble.waves": None, "ensemble.vote": {}}
         )
         _, run_id = self._add(self._loaded.config(table, whole, seed))
-        return PlannedCell(cell_id, setting.at, {seed: run_id}), config
+        return PlannedCell(cell_id, setting.labels, {seed: run_id}), config
 
     def _add(self, config: Config) -> tuple[str, str]:
         """Name a run by everything that decides its outputs, and set its path and its index's."""

@@ -532,7 +532,7 @@ class SweepRace:
             return None
         seen = [self._seen[run][:n] for run in planned.runs.values()]
         parts = {part: np.array([[row[part] for row in rows] for rows in seen]) for part in self._metric.parts}
-        cell = SweepCell(planned.cell_id, planned.at, "dropped", reason, tuple(planned.runs), tuple(self.order[:n]))
+        cell = SweepCell(planned.cell_id, planned.labels, "dropped", reason, tuple(planned.runs), tuple(self.order[:n]))
         return replace(cell, parts=parts, total=self._metric.shares(parts, self._unanswerable[:n]))
 
     def study(self, table: SweepTable, unanswerable: Mapping[str, bool]) -> SweepTable:
@@ -665,7 +665,7 @@ def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
 
 def name_of(cell: PlannedCell | SweepCell) -> str:
     """Name a cell by its labels."""
-    return ", ".join(f"{axis.rpartition('.')[2]}={label}" for axis, label in cell.at.items())
+    return ", ".join(f"{axis.rpartition('.')[2]}={label}" for axis, label in cell.labels.items())
 
 
 def _asked_of(config: Config) -> str:

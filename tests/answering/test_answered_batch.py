@@ -58,9 +58,11 @@ def test_replies_are_in_the_inputs_order_and_calls_are_bounded(tmp_path):
     texts = [f"t{n}" for n in range(300)]
     ledger = FakeLedger()
     summary = run(tmp_path, texts, ledger)
-    found = rows(summary.output)
-    assert [row["custom_id"] for row in found] == [f"id{n}" for n in range(300)]
-    assert [row["response"]["body"]["choices"][0]["message"]["content"] for row in found] == [f"re: {t}" for t in texts]
+    rows_read = rows(summary.output)
+    assert [row["custom_id"] for row in rows_read] == [f"id{n}" for n in range(300)]
+    assert [row["response"]["body"]["choices"][0]["message"]["content"] for row in rows_read] == [
+        f"re: {t}" for t in texts
+    ]
     assert ledger.most == PLACES
     assert summary.calls == {"made": 300}
     assert summary.used["completion_tokens"] == 900

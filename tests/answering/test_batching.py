@@ -98,7 +98,7 @@ def test_questions_of_one_turn_reach_a_shard_in_one_message_and_each_gets_its_ow
         return found, await asyncio.gather(held.find(["a"], 5), held.find(["bad"], 5), return_exceptions=True)
 
     found, (well, bad) = asyncio.run(run())
-    assert found[:3] == [[[(0, one, 5), (1, one, 5)] for one in (name, name.upper())] for name in "abc"]
+    assert found[:3] == [[[(0, item, 5), (1, item, 5)] for item in (name, name.upper())] for name in "abc"]
     assert found[3] == [[(0, "a", 7), (1, "a", 7)]]
     assert Held.messages == [["a", "A", "b", "B", "c", "C"], ["a"], ["a", "bad"], ["a"], ["bad"]]
     assert well == [[(0, "a", 5), (1, "a", 5)]]
@@ -128,7 +128,7 @@ def test_a_failure_is_not_kept_reaches_all_who_wait_and_leaves_what_was_kept_bef
         return failures, await cache(["a", "bad"], ["a", "bad"])
 
     failures, found = asyncio.run(ask())
-    assert [str(one) for one in failures] == ["no luck", "no luck"]
+    assert [str(failure) for failure in failures] == ["no luck", "no luck"]
     assert (found, computed) == (["a", "bad"], ["a", "bad", "bad"])
 
 

@@ -25,7 +25,10 @@ class Noting:
     def __getattr__(self, name):
         async def call(items, *params):
             self.asked.append((name, list(items), params))
-            return [np.full(3, at, np.float32) if name in ("embed", "vectors") else at for at, _ in enumerate(items)]
+            return [
+                np.full(3, position, np.float32) if name in ("embed", "vectors") else position
+                for position, _ in enumerate(items)
+            ]
 
         return call
 
@@ -122,7 +125,7 @@ def made_by(tools, keys=("key",)):
 
     async def run():
         return await asyncio.gather(
-            *(one.shared_by_members(key, lambda key=key: make_at(key)) for key in keys for one in tools)
+            *(tool.shared_by_members(key, lambda key=key: make_at(key)) for key in keys for tool in tools)
         )
 
     return asyncio.run(run()), made
@@ -154,6 +157,8 @@ def test_an_error_reaches_every_member(members):
         raise ValueError("no context")
 
     async def run():
-        return await asyncio.gather(*(one.shared_by_members("key", fail) for one in members()), return_exceptions=True)
+        return await asyncio.gather(
+            *(member.shared_by_members("key", fail) for member in members()), return_exceptions=True
+        )
 
-    assert [str(one) for one in asyncio.run(run())] == ["no context"] * 3
+    assert [str(item) for item in asyncio.run(run())] == ["no context"] * 3

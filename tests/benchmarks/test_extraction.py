@@ -18,7 +18,7 @@ def modules(monkeypatch):
 @pytest.mark.parametrize("name", ["stacked", "marks"])
 def test_tables_of_two_formats_arrive_whole(modules, tmp_path, name):
     extraction, made = modules
-    [table] = [one for one in made.TABLES if one.name == name]
+    [table] = [table for table in made.TABLES if table.name == name]
     for ending in ("html.html", "word.docx"):
         path = tmp_path / f"{name}_{ending}"
         made.ways()[ending](path, table)

@@ -35,18 +35,18 @@ def test_figures_have_peers_and_what_is_missing_a_reason(tmp_path):
     report = json.loads(path.read_text())
     assert {"device", "driver", "versions", "date", "command"} <= report.keys()
     section = report["sections"]["faiss"]
-    assert [one["name"] for one in section["figures"]] == [
+    assert [item["name"] for item in section["figures"]] == [
         "Flat on CPU, 25,000 vectors",
         "IVF64,Flat on CPU, 25,000 vectors",
     ]
     for figure in section["figures"]:
         assert figure["ratio"] == pytest.approx(figure["figure"] / figure["peer"])
         assert figure["peer_name"] == "FAISS alone"
-    assert [one["name"] for one in section["skipped"]] == [
+    assert [item["name"] for item in section["skipped"]] == [
         "Flat on GPU, 25,000 vectors",
         "IVF64,Flat on GPU, 25,000 vectors",
     ]
-    assert all(one["reason"] and one["reason"] in done.stdout for one in section["skipped"])
+    assert all(item["reason"] and item["reason"] in done.stdout for item in section["skipped"])
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_bare_measures_on_a_machine_without_ray_and_vllm(tmp_path):
     [path] = tmp_path.glob("*.json")
     sections = json.loads(path.read_text())["sections"]
     assert list(sections) == ["encoder", "faiss", "cross_encoder", "transformers"]
-    assert all(one["figures"] for one in sections.values())
+    assert all(section["figures"] for section in sections.values())
 
 
 def test_an_encoder_beside_the_bare_model_gets_token_ids_as_in_an_index_job(
@@ -130,9 +130,9 @@ def test_a_figure_is_kept_when_it_is_measured_whatever_comes_before_and_after(
     script.write_text(SECTION.format(benchmarks=str(BENCHMARKS), end=end))
     monkeypatch.setattr(gpu, "__file__", str(script))
     found = gpu.apart("faiss", gpu.Run("cpu", small=True), limit_s, kept.append)
-    assert [one["name"] for one in kept[0]["figures"]] == ["second"]
+    assert [item["name"] for item in kept[0]["figures"]] == ["second"]
     assert kept[0]["wall_s"] < found["wall_s"], "before the section ended"
-    assert [one["name"] for one in found["figures"]] == ["second"]
+    assert [item["name"] for item in found["figures"]] == ["second"]
     assert found["skipped"][0]["reason"] == "MemoryError: CUDA out of memory"
     assert said in found["skipped"][1]["reason"]
     assert not gpu.is_kept(found)

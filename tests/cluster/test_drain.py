@@ -85,5 +85,5 @@ def test_a_node_is_drained_as_the_page_says():
     command = [sys.executable, "-c", SCRIPT, line]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"named": True, "moved": True, "tasks": 0, "goes_on": True, "left": True}
+    values = json.loads(done.stdout.splitlines()[-1])
+    assert values == {"named": True, "moved": True, "tasks": 0, "goes_on": True, "left": True}

@@ -87,7 +87,7 @@ def test_groups_ask_for_what_they_offer_and_stand_apart(name):
         [container] = containers(group)
         assert container["resources"]["limits"] == container["resources"]["requests"], "Ray counts the limits"
         has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
-        keys = {one["key"] for one in group["template"]["spec"].get("tolerations", [])}
+        keys = {item["key"] for item in group["template"]["spec"].get("tolerations", [])}
         assert has_gpu == ("nvidia.com/gpu" in keys), "GPU nodes are tainted, and only these groups go there"
         assert has_gpu == (group["groupName"] in kinds)
         if has_gpu:
@@ -169,7 +169,7 @@ def test_the_image_installs_an_extra_that_there_is():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     text = (CLUSTER / "Containerfile").read_text()
     [extra] = re.findall(r"'\.\[(\w+)\]'", text)
-    pins = [one for one in project["optional-dependencies"][extra] if one.startswith("ray[")]
+    pins = [item for item in project["optional-dependencies"][extra] if item.startswith("ray[")]
     base = re.search(r"rayproject/ray:([\d.]+)-", text)
     assert base is not None
     assert pins == [f"ray[llm]=={base[1]}"], "the base image's Ray is not replaced by another"
@@ -285,8 +285,8 @@ def nodes_offered(group: dict[str, Any]) -> list[dict[str, float]]:
 def of_autoscaler() -> tuple[list[dict[str, float]], list[dict[str, float]]]:
     """The nodes that the AWS cluster has at its start, and those it may have."""
     types = read("autoscaler.yaml")["available_node_types"].values()
-    return [one["resources"] for one in types for _ in range(one["min_workers"])], [
-        one["resources"] for one in types for _ in range(one["max_workers"])
+    return [item["resources"] for item in types for _ in range(item["min_workers"])], [
+        item["resources"] for item in types for _ in range(item["max_workers"])
     ]
 
 
@@ -335,7 +335,7 @@ def test_the_job_of_a_file_fits_its_cluster_from_the_first_node_on(name, command
 def test_every_output_of_the_jobs_lies_on_the_shared_volume(job):
     for name in ("rayjob.yaml", "rayjob-index.yaml", "rayjob-sweep.yaml"):
         _, config = job(name)
-        assert {one.split("/")[1] for one in (config.run, config.index.path, config.ledger.path)} == {"mnt"}
+        assert {item.split("/")[1] for item in (config.run, config.index.path, config.ledger.path)} == {"mnt"}
         mounts = [mount for group in groups_of(name) for mount in containers(group)[0]["volumeMounts"]]
         assert {mount["mountPath"] for mount in mounts} == {config.shared} == {"/mnt/shared"}
 
@@ -343,30 +343,32 @@ def test_every_output_of_the_jobs_lies_on_the_shared_volume(job):
 def test_models_lie_where_pods_without_the_hub_look_for_them(monkeypatch):
     monkeypatch.delenv("KOHAKU_MODEL", raising=False)
     claim, download = yaml.safe_load_all((CLUSTER / "shared.yaml").read_text())
-    for one in (claim, download):
-        kubernetes_validate.validate(one, "1.30", strict=True)
+    for item in (claim, download):
+        kubernetes_validate.validate(item, "1.30", strict=True)
     name, spec = claim["metadata"]["name"], download["spec"]["template"]["spec"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     used = [group["template"]["spec"]["volumes"] for file in KUBERAY for group in groups_of(file)]
-    claims = {one["persistentVolumeClaim"]["claimName"] for volumes in [*used, spec["volumes"]] for one in volumes}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"] for volumes in [*used, spec["volumes"]] for volume in volumes
+    }
     assert claims == {name}
     [container] = spec["containers"]
     program, verb, *models = container["command"]
     assert (program, verb) == ("hf", "download")
     assert shutil.which(program, path=str(Path(sys.executable).parent))
     served = load_config(str(CLUSTER / "models.yaml")).deployments.values()
-    assert models == [one.model for one in served if one.kind == "vllm"]
-    assert {one["name"]: one["value"] for one in container["env"]} == {"HF_HUB_OFFLINE": "0"}
+    assert models == [item.model for item in served if item.kind == "vllm"]
+    assert {item["name"]: item["value"] for item in container["env"]} == {"HF_HUB_OFFLINE": "0"}
     [set_here] = [line for line in instructions() if line.startswith("ENV ")]
-    image = dict(one.split("=") for one in set_here.split()[1:])
+    image = dict(item.split("=") for item in set_here.split()[1:])
     assert image["HF_HUB_OFFLINE"] == "1"
     assert image["HF_HOME"].startswith(container["volumeMounts"][0]["mountPath"] + "/")
 
 
 def test_nodes_on_aws_have_an_image_a_driver_and_the_shared_files():
     cluster = read("autoscaler.yaml")
-    for one in cluster["available_node_types"].values():
-        own = one["node_config"]
+    for item in cluster["available_node_types"].values():
+        own = item["node_config"]
         assert own["ImageId"].startswith("ami-"), "Ray's own default has a driver of 2023"
         assert own["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] >= 100, "the container image alone takes 30 GB"
         assert own["IamInstanceProfile"]["Name"], "to pull the image"
@@ -390,8 +392,8 @@ def test_a_python_that_is_too_new_is_named_with_those_that_are_not():
         command = [sys.executable, "-c", program.format(version)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode == 0) == is_fine
-        said = f"Python {version.replace(', ', '.')} is here but kohaku_ray runs on 3.11 and 3.12"
-        assert (said in done.stderr) != is_fine
+        expected = f"Python {version.replace(', ', '.')} is here but kohaku_ray runs on 3.11 and 3.12"
+        assert (expected in done.stderr) != is_fine
     for target in ("setup", "bench-gpu"):
         steps = subprocess.run(
             ["make", "--dry-run", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=True

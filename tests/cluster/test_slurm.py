@@ -39,10 +39,10 @@ def slurm(tmp_path: Path, n_nodes: int, *command: str, started: int | None = Non
 def test_a_job_runs_on_all_of_its_nodes_with_a_token_of_its_own_and_ends_them(tmp_path, tiny_encoder):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("One hall draws 4 MW. It is cooled by air.")
-    own = ["documents.paths=[in]", "documents.metadata=null", f"index.encoder.model={tiny_encoder}"]
-    own += [f"index.path={tmp_path}/index", "index.encoders=1"]
+    overrides = ["documents.paths=[in]", "documents.metadata=null", f"index.encoder.model={tiny_encoder}"]
+    overrides += [f"index.path={tmp_path}/index", "index.encoders=1"]
     look = "python -c \"import ray; ray.init(); print(len(ray.nodes()), ray.cluster_resources()['CPU'])\""
-    index = " ".join(["kohaku-ray index demo", *(f"--set '{one}'" for one in own)])
+    index = " ".join(["kohaku-ray index demo", *(f"--set '{item}'" for item in overrides)])
     done = slurm(tmp_path, 2, "bash", "-c", f"{look} && echo token ${{#RAY_AUTH_TOKEN}} && {index} && exit 3")
     assert done.returncode == 3, done.stderr[-3000:]
     assert "2 2.0" in done.stdout.splitlines()

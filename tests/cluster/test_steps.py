@@ -114,8 +114,8 @@ def test_on_kubernetes_a_job_starts_when_what_it_reads_is_there(steps):
     for words in [words for name, words, *_ in calls if name == "kubectl"]:
         if words[:2] == ["apply", "-f"]:
             applied += [
-                (one["kind"].lower(), one["metadata"]["name"])
-                for one in yaml.safe_load_all((shell.place / words[2]).read_text())
+                (item["kind"].lower(), item["metadata"]["name"])
+                for item in yaml.safe_load_all((shell.place / words[2]).read_text())
             ]
         else:
             assert words[0] == "wait"
@@ -134,13 +134,13 @@ def test_on_kubernetes_a_job_starts_when_what_it_reads_is_there(steps):
 
 def test_on_aws_the_token_comes_first_and_jobs_when_the_port_is_forwarded(steps):
     _, calls = steps
-    start = next(at for at, (name, words, *_) in enumerate(calls) if words[:1] == ["get-auth-token"])
+    start = next(position for position, (name, words, *_) in enumerate(calls) if words[:1] == ["get-auth-token"])
     assert {mode for name, _, mode, _ in calls[start:]} == {"token"}
     on_aws = calls[start:]
     order = [name if name != "ray" else " ".join(words[: 1 + (words[0] == "job")]) for name, words, *_ in on_aws]
     assert "curl" in order, "the first job waits for the port"
     jobs = ["job submit", "job submit"]
-    assert [one for one in order if one != "curl"] == ["get-auth-token", "up", "exec", "dashboard", *jobs]
+    assert [item for item in order if item != "curl"] == ["get-auth-token", "up", "exec", "dashboard", *jobs]
     given = [parsed_by_ray(words) for name, words, *_ in on_aws if name == "ray"]
     for name, parameters in given:
         if name in ("up", "exec", "dashboard"):
@@ -149,7 +149,9 @@ def test_on_aws_the_token_comes_first_and_jobs_when_the_port_is_forwarded(steps)
     assert up["yes"], "no question"
     [fetch] = [parameters["cmd"] for name, parameters in given if name == "exec"]
     [served] = [
-        one.model for one in load_config(str(ROOT / "cluster/models.yaml")).deployments.values() if one.kind == "vllm"
+        deployment.model
+        for deployment in load_config(str(ROOT / "cluster/models.yaml")).deployments.values()
+        if deployment.kind == "vllm"
     ]
     assert fetch == f"HF_HUB_OFFLINE=0 hf download {served}"
     jobs = [parameters for name, parameters in given if name == "job submit"]

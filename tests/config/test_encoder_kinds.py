@@ -53,5 +53,5 @@ def test_vectors_are_known_by_the_models_name_and_what_it_is_asked():
 
     same = [{"base_url": "http://other/v1"}, {"query_prompt": "q"}, {"tokenizer": "t"}, {"batch_texts": 1}]
     others = [{"model": "n"}, {"identity": "i"}, {"dimensions": 8}, {"passage_prompt": "p"}, {"extra_body": {"a": 1}}]
-    assert {key(**one) for one in same} == {key()}
-    assert len({key(), *(key(**one) for one in others)}) == 6
+    assert {key(**item) for item in same} == {key()}
+    assert len({key(), *(key(**other) for other in others)}) == 6

@@ -96,7 +96,7 @@ def test_cells_of_a_sweep_hold_the_reference(tmp_path):
     text = as_yaml(resolve_paths(config).model_copy(update={"run": f"{tmp_path}/run"}))
     assert "identity: ${SECRET}" in text
     assert f"run: {tmp_path}/run" in text
-    assert not leaks(text + str(setting.at) + str(table.labels()))
+    assert not leaks(text + str(setting.labels) + str(table.labels()))
 
 
 def test_a_value_that_was_replaced_is_written_and_not_the_reference():

@@ -110,7 +110,7 @@ def sections_below(section: type[Settings]) -> set[type[Settings]]:
 
 
 def sections_of(module) -> list[type[Settings]]:
-    return [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Settings)]
+    return [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Settings)]
 
 
 def test_every_key_has_a_description():
@@ -129,11 +129,11 @@ def test_every_key_has_a_description():
 def test_presets_are_listed_by_folder():
     with pytest.raises(ConfigError) as caught:
         load_config("demoo")
-    said = str(caught.value)
-    assert "did you mean demo?" in said
-    assert "presets: balanced, default" in said
-    assert said.endswith("; 6 encoders/NAME")
-    assert "models/ollama" not in said
+    message = str(caught.value)
+    assert "did you mean demo?" in message
+    assert "presets: balanced, default" in message
+    assert message.endswith("; 6 encoders/NAME")
+    assert "models/ollama" not in message
     with pytest.raises(ConfigError, match=r"presets: encoders/bge_m3, encoders/jina_v3, .*; \d+ models/NAME$"):
         load_config("encoders/nothing_like_it")
     with pytest.raises(ConfigError, match="presets: balanced, default"):

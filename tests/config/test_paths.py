@@ -105,4 +105,4 @@ def test_a_sweeps_paths_are_relative_to_it(project):
     assert {config.documents.metadata for config in configs} == {"../project/m.csv"}
     assert [config.questions.path for config in configs[:2]] == ["../project/a.csv", "../project/b.csv"]
     assert [config.prompts for config in configs[::2]] == ["../project/q", "../project/p"]
-    assert next(dict(setting.at) for setting in table.settings()) == {"prompts": "other", "questions.path": "a.csv"}
+    assert next(dict(setting.labels) for setting in table.settings()) == {"prompts": "other", "questions.path": "a.csv"}

@@ -150,7 +150,7 @@ def test_a_command_parses_and_its_configuration_loads(command, project):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(is_cheap, commands(page)))], ids=lambda p: p.stem)
 def test_commands_without_a_cluster_run(page, project, capsys):
-    for command in (one for one in commands(page) if one.words[0] == "kohaku-ray" and is_cheap(one)):
+    for command in (command for command in commands(page) if command.words[0] == "kohaku-ray" and is_cheap(command)):
         if command.words[1] == "--help":
             with pytest.raises(SystemExit) as ended:
                 main(["--help"])
@@ -169,7 +169,7 @@ def test_commands_on_a_cluster_run_and_the_readmes_own_documents_are_answered(pr
     wanted = {tuple(command.words): command for page in PAGES for command in commands(page) if needs_ray(command)}
     few = [f"index.encoder.model={tiny_encoder}", "index.encoders=1", "questions.limit=2", "ensemble.members=2"]
     few += ["cluster.retriever.replicas=1"]
-    overrides = [part for one in few for part in ("--set", one)]
+    overrides = [part for item in few for part in ("--set", item)]
     for command in wanted.values():
         job, *rest = command.words[1:]
         again = ["--again"] if job == "answer" else []  # the project has a finished run
@@ -194,7 +194,7 @@ def test_another_programs_command_names_files_and_targets_that_are_there(command
 
 
 def test_commands_in_the_text_name_commands_that_are_there():
-    [action] = [one for one in make_parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    [action] = [action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     text = "\n".join(page.read_text() for page in PAGES)
     named = set(re.findall(r"`kohaku-ray (\w+)", text))
     assert named <= set(action.choices)
@@ -266,7 +266,11 @@ def test_the_gold_format_is_the_codes():
 def test_every_metric_is_defined(name):
     [row] = [line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith(f"| `{name}` |")]
     metric = find_metric(name)
-    columns = [column for one in metric.truth_columns for column in ([one] if isinstance(one, str) else one)]
+    columns = [
+        column
+        for truth_column in metric.truth_columns
+        for column in ([truth_column] if isinstance(truth_column, str) else truth_column)
+    ]
     assert all(f"`{column}`" in row for column in columns)
     assert all(f"{part.weight:.2f} " in row for part in metric.parts.values() if 0 < part.weight < 1)
 

@@ -61,7 +61,7 @@ def sign(one: Ballot, member: int) -> Ballot:
 
 
 def signed(ballots: Sequence[Ballot], first: int = 0) -> list[Ballot]:
-    return [sign(one, member) for member, one in enumerate(ballots, first)]
+    return [sign(ballot, member) for member, ballot in enumerate(ballots, first)]
 
 
 def ballot(value: str, refs: Sequence[str] = ()) -> Ballot:
@@ -102,8 +102,8 @@ LETTERS = (
 
 def worst_letters(cast: Sequence[Ballot], rule: VoteRule) -> list[Ballot]:
     """All that can matter: each value and reference set, said, written or fresh, in pairs; and blanks."""
-    values = dict.fromkeys([one.answer_value for one in cast] + ["new"])
-    refs = dict.fromkeys([one.ref_ids for one in cast] + [vote(cast, rule).ref_ids, ("z",), ()])
+    values = dict.fromkeys([item.answer_value for item in cast] + ["new"])
+    refs = dict.fromkeys([item.ref_ids for item in cast] + [vote(cast, rule).ref_ids, ("z",), ()])
     return [*(ballot(value, cited) for value in values for cited in refs), ballot(""), SILENT]
 
 
@@ -124,7 +124,7 @@ def check_every_future(cast: Sequence[Ballot], n_left: int, rule: VoteRule) -> l
                 moved[stop] = True
         if all(moved.values()):
             break
-    assert states == {stop: not one for stop, one in moved.items()}, f"nothing moves {cast} with {n_left} left"
+    assert states == {stop: not item for stop, item in moved.items()}, f"nothing moves {cast} with {n_left} left"
     return [stop for stop, state in states.items() if state]
 
 

@@ -64,7 +64,7 @@ def test_a_vote_gains_what_two_members_that_disagree_by_chance_promise():
 def test_members_of_one_kind_are_seldom_said_to_differ_and_others_always():
     rng = np.random.default_rng(0)
     p = rng.random((400, 41, 1))
-    found = [members_differ(rng.random((41, 5)) < one) < 0.05 for one in p]
+    found = [members_differ(rng.random((41, 5)) < item) < 0.05 for item in p]
     assert 0.02 < np.mean(found) < 0.08
     assert members_differ(rng.random((41, 3)) < [0.2, 0.5, 0.9]) < 1e-4
     assert members_differ(np.ones((3, 2), dtype=bool)) == 1.0
@@ -72,6 +72,6 @@ def test_members_of_one_kind_are_seldom_said_to_differ_and_others_always():
 
 def test_cochrans_q_of_a_published_example():
     # Conover, Practical Nonparametric Statistics, 3rd edition, p. 253: three sportswriters, 12 games, Q = 2.8
-    said = "111 111 010 110 000 111 111 110 001 010 111 111"
-    is_right = np.array([[digit == "1" for digit in game] for game in said.split()])
+    expected = "111 111 010 110 000 111 111 110 001 010 111 111"
+    is_right = np.array([[digit == "1" for digit in game] for game in expected.split()])
     assert members_differ(is_right) == pytest.approx(np.exp(-2.8 / 2))  # chi square with two degrees of freedom

@@ -77,7 +77,7 @@ def rated(truth, cells):
     ],
 )
 def test_the_best_form_of_an_answer_counts(truth, cells, exact, f1, recall):
-    found = rated(truth, cells)
-    assert found.parts == {"exact": exact, "f1": pytest.approx(f1), "recall": pytest.approx(recall)}
-    assert found.total == found.parts["f1"]
-    assert found.is_right == bool(exact)
+    rates = rated(truth, cells)
+    assert rates.parts == {"exact": exact, "f1": pytest.approx(f1), "recall": pytest.approx(recall)}
+    assert rates.total == rates.parts["f1"]
+    assert rates.is_right == bool(exact)

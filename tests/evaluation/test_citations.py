@@ -26,8 +26,8 @@ def row(ref_ids=(), **columns):
     ],
 )
 def test_precision_recall_and_f1(cited, gold, f1, precision, recall):
-    found = citation_scores(frozenset(cited), frozenset(gold))
-    assert found == pytest.approx({"f1": f1, "precision": precision, "recall": recall})
+    scores = citation_scores(frozenset(cited), frozenset(gold))
+    assert scores == pytest.approx({"f1": f1, "precision": precision, "recall": recall})
 
 
 def test_gold_stands_in_a_column_of_its_own_or_in_ref_id():
@@ -42,8 +42,8 @@ def test_a_file_is_scored(tmp_path):
     truth.write_text('id,answer_value,ref_id,gold\n1,4,,"[""1002"", ""1004""]"\n2,is_blank,,[]\n3,5,,"[""7""]"\n')
     given.write_text('id,answer_value,ref_id\n1,4,"[""1002"", ""9""]"\n2,is_blank,is_blank\n3,5,is_blank\n')
     rows = CITATIONS.score(read_submission(truth), read_submission(given))
-    assert [one.parts["f1"] for one in rows] == [0.5, 1.0, 0.0]
-    assert [one.unanswerable for one in rows] == [False, True, False]
+    assert [row.parts["f1"] for row in rows] == [0.5, 1.0, 0.0]
+    assert [row.unanswerable for row in rows] == [False, True, False]
     assert CITATIONS.aggregate(rows).score == pytest.approx(0.5)
 
 

@@ -34,8 +34,8 @@ def files(tmp_path):
 
 
 def test_two_files_show_what_flipped(files):
-    found = compare_files(files["truth"], [files["a"], files["b"]])
-    pair = found.pair
+    comparison = compare_files(files["truth"], [files["a"], files["b"]])
+    pair = comparison.pair
     assert [(flip.question_id, flip.kind) for flip in pair.flips] == [
         ("q1", "right to wrong"),
         ("q3", "right to wrong"),
@@ -55,10 +55,10 @@ def test_two_files_show_what_flipped(files):
     assert (pair.n_lost, pair.n_won, pair.mcnemar_p) == (2, 1, 1.0)
     # q1 −0.75, q2 +0.75, q3 −1, q4 −0.075, q5 0: sums of at least 1.075 are 8 of 16 patterns
     assert pair.interval.mean == pytest.approx(-1.075 / 5)
-    assert pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
+    assert pair.interval.mean == pytest.approx(comparison.scores[1].score - comparison.scores[0].score)
     assert (pair.permutation.p, pair.permutation.is_exact, pair.permutation.n_nonzero) == (0.5, True, 4)
-    assert found.split is None
-    assert json.loads(json.dumps(asdict(found)))["pair"]["n_lost"] == 2
+    assert comparison.split is None
+    assert json.loads(json.dumps(asdict(comparison)))["pair"]["n_lost"] == 2
 
 
 def test_two_files_as_text(files):
@@ -78,20 +78,20 @@ def test_two_files_as_text(files):
 
 
 def test_a_file_against_itself_is_no_difference(files):
-    found = compare_files(files["truth"], [files["a"], files["a"]])
-    assert found.pair.flips == ()
-    assert (found.pair.permutation.p, found.pair.mcnemar_p, found.pair.d_z) == (1.0, 1.0, 0.0)
-    assert "B − A: +0.0000, 95% interval +0.0000 … +0.0000" in render(found)
+    comparison = compare_files(files["truth"], [files["a"], files["a"]])
+    assert comparison.pair.flips == ()
+    assert (comparison.pair.permutation.p, comparison.pair.mcnemar_p, comparison.pair.d_z) == (1.0, 1.0, 0.0)
+    assert "B − A: +0.0000, 95% interval +0.0000 … +0.0000" in render(comparison)
 
 
 def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(files):
-    found = compare_files(files["truth"], [files["a"], files["c"]])
-    assert found.question_ids == ("q1", "q2", "q4")
-    assert [score.n for score in found.scores] == [3, 3]
-    assert [score.missing for score in found.scores] == [0, 0]
-    assert found.scores[0].parts["value"] == pytest.approx(2 / 3)
+    comparison = compare_files(files["truth"], [files["a"], files["c"]])
+    assert comparison.question_ids == ("q1", "q2", "q4")
+    assert [score.n for score in comparison.scores] == [3, 3]
+    assert [score.missing for score in comparison.scores] == [0, 0]
+    assert comparison.scores[0].parts["value"] == pytest.approx(2 / 3)
     c = files["c"]
-    assert found.notes == (
+    assert comparison.notes == (
         "compared on 3 of the truth's 5 questions: those that all files have",
         f"{c}: 2 missing, scored 0 and not compared: q3, q5",
         f"{c}: 1 not in the truth, not scored: q9",
@@ -99,7 +99,7 @@ def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(fil
         f"{c}: 1 row without an id, left out",
         "the comparison has only 3 questions: with fewer than 20, a difference may be chance",
     )
-    assert render(found).endswith("\n".join(found.notes))
+    assert render(comparison).endswith("\n".join(comparison.notes))
 
 
 def test_what_is_odd_in_many_files_is_said_once(files):
@@ -123,8 +123,8 @@ def test_public_comes_before_private_wherever_it_stands_in_the_file(files, tmp_p
 
 
 def test_parts_of_the_truth(files):
-    found = compare_files(files["truth"], [files["a"], files["b"], files["a"]], by="split")
-    split = found.split
+    comparison = compare_files(files["truth"], [files["a"], files["b"], files["a"]], by="split")
+    split = comparison.split
     assert split.labels == ("public", "private", "(empty)")
     assert [score.n for score in (split.scores[label][0] for label in split.labels)] == [2, 2, 1]
     by = {label: [score.score for score in split.scores[label]] for label in split.labels}
@@ -136,8 +136,8 @@ def test_parts_of_the_truth(files):
     correlation = split.correlations["public", "private"]
     assert (correlation.pearson, correlation.spearman, correlation.kendall) == pytest.approx((-1.0, -1.0, -1.0))
     assert split.correlations["public", "(empty)"].reason == "all scores are the same on one side"
-    assert found.pair is None
-    assert "split (empty) has only 1 questions: with fewer than 20, a difference may be chance" in found.notes
+    assert comparison.pair is None
+    assert "split (empty) has only 1 questions: with fewer than 20, a difference may be chance" in comparison.notes
 
 
 def test_parts_as_text(files):

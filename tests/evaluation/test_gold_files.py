@@ -77,7 +77,7 @@ def test_every_format_gives_the_same_truth(tmp_path, suffix):
 def test_a_file_is_scored_by_what_its_columns_allow(tmp_path, suffix, columns, metric, note):
     path = written(tmp_path / f"gold.{suffix}", [{"question_id": "q1", **columns}])
     truth, metrics, said = read_gold(path, ASKED)
-    assert ([one.name for one in metrics], list(truth.rows)) == ([metric], ["q1"])
+    assert ([metric.name for metric in metrics], list(truth.rows)) == ([metric], ["q1"])
     assert said.startswith(f"Scored by {metric} (")
     assert said.endswith(note.format(suffix))
 

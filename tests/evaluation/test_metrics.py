@@ -165,11 +165,14 @@ def test_a_metric_without_classes_says_so(own):
 
 def test_an_own_metric_compares_files(own):
     files = [own / "first.csv", own / "second.csv"]
-    found = compare_files(own / "truth.csv", files, "own_metric:STYLE", by="half")
+    comparison = compare_files(own / "truth.csv", files, "own_metric:STYLE", by="half")
     # words 1 of 3 and the length of the unanswerable one; then words 2 of 3 and no length
-    assert [score.score for score in found.scores] == pytest.approx([0.2 + 0.4, 0.4])
-    assert found.pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
-    assert [(flip.question_id, flip.kind) for flip in found.pair.flips] == [("q3", "wrong to right"), ("q1", "other")]
-    assert (found.pair.n_lost, found.pair.n_won) == (0, 1)
-    assert render(found).splitlines()[0].split() == ["style", "score", "words", "length", "n"]
-    assert found.split.scores["b"][0].parts == {"words": 0.5, "length": 1.0}
+    assert [score.score for score in comparison.scores] == pytest.approx([0.2 + 0.4, 0.4])
+    assert comparison.pair.interval.mean == pytest.approx(comparison.scores[1].score - comparison.scores[0].score)
+    assert [(flip.question_id, flip.kind) for flip in comparison.pair.flips] == [
+        ("q3", "wrong to right"),
+        ("q1", "other"),
+    ]
+    assert (comparison.pair.n_lost, comparison.pair.n_won) == (0, 1)
+    assert render(comparison).splitlines()[0].split() == ["style", "score", "words", "length", "n"]
+    assert comparison.split.scores["b"][0].parts == {"words": 0.5, "length": 1.0}

@@ -69,21 +69,21 @@ def test_a_latent_model_of_difficulty_covers_the_corrected_score():
 def test_a_winner_far_ahead_is_not_corrected_and_has_a_rank_of_its_own():
     x = np.zeros((4, 30))
     x[2], x[0, :9], x[1, 9:18] = 1.0, 1.0, 1.0
-    found = select(dict(zip("abcd", x, strict=True)))
-    assert (found.best, found.score, found.expected) == ("c", 1.0, 1.0)
-    assert found.rank_intervals["c"] == (1.0, 1.0)
-    assert found.rank_intervals["a"][0] >= 2.0
-    assert found.n_first == 1
+    selection = select(dict(zip("abcd", x, strict=True)))
+    assert (selection.best, selection.score, selection.expected) == ("c", 1.0, 1.0)
+    assert selection.rank_intervals["c"] == (1.0, 1.0)
+    assert selection.rank_intervals["a"][0] >= 2.0
+    assert selection.n_first == 1
 
 
 def test_ties_share_their_ranks_and_the_first_is_the_best():
     row = np.arange(12) % 2 * 1.0
-    found = select({"a": row, "b": row, "c": row * 0.0})
-    assert (found.best, found.expected) == ("a", pytest.approx(0.5, abs=0.05))
-    assert found.rank_intervals["a"] == found.rank_intervals["b"] == (1.0, 1.0)
-    assert (found.first, found.n_first) == (1.0, 2)
-    assert (found.ranks, found.n_distinct) == ({"a": 1.0, "b": 1.0, "c": 2.0}, 2), "equal cells count once"
-    assert found.n_tied == {"a": 1, "b": 1, "c": 0}
+    selection = select({"a": row, "b": row, "c": row * 0.0})
+    assert (selection.best, selection.expected) == ("a", pytest.approx(0.5, abs=0.05))
+    assert selection.rank_intervals["a"] == selection.rank_intervals["b"] == (1.0, 1.0)
+    assert (selection.first, selection.n_first) == (1.0, 2)
+    assert (selection.ranks, selection.n_distinct) == ({"a": 1.0, "b": 1.0, "c": 2.0}, 2), "equal cells count once"
+    assert selection.n_tied == {"a": 1, "b": 1, "c": 0}
     other = select({"a": row, "b": row[::-1], "c": row * 0.0})
     assert (other.ranks, other.n_distinct) == ({"a": 1.0, "b": 1.0, "c": 3.0}, 3), "equal means alone share a rank"
     same = select({"a": row, "b": row})
@@ -99,8 +99,8 @@ def test_rank_intervals_hold_the_rank_of_cells_that_are_alike():
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_one_or_two_questions_tell_nothing(n):
-    found = select({"a": np.ones(n), "b": np.zeros(n)})
-    assert (found.detectable, found.expected, found.low) == (None, None, None)
+    selection = select({"a": np.ones(n), "b": np.zeros(n)})
+    assert (selection.detectable, selection.expected, selection.low) == (None, None, None)
 
 
 def test_the_ceiling_is_clopper_and_pearsons():
@@ -138,10 +138,10 @@ def test_recorded_runs_cover_the_corrected_score_over_4000_splits(recorded):
 
 @pytest.mark.data
 def test_recorded_runs_say_what_41_questions_show(recorded):
-    found = select(dict(enumerate(recorded)))
-    assert found.score == pytest.approx(0.76128, abs=1e-5)
-    assert (round(found.detectable, 2), round(found.detectable_best, 2)) == (0.16, 0.13)
-    assert found.n_needed > 1_000
-    assert found.expected < found.score
-    assert found.low < found.expected < found.high <= 1.0
-    assert found.n_first > 1
+    selection = select(dict(enumerate(recorded)))
+    assert selection.score == pytest.approx(0.76128, abs=1e-5)
+    assert (round(selection.detectable, 2), round(selection.detectable_best, 2)) == (0.16, 0.13)
+    assert selection.n_needed > 1_000
+    assert selection.expected < selection.score
+    assert selection.low < selection.expected < selection.high <= 1.0
+    assert selection.n_first > 1

@@ -61,8 +61,8 @@ def test_the_greatest_moves_are_by_ranks_and_of_equal_ones_the_better_first():
 
 
 def test_bands_follow_the_ranks_on_the_first_group():
-    public = [0.95 - at / 20 for at in range(12)]
-    private = [value + (0.04 if at % 2 else -0.02) for at, value in enumerate(public)]
+    public = [0.95 - number / 20 for number in range(12)]
+    private = [value + (0.04 if position % 2 else -0.02) for position, value in enumerate(public)]
     private[0] = public[0] - 0.12  # it falls behind the second and the third
     first, second = rank_bands(split_by(public, private), "private")
     assert (first.name, first.n, second.name, second.n) == ("1 to 10", 10, "11 to 12", 2)
@@ -94,6 +94,6 @@ def test_a_band_of_one_has_no_deviation_and_tied_ranks_stand_in_one_band():
 
 def test_few_files_have_no_table_of_bands():
     for n, wanted in ((10, False), (11, True)):
-        split = split_of("by", {"a": scored(*[at / 20 for at in range(n)]), "b": scored(*[0.1] * n)})
-        text = "\n".join(split_tables([f"f{at}" for at in range(n)], range(n), split))
+        split = split_of("by", {"a": scored(*[number / 20 for number in range(n)]), "b": scored(*[0.1] * n)})
+        text = "\n".join(split_tables([f"f{number}" for number in range(n)], range(n), split))
         assert ("ranks moved" in text) == wanted

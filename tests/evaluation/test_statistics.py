@@ -59,26 +59,26 @@ class TestMeanSd:
 class TestWelch:
     def test_by_hand(self):
         # means 3 and 6, variances 1 and 4, 3 seeds each: error √(5/3), dof (5/3)² / ((1/3)²/2 + (4/3)²/2) = 50/17
-        found = welch([2, 3, 4], [4, 6, 8])
-        assert found.difference == -3.0
-        assert found.t == pytest.approx(-3 / math.sqrt(5 / 3))
-        assert found.dof == pytest.approx(50 / 17)
+        test = welch([2, 3, 4], [4, 6, 8])
+        assert test.difference == -3.0
+        assert test.t == pytest.approx(-3 / math.sqrt(5 / 3))
+        assert test.dof == pytest.approx(50 / 17)
         # pooled deviation √2.5, and J(4) = Γ(2) / (√2 Γ(1.5))
-        assert found.g == pytest.approx(-3 / math.sqrt(2.5) / (math.sqrt(2) * math.gamma(1.5)))
-        assert found.reason == ""
+        assert test.g == pytest.approx(-3 / math.sqrt(2.5) / (math.sqrt(2) * math.gamma(1.5)))
+        assert test.reason == ""
 
     @pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # scipy's, of a side that does not vary
     @given(st.lists(SCORE, min_size=2, max_size=8), st.lists(SCORE, min_size=2, max_size=8))
     def test_equals_scipy(self, a, b):
-        found = welch(a, b)
-        assert_defined_or_reasoned(found)
+        test = welch(a, b)
+        assert_defined_or_reasoned(test)
         if len(set(a)) == len(set(b)) == 1:
-            assert found.p is None
+            assert test.p is None
             return
         peer = stats.ttest_ind(a, b, equal_var=False)
         interval = peer.confidence_interval(0.95)
         expected = [peer.statistic, peer.df, peer.pvalue, interval.low, interval.high]
-        assert [found.t, found.dof, found.p, found.low, found.high] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert [test.t, test.dof, test.p, test.low, test.high] == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
     @pytest.mark.parametrize(
         ("a", "b", "difference", "reason"),
@@ -89,10 +89,10 @@ class TestWelch:
         ],
     )
     def test_what_is_not_defined_says_why(self, a, b, difference, reason):
-        found = welch(a, b)
-        assert found.difference == (None if difference is None else pytest.approx(difference))
-        assert reason in found.reason
-        assert fields(found)[1:-1] == [None] * 6
+        test = welch(a, b)
+        assert test.difference == (None if difference is None else pytest.approx(difference))
+        assert reason in test.reason
+        assert fields(test)[1:-1] == [None] * 6
 
 
 class TestPairedDifferences:
@@ -114,12 +114,12 @@ class TestBootstrap:
         ids=["skewed", "tied"],
     )
     def test_equals_scipy_draw_for_draw(self, d):
-        found = paired_bootstrap(d, 2_000)
+        interval = paired_bootstrap(d, 2_000)
         peer = stats.bootstrap(
             (d,), np.mean, n_resamples=2_000, method="BCa", random_state=np.random.default_rng(0)
         ).confidence_interval
-        assert (found.low, found.high) == pytest.approx((peer.low, peer.high), rel=1e-12)
-        assert found.mean == pytest.approx(d.mean())
+        assert (interval.low, interval.high) == pytest.approx((peer.low, peer.high), rel=1e-12)
+        assert interval.mean == pytest.approx(d.mean())
 
     def test_blocks_of_draws_change_nothing(self, monkeypatch):
         d = np.random.default_rng(4).normal(size=17)
@@ -130,13 +130,13 @@ class TestBootstrap:
     @given(st.lists(DIFFERENCE, min_size=0, max_size=25))
     @settings(max_examples=scaled(50))
     def test_it_is_defined_ordered_and_repeatable(self, d):
-        found = paired_bootstrap(d, 199)
-        assert_defined_or_reasoned(found)
-        assert paired_bootstrap(d, 199) == found
-        if found.low is not None:
+        interval = paired_bootstrap(d, 199)
+        assert_defined_or_reasoned(interval)
+        assert paired_bootstrap(d, 199) == interval
+        if interval.low is not None:
             slack = 1e-12
-            assert min(d) - slack <= found.low <= found.mean + slack
-            assert found.mean - slack <= found.high <= max(d) + slack
+            assert min(d) - slack <= interval.low <= interval.mean + slack
+            assert interval.mean - slack <= interval.high <= max(d) + slack
 
     def test_degenerate_cases(self):
         assert paired_bootstrap([]).reason == "0 questions: an interval needs two"
@@ -150,23 +150,23 @@ class TestPermutation:
     @given(st.lists(st.integers(-20, 20), max_size=11))
     @example([0] * 11)
     def test_exact_equals_brute_force(self, d):
-        found = paired_permutation([i / 20 for i in d])
+        permutation = paired_permutation([i / 20 for i in d])
         if not d:
-            assert (found.p, found.reason) == (None, "no questions to compare on")
+            assert (permutation.p, permutation.reason) == (None, "no questions to compare on")
             return
         sums = [
             sum(s * i for s, i in zip(signs, d, strict=True)) for signs in itertools.product([-1, 1], repeat=len(d))
         ]
-        assert found.p == sum(abs(s) >= abs(sum(d)) for s in sums) / len(sums)
-        assert (found.is_exact, found.n_nonzero) == (True, sum(i != 0 for i in d))
+        assert permutation.p == sum(abs(s) >= abs(sum(d)) for s in sums) / len(sums)
+        assert (permutation.is_exact, permutation.n_nonzero) == (True, sum(i != 0 for i in d))
 
     @pytest.mark.parametrize("n", [31, 32])
     def test_halves_of_many_meet_as_a_walk_would(self, n):
         # n equal differences of which m are negative: the sum is a binomial walk
         d = np.array([0.15] * (n - 11) + [-0.15] * 11)
-        found = paired_permutation(d)
-        assert found.is_exact
-        assert found.p == pytest.approx(stats.binomtest(11, n, 0.5).pvalue, rel=1e-9)
+        permutation = paired_permutation(d)
+        assert permutation.is_exact
+        assert permutation.p == pytest.approx(stats.binomtest(11, n, 0.5).pvalue, rel=1e-9)
 
     def test_drawn_p_is_near_the_exact_one_and_never_zero(self, monkeypatch):
         d = np.random.default_rng(8).normal(0.3, 1.0, 25)
@@ -229,8 +229,8 @@ class TestRanks:
 class TestCorrelate:
     def test_by_hand(self):
         # deviations −1, 0, 1 and −1, 1, 0: Pearson 1/2, which is Spearman's too; two pairs agree, one does not
-        found = correlate([1, 2, 3], [1, 3, 2])
-        assert fields(found) == [3, pytest.approx(0.5), pytest.approx(0.5), pytest.approx(1 / 3), ""]
+        correlation = correlate([1, 2, 3], [1, 3, 2])
+        assert fields(correlation) == [3, pytest.approx(0.5), pytest.approx(0.5), pytest.approx(1 / 3), ""]
 
     def test_not_defined(self):
         assert correlate([1, 2], [2, 1]).reason == "a correlation needs three, and there are 2"

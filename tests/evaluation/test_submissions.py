@@ -124,8 +124,8 @@ def test_an_abstention_says_so_in_four_columns(tmp_path, value):
 
 
 def test_a_systems_own_columns_stand_last_and_half_a_surrogate_pair_does_not_cost_the_file(tmp_path):
-    path, own = tmp_path / "out.csv", {"confidence": "0.9"}
-    row = SubmissionRow("q1", answer="a\ud800b", answer_value="5", columns=own)
+    path, fields = tmp_path / "out.csv", {"confidence": "0.9"}
+    row = SubmissionRow("q1", answer="a\ud800b", answer_value="5", columns=fields)
     write_submission(path, [row, SubmissionRow("q2")], ("confidence",))
     read = read_submission(path)
     assert read.header == (*COLUMNS, "confidence")

@@ -100,14 +100,14 @@ def test_marks_of_votes_are_the_scores_of_the_rows_they_write():
         "q2": SubmissionRow("q2", answer_value="is_blank", refs_raw="is_blank"),
     }
     marks = WATTBOT2026.marks(type("Truth", (), {"rows": rows}))
-    for at, truth in enumerate(rows.values()):
+    for position, truth in enumerate(rows.values()):
         for value, refs in (("0.03 kW", "['a', 'b']"), ("", "is_blank"), ("60", "['a']")):
             given = SubmissionRow("q", answer_value=value or "is_blank", refs_raw=refs)
             cited = frozenset() if refs == "is_blank" else frozenset(refs.strip("[]").replace("'", "").split(", "))
             parts = WATTBOT2026.score_question(truth, given).parts
-            assert marks.by_value["value"](at, value) == parts["value"]
-            assert marks.by_refs["ref"](at, cited) == parts["ref"]
-            assert marks.by_blank["abstain"](at, not value) == parts["abstain"]
+            assert marks.by_value["value"](position, value) == parts["value"]
+            assert marks.by_refs["ref"](position, cited) == parts["ref"]
+            assert marks.by_blank["abstain"](position, not value) == parts["abstain"]
 
 
 def score(tmp_path, truth: str, given: str):

@@ -54,7 +54,7 @@ def build(path: str, n_sentences: int, n_shards: int) -> dict:
     settings, numbers = IndexSettings(encoder=IDENTITY), range(n_sentences // SENTENCES)
     rejects, shards = pa.Table.from_pylist([], REJECT_SCHEMA), []
     for shard in range(n_shards):
-        tables = [(flatten(one), document_table([one])) for one in trees(numbers, n_shards, shard)]
+        tables = [(flatten(tree), document_table([tree])) for tree in trees(numbers, n_shards, shard)]
         nodes, documents = (pa.concat_tables(part) for part in zip(*tables, strict=True))
         del tables
         parts = {"nodes": nodes, "documents": documents, "settings": settings, "views": VIEWS, **ready(nodes)}

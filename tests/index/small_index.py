@@ -96,15 +96,15 @@ def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_sh
     views = views_with_old(path, settings, views)
     shards, kept = [], []
     for number in range(n_shards):
-        own = [document for document in documents if shard_number(document.doc_id, n_shards) == number]
-        content = content_of({document.doc_id: repr(document) for document in own}, settings, views)
-        if own and (there := unchanged_shard(path, number, content)) is not None:
+        of_shard = [document for document in documents if shard_number(document.doc_id, n_shards) == number]
+        content = content_of({document.doc_id: repr(document) for document in of_shard}, settings, views)
+        if of_shard and (there := unchanged_shard(path, number, content)) is not None:
             shards.append(there)
             kept.append(number)
-        elif own:
+        elif of_shard:
             parts = {
-                "nodes": pa.concat_tables([flatten(one, settings.index.chunks) for one in own]),
-                "documents": document_table(own),
+                "nodes": pa.concat_tables([flatten(item, settings.index.chunks) for item in of_shard]),
+                "documents": document_table(of_shard),
             }
             more = {"keys": keys, "vectors": vectors, "settings": settings, "views": views}
             shards.append(build_shard(path, number, content, **parts, **more))

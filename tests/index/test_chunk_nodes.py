@@ -99,14 +99,18 @@ def test_the_tree_is_the_same_with_and_without_chunks(parsed, over, size, data):
         assert there.get(nodes.paragraph_of(row), -1) == plain.paragraph_of(place)
         assert nodes.text_of(row) == plain.text_of(place)
         assert nodes.title_of(row) == plain.title_of(place)
-        assert [there[at] for at in range(row, int(nodes.end[row])) if at in there] == list(
+        assert [there[number] for number in range(row, int(nodes.end[row])) if number in there] == list(
             range(place, int(plain.end[place]))
         )
         assert ids(nodes.neighbourhood([row], 3)) == ids(plain.neighbourhood([place], 3))
     for row in chunk_rows(nodes):
         above = int(nodes.parent[row])
         assert row < nodes.end[above]
-        below = [at for at in range(above, int(nodes.end[above])) if nodes.table["kind"][at].as_py() == "paragraph"]
+        below = [
+            number
+            for number in range(above, int(nodes.end[above]))
+            if nodes.table["kind"][number].as_py() == "paragraph"
+        ]
         joined = PARAGRAPH_BREAK.join(text for at in below if (text := nodes.text_of(at)))
         span = slice(nodes.table["start"][row].as_py(), nodes.table["end"][row].as_py())
         assert nodes.text_of(row) == joined[span]

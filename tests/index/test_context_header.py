@@ -199,11 +199,11 @@ def test_an_endpoint_is_asked_again_without_the_header_that_is_too_long():
     with EndpointServer(script=script) as server:
         settings = EndpointConfig(kind="openai", base_url=server.base_url, model="m", api_key_env=None)
         served = EndpointEncoder(settings, context_header=True)
-        found = served.encode_passages([header + body, "Short:\nab", header + long])
+        vectors = served.encode_passages([header + body, "Short:\nab", header + long])
         halves = letters([long[:19], long[19:]])
         first, second = halves / np.linalg.norm(halves, axis=1, keepdims=True)
         expected = np.array([*letters([body, "Short:\nab"]), 19 * first + 23 * second])
-        np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+        np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
         server.requests.clear()
         served.encode_queries([header + body])
         assert body not in server.sent, "a question's first line is no header"

@@ -144,7 +144,7 @@ def test_validate_deep_names_every_damaged_file_of_an_index(home, tmp_path, monk
     for name in (chosen := names(home, mapped=True)[::3]):
         flip(tmp_path / "index" / name)
     assert not problems()
-    said = [one.partition(" is damaged")[0] for one in problems(deep=True)]
+    said = [problem.partition(" is damaged")[0] for problem in problems(deep=True)]
     assert sorted(said) == [str(tmp_path / "index" / name) for name in sorted(chosen)]
     (tmp_path / "index" / chosen[0]).unlink()
     (said,) = problems(deep=True)

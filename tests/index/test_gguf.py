@@ -51,7 +51,7 @@ def text(model: str) -> str:
 def test_a_file_gives_the_texts_of_the_model_it_was_written_from(directory, file, cache, caplog):
     caplog.set_level(logging.WARNING, "kohaku_ray.index.gguf")
     assert text(str(file)) == text(directory)
-    assert [one.getMessage().split(",")[0] for one in caplog.records] == [f"{file} is converted once"]
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [f"{file} is converted once"]
     assert TransformersConfig(model=str(file)).window == WINDOW
     [made] = (cache / "gguf").iterdir()
     assert made == model_directory(str(file), None)
@@ -61,7 +61,7 @@ def test_a_file_is_its_content_wherever_it_is(directory, file, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     copy = shutil.copy(file, tmp_path / "elsewhere" / "other.gguf")
     plain = tiny_gguf.write(directory, tmp_path / "plain.gguf", template=False)
-    first, second, third = (TransformersConfig(model=str(one)).model_identity for one in (file, copy, plain))
+    first, second, third = (TransformersConfig(model=str(item)).model_identity for item in (file, copy, plain))
     assert first == second != third
     assert str(tmp_path) not in first
     assert TransformersConfig(model=str(tmp_path / "none.gguf"), identity="mine").model_identity

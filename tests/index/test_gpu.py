@@ -131,7 +131,7 @@ def test_an_index_built_on_a_gpu_is_whole_on_the_cpu(a_gpu, factory):
     built = VectorIndex.build(units(3000, 16), np.arange(3000), factory, train_on_gpu=True).faiss_index
     lists = faiss.extract_index_ivf(built)
     assert isinstance(faiss.downcast_index(lists.quantizer), faiss.IndexHNSW if "HNSW" in factory else faiss.IndexFlat)
-    assert built.ntotal == sum(lists.invlists.list_size(at) for at in range(16)) == 3000
+    assert built.ntotal == sum(lists.invlists.list_size(number) for number in range(16)) == 3000
     assert len(faiss.serialize_index(built)) > 3000 * 8, "the index on the CPU has its own centroids again"
 
 
@@ -139,8 +139,10 @@ def test_a_gpu_too_small_is_refused_with_both_sizes(a_gpu, monkeypatch):
     index = VectorIndex.build(units(30_000, 4), np.arange(30_000))
     need = 30_000 * (4 * 4 + 8)
     set_memory(monkeypatch, (1536 << 20) + need - 1)
-    said = r"need 0\.0 GiB beside 1\.5 GiB of temporary memory but the GPU has 1\.5 GiB free: set index\.search_float16"
-    with pytest.raises(ConfigError, match=said):
+    expected = (
+        r"need 0\.0 GiB beside 1\.5 GiB of temporary memory but the GPU has 1\.5 GiB free: set index\.search_float16"
+    )
+    with pytest.raises(ConfigError, match=expected):
         index.on_gpu()
     assert not a_gpu, "nothing is copied first"
     index.on_gpu(float16=True)  # two bytes a value less
@@ -191,7 +193,7 @@ def test_inverted_lists_take_codes_and_ids_by_blocks(factory, each, block, d):
     index.train(vectors)
     index.add(vectors)
     lists = faiss.extract_index_ivf(index).invlists
-    sizes = [lists.list_size(at) for at in range(16)]
+    sizes = [lists.list_size(number) for number in range(16)]
     expected = sum(rounded(-(-size // block) * block * each) + rounded(size * 8) for size in sizes)
     assert gpu.bytes_on_gpu(index) == expected + 16 * (d * 4 + 8)
     assert gpu.bytes_on_gpu(index, float16=True) == gpu.bytes_on_gpu(index), "only a flat index has halves"

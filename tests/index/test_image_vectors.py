@@ -31,8 +31,8 @@ def nodes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     for seed, name in enumerate("ab"):
         (folder / f"{name}.png").write_bytes(as_bytes(picture(seed=seed)))
-    (found,) = parse_documents(str(folder / "x.md"), MARKDOWN, images=ImageSource()).documents
-    return NodeTable(flatten(found))
+    (document,) = parse_documents(str(folder / "x.md"), MARKDOWN, images=ImageSource()).documents
+    return NodeTable(flatten(document))
 
 
 @pytest.mark.parametrize(("kind", "in_tree"), [("image", "none"), ("both", "caption")])

@@ -21,8 +21,8 @@ def document(folder, seed):
     folder.mkdir(exist_ok=True)
     (folder / "a.png").write_bytes(as_bytes(picture(seed=seed)))
     text = b"A plant uses energy, see Figure 1.\n\n![Figure 1: Energy](a.png)\n"
-    (found,) = parse_documents(str(folder / "x.md"), text, images=ImageSource()).documents
-    return found
+    (document,) = parse_documents(str(folder / "x.md"), text, images=ImageSource()).documents
+    return document
 
 
 def build(path, one):

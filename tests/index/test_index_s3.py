@@ -58,13 +58,13 @@ def test_a_shard_that_is_built_again_reads_no_vectors_but_its_own(s3, build, doc
     files = [shard["files"] for shard in Index.open(path).manifest["shards"]]
     assert len(files) == 3
     s3.sent.clear()
-    keys = np.concatenate([column_keys(read_table(Directory(path), one["keys"])["key"]) for one in files])
+    keys = np.concatenate([column_keys(read_table(Directory(path), file["keys"])["key"]) for file in files])
     assert known_vectors(path, IDENTITY).has(keys).all()
-    read = [f"/kohaku/index/again/{one['vectors']['name']}" for one in files]
+    read = [f"/kohaku/index/again/{file['vectors']['name']}" for file in files]
     assert not any(s3.sent[name] for name in read)
     build(path, documents(*"abcdefghijklmnopqr"), encoder, n_shards=3)
     assert not any(text.startswith(tuple("abcdefghi")) for text in encoder.asked)
-    assert [s3.sent[name] for name in read] == [one["vectors"]["bytes"] for one in files]
+    assert [s3.sent[name] for name in read] == [file["vectors"]["bytes"] for file in files]
 
 
 @pytest.mark.usefixtures("impatient")

@@ -173,7 +173,9 @@ def test_the_shape_is_that_of_the_ids(parsed):
         assert KINDS[nodes.kind[row]] == KINDS[name.count(":")]
         below = [other for other in names if other == name or other.startswith(f"{name}:")]
         assert nodes.end[row] - row == len(below)
-        assert nodes.children(row) == [at for at, other in enumerate(names) if other.rpartition(":")[0] == name]
+        assert nodes.children(row) == [
+            position for position, other in enumerate(names) if other.rpartition(":")[0] == name
+        ]
 
 
 @given(documents(), st.data())

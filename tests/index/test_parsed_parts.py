@@ -42,10 +42,10 @@ def test_a_documents_tables_come_back_whatever_stands_around_it(tmp_path, make_d
     rows = {name: document_row(make_document, name, f"The hall {name} draws 4 MW.", "It is cool.") for name in "abcd"}
     parts.write(part_name(2, 2), [rows["c"], rows["d"]])
     parts.write(part_name(0, 2), [rows["b"], REJECT, rows["a"]])
-    found = parts.rows()
-    assert [row["where"] for row in found] == ["b.md", "bad.pdf", "a.md", "c.md", "d.md"]
-    assert [row["reason"] for row in found] == [None, "no text", None, None, None]
-    used = sorted((row for row in found if row["reason"] is None), key=lambda row: row["doc_id"])
+    rows_read = parts.rows()
+    assert [row["where"] for row in rows_read] == ["b.md", "bad.pdf", "a.md", "c.md", "d.md"]
+    assert [row["reason"] for row in rows_read] == [None, "no text", None, None, None]
+    used = sorted((row for row in rows_read if row["reason"] is None), key=lambda row: row["doc_id"])
     assert [table.to_pylist() for table in parts.tables(used, "nodes")] == [
         rows[n]["nodes"].to_pylist() for n in "abcd"
     ]

@@ -83,8 +83,8 @@ def test_rows_read_from_shards_are_those_of_the_whole(paths, n_shards):
         assert getattr(parts.nodes, name).tolist() == getattr(whole.nodes, name).tolist()
     rows = np.random.default_rng(0).integers(0, len(whole.nodes), 50)
     assert parts.node_vectors(rows).tobytes() == whole.node_vectors(rows).tobytes()
-    found = run(paths[n_shards], "vectors", rows.tolist())
-    assert np.stack(found).tobytes() == whole.node_vectors(rows).tobytes()
+    results = run(paths[n_shards], "vectors", rows.tolist())
+    assert np.stack(results).tobytes() == whole.node_vectors(rows).tobytes()
 
 
 @settings(max_examples=scaled(20))
@@ -106,8 +106,8 @@ def test_paragraphs_of_several_shards_are_compared_by_their_terms(paths):
     whole = Index.open(paths[1])
     rows = whole.shards[0].terms(PARAGRAPHS).rows[::3].tolist()
     expected = similarities(whole.shards[0].terms(PARAGRAPHS).weights_of(np.array(rows)))
-    found = similarities(run(paths[5], "term_weights", rows, (PARAGRAPHS,)))
-    assert found.tobytes() == expected.tobytes()
+    scores = similarities(run(paths[5], "term_weights", rows, (PARAGRAPHS,)))
+    assert scores.tobytes() == expected.tobytes()
 
 
 def test_what_any_shard_can_do_runs_on_one(paths):

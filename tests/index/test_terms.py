@@ -127,8 +127,8 @@ def test_similarities_are_rank_bm25_for_each_texts_distinct_terms(paragraphs, la
     okapi = BM25Okapi([tokenise(text, language) for text in paragraphs])
     distinct = [sorted(set(tokenise(paragraphs[at], language))) for at in wanted]
     expected = [okapi.get_scores(terms)[wanted] for terms in distinct]
-    found = similarities(build(paragraphs, language=language).weights_of(np.array(wanted, np.int64) * 10))
-    np.testing.assert_allclose(found, np.reshape(expected, (len(wanted), len(wanted))), atol=1e-9)
+    scores = similarities(build(paragraphs, language=language).weights_of(np.array(wanted, np.int64) * 10))
+    np.testing.assert_allclose(scores, np.reshape(expected, (len(wanted), len(wanted))), atol=1e-9)
 
 
 @pytest.mark.parametrize("row", [5, 1000])

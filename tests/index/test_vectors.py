@@ -73,7 +73,7 @@ def test_approximate_factories_find_most_and_score_exactly(factory):
     index = VectorIndex.build(vectors, np.arange(1000), factory)
     assert not index.exact
     hits = index.search(queries, 5)
-    assert np.mean([at in hit.rows for at, hit in enumerate(hits)]) >= 0.9
+    assert np.mean([position in hit.rows for position, hit in enumerate(hits)]) >= 0.9
     for query, hit in zip(queries, hits, strict=True):
         exact = (vectors[hit.rows].astype(float) * query.astype(float)).sum(-1)
         assert hit.scores.tobytes() == exact.tobytes()
@@ -99,7 +99,7 @@ def test_the_best_of_the_shards_are_the_best_of_the_whole(n_parts, top_k, seed):
     vectors = random_units(40, 8, seed)[np.random.default_rng(seed).integers(0, 40, 120)]
     index = VectorIndex.build(vectors, np.arange(120) // 2)
     queries = random_units(4, 8, seed + 1)
-    bounds = [len(index) * at // n_parts for at in range(n_parts + 1)]
+    bounds = [len(index) * number // n_parts for number in range(n_parts + 1)]
     shards = [VectorIndex.build(vectors[a:b], index.rows[a:b]) for a, b in pairwise(bounds)]
     parts = [shard.search(queries, top_k) for shard in shards]
     for *found, expected in zip(*parts, index.search(queries, top_k), strict=True):

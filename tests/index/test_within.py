@@ -110,19 +110,19 @@ def test_node_vectors_are_those_of_any_nodes_in_the_order_asked_for(indexes):
     nodes = index.nodes
     names = ["d07", "d01:sec0:p1:s0", "d07:sec1", "d01:sec0:p1:s0", "d00:sec0:p0"]
     rows = np.array([nodes.row_of(name) for name in names])
-    found = index.node_vectors(rows)
-    assert found.shape == (5, FakeEncoder().d)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    vectors = index.node_vectors(rows)
+    assert vectors.shape == (5, FakeEncoder().d)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     text = nodes.text_of(int(rows[1]))
-    assert found[1].tobytes() == found[3].tobytes() == FakeEncoder().encode_passages([text])[0].tobytes()
+    assert vectors[1].tobytes() == vectors[3].tobytes() == FakeEncoder().encode_passages([text])[0].tobytes()
     averaged = indexes["averaged"].node_vectors(rows[4:])[0]
-    assert found[4].tobytes() == averaged.tobytes(), "of two vectors it is the node's own, not its text's"
+    assert vectors[4].tobytes() == averaged.tobytes(), "of two vectors it is the node's own, not its text's"
     assert index.node_vectors(np.empty(0, np.int64)).shape == (0, FakeEncoder().d)
 
 
 def test_node_vectors_are_zeros_where_there_is_none(tmp_path):
     index_documents(tmp_path, make_documents("a"))
     index = Index.open(str(tmp_path))
-    found = index.node_vectors(np.array([index.nodes.row_of("a:sec1:p0"), index.nodes.row_of("a:sec0")]))
-    assert found.any(axis=1).tolist() == [False, True]
+    vectors = index.node_vectors(np.array([index.nodes.row_of("a:sec1:p0"), index.nodes.row_of("a:sec0")]))
+    assert vectors.any(axis=1).tolist() == [False, True]

@@ -25,13 +25,13 @@ def damaged(directory: Path, seeds: range) -> Iterator[str]:
             block = changed[path][at : at + int(2 ** rng.integers(3, 13))]
             changed[path][at : at + len(block)] = bytes(len(block))
         elif kind == "swap":
-            alike = [one for one in files if one != path and one.suffix == path.suffix] or files
+            alike = [file for file in files if file != path and file.suffix == path.suffix] or files
             other = alike[rng.integers(len(alike))]
             changed = {path: bytearray(whole[other]), other: bytearray(whole[path])}
-        if all(data == whole[one] for one, data in changed.items()):
+        if all(data == whole[item] for item, data in changed.items()):
             continue
-        for one, data in changed.items():
-            one.write_bytes(data)
+        for item, data in changed.items():
+            item.write_bytes(data)
         yield f"seed {seed}: {kind} at {at} of {path.relative_to(directory)}"
-        for one in changed:
-            one.write_bytes(whole[one])
+        for item in changed:
+            item.write_bytes(whole[item])

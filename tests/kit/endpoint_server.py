@@ -60,12 +60,12 @@ class EndpointServer(LocalServer):
 
 def letters(texts: list[str]) -> np.ndarray:
     """Vectors of 26 numbers: how often a text has each letter, and a bit of everything."""
-    return np.array([[text.lower().count(chr(97 + at)) + 0.01 for at in range(26)] for text in texts])
+    return np.array([[text.lower().count(chr(97 + number)) + 0.01 for number in range(26)] for text in texts])
 
 
 def embeddings(vectors: list[list[float]]) -> dict[str, Any]:
     """A reply with these vectors, the last one first: clients go by the index."""
-    data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
+    data = [{"object": "embedding", "index": position, "embedding": vector} for position, vector in enumerate(vectors)]
     return {"object": "list", "data": data[::-1], "usage": {"prompt_tokens": 1, "total_tokens": 1}}
 
 

@@ -91,8 +91,10 @@ def sent_images(body: dict[str, Any]) -> list[SentImage]:
     found = []
     for message in body["messages"]:
         parts = [] if isinstance(message["content"], str) else message["content"]
-        first_text = next((at for at, part in enumerate(parts) if part["type"] == "text"), len(parts))
-        found += [_sent(part, at < first_text) for at, part in enumerate(parts) if part["type"] == "image_url"]
+        first_text = next((position for position, part in enumerate(parts) if part["type"] == "text"), len(parts))
+        found += [
+            _sent(part, position < first_text) for position, part in enumerate(parts) if part["type"] == "image_url"
+        ]
     return found
 
 

@@ -22,7 +22,9 @@ def reached_from_elsewhere() -> tuple[set[str], set[tuple[str, str]]]:
     found, driver = set(), psutil.Process()
     for process in (driver, *driver.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
-            listening = [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
-            found |= {(process.name().split()[0], one.laddr.ip) for one in listening}
-    local = {one for one in found if ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback}
+            listening = [
+                connection for connection in process.net_connections("inet") if connection.status == psutil.CONN_LISTEN
+            ]
+            found |= {(process.name().split()[0], item.laddr.ip) for item in listening}
+    local = {item for item in found if ipaddress.ip_address(item[1].removeprefix("::ffff:")).is_loopback}
     return {name for name, _ in found}, found - local

@@ -53,7 +53,7 @@ def run_here(config: Config, chat: Chat | None = None, at_once: int = 64) -> str
     config = resolve_paths(config)
     index, directory = open_index(config), RunDirectory(config.run)
     os.makedirs(config.run, exist_ok=True)
-    chats = {name: chat or one.make_backend().chat for name, one in config.used_deployments.items()}
+    chats = {name: chat or deployment.make_backend().chat for name, deployment in config.used_deployments.items()}
     ledger = _Calling(config.ledger.path, chats, at_once)
     began, recorded = time.perf_counter(), RecordedEncoders()
     directory.begin(config)

@@ -29,7 +29,7 @@ def build(path: Path, texts: Iterable[str], *, n_words: int = 2000) -> str:
     characters = sorted({*map(chr, range(33, 127)), *"".join(words)})
     pieces = dict.fromkeys((*SPECIAL, *characters, *("##" + character for character in characters), *common))
     bare = path / "transformer"
-    BertTokenizerFast(vocab={piece: at for at, piece in enumerate(pieces)}).save_pretrained(bare)
+    BertTokenizerFast(vocab={piece: position for position, piece in enumerate(pieces)}).save_pretrained(bare)
 
     torch.manual_seed(0)
     config = BertConfig(

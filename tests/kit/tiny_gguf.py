@@ -45,7 +45,7 @@ def write(directory: str | Path, file: Path, *, architecture: str = "llama", tem
     writer.add_vocab_size(config["vocab_size"])
 
     vocabulary = tokenizer["model"]["vocab"]
-    special = {one["content"] for one in tokenizer["added_tokens"]}
+    special = {item["content"] for item in tokenizer["added_tokens"]}
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")  # how llama.cpp divides a text before merges: as ByteLevel does

@@ -27,9 +27,9 @@ def build(path: Path, model: str, *, name: str | None = None, seed: int = 0, **s
                 weights[f"{at}.lora_{matrix}.weight"] = rng.normal(0.0, 0.4, size).astype(np.float32)
     path.mkdir(parents=True, exist_ok=True)
     save_file(weights, path / "adapter_model.safetensors")
-    own = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": ALPHA, "bias": "none"}
-    own |= {"target_modules": list(MODULES), "base_model_name_or_path": name or model, **settings}
-    (path / "adapter_config.json").write_text(json.dumps(own))
+    fields = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": ALPHA, "bias": "none"}
+    fields |= {"target_modules": list(MODULES), "base_model_name_or_path": name or model, **settings}
+    (path / "adapter_config.json").write_text(json.dumps(fields))
     return str(path)
 
 

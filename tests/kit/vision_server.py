@@ -31,7 +31,7 @@ def read_label(image: Image.Image) -> int | None:
     grey = image.convert("L")
     width, height = grey.size
     y = min(height - 1, round(height * (1 - BAR_SHARE / 2)))
-    shades = [grey.getpixel((int((at + 0.5) * width / BLOCKS), y)) for at in range(BLOCKS)]
+    shades = [grey.getpixel((int((number + 0.5) * width / BLOCKS), y)) for number in range(BLOCKS)]
     if any(60 < shade < 195 for shade in shades):
         return None
     bits = [int(shade < 128) for shade in shades]
@@ -83,7 +83,7 @@ def description(body: dict[str, Any]) -> str:
 def answer(body: dict[str, Any]) -> str:
     """Answer a question of the sample from the images of its request; blank without the right one."""
     text = "\n".join(map(text_of, body["messages"]))
-    asked = next((one for one, question in questions().items() if question in text), None)
+    asked = next((item for item, question in questions().items() if question in text), None)
     shown = [charts().get(label_of(image) or 0) for image in sent_images(body)]
     found = next((chart for chart in shown if chart is not None and chart["question_id"] == asked), None)
     allowed = doc_ids_of(body)

@@ -147,7 +147,7 @@ def test_of_two_that_may_not_both_be_given_each_request_leaves_out_its_own():
             ask_in_turn(server, *(asked(temperature=t, top_p=p) for t, p in order))
             with pytest.raises(ModelError, match="cannot both be specified"):
                 ask_in_turn(server, asked(temperature=0.7, top_p=0.9))
-        sent = [(one.body.get("temperature"), one.body.get("top_p")) for one in server.log if not holds(one.body)]
+        sent = [(item.body.get("temperature"), item.body.get("top_p")) for item in server.log if not holds(item.body)]
         expected = {(0.7, 1.0): (0.7, None), (1.0, 0.9): (None, 0.9), (0.2, 1.0): (0.2, None), (1.0, 1.0): (1.0, None)}
         assert sent == [expected[pair] for pair in order]
 

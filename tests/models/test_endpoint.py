@@ -22,8 +22,8 @@ TEXTS = ["Hall 3 uses 4 MW.", "", "A PUE of 1.09.", "Water: 12,000 m³ per year"
 
 
 def config(server: EndpointServer, **settings) -> EndpointConfig:
-    own = {"model": "m", "api_key_env": None, "backoff_s": 0.001, "max_tries": 3, **settings}
-    return EndpointConfig(kind="openai", base_url=server.base_url, **own)
+    fields = {"model": "m", "api_key_env": None, "backoff_s": 0.001, "max_tries": 3, **settings}
+    return EndpointConfig(kind="openai", base_url=server.base_url, **fields)
 
 
 def encoder(server: EndpointServer, path: str = "", **settings) -> EndpointEncoder:
@@ -109,9 +109,11 @@ def test_a_text_that_is_too_long_is_encoded_in_parts_averaged_by_length(status, 
 
     with EndpointServer(script=script) as server:
         long = "abcd efgh ijkl mnop qrst uvwx yzab cdef"
-        found = encoder(server).encode_passages(["short", long])
+        vectors = encoder(server).encode_passages(["short", long])
         first, second = unit(letters([long[:19], long[19:]]))
-        np.testing.assert_allclose(found, unit(np.array([letters(["short"])[0], 19 * first + 20 * second])), atol=1e-6)
+        np.testing.assert_allclose(
+            vectors, unit(np.array([letters(["short"])[0], 19 * first + 20 * second])), atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("text", ["word " * 400, "x" * 2000])
@@ -277,14 +279,14 @@ PAIRS = [("q1", "bb"), ("q2", "dddd"), ("q1", "a"), ("q2", "ccc"), ("q1", "eeeee
 
 
 def ranker(server: EndpointServer, **settings):
-    own = {"model": "r", "backoff_s": 0.001, "max_tries": 2, **settings}
-    return CrossEncoderConfig(base_url=server.base_url, **own).load()
+    fields = {"model": "r", "backoff_s": 0.001, "max_tries": 2, **settings}
+    return CrossEncoderConfig(base_url=server.base_url, **fields).load()
 
 
 def jina(number, body):
     """Scores by length, best first, as Jina, Cohere and vLLM write them."""
-    scored = [{"index": at, "relevance_score": len(text) / 10} for at, text in enumerate(body["documents"])]
-    return 200, {"results": sorted(scored, key=lambda one: -one["relevance_score"])}
+    scored = [{"index": position, "relevance_score": len(text) / 10} for position, text in enumerate(body["documents"])]
+    return 200, {"results": sorted(scored, key=lambda item: -item["relevance_score"])}
 
 
 def tei(number, body):
@@ -304,7 +306,7 @@ def test_scores_are_by_index_in_any_order_and_shape_batched_by_question(script):
             ("/v1/rerank", "q1", ["eeeee"]),
             ("/v1/rerank", "q2", ["dddd", "ccc"]),
         ]
-        assert sorted({json.dumps(one) for one in asked}) == sorted(map(json.dumps, usual))
+        assert sorted({json.dumps(item) for item in asked}) == sorted(map(json.dumps, usual))
 
 
 def test_a_rerankers_batch_is_halved_and_a_text_is_cut_where_it_is_too_long():

@@ -56,8 +56,8 @@ SNIPPETS = [
 
 def answer_prompt(question: Question, snippets, media=()) -> Prompt:
     texts = {
-        "snippets": tuple(PromptSnippet(*one) for one in snippets),
-        "media": tuple(PromptSnippet(*one) for one in media),
+        "snippets": tuple(PromptSnippet(*snippet) for snippet in snippets),
+        "media": tuple(PromptSnippet(*item) for item in media),
     }
     return PROMPTS.render(
         "answer", {**asked(question), **texts, "order": "context_first", "instructions": "full", "kind": None}

@@ -46,8 +46,8 @@ def test_an_even_rate_and_a_penalty_that_closes_for_all(clock, rate, penalty, ti
     bucket, departures = TokenBucket(rate), []
 
     async def run():
-        for at in range(4):
-            if penalty and at == penalty[0]:
+        for number in range(4):
+            if penalty and number == penalty[0]:
                 await bucket.penalise(penalty[1])
             await bucket.acquire()
             departures.append(clock.now_s - 100.0)

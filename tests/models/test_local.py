@@ -76,10 +76,10 @@ def test_a_text_depends_on_its_own_request_and_not_on_its_company(make):
     requests[3] = request(3, "Why?", schema=None, max_tokens=40)
     together = ask(backend, *requests)
     assert most_rows(backend) == 6
-    alone = [ask(backend, one)[0] for one in requests]
-    assert [one.text for one in together] == [one.text for one in alone]
-    assert [one.completion_tokens for one in together] == [one.completion_tokens for one in alone]
-    assert len({one.text for one in together}) == 6
+    alone = [ask(backend, item)[0] for item in requests]
+    assert [item.text for item in together] == [item.text for item in alone]
+    assert [item.completion_tokens for item in together] == [item.completion_tokens for item in alone]
+    assert len({item.text for item in together}) == 6
 
 
 def test_without_a_schema_greedy_text_is_the_librarys_own(make, path):
@@ -102,10 +102,10 @@ def test_a_prompt_is_computed_once_for_all_members_now_and_later(make):
     replies = ask(backend, *members)
     n = replies[0].prompt_tokens
     assert [tokens for _, tokens in backend.shapes if tokens > 1] == [n]
-    assert [one.cached_tokens for one in replies] == [0, n, n]
-    alone = [ask(make(), one)[0] for one in members]
-    assert [one.text for one in replies] == [one.text for one in alone]
-    assert {one.cached_tokens for one in alone} == {0}
+    assert [reply.cached_tokens for reply in replies] == [0, n, n]
+    alone = [ask(make(), member)[0] for member in members]
+    assert [reply.text for reply in replies] == [item.text for item in alone]
+    assert {item.cached_tokens for item in alone} == {0}
 
     backend.shapes.clear()
     later, other, longer = ask(backend, request(7, max_tokens=12), request(8, "Why?"), request(9, QUESTION * 2))
@@ -115,7 +115,7 @@ def test_a_prompt_is_computed_once_for_all_members_now_and_later(make):
         [lone] = ask(make(), request(8 if user == "Why?" else 9, user))
         assert reply.text == lone.text
     assert sorted(tokens for _, tokens in backend.shapes if tokens > 1) == sorted(
-        one.prompt_tokens - one.cached_tokens for one in (other, longer)
+        item.prompt_tokens - item.cached_tokens for item in (other, longer)
     )
 
 
@@ -184,9 +184,9 @@ def test_a_batch_too_large_for_memory_is_halved_and_a_request_that_does_not_fit_
         return forward(**kwargs)
 
     requests = [request(seed, schema=None, max_tokens=6) for seed in range(4)]
-    whole = [one.text for one in ask(backend, *requests)]
+    whole = [item.text for item in ask(backend, *requests)]
     backend.model.forward = small
-    assert [one.text for one in ask(backend, *requests)] == whole
+    assert [item.text for item in ask(backend, *requests)] == whole
     replies = ask(backend, request(user="word " * 400), requests[0], errors=True)
     assert "does not fit the GPU's memory even alone" in str(replies[0])
     assert replies[1].text == whole[0]
@@ -228,7 +228,7 @@ def test_a_token_is_drawn_with_its_probability(top_p):
     if top_p < 1:
         shares[[0, 3]] = 0.0  # the two likeliest hold more than top_p
         shares /= shares.sum()
-    uniforms = [*((at + 0.5) / n for at in range(n)), 0.99, 1 - 1e-16]
+    uniforms = [*((number + 0.5) / n for number in range(n)), 0.99, 1 - 1e-16]
     *drawn, greedy, last = sample(logits, [0.5] * n + [0.0, 0.5], [top_p] * (n + 2), uniforms)
     np.testing.assert_allclose(np.bincount(drawn, minlength=5) / n, shares, atol=1e-3)
     assert greedy == 1
@@ -279,7 +279,7 @@ def test_identity_holds_what_changes_replies_and_nothing_else():
         TransformersConfig(model="m", chat_template_kwargs={"enable_thinking": False}),
         TransformersConfig(model="m", reasoning_end="</think>", reasoning_tokens=100),
     ]
-    assert len({one.model_identity for one in (plain, *others)}) == 7
+    assert len({other.model_identity for other in (plain, *others)}) == 7
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def answer(
     prompts: Prompts, question: Question, snippets, media=(), order="context_first", instructions="full", kind=None
 ) -> Prompt:
     texts = {
-        "snippets": tuple(PromptSnippet(*one) for one in snippets),
-        "media": tuple(PromptSnippet(*one) for one in media),
+        "snippets": tuple(PromptSnippet(*snippet) for snippet in snippets),
+        "media": tuple(PromptSnippet(*item) for item in media),
     }
     return prompts.render(
         "answer", {**asked(question), **texts, "order": order, "instructions": instructions, "kind": kind}
@@ -98,7 +98,7 @@ def test_short_instructions_name_the_kind_of_value_that_is_asked_for_alone(promp
     }
     for kind, rule in said.items():
         user = answer(prompts, QUESTION, SNIPPETS, instructions="short", kind=kind).user
-        assert [one for one in set(said.values()) if one in user] == [rule]
+        assert [item for item in set(said.values()) if item in user] == [rule]
         assert re.findall(r'^- "(\w+)": ', user, re.MULTILINE) == list(SHORT_FIELDS)
         assert len(user) < 0.7 * len(answer(prompts, QUESTION, SNIPPETS, kind=kind).user)
 

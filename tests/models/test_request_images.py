@@ -48,7 +48,7 @@ def test_the_key_holds_hash_and_size_and_no_path(tmp_path):
     moved = request(images=(PromptImage(f"s3://bucket/index/images/{path.rpartition('/')[2]}", 10_000),))
     larger = request(images=(PromptImage(path, 20_000),))
     assert request_key(shown) == request_key(moved)
-    assert len({request_key(one) for one in (plain, shown, larger)}) == 3
+    assert len({request_key(item) for item in (plain, shown, larger)}) == 3
 
 
 @pytest.mark.parametrize("what", ["missing", "html"])

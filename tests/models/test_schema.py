@@ -76,5 +76,5 @@ def test_the_schema_has_no_keyword_that_grammar_engines_lack(kind):
     assert "uniqueItems" not in repr(schema)
     assert not {"pattern", "maxLength"} <= set(schema["properties"]["answer_value"])
     xgrammar = pytest.importorskip("xgrammar")
-    for one in (schema, plan_schema(3)):
-        assert xgrammar.Grammar.from_json_schema(json.dumps(one), any_whitespace=False)
+    for item in (schema, plan_schema(3)):
+        assert xgrammar.Grammar.from_json_schema(json.dumps(item), any_whitespace=False)

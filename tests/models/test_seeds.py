@@ -64,9 +64,9 @@ def test_what_decides_the_reply_is_in_the_key(change):
 
 def test_one_prompt_has_one_shard_whoever_asks():
     members = [dataclasses.replace(REQUEST, seed=seed, model=f"m{seed % 2}", temperature=seed / 9) for seed in range(9)]
-    assert len({shard_of(request_key(one), 1000) for one in members}) == 1
+    assert len({shard_of(request_key(member), 1000) for member in members}) == 1
     prompts = [dataclasses.replace(REQUEST, messages=(("user", f"{n}?"),)) for n in range(200)]
-    assert len({shard_of(request_key(one), 10) for one in prompts}) == 10
+    assert len({shard_of(request_key(prompt), 10) for prompt in prompts}) == 10
 
 
 def test_what_does_not_is_not():

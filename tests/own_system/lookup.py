@@ -33,7 +33,7 @@ async def prepare(question, tools, settings):
     nodes = await tools.nodes(hits.rows)
     rows = [(int(row), float(score)) for row, score in zip(nodes.local(hits.rows), hits.scores, strict=True)]
     found = [(nodes.text_of(row), nodes.node_id(row), nodes.doc_id(row), "paragraph", {"bm25": s}) for row, s in rows]
-    return Found(question, tuple(TraceRow("lookup", rank, *one) for rank, one in enumerate(found)))
+    return Found(question, tuple(TraceRow("lookup", rank, *item) for rank, item in enumerate(found)))
 
 
 async def answer(evidence, tools, settings):

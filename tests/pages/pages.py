@@ -68,7 +68,9 @@ def check_harmless(html):
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     policies = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
     assert len(policies) == 1
-    assert re.findall(r"script-src (\S+)", policies[0].replace("&#39;", "'")) == [f"'sha256-{one}'" for one in digests]
+    assert re.findall(r"script-src (\S+)", policies[0].replace("&#39;", "'")) == [
+        f"'sha256-{digest}'" for digest in digests
+    ]
     assert {tag for tag, _ in tags} <= PAGE_TAGS
     for tag, attributes in tags:
         assert not [name for name in attributes if name.startswith("on") or name in {"srcdoc", "action", "background"}]

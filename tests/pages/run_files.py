@@ -35,7 +35,7 @@ def index(path, *doc_ids, title="Report", text=TEXT):
     ]
     nodes = pa.concat_tables([flatten(document) for document in documents])
     texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index)[1]))
-    seeds = [int.from_bytes(hashlib.sha256(one.encode()).digest()[:8]) for one in texts]
+    seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) for text in texts]
     vectors = unit_rows(np.array([np.random.default_rng(seed).normal(size=12) for seed in seeds]))
     build_whole(
         str(path),

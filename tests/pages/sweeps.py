@@ -18,11 +18,15 @@ SEEDS = (0, 1, 2)
 def asked(n):
     """Questions: numbers, texts, ranges, and every tenth without an answer."""
     made = []
-    for at in range(n):
-        value = ("is_blank", f"{10 + 7 * at}", "[1,5]", f"model {at}", f"{0.5 + at}")[0 if at % 10 == 9 else 1 + at % 4]
-        text = f"How many kWh did hall {at} draw in 2024, by its own report?" if at else f"Is this {HOSTILE} so?"
+    for number in range(n):
+        value = ("is_blank", f"{10 + 7 * number}", "[1,5]", f"model {number}", f"{0.5 + number}")[
+            0 if number % 10 == 9 else 1 + number % 4
+        ]
+        text = (
+            f"How many kWh did hall {number} draw in 2024, by its own report?" if number else f"Is this {HOSTILE} so?"
+        )
         unit = "is_blank" if value == "is_blank" else "kWh"
-        made.append(SweepQuestion(f"q{at:03d}", text, value, unit, f"['doc{at % 7}']"))
+        made.append(SweepQuestion(f"q{number:03d}", text, value, unit, f"['doc{number % 7}']"))
     return tuple(made)
 
 
@@ -70,7 +74,7 @@ class Maker:
                 int(len(self.questions) * 230 * k * (1 + skill)),
                 round(0.4 * k * len(self.questions) * (0.5 + skill), 3),
             )
-        scored = {name: np.array([part[at] for part in parts]) for at, name in enumerate(WATTBOT.parts)}
+        scored = {name: np.array([part[position] for part in parts]) for position, name in enumerate(WATTBOT.parts)}
         return SweepCell(
             sha256(name.encode()).hexdigest()[:16],
             at,
@@ -134,13 +138,15 @@ def small_sweep(n_questions=24):
         notes=("Skipped: gpt-5, which asks for a key.",),
     )
     cells = list(grid.cells)
-    cells[8] = replace(maker.cell(cells[8].at, 0.7, seeds=(0, 1)), state="partial", reason="seed 2: no reply in 600 s")
+    cells[8] = replace(
+        maker.cell(cells[8].labels, 0.7, seeds=(0, 1)), state="partial", reason="seed 2: no reply in 600 s"
+    )
     for place, state, reason in (
         (9, "skipped", REASON),
         (10, "failed", f"the backend said {HOSTILE}"),
         (11, "unfinished", "0 of 3 seeds so far"),
     ):
-        cells[place] = SweepCell(cells[place].cell_id, cells[place].at, state, reason)
+        cells[place] = SweepCell(cells[place].cell_id, cells[place].labels, state, reason)
     thin = Maker(5)
     return SweepRecord(
         "small",

@@ -98,7 +98,7 @@ def test_of_more_runs_the_page_has_the_groups_of_by(tmp_path, capsys):
     files = []
     for name, line in values.items():
         files.append(str(tmp_path / f"{name}.csv"))
-        rows = "".join(f"q{at},{value},a\n" for at, value in enumerate(line.split(), 1))
+        rows = "".join(f"q{number},{value},a\n" for number, value in enumerate(line.split(), 1))
         Path(files[-1]).write_text(f"id,answer_value,ref_id\n{rows}", encoding="utf-8")
     target = tmp_path / "groups.html"
     asked = ["compare", *files, "--truth", str(truth), "--page", str(target)]

@@ -114,10 +114,10 @@ def test_umap_is_used_where_it_is_installed_and_the_nodes_are_few(there, tmp_pat
 
 
 def test_the_largest_documents_have_colours_of_their_own():
-    ids = [f"d{at:02}" for at in range(30) for _ in range(1 + (at >= 20) * 5)]
+    ids = [f"d{number:02}" for number in range(30) for _ in range(1 + (number >= 20) * 5)]
     colours = document_colours(ids)
     assert len(set(colours.values())) == len(colours) == N_COLOURS
-    assert {f"d{at}" for at in range(20, 30)} <= set(colours)
+    assert {f"d{number}" for number in range(20, 30)} <= set(colours)
 
 
 def test_a_large_index_is_sampled_and_a_picture_is_the_same_every_time(there, tmp_path):

@@ -65,7 +65,7 @@ def tab(browser):
     tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
     tab.on("console", lambda message: tab.wrong.append(message.text) if message.type == "error" else None)
     tab.on("dialog", lambda dialog: (tab.wrong.append(f"dialog {dialog.message}"), dialog.dismiss()))
-    tab.on("request", lambda one: None if one.url.startswith("file://") else tab.wrong.append(one.url))
+    tab.on("request", lambda item: None if item.url.startswith("file://") else tab.wrong.append(item.url))
     yield tab
     assert tab.wrong == []
     context.close()
@@ -112,14 +112,14 @@ def test_an_address_opens_its_question_even_if_it_is_filtered_out(tab, pages):
 def test_questions_are_filtered_found_and_sorted(tab, pages):
     open_page(tab, pages["run"])
     assert tab.locator("output").text_content() == "4 of 4 questions"
-    for name, value, one in (
+    for name, value, item in (
         ("mark", "wrong", "q2"),
         ("agree", "split", "q2"),
         ("error", "reference mismatch", "q3"),
         ("cause", "vote", "q2"),
     ):
         tab.select_option(f"select[name={name}]", value)
-        assert shown(tab) == [one]
+        assert shown(tab) == [item]
         assert tab.locator("output").text_content() == "1 of 4 questions"
         tab.select_option(f"select[name={name}]", "")
     tab.fill("input[type=search]", "HOW many mars")
@@ -209,9 +209,9 @@ def test_nothing_is_wider_than_the_screen(tab, pages, name, width):
       !one.closest('figure') && one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
       .map(one => one.outerHTML.slice(0, 80))"""
     assert tab.evaluate(beyond) == []
-    said = """() => [...document.querySelectorAll('.scroll')].map(one =>
+    script = """() => [...document.querySelectorAll('.scroll')].map(one =>
       [one.scrollWidth > one.clientWidth, one.previousElementSibling?.className === 'wide'])"""
-    boxes = tab.evaluate(said)
+    boxes = tab.evaluate(script)
     assert all(is_wide == is_said for is_wide, is_said in boxes)
     assert any(is_wide for is_wide, _ in boxes) or width > 400 or name == "compare"
 
@@ -224,6 +224,6 @@ def test_axe_finds_nothing_serious(tab, pages, name, scheme):
     tab.goto(f"file://{pages[name]}")
     tab.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     until(tab, "document.querySelector('.body[data-chunk]') === null")
-    found = axe.Axe().run(tab).response["violations"]
-    serious = [one for one in found if one["impact"] in {"serious", "critical"}]
-    assert [(one["id"], [node["html"][:160] for node in one["nodes"]][:5]) for one in serious] == []
+    violations = axe.Axe().run(tab).response["violations"]
+    serious = [item for item in violations if item["impact"] in {"serious", "critical"}]
+    assert [(item["id"], [node["html"][:160] for node in item["nodes"]][:5]) for item in serious] == []

@@ -50,7 +50,7 @@ def test_stacks_name_what_is_thick_enough_and_leave_out_what_is_not_there():
     shown = texts(stack(["1", "2"], {"right": [100, 1], "wrong": [0, 2], "blank": [0, 0]}))
     assert {"100", "right", "wrong", "members", "questions"} <= set(shown)
     assert "blank" not in shown
-    labels = [f"n{at}" for at in range(100)]
+    labels = [f"n{number}" for number in range(100)]
     assert 5 <= len(set(texts(stack(labels, {"right": [1] * 100}))) & set(labels)) <= 14
 
 

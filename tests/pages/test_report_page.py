@@ -53,12 +53,12 @@ def view(run, truth=None, limits=LIMITS[0]):
     """The views that the page is made from: of the run, and of its questions by id."""
     inputs = gather(read_run(str(run)), truth and str(truth))
     views = inputs.views(limits)
-    return SimpleNamespace(**view_run(inputs, limits, views)), {one.vote["question_id"]: one for one in views}
+    return SimpleNamespace(**view_run(inputs, limits, views)), {view.vote["question_id"]: view for view in views}
 
 
 def rows(step):
     """Rank, text, note and scores of a step's items."""
-    return [(one.row["rank"], one.row["text"], one.row["note"], one.row["scores"]) for one in step.items]
+    return [(item.row["rank"], item.row["text"], item.row["note"], item.row["scores"]) for item in step.items]
 
 
 def test_the_page_needs_nothing_beside_it_and_runs_nothing(page):
@@ -87,24 +87,24 @@ def test_the_views_of_a_run_are_its_figures(small):
     assert (whole.scores[0].low, whole.scores[0].high) == pytest.approx((interval.low, interval.high))
     assert whole.covered == Coverage(answered=3, abstained=1, rightly=1, failed=0)
     assert whole.calls.rows == (("answer", 13, 0, 0), ("plan", 0, 1, 0))
-    assert [(one.n, one.href) for one in whole.leads] == [
+    assert [(lead.n, lead.href) for lead in whole.leads] == [
         *((1, f"#show:{value}") for value in ("mark=error", "cause=vote", "cause=references+or+other+parts")),
         *((1, "#show:agree=split"), (1, "#q-q2")),
     ]
-    assert [(one.name, [(name, len(of)) for name, _, of in one.classes]) for one in whole.causes] == [
+    assert [(cause.name, [(name, len(of)) for name, _, of in cause.classes]) for cause in whole.causes] == [
         ("vote", [("value selection", 1)]),
         ("references or other parts", [("reference mismatch", 1)]),
     ]
     assert [chart.title for chart in whole.charts] == [
         *("Score parts", "Answer agreement", "Tokens per answer", "Attempts used")
     ]
-    assert [(one.outcome, one.colour, one.n_winners) for one in questions.values()] == [
+    assert [(question.outcome, question.colour, question.n_winners) for question in questions.values()] == [
         ("right", "right", 3),
         ("wrong", "wrong", 2),
         ("right in part", "part", 3),
         ("blank", "good-blank", 3),
     ]
-    assert [(one.value, one.weight, one.members) for one in questions["q2"].groups] == [
+    assert [(group.value, group.weight, group.members) for group in questions["q2"].groups] == [
         ("7", 2, (0, 2)),
         ("52", 1, (1,)),
     ]
@@ -177,20 +177,22 @@ def test_a_document_that_the_index_has_not_is_no_loss_of_retrieval(tmp_path):
             index(tmp_path / "run/index", "a2024", "b2025")
         whole, questions = view(run, truth)
         assert {key: questions[key].cause for key in causes} == causes
-    notes = {one.name: one.note for one in whole.causes}
+    notes = {cause.name: cause.note for cause in whole.causes}
     assert notes["not in the index"].startswith("no document of the truth is in the index: it was rejected")
 
 
 def test_evidence_is_limited_and_shared_by_a_questions_lists(tmp_path):
     trace = [match("q1", rank, attempt=attempt) for attempt in (0, 2) for rank in range(30)]
     steps = view(small_run(tmp_path / "run", trace=trace))[1]["q1"].steps
-    assert [(one.rows.attempt, len(one.items), len(one.rows.items)) for one in steps] == [(0, 10, 30), (2, 10, 30)]
+    assert [(step.rows.attempt, len(step.items), len(step.rows.items)) for step in steps] == [(0, 10, 30), (2, 10, 30)]
 
 
 def test_figures_of_a_whole_run_are_shown_with_the_gold_of_their_metric(tmp_path):
     given = [[answer(key, 0, value)] for key, value in (("q1", "consistent"), ("q2", "contradict"))]
     facts = {**FACTS, "metrics": ["label"], "split_by": ["book"]}
-    run = write_run(tmp_path / "run", [(ballot(one[0]["question_id"], "?", one), one) for one in given], facts=facts)
+    run = write_run(
+        tmp_path / "run", [(ballot(item[0]["question_id"], "?", item), item) for item in given], facts=facts
+    )
     truth = tmp_path / "truth.csv"
     truth.write_text("id,content,label,book\nq1,Once.,1,<b>Sea</b>\nq2,Twice.,consistent,Land\n")
     page = page_of(run, truth)

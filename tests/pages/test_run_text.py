@@ -46,7 +46,12 @@ def test_without_an_id_the_questions_are_listed(tmp_path, capsys):
     assert [line.split()[0] for line in lines[2:]] == ["q1", "q2", "q3", "q4"]
     assert "How many MW did the hall draw?" in lines[2]
     assert main(["--json", "show", run]) == 0
-    assert [one["question_id"] for one in json.loads(capsys.readouterr().out)["questions"]] == ["q1", "q2", "q3", "q4"]
+    assert [question["question_id"] for question in json.loads(capsys.readouterr().out)["questions"]] == [
+        "q1",
+        "q2",
+        "q3",
+        "q4",
+    ]
 
 
 def test_members_that_abstain_or_fail_say_so(tmp_path):

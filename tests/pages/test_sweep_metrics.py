@@ -31,7 +31,7 @@ def sweep_of(metric, parts, errors):
     cell = SweepCell(
         *("c", {"k": "4"}, "finished", "", (0,), ("q1", "q2"), arrays, metric.shares(arrays, [True, False]), ("r",))
     )
-    answers = {f"q{at}": SweepAnswer("blue", "['x']", error) for at, error in enumerate(errors, 1)}
+    answers = {f"q{number}": SweepAnswer("blue", "['x']", error) for number, error in enumerate(errors, 1)}
     run = SweepRun("r", "runs/r", 0, {"model": "m"}, answers, 10, 0.5)
     questions = tuple(SweepQuestion(key, "Which?", "red", "", "is_blank") for key in answers)
     return SweepRecord("s", "S", (SweepTable("t", "T", (Axis("k", ("4",)),), (cell,)),), questions, (run,), metric)

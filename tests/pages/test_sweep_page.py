@@ -94,14 +94,14 @@ def test_every_link_leads_somewhere_and_every_anchor_is_one(html):
 
 
 def test_the_views_of_a_table_have_the_figures_marks_and_reasons_of_its_statistics(html, stats):
-    for one in stats:
-        positions = [(row, column) for row in one.grid.rows for column in one.grid.columns]
-        made = [one.comparisons[position] for position in positions if position in one.comparisons]
+    for stat in stats:
+        positions = [(row, column) for row in stat.grid.rows for column in stat.grid.columns]
+        made = [stat.comparisons[position] for position in positions if position in stat.comparisons]
         links = re.findall(
-            r'<a(?: class="([a-z]+)")? href="#cell-\d+">([^<]*)</a>', section(html, escape(one.table.title))
+            r'<a(?: class="([a-z]+)")? href="#cell-\d+">([^<]*)</a>', section(html, escape(stat.table.title))
         )
         assert [text for _, text in links] == [f"{each.mean:.3f} ± {each.sd:.3f}" for each in made]
-        if len(one.grid.rows) > 1:
+        if len(stat.grid.rows) > 1:
             assert [mark for mark, _ in links] == [
                 "best" if each.is_best else "second" if each.is_second else "" for each in made
             ]
@@ -141,7 +141,7 @@ def drawn(table):
 
 
 def rows(n):
-    return Maker(20).table("t", "T", {"a": [f"row {at}" for at in range(n)], "k": ("4", "8")})
+    return Maker(20).table("t", "T", {"a": [f"row {number}" for number in range(n)], "k": ("4", "8")})
 
 
 def test_tables_are_drawn_as_their_axes_ask(sweep):
@@ -207,9 +207,9 @@ def test_the_frontier_is_what_nothing_as_cheap_beats(sweep):
     assert len(points) == 9 + 3 + 18
     assert all(a.cost < b.cost and a.score < b.score for a, b in pairwise(steps))
     for step in steps:
-        assert not [one for one in points if one.cost <= step.cost and one.score > step.score]
-    for one in points:
-        assert [step for step in steps if step.cost <= one.cost and step.score >= one.score]
+        assert not [point for point in points if point.cost <= step.cost and point.score > step.score]
+    for point in points:
+        assert [step for step in steps if step.cost <= point.cost and step.score >= point.score]
 
 
 def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):
@@ -233,14 +233,14 @@ def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):
 
 def test_errors_are_shared_out_by_class_the_most_frequent_first(sweep, html):
     (whole,) = count_errors(sweep)
-    found = list_classes(sweep)
-    assert {one.name: one.n for one in found} == {name: n for name, n in whole.counts.items() if n}
-    assert [one.n for one in found] == sorted((one.n for one in found), reverse=True)
-    assert sum(one.share for one in found) == pytest.approx(1)
+    classes = list_classes(sweep)
+    assert {item.name: item.n for item in classes} == {name: n for name, n in whole.counts.items() if n}
+    assert [item.n for item in classes] == sorted((item.n for item in classes), reverse=True)
+    assert sum(item.share for item in classes) == pytest.approx(1)
     text = section_text(html, "What went wrong")
     n = whole.n - whole.n_right
     assert f"{whole.n:,} predictions, {whole.n_right / whole.n:.1%}".replace("%", " %") in text
-    assert f"{found[0].name} {found[0].n:,} {100 * found[0].n / n:.1f} % {found[0].note}" in text
+    assert f"{classes[0].name} {classes[0].n:,} {100 * classes[0].n / n:.1f} % {classes[0].note}" in text
 
 
 def test_error_rates_are_what_the_runs_lack_to_a_full_score():
@@ -282,18 +282,18 @@ def test_error_rates_are_what_the_runs_lack_to_a_full_score():
 
 
 def test_examples_are_of_other_questions_and_name_their_run(sweep, html):
-    found = examples(sweep)
-    assert list(found) == list(ERROR_CLASSES)
-    assert all(len(of_class) <= 3 for of_class in found.values())
+    examples_found = examples(sweep)
+    assert list(examples_found) == list(ERROR_CLASSES)
+    assert all(len(of_class) <= 3 for of_class in examples_found.values())
     text = section_text(html, "What went wrong")
-    for name, of_class in found.items():
-        assert len({one.question.question_id for one in of_class}) == len(of_class)
-        for one in of_class:
-            assert one.run.predictions[one.question.question_id].error == name
-            assert one.run.path in text
+    for name, of_class in examples_found.items():
+        assert len({item.question.question_id for item in of_class}) == len(of_class)
+        for item in of_class:
+            assert item.run.predictions[item.question.question_id].error == name
+            assert item.run.path in text
     everywhere = {given.error for run in sweep.runs for given in run.predictions.values()} - {None}
-    assert {name for name, of_class in found.items() if of_class} == everywhere
-    assert len({one.run.run_id for one in found["false negative"]}) == 3
+    assert {name for name, of_class in examples_found.items() if of_class} == everywhere
+    assert len({item.run.run_id for item in examples_found["false negative"]}) == 3
 
 
 def test_a_figure_leads_to_its_questions(html, sweep):
@@ -304,13 +304,13 @@ def test_a_figure_leads_to_its_questions(html, sweep):
     assert all(f"<code><bdi>{run.path}</bdi></code> (seed {run.seed})" in entry for run in runs)
     lines = entry.split("<tbody>")[1].splitlines()[:-1]
     assert len(lines) == len(cell.question_ids)
-    for at, line in enumerate(lines):
-        question_id = sweep.questions[at].question_id
+    for position, line in enumerate(lines):
+        question_id = sweep.questions[position].question_id
         assert question_id in line
-        assert f'<td class="n">{cell.by_question[at]:.3f}</td></tr>' in line
+        assert f'<td class="n">{cell.by_question[position]:.3f}</td></tr>' in line
         for seed, run in enumerate(runs):
             value = run.predictions[question_id].answer_value
-            mark = "right" if cell.parts["value"][seed, at] else "wrong"
+            mark = "right" if cell.parts["value"][seed, position] else "wrong"
             shown = '<span class="dim">blank</span>' if value == "is_blank" else f"<bdi>{value}</bdi>"
             assert f'<td class="{mark}">{shown}</td>' in line
 
@@ -319,7 +319,7 @@ def test_a_cell_of_several_tables_is_shown_once(sweep):
     table = sweep.tables[1]
     twice = replace(sweep, tables=(table, replace(table, name="again", title="Again")))
     entries = list_cell_runs(twice)
-    assert [len(one.names) for one in entries] == [2, 2, 2]
+    assert [len(entry.names) for entry in entries] == [2, 2, 2]
     assert "The same setting as <bdi>Again: queries = 2</bdi>" in opened(
         write_questions(twice.questions, entries, 10**7)
     )
@@ -346,9 +346,9 @@ def test_the_same_sweep_gives_the_same_files(sweep, stats, html, tmp_path):
     names = [str(Path(path).relative_to(directory)) for path in paths]
     assert names == ["sweep.html", *(f"tables/{t.name}.{end}" for t in sweep.tables for end in ("md", "csv", "tex"))]
     assert opened((directory / "sweep.html").read_text()) == html
-    for one in stats:
+    for stat in stats:
         for end, write in (("md", write_markdown), ("csv", write_csv), ("tex", write_latex)):
-            assert (directory / "tables" / f"{one.table.name}.{end}").read_text() == write(one)
+            assert (directory / "tables" / f"{stat.table.name}.{end}").read_text() == write(stat)
 
 
 def test_questions_are_given_up_step_by_step(monkeypatch):
@@ -392,8 +392,8 @@ def grouped(names, public, private):
 
 
 def test_scores_by_group_stand_on_the_page_with_their_plots_and_in_a_csv(sweep, stats, html, tmp_path):
-    names = [*(f"k {at}" for at in range(10)), HOSTILE]
-    public, private = [0.9 - at / 20 for at in range(11)], [0.3 + at / 40 for at in range(11)]
+    names = [*(f"k {number}" for number in range(10)), HOSTILE]
+    public, private = [0.9 - number / 20 for number in range(11)], [0.3 + number / 40 for number in range(11)]
     small = replace(sweep, tables=(), groups=grouped(names, public, private))
     files = write_sweep(small, str(tmp_path), [])
     text = opened(Path(files[0]).read_text(encoding="utf-8"))
@@ -421,7 +421,7 @@ def test_scores_by_group_stand_on_the_page_with_their_plots_and_in_a_csv(sweep, 
 def test_measures_may_be_spread_over_questions(sweep):
     cell = replace(
         sweep.tables[0].cells[0],
-        at={"a": "x"},
+        labels={"a": "x"},
         measures={"matches": np.array([3.0, 3.0, 3.0])},
         question_measures={"matches": np.array([1.0, 3.0, 5.0])},
     )

@@ -38,7 +38,7 @@ def sweep():
 
 @pytest.fixture(scope="module")
 def stats(sweep):
-    return {one.table.name: one for one in compute_sweep_stats(sweep)}
+    return {table_stats.table.name: table_stats for table_stats in compute_sweep_stats(sweep)}
 
 
 def records(one):
@@ -52,14 +52,14 @@ def block(text):
 
 def test_every_format_has_the_same_figures(stats, sweep):
     text = describe_sweep(sweep, list(stats.values()))
-    for one in stats.values():
-        told = [(row["mean"], row["sd"]) for row in records(one) if row["mean"]]
-        markdown = write_markdown(one).split("\n\n## ")[0]
-        start = text.index(f"{one.table.title}\n\n")
-        terminal = text[start : text.index("\n\n", start + len(one.table.title) + 2)]
-        for written in (markdown, block(write_latex(one)), terminal):
+    for stat in stats.values():
+        told = [(row["mean"], row["sd"]) for row in records(stat) if row["mean"]]
+        markdown = write_markdown(stat).split("\n\n## ")[0]
+        start = text.index(f"{stat.table.title}\n\n")
+        terminal = text[start : text.index("\n\n", start + len(stat.table.title) + 2)]
+        for written in (markdown, block(write_latex(stat)), terminal):
             found = FIGURE.findall(written)
-            assert len(found) == len(told) == len(one.comparisons)
+            assert len(found) == len(told) == len(stat.comparisons)
             for figures, numbers in zip(found, told, strict=True):
                 assert [*map(float, figures)] == pytest.approx([*map(float, numbers)], abs=5.1e-4)
 
@@ -103,9 +103,9 @@ def test_a_line_of_csv_has_all_that_is_known_of_a_cell(stats):
 def test_every_column_of_a_csv_is_documented(stats, sweep):
     page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"`([^`]+)`", page.partition("## Columns of the CSV files")[2]))
-    for one in stats.values():
-        own = {axis.name for axis in one.table.axes} | {name for cell in one.table.cells for name in cell.measures}
-        columns = {column.label for column in cells_table(one).columns}
+    for stat in stats.values():
+        own = {axis.name for axis in stat.table.axes} | {name for cell in stat.table.cells for name in cell.measures}
+        columns = {column.label for column in cells_table(stat).columns}
         assert columns - own <= documented, columns - own - documented
     fixed = {"setting", "rank GROUP", "difference GROUP", "move GROUP"}
     assert fixed <= documented
@@ -121,11 +121,11 @@ def test_every_state_has_its_reason_in_every_format(stats, sweep):
     ]
     for text in (write_markdown(one), write_latex(one), describe_sweep(sweep, list(stats.values()))):
         text = re.sub(r"[\\{}]", "", text)
-        for at, (state, reason) in enumerate(
+        for number, (state, reason) in enumerate(
             [("partial", "seed 2: no"), ("skipped", "retriever"), ("failed", "the backend"), ("unfinished", "0 of 3")],
             1,
         ):
-            assert f"[{at}] {state}: {reason}" in text
+            assert f"[{number}] {state}: {reason}" in text
         assert re.search(r"0\.\d{3} ?\S*†\S* ?\[1\]|dagger\S* ?\[1\]", text)
         assert re.search(r"skipped ?\[2\].*failed ?\[3\].*unfinished ?\[4\]", text)
 
@@ -224,8 +224,8 @@ def test_latex_reads_the_tables(stats, tmp_path):
     scores, matches, characters, *_ = tops["dedup"]  # each table's head; the notes below may name it too
     assert scores < tops["matches"][0] < matches < tops["characters"][0] < characters
     assert "<script>alert(1)</script>" in " ".join(shown)
-    for one, page in zip(stats.values(), shown, strict=True):
-        assert sorted(FIGURE.findall(page)) == sorted(FIGURE.findall(block(write_latex(one))))
+    for stat, page in zip(stats.values(), shown, strict=True):
+        assert sorted(FIGURE.findall(page)) == sorted(FIGURE.findall(block(write_latex(stat))))
 
 
 def test_markdown_keeps_hostile_labels_in_their_cells(stats):

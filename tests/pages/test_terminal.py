@@ -55,9 +55,9 @@ def test_the_lines_of_a_log_come_at_ever_longer_intervals_and_say_what_is_left(c
         for second in range(0, 7200, 15):
             clock.now = float(second)
             progress.show(min(second // 400, 40), "2 calls in flight")
-            if said := capsys.readouterr().err:
+            if printed := capsys.readouterr().err:
                 moments.append(second)
-                last = said
+                last = printed
     gaps = [after - before for before, after in itertools.pairwise(moments)]
     assert gaps == sorted(gaps)
     assert gaps[0] == 15

@@ -67,8 +67,8 @@ def columns(table, *labels) -> list[tuple[str, ...]]:
 
 def test_figures_stand_beside_their_limits():
     [grid] = tables(whole())
-    found = columns(grid, "replicas", "members", "questions/s", "cached", "bound", "cost", "scaling", "of plain")
-    assert found == [
+    cells = columns(grid, "replicas", "members", "questions/s", "cached", "bound", "cost", "scaling", "of plain")
+    assert cells == [
         ("plain", "1", "8.00", "-", "-", "1.00", "-", "-"),
         ("plain", "4", "4.00", "-", "-", "2.00", "-", "-"),
         ("1", "1", "6.40", "0.000", "0.000", "1.00", "1.00", "0.80"),
@@ -127,8 +127,8 @@ def test_answer_runs_on_gpus_say_what_these_compute_and_use():
     one, two = (row for row in records(bench) if row["kind"] == "answers")
     assert one["mfu"] == pytest.approx(2 * 1000 * (1000 + 1000) / 10 / 2e6), "tokens that no cache held"
     assert (one["generated_per_s_gpu"], two["generated_per_s_gpu"]) == (50, 40)
-    found = columns(tables(bench)[1], "MFU", "J/1,000", "$/1,000", "prompt/s/GPU")
-    assert found[1] == ("0.200", "2,000", "25.00", "250")
+    cells = columns(tables(bench)[1], "MFU", "J/1,000", "$/1,000", "prompt/s/GPU")
+    assert cells[1] == ("0.200", "2,000", "25.00", "250")
     unknown = records(with_runs(Gpus(2, None, 1000)))[-1]
     assert (unknown["mfu"], unknown["prompt_per_s_gpu"]) == (None, 200)
 

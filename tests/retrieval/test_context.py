@@ -150,9 +150,9 @@ def test_any_context_keeps_the_budget_and_shows_no_sentence_twice(rows, budget, 
     for row in np.flatnonzero(UNTITLED.kind == 3):
         assert everything.count(UNTITLED.text_of(row)) <= 1
     if budget is None:
-        own = [leaf for row in rows for leaf in range(row, UNTITLED.end[row]) if UNTITLED.kind[leaf] == 3]
+        leaves_below = [leaf for row in rows for leaf in range(row, UNTITLED.end[row]) if UNTITLED.kind[leaf] == 3]
         assert not context.is_cut
-        assert all(UNTITLED.text_of(row) in everything for row in own)
+        assert all(UNTITLED.text_of(row) in everything for row in leaves_below)
     else:
         assert context.n_tokens <= budget
     assert context.n_tokens == sum(match.n_tokens for match in context.matches)

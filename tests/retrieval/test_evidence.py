@@ -29,9 +29,9 @@ def ranked_rows(found, **changes):
 
 
 def test_tree_deduplication_comes_before_truncation_so_that_slots_are_refilled():
-    found = evidence([hits((P0, 0.9), (P0 + 1, 0.8), (P0 + 2, 0.7), (P1, 0.6), (P2, 0.5))])
-    assert ranked_rows(found, top_k=5, top_k_final=2, dedup="node") == [P0, P0 + 1]
-    assert ranked_rows(found, top_k=5, top_k_final=2, dedup="tree") == [P0, P1]
+    gathered = evidence([hits((P0, 0.9), (P0 + 1, 0.8), (P0 + 2, 0.7), (P1, 0.6), (P2, 0.5))])
+    assert ranked_rows(gathered, top_k=5, top_k_final=2, dedup="node") == [P0, P0 + 1]
+    assert ranked_rows(gathered, top_k=5, top_k_final=2, dedup="tree") == [P0, P1]
 
 
 def test_truncation_before_deduplication_leaves_the_places_of_repeats_empty():
@@ -44,16 +44,16 @@ def test_truncation_before_deduplication_leaves_the_places_of_repeats_empty():
 
 
 def test_bm25_comes_after_truncation():
-    found = evidence([hits((P0, 0.9), (P1, 0.8))], [hits((P1, 5.0), (P2, 4.0), (P3, 3.0))])
-    assert ranked_rows(found, top_k_final=1, bm25_top_k=2) == [P0, P1, P2]
-    assert ranked_rows(found, bm25_top_k=2) == [P0, P1, P2]
-    assert ranked_rows(found) == [P0, P1]
+    gathered = evidence([hits((P0, 0.9), (P1, 0.8))], [hits((P1, 5.0), (P2, 4.0), (P3, 3.0))])
+    assert ranked_rows(gathered, top_k_final=1, bm25_top_k=2) == [P0, P1, P2]
+    assert ranked_rows(gathered, bm25_top_k=2) == [P0, P1, P2]
+    assert ranked_rows(gathered) == [P0, P1]
 
 
 def test_frequency_is_counted_at_the_depth_asked_for():
-    found = evidence([hits((P0, 0.9), (P1, 0.8)), hits((P2, 0.7), (P1, 0.6))])
-    assert ranked_rows(found, top_k=1, strategy="frequency") == [P0, P2]
-    assert ranked_rows(found, top_k=2, strategy="frequency") == [P1, P0, P2]
+    gathered = evidence([hits((P0, 0.9), (P1, 0.8)), hits((P2, 0.7), (P1, 0.6))])
+    assert ranked_rows(gathered, top_k=1, strategy="frequency") == [P0, P2]
+    assert ranked_rows(gathered, top_k=2, strategy="frequency") == [P1, P0, P2]
 
 
 lists = st.lists(
@@ -75,9 +75,9 @@ def test_a_deep_search_ranked_shallow_equals_a_shallow_search(dense, k, dedup, f
 
 
 def test_a_threshold_drops_the_weaker():
-    found = hits((P0, 0.9), (P1, 0.5), (P2, 0.3))
-    assert at_least(found, 0.5).rows.tolist() == [P0, P1]
-    assert at_least(found, None) is found
+    hits_of_query = hits((P0, 0.9), (P1, 0.5), (P2, 0.3))
+    assert at_least(hits_of_query, 0.5).rows.tolist() == [P0, P1]
+    assert at_least(hits_of_query, None) is hits_of_query
 
 
 def test_rows_of_the_index_become_rows_of_the_neighbourhood():

@@ -109,7 +109,7 @@ def test_equals_a_plain_count(lists, strategy, normalise, alpha):
     expected = [row for _, _, row in sorted(zip(key, range(len(rows)), rows, strict=True))]
     got = fuse(lists, strategy, normalise, alpha)
     assert got.rows.tolist() == expected
-    counted = {row: (frequency[at], max(best[row].values())) for at, row in enumerate(rows)}
+    counted = {row: (frequency[position], max(best[row].values())) for position, row in enumerate(rows)}
     assert {row: (n, most) for row, n, most in zip(got.rows, got.frequency, got.highest, strict=True)} == counted
     assert (np.diff(got.score) <= 0).all()
 
@@ -134,15 +134,15 @@ def naive_rrf(rankings, k=60):
 
 def test_the_order_in_which_ranks_are_added_does_not_part_rows_that_tie():
     assert (1 / 61 + 1 / 62) + 1 / 67 > (1 / 67 + 1 / 61) + 1 / 62
-    found = rrf([8, 20, 21, 22, 23, 30, 1], [1, 8], [31, 1, 20, 21, 22, 23, 8])
-    assert found.rows[:2].tolist() == [1, 8]
-    assert found.scores[0] == found.scores[1]
+    fused = rrf([8, 20, 21, 22, 23, 30, 1], [1, 8], [31, 1, 20, 21, 22, 23, 8])
+    assert fused.rows[:2].tolist() == [1, 8]
+    assert fused.scores[0] == fused.scores[1]
 
 
 @given(RANKINGS, st.sampled_from([1, 60]))
 def test_rrf_equals_a_plain_loop(rankings, k):
-    found, expected = rrf(*rankings, k=k), naive_rrf(rankings, k)
-    assert found.scores == pytest.approx([score for _, score in expected])
-    assert sorted(found.rows.tolist()) == sorted(row for row, _ in expected)
+    fused, expected = rrf(*rankings, k=k), naive_rrf(rankings, k)
+    assert fused.scores == pytest.approx([score for _, score in expected])
+    assert sorted(fused.rows.tolist()) == sorted(row for row, _ in expected)
     if k == 60:  # distinct sums are far apart
-        assert found.rows.tolist() == [row for row, _ in expected]
+        assert fused.rows.tolist() == [row for row, _ in expected]

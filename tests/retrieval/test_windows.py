@@ -57,15 +57,15 @@ def test_sentences_left_out_between_windows_show_a_gap():
 def test_a_document_that_is_shown_enough_gives_way_to_a_weaker_one():
     long = " ".join(f"{'w ' * 99}w{n}." for n in range(12))
     nodes = tree(a=[("", [long])], b=[("", ["X " * 99 + "end."])])
-    found = scored(("a:sec0:p0", 1.0), ("b:sec0:p0", 0.8), nodes=nodes)
-    assert choose(nodes, found, budget=200).doc_ids == ("a",)
-    assert choose(nodes, found, budget=600).doc_ids == ("a", "b")
+    ranked = scored(("a:sec0:p0", 1.0), ("b:sec0:p0", 0.8), nodes=nodes)
+    assert choose(nodes, ranked, budget=200).doc_ids == ("a",)
+    assert choose(nodes, ranked, budget=600).doc_ids == ("a", "b")
 
 
 def test_a_lexical_match_counts_as_the_weakest_dense_one():
-    found = scored(("b:sec0:p0:s0", 0.5), ("c:sec0:p0:s0", 40.0), n_dense=1)
-    assert choose(NODES, found, budget=2).doc_ids == ("b",)
-    assert choose(NODES, found, budget=4).doc_ids == ("b", "c")
+    ranked = scored(("b:sec0:p0:s0", 0.5), ("c:sec0:p0:s0", 40.0), n_dense=1)
+    assert choose(NODES, ranked, budget=2).doc_ids == ("b",)
+    assert choose(NODES, ranked, budget=4).doc_ids == ("b", "c")
 
 
 def naive_relevance(matches):
@@ -73,10 +73,10 @@ def naive_relevance(matches):
     worth = dict.fromkeys(SENTENCES, 0.0)
     largest = max(matches.values())
     for row, score in matches.items():
-        own = [leaf for leaf in SENTENCES if row <= leaf < NODES.end[row]]
+        sentence_rows = [leaf for leaf in SENTENCES if row <= leaf < NODES.end[row]]
         for leaf in SENTENCES:
             if NODES.section_of(leaf) == NODES.section_of(row):
-                n = min(abs(SENTENCES.index(leaf) - SENTENCES.index(one)) for one in own)
+                n = min(abs(SENTENCES.index(leaf) - SENTENCES.index(item)) for item in sentence_rows)
                 worth[leaf] += score / largest * 0.5**n
     return worth
 
@@ -100,8 +100,8 @@ UNTITLED = (
 
 @given(MATCHES, st.integers(0, 8))
 def test_any_choice_keeps_the_budget_and_is_near_the_best_of_all_choices(matches, n):
-    found = scored(*((UNTITLED.node_id(row), score) for row, score in matches.items()), nodes=UNTITLED)
-    context = choose(UNTITLED, found, budget=2 * n)
+    ranked = scored(*((UNTITLED.node_id(row), score) for row, score in matches.items()), nodes=UNTITLED)
+    context = choose(UNTITLED, ranked, budget=2 * n)
     rows = [row for row in SENTENCES if UNTITLED.text_of(row) in "\n".join(texts(context))]
     assert context.n_tokens == 2 * len(rows) == sum(match.n_tokens for match in context.matches) <= 2 * n
     assert context.is_cut == (len(rows) < sum(score > 0 for score in naive_relevance(matches).values()))

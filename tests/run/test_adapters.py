@@ -160,9 +160,9 @@ def test_validate_names_the_adapters_and_the_model_they_were_trained_on(base, st
     lines = validate(load_config(str(file))).lines
     assert f"deployments.tiny: vllm, {base}, adapters style (rank 4, of {base})" in lines
     Path(style, "adapter_config.json").unlink()
-    found = validate(load_config(str(file)))
-    assert f"deployments.tiny: vllm, {base}" in found.lines
-    assert [one for one in map(str, found.problems) if "has no adapter_config.json" in one] == [
+    findings = validate(load_config(str(file)))
+    assert f"deployments.tiny: vllm, {base}" in findings.lines
+    assert [item for item in map(str, findings.problems) if "has no adapter_config.json" in item] == [
         f"deployments.tiny: adapters.style: {style} has no adapter_config.json: name a directory that PEFT has saved a "
         "LoRA adapter in"
     ]
@@ -172,7 +172,7 @@ def test_a_line_of_a_batch_file_may_name_an_adapter(base, style, tmp_path):
     source = tmp_path / "in.jsonl"
     bodies = [{"model": name, "messages": [{"role": "user", "content": "?"}]} for name in ("tiny", "tiny + style")]
     fixed = {"method": "POST", "url": "/v1/chat/completions"}
-    lines = [{"custom_id": str(at), "body": body, **fixed} for at, body in enumerate(bodies)]
+    lines = [{"custom_id": str(position), "body": body, **fixed} for position, body in enumerate(bodies)]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = mixed(base, style)
     plain, adapted = read_lines(str(source), BatchModels(config))

@@ -38,7 +38,7 @@ def a_line(custom_id="a", url="/v1/chat/completions", method="POST", **body) -> 
 
 
 def read(tmp_path: Path, *lines: dict | str, using: BatchModels | None = None) -> list:
-    text = "\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines)
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (tmp_path / "in.jsonl").write_bytes(text.encode(errors="surrogateescape"))
     return list(read_lines(str(tmp_path / "in.jsonl"), using or models()))
 
@@ -162,7 +162,7 @@ def test_bad_lines_say_what_they_are_and_stop_nothing(tmp_path):
         a_line("z"),
     )
     errors = [line.error or LineError(None, "") for line in lines]
-    found = [(line.number, line.custom_id, one.code, one.param) for line, one in zip(lines, errors, strict=True)]
+    found = [(line.number, line.custom_id, error.code, error.param) for line, error in zip(lines, errors, strict=True)]
     assert found == [
         (1, "a", None, None),
         (2, "a", "duplicate_custom_id", "custom_id"),

@@ -49,8 +49,8 @@ REPLY = json.dumps(
 
 
 def settings(home: Path, encoder: str, *more: str) -> list[str]:
-    own = [f"index.path={home}/index", f"ledger.path={home}/ledger", f"index.encoder.model={encoder}"]
-    return [*own, f"documents.paths={DOCUMENTS}", "questions.limit=3", "ensemble.members=2", *more]
+    overrides = [f"index.path={home}/index", f"ledger.path={home}/ledger", f"index.encoder.model={encoder}"]
+    return [*overrides, f"documents.paths={DOCUMENTS}", "questions.limit=3", "ensemble.members=2", *more]
 
 
 async def says(request) -> Reply:
@@ -169,8 +169,8 @@ def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatc
     """A key and an address from the environment, and a tokenizer: gone when the bundle is replayed."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://secret-host.example/v1")
     shutil.copytree(tiny_encoder, tmp_path / "tokenizer")
-    own = [f"deployments.gateway.tokenizer={tmp_path}/tokenizer", "kohaku.max_context_tokens=300"]
-    run = make(*own, chat=says)
+    overrides = [f"deployments.gateway.tokenizer={tmp_path}/tokenizer", "kohaku.max_context_tokens=300"]
+    run = make(*overrides, chat=says)
     make_bundle(BundleSource({"run": run}), f"{tmp_path}/one.zip")
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "KOHAKU_MODEL"):
         monkeypatch.delenv(name)
@@ -345,18 +345,24 @@ def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tm
     assert len(sentences) > 100
     replies = " ".join(row["reply"] or "" for row in pq.read_table(f"{home}/run/answers.parquet").to_pylist())
     replies += " ".join(texts_in({n: d for n, d in files_in(bundled).items() if n.startswith("ledger/")}).values())
-    quoted = {one for one in sentences if one in replies or json.dumps(one, ensure_ascii=False)[1:-1] in replies}
+    quoted = {
+        sentence
+        for sentence in sentences
+        if sentence in replies or json.dumps(sentence, ensure_ascii=False)[1:-1] in replies
+    }
     there = {name: " ".join(text.split()) for name, text in texts_in(files_in(bundled)).items()}
     assert quoted
-    assert not [(name, one) for one in sentences - quoted for name, text in there.items() if one in text]
+    assert not [(name, item) for item in sentences - quoted for name, text in there.items() if item in text]
     # With a model that quotes nothing, none at all; and with the index, the trace has its texts.
     run = make(chat=says)
     make_bundle(BundleSource({"run": run}), f"{tmp_path}/without.zip")
     make_bundle(BundleSource({"run": run}), f"{tmp_path}/with.zip", with_index=True)
     without, whole = (files_in(f"{tmp_path}/{name}.zip") for name in ("without", "with"))
     there = " ".join(" ".join(texts_in(without).values()).split())
-    assert not [one for one in sentences if one in there]
-    assert [one for one in sentences if one in str(texts_in({"t.parquet": whole["runs/run/trace.parquet"]}))]
+    assert not [sentence for sentence in sentences if sentence in there]
+    assert [
+        sentence for sentence in sentences if sentence in str(texts_in({"t.parquet": whole["runs/run/trace.parquet"]}))
+    ]
 
 
 def test_gold_materials_stay_out_and_the_score_is_the_same(make, home, tmp_path):
@@ -473,7 +479,7 @@ def test_a_study_of_recorded_members_gives_its_tables_again(sweep_of, tmp_path, 
     (as_swept,) = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
     assert main(["bundle", sweep, f"{tmp_path}/sweep.zip"]) == 0
     assert files_in(f"{tmp_path}/sweep.zip")["sweep/votes.csv"].decode() == write_csv(as_swept)
-    mean = {(cell.at[RULE], cell.at[SIZE]): cell.total.mean() for cell in as_swept.table.cells}
+    mean = {(cell.labels[RULE], cell.labels[SIZE]): cell.total.mean() for cell in as_swept.table.cells}
     assert mean["true", "3"] > mean["false", "3"], "cells that vote alike would hide what each votes by"
     assert main(["replay", f"{tmp_path}/sweep.zip"]) == 0
     assert write_markdown(as_swept) in capsys.readouterr().out
@@ -610,5 +616,5 @@ def test_a_score_of_another_version_is_named_with_both_values(bundled, tmp_path)
     classes = {**first["errors"], "rounding": first["errors"]["rounding"] + 1}
     changed = with_run(files, scores=[{**first, "errors": classes}, *others])
     [replayed] = replay_bundle(zipped(changed, tmp_path / "old.zip")).runs
-    said = f"scores: {first['metric']} errors {classes} in the bundle, {first['errors']} here"
-    assert replayed.differences == (said,)
+    expected = f"scores: {first['metric']} errors {classes} in the bundle, {first['errors']} here"
+    assert replayed.differences == (expected,)

@@ -93,23 +93,23 @@ def test_a_gpu_whose_memory_is_not_known_refuses_nothing(model):
 
 def test_an_encoder_too_large_for_its_share_is_refused(tmp_path):
     save_header(tmp_path / "e" / "model.safetensors", w=("F32", 15 * GIB))
-    own = [f"index.encoder.model={tmp_path}/e", "index.encoder_gpus=0.5"]
-    demand = index_demand(load_config("demo", own), Encoders(2, gpu=True))
+    overrides = [f"index.encoder.model={tmp_path}/e", "index.encoder_gpus=0.5"]
+    demand = index_demand(load_config("demo", overrides), Encoders(2, gpu=True))
     with pytest.raises(ConfigError, match=r"an encoder needs 15\.0 GiB .* of 24 GiB, it gets 12\.0 GiB: raise index"):
         check_demand(demand, node("L4"), nodes=[node("L4")])
-    half = load_config("demo", [*own, "index.encoder.precision=bfloat16"])
+    half = load_config("demo", [*overrides, "index.encoder.precision=bfloat16"])
     check_demand(index_demand(half, Encoders(2, gpu=True)), node("L4"), nodes=[node("L4")])
-    check_demand(index_demand(load_config("demo", own), Encoders(2, gpu=False)), node("L4"), nodes=[node("L4")])
+    check_demand(index_demand(load_config("demo", overrides), Encoders(2, gpu=False)), node("L4"), nodes=[node("L4")])
 
 
 def test_an_index_too_large_for_the_retrievers_share_is_refused_where_it_must_be_on_the_gpu(monkeypatch):
     index = SimpleNamespace(shards=[SimpleNamespace(files={f"faiss-{key}": {"bytes": 30 * GIB} for key in KEYS})])
-    own = ["cluster.retriever.gpus=0.25", "index.search_device=cuda"]
-    need = retriever_need(load_config("demo", own), index)
+    overrides = ["cluster.retriever.gpus=0.25", "index.search_device=cuda"]
+    need = retriever_need(load_config("demo", overrides), index)
     small = cards.too_small({"a retriever": need}, [node("H100")])
     assert small.startswith("a retriever needs 31.5 GiB of a GPU for a shard of the index and FAISS's temporary memory")
     assert "of 80 GiB, it gets 20.0 GiB: raise index.shards" in small
-    assert retriever_need(load_config("demo", own[:1]), index) is None, "auto searches on the CPU then"
+    assert retriever_need(load_config("demo", overrides[:1]), index) is None, "auto searches on the CPU then"
 
 
 KEYS = [view.key for view in cards.searched_views(load_config("demo"))]

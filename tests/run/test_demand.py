@@ -104,11 +104,11 @@ def test_faiss_searches_where_the_retriever_has_a_gpu(monkeypatch):
 
 
 def test_replicas_that_describe_images_are_asked_for():
-    own = ("index.images=true", "index.captions=model", "roles.caption.model=eyes")
+    overrides = ("index.images=true", "index.captions=model", "roles.caption.model=eyes")
     eyes = "deployments.eyes={kind: vllm, model: /models/eyes, vision: true, replicas: 2, tensor_parallel: 4}"
-    demand = caption_demand(config(*own, eyes))
+    demand = caption_demand(config(*overrides, eyes))
     assert (demand.cpus, demand.gpus, demand.reason) == (2, 8, "2 replicas of eyes")
     with pytest.raises(ConfigError, match=r"the cluster has 4 GPUs but 2 replicas of eyes need 8"):
         check_demand(demand, {"CPU": 8, "GPU": 4})
-    assert caption_demand(config(*own, eyes, "deployments.eyes.application=up")) is None, "it stands already"
+    assert caption_demand(config(*overrides, eyes, "deployments.eyes.application=up")) is None, "it stands already"
     assert caption_demand(config(eyes)) is None, "no image is described"

@@ -73,8 +73,8 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
     if why != "no index":
         index = SimpleNamespace(n_shards=1)
         stands_in = {"open_index": index, "identity_of": "", "difference": "", "rejected_gold": {}}
-        for name, found in stands_in.items():
-            monkeypatch.setattr(job, name, lambda *_, found=found: found)
+        for name, item in stands_in.items():
+            monkeypatch.setattr(job, name, lambda *_, found=item: found)
     run = small_run(tmp_path / "run")
     before = contents(run)
     overrides, error = REFUSED[why]
@@ -165,7 +165,7 @@ def limited_run(tmp_path, limit):
     """A run of the first questions of a larger truth file, and its configuration."""
     truth = small_truth(tmp_path / "truth.csv")
     rows = list(csv.reader(truth.read_text().splitlines()))
-    more = [[f"x{at}", *rows[1][1:]] for at in range(3)]
+    more = [[f"x{number}", *rows[1][1:]] for number in range(3)]
     with truth.open("a", newline="") as handle:
         csv.writer(handle).writerows(more)
     config = config_of(tmp_path / "run", f"questions.path={truth}", *([f"questions.limit={limit}"] if limit else []))
@@ -289,9 +289,9 @@ def test_validate_deep_names_every_damaged_file(finished, capsys):
     for name in ("answers.jsonl", "votes.parquet"):
         (run / name).write_bytes((run / name).read_bytes()[:-1] + b"?")
     assert main(asked) == 2
-    said = capsys.readouterr().err
-    assert f"{run}/answers.jsonl is not what the run wrote: repeat `kohaku-ray answer --again`" in said
-    assert f"{run}/votes.parquet is not what the run wrote" in said
+    printed = capsys.readouterr().err
+    assert f"{run}/answers.jsonl is not what the run wrote: repeat `kohaku-ray answer --again`" in printed
+    assert f"{run}/votes.parquet is not what the run wrote" in printed
     assert main(asked[:-1]) == 0
     (run / "report.html").write_bytes(seal_page(b"<p>score 0.5</p>"))
     capsys.readouterr()

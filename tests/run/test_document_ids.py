@@ -26,9 +26,9 @@ def test_equal_names_get_as_few_folders_as_tell_them_apart(tmp_path, monkeypatch
     for name in ("d/x/report.txt", "d/y/report.txt", "d/y/other.md", "d/y/other.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(TEXT)
-    found = collection(tmp_path)
-    assert ids(found) == ["other", "x-report", "y-report"]
-    assert [(os.path.basename(file), reason[:16]) for file, reason in found.rejects] == [
+    documents = collection(tmp_path)
+    assert ids(documents) == ["other", "x-report", "y-report"]
+    assert [(os.path.basename(file), reason[:16]) for file, reason in documents.rejects] == [
         ("other.txt", "doc_id 'other' i")
     ]
     assert default_ids(["a/x/r.txt", "b/x/r.md", "c.txt"]) == {"a/x/r.txt": "a-x-r", "b/x/r.md": "b-x-r"}
@@ -50,8 +50,8 @@ def test_a_name_that_is_not_utf_8_is_one_reject(tmp_path, monkeypatch):
     (tmp_path / "d" / "good.txt").write_text(TEXT)
     with open(os.fsencode(tmp_path / "d") + b"/bad\xff\xfename.txt", "w") as file:
         file.write(TEXT)
-    found = collection(tmp_path)
-    assert ids(found) == ["good"]
-    ((file, reason),) = found.rejects
+    documents = collection(tmp_path)
+    assert ids(documents) == ["good"]
+    ((file, reason),) = documents.rejects
     assert file.endswith("bad\\xff\\xfename.txt")
     assert reason == "its name is not UTF-8: rename it"

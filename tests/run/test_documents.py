@@ -145,7 +145,7 @@ def test_trees_are_indexed_again_as_they_were(tmp_path):
         with open(path, "rb") as file:
             assert parse_file(path, file.read()) == view.document
     again = parse_collection(config_of(str(tmp_path / "trees"))).documents
-    assert [one.document for one in again] == [one.document for one in views]
+    assert [item.document for item in again] == [view.document for view in views]
 
 
 def test_images_are_shown_counted_and_written(tmp_path, capsys):
@@ -156,14 +156,14 @@ def test_images_are_shown_counted_and_written(tmp_path, capsys):
     (folder / "bad.png").write_bytes(b"<html>")
     images = "![A chart](chart.png) ![](icon.png) ![Bad](bad.png)"
     (folder / "plant.md").write_text(f"# Plant\n\nA plant uses energy.\n\n{images}\n")
-    found = parse_collection(config_of(str(folder), index__images="true"))
-    text = describe_collection(found)
+    documents = parse_collection(config_of(str(folder), index__images="true"))
+    text = describe_collection(documents)
     assert f"rejected: {folder}/plant.md: image bad.png: the file is HTML or XML" in text
     assert "1 document of 1 file" in text
     assert "1 rejected" in text
     assert text.endswith("1 image left out (1 small)")
-    (view,) = found.documents
-    (path,) = write_trees(found.documents, str(tmp_path / "trees"))
+    (view,) = documents.documents
+    (path,) = write_trees(documents.documents, str(tmp_path / "trees"))
     (png,) = (tmp_path / "trees" / "images").iterdir()
     assert f"images/{png.name}" in describe_tree(view)
     with open(path, "rb") as file:

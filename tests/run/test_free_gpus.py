@@ -28,7 +28,7 @@ def config(*overrides: str):
 
 
 def serving(*models: str):
-    entries = (f"m{n}: {{kind: vllm, model: m, {own}}}" for n, own in enumerate(models))
+    entries = (f"m{n}: {{kind: vllm, model: m, {model}}}" for n, model in enumerate(models))
     return config(f"deployments={{{', '.join(entries)}}}")
 
 
@@ -59,8 +59,10 @@ def node(gpus: float, cpus: float = 16, **own: float) -> dict[str, float]:
     ],
 )
 def test_replicas_that_there_may_be_leave_the_rest_of_each_node(nodes, models, cards):
-    deployments = {name: one for name, one in serving(*models).deployments.items() if name != "extractive"}
-    assert [left.cards for left in nodes_left(nodes, deployments)] == [pytest.approx(one) for one in cards]
+    deployments = {
+        name: deployment for name, deployment in serving(*models).deployments.items() if name != "extractive"
+    }
+    assert [left.cards for left in nodes_left(nodes, deployments)] == [pytest.approx(card) for card in cards]
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,14 @@ def test_a_system_that_searches_chunks_needs_some(system):
 
 
 def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_before_documents_are_parsed(tmp_path):
-    own = [f"index.path={tmp_path}/index", "kohaku.image_top_k=2"]
-    said = r"searches images \(view images\) but index\.images is false: set it to true, and index again"
-    with pytest.raises(ConfigError, match=said):
-        index_settings(load_config("demo", own))
-    problems = [str(problem) for problem in validate(load_config("demo", own)).problems]
-    assert [problem for problem in problems if re.search(said, problem)]
-    assert index_settings(load_config("demo", [*own, "index.images=true"])).images == {"captions": "printed"}
-    assert index_settings(load_config("demo", own[:1])).images is None
+    overrides = [f"index.path={tmp_path}/index", "kohaku.image_top_k=2"]
+    expected = r"searches images \(view images\) but index\.images is false: set it to true, and index again"
+    with pytest.raises(ConfigError, match=expected):
+        index_settings(load_config("demo", overrides))
+    problems = [str(problem) for problem in validate(load_config("demo", overrides)).problems]
+    assert [problem for problem in problems if re.search(expected, problem)]
+    assert index_settings(load_config("demo", [*overrides, "index.images=true"])).images == {"captions": "printed"}
+    assert index_settings(load_config("demo", overrides[:1])).images is None
 
 
 @dataclass
@@ -119,22 +119,22 @@ def test_images_join_the_identity_of_an_index_only_when_they_are_on(tmp_path):
     plain = index_settings(load_config("demo")).as_mapping()
     assert set(plain) == set(IndexSettings(encoder={}).as_mapping())
     assert index_settings(load_config("demo", ["index.images=true"])).as_mapping()["images"] == {"captions": "printed"}
-    own = [*EYES, *MODEL, "roles.caption.model=eyes"]
-    described = index_settings(load_config("demo", own)).as_mapping()["images"]
+    overrides = [*EYES, *MODEL, "roles.caption.model=eyes"]
+    described = index_settings(load_config("demo", overrides)).as_mapping()["images"]
     assert described["captions"] == "model"
     assert described["caption"]["model"].startswith("openai:eyes")
     (tmp_path / "caption.j2").write_text(
         "{% block system %}{% endblock %}{% block user %}See {{ printed }}{% endblock %}"
     )
-    other = index_settings(load_config("demo", [*own, f"prompts={tmp_path}"])).as_mapping()["images"]
+    other = index_settings(load_config("demo", [*overrides, f"prompts={tmp_path}"])).as_mapping()["images"]
     assert other["caption"]["prompt"] != described["caption"]["prompt"]
 
 
 def test_validate_checks_what_captions_need(tmp_path):
-    own = [*EYES, *MODEL, "roles.caption.model=eyes", f"documents.images={tmp_path}/none"]
-    found = validate(load_config("demo", own))
-    problems = " ".join(map(str, found.problems))
-    assert "deployments.eyes: openai, eyes" in found.lines
+    overrides = [*EYES, *MODEL, "roles.caption.model=eyes", f"documents.images={tmp_path}/none"]
+    findings = validate(load_config("demo", overrides))
+    problems = " ".join(map(str, findings.problems))
+    assert "deployments.eyes: openai, eyes" in findings.lines
     assert "OPENAI_API_KEY" in problems
     assert f"documents.images is {tmp_path}/none, where there is no directory" in problems
 

@@ -98,10 +98,10 @@ def test_of_two_jobs_with_one_run_directory_one_is_refused(tmp_path):
     first, second = (RunDirectory(str(tmp_path / "run")) for _ in range(2))
     first.check_writable()
     with first.owned():
-        said = rf"run .*/run belongs to process {os.getpid()} .*: wait for it to end"
-        with pytest.raises(DataError, match=said):
+        expected = rf"run .*/run belongs to process {os.getpid()} .*: wait for it to end"
+        with pytest.raises(DataError, match=expected):
             second.check_writable()
-        with pytest.raises(DataError, match=said), second.owned():
+        with pytest.raises(DataError, match=expected), second.owned():
             pass
     second.check_writable()
 

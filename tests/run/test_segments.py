@@ -38,14 +38,16 @@ def test_a_damaged_segment_is_named_and_left_aside_and_its_replies_are_not_there
     store = SegmentStore(str(tmp_path))
     written = {}
     for size in (2, 20):
-        some = [(f"{size} {at}", entry("one " * at)) for at in range(size)]
+        some = [(f"{size} {number}", entry("one " * number)) for number in range(size)]
         written[store.write(some)] = some
     before = store.load(every)
     for how in damaged(tmp_path / "segments", range(n)):
         loaded = store.load(every)
         assert loaded.damaged, how
-        assert loaded.entries == dict(one for name in written.keys() - {*loaded.damaged} for one in written[name]), how
-    assert store.load(every) == before == Loaded(dict(one for some in written.values() for one in some), ())
+        assert loaded.entries == dict(item for name in written.keys() - {*loaded.damaged} for item in written[name]), (
+            how
+        )
+    assert store.load(every) == before == Loaded(dict(item for some in written.values() for item in some), ())
 
 
 def test_a_segment_under_another_name_or_of_another_shape_is_damaged(tmp_path):
@@ -162,10 +164,11 @@ def test_a_large_segment_is_not_merged_again_and_what_came_first_stays_first(tmp
     monkeypatch.setattr(segments, "MERGED_ROWS", 14)
     store = SegmentStore(str(tmp_path), "0of1")
     store.write([("early", entry("first")), ("late", entry("first"))])
-    store.write([(f"k{at}", entry(str(at))) for at in range(6)] + [("early", entry("second"))])
+    store.write([(f"k{number}", entry(str(number))) for number in range(6)] + [("early", entry("second"))])
     SegmentStore(str(tmp_path), "0of2").write([("other", entry("other"))])
     later = [
-        store.write([(f"s{at}", entry(str(at))), ("k1", entry("second")), ("early", entry("third"))]) for at in range(4)
+        store.write([(f"s{number}", entry(str(number))), ("k1", entry("second")), ("early", entry("third"))])
+        for number in range(4)
     ]
     before = store.load(every).entries
     assert (before["early"].reply.text, before["k1"].reply.text) == ("first", "1")

@@ -26,8 +26,8 @@ def command(tmp_path, monkeypatch, capsys):
 
     def command(*arguments: str, model: str = "small", url: str = NOWHERE) -> tuple[int, str]:
         deployment = {"kind": "openai", "model": model, "api_key_env": None, "base_url": url}
-        own = [f"deployments.mine={json.dumps(deployment)}", "model=mine", "run=r/new"]
-        code = main([*arguments, *(part for one in own for part in ("--set", one))])
+        overrides = [f"deployments.mine={json.dumps(deployment)}", "model=mine", "run=r/new"]
+        code = main([*arguments, *(part for item in overrides for part in ("--set", item))])
         return code, capsys.readouterr().err
 
     return command

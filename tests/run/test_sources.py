@@ -16,8 +16,8 @@ from kohaku_ray.settings import resolve_paths
 
 def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    own = ["run=out", "index.path=s3://bucket/index", "documents.paths=[docs, /abs, 'sample:documents']"]
-    config = resolve_paths(load_config("demo", [*own, "ledger.path=~/l"]))
+    overrides = ["run=out", "index.path=s3://bucket/index", "documents.paths=[docs, /abs, 'sample:documents']"]
+    config = resolve_paths(load_config("demo", [*overrides, "ledger.path=~/l"]))
     assert config.run == f"{tmp_path}/out"
     assert config.index.path == "s3://bucket/index"
     assert config.documents.paths == (f"{tmp_path}/docs", "/abs", "sample:documents")
@@ -31,8 +31,10 @@ def test_outputs_that_ray_would_delete_after_the_job_are_refused_at_once(monkeyp
     monkeypatch.chdir(copy)
     (copy / "my.yaml").write_text("base: demo\nrun: out\n")
     check_places(resolve_paths(load_config("my.yaml", ["shared=/elsewhere"])))
-    said = r"run is \S+/_ray_pkg_0/out, ledger.path is \S+/_ray_pkg_0/runs/demo/ledger: inside .* --set shared=/path"
-    with pytest.raises(ConfigError, match=said):
+    expected = (
+        r"run is \S+/_ray_pkg_0/out, ledger.path is \S+/_ray_pkg_0/runs/demo/ledger: inside .* --set shared=/path"
+    )
+    with pytest.raises(ConfigError, match=expected):
         check_places(resolve_paths(load_config("my.yaml", ["index.path=/elsewhere/index"])))
 
 
@@ -54,12 +56,12 @@ def test_metadata_and_questions_among_the_documents_are_no_documents(tmp_path):
 def test_models_that_are_directories_are_anchored_and_names_are_not(monkeypatch, tmp_path):
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    own = [
+    overrides = [
         "index.encoder.model=models/tiny",
         "deployments={a: {kind: vllm, model: models/tiny}, b: {kind: vllm, model: org/model}}",
         "deployments.c={kind: openai, base_url: 'http://localhost/v1', model: m, tokenizer: ./none}",
     ]
-    config = resolve_paths(load_config(None, own))
+    config = resolve_paths(load_config(None, overrides))
     assert config.index.encoder.model == config.deployments["a"].model == f"{tmp_path}/models/tiny"
     assert config.deployments["b"].model == "org/model"
     assert config.deployments["c"].tokenizer == f"{tmp_path}/none"

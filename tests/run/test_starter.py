@@ -58,7 +58,7 @@ main()
 """
     ask = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
     subprocess.run([sys.executable, "-c", code], cwd=folder, env={**os.environ, **ask}, capture_output=True)
-    return [one.strip() for one in (folder / "out").read_text().split("\n")]
+    return [item.strip() for item in (folder / "out").read_text().split("\n")]
 
 
 def test_a_shell_completes_commands_presets_sweeps_and_files(tmp_path):
@@ -66,9 +66,9 @@ def test_a_shell_completes_commands_presets_sweeps_and_files(tmp_path):
     (tmp_path / "mine.yaml").write_text("")
     (tmp_path / "mine.pdf").write_text("")
     assert {"validate", "vote"} <= set(completed("kohaku-ray v", tmp_path))
-    found = completed("kohaku-ray answer m", tmp_path)
-    assert {"mixed", "models/ollama", "mine.yaml"} <= set(found)
-    assert "mine.pdf" not in found
+    completions = completed("kohaku-ray answer m", tmp_path)
+    assert {"mixed", "models/ollama", "mine.yaml"} <= set(completions)
+    assert "mine.pdf" not in completions
     assert "paper" in completed("kohaku-ray sweep p", tmp_path)
     assert "--strategy" in completed("kohaku-ray vote --st", tmp_path)
 

@@ -132,7 +132,7 @@ def test_a_step_that_failed_is_counted_and_its_members_own(scope):
     answers = [MemberAnswer(Answer(read, (failed, context))), MemberAnswer(Answer(read, (failed, context)))]
     broken = MemberAnswer(Answer(Prediction(error="HTTP 500"), (TraceRow("context", error="HTTP 500"),)))
     prepared = [[planned]] * (1 if scope == "answer" else 3)
-    result, tables = vote_block(config, len(prepared), *prepared, *([one] for one in (*answers, broken)))
+    result, tables = vote_block(config, len(prepared), *prepared, *([answer] for answer in (*answers, broken)))
     assert result.errors == {"no plan": len(prepared), "no second plan": 2, "HTTP 500": 1}
     rows = tables["trace"].to_pylist()
     owners = [(row["member"], row["attempt"]) for row in rows if row["step"] == "plan"]

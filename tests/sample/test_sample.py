@@ -183,11 +183,11 @@ def test_made_documents_are_small_and_their_script_makes_the_same_bytes(tmp_path
 def test_the_narrative_sample_has_every_column_that_the_documentation_names():
     """A newcomer's stories need the columns that ``narrative`` reads; the package shows them."""
     config = load_config("demo_narrative")
-    stories = [story_of(one) for one in questions_of(config)]
+    stories = [story_of(item) for item in questions_of(config)]
     [book] = find_sources(config)
     assert "Title: The Keeper of Skarn" in Path(book).read_text()
-    assert {one.book_name for one in stories} == {"The Keeper of Skarn"}
-    assert all(one.character and one.content for one in stories)
+    assert {story.book_name for story in stories} == {"The Keeper of Skarn"}
+    assert all(story.character and story.content for story in stories)
     columns = Path(resolve(config.questions.path)).read_text().splitlines()[0].split(",")
     page = (Path(__file__).parents[2] / "docs" / "systems.md").read_text()
     assert all(f"| `{column}` |" in page for column in columns)

@@ -52,8 +52,8 @@ def load(tmp_path):
         path.write_text(
             yaml.safe_dump({"base": ["paper"], **places, **defaults, **values, "set": common}, sort_keys=False)
         )
-        own = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
-        return load_sweep(str(path), ["demo"], own)
+        overrides = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
+        return load_sweep(str(path), ["demo"], overrides)
 
     return make
 
@@ -131,8 +131,8 @@ def test_a_bundle_says_why_cells_that_left_have_no_run(load, tmp_path):
     [whole] = race.whole.values()
     answer(whole, race.order)
     before = race.log.read()
-    own = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
-    source = find_source(str(tmp_path / "mine.yaml"), ["demo"], own)
+    overrides = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
+    source = find_source(str(tmp_path / "mine.yaml"), ["demo"], overrides)
     assert list(source.runs.values()) == [whole.run]
     reasons = {name_of(cell): cell.reason for cell in source.sweep.cells[0]}
     n = {name: seen for name, (_, seen) in by_name(race).items()}
@@ -488,11 +488,11 @@ def test_dropped_cells_stand_with_what_was_seen_and_are_compared_with_nobody(loa
     plan = plan_sweep(load())
     race = SweepRace(plan)
     drive(race)
-    for one in race.tables.values():
-        for name in list(one.race.in_play)[:-1]:
+    for table in race.tables.values():
+        for name in list(table.race.in_play)[:-1]:
             raise AssertionError(f"{name} is in the race still")
     sweep = collect(plan, {}, race=race)
-    states = {cell.at["kohaku.top_k"]: cell for cell in sweep.tables[0].cells}
+    states = {cell.labels["kohaku.top_k"]: cell for cell in sweep.tables[0].cells}
     assert states["1"].state == states["4"].state == "dropped"
     assert states["16"].state == "unfinished"
     n = by_name(race)["top_k=1"][1]
@@ -561,11 +561,11 @@ def test_statistics_are_of_whole_cells_however_many_were_dropped():
     rng = np.random.default_rng(0)
     whole = [made_cell("a", rng.random(40)), made_cell("b", rng.random(40) / 2)]
     dropped = [made_cell(name, np.ones(8), "dropped") for name in "cdef"]
-    found = select_best([*dropped, *whole])
-    assert found is not None
-    assert (found.best, found.n_cells, found.n_questions, found.n_left_out) == ("a", 2, 40, 4)
-    assert set(found.rank_intervals) == {"a", "b"}
-    assert [one.cell_id for one in compare_column([*dropped, *whole])] == ["a", "b"]
+    selection = select_best([*dropped, *whole])
+    assert selection is not None
+    assert (selection.best, selection.n_cells, selection.n_questions, selection.n_left_out) == ("a", 2, 40, 4)
+    assert set(selection.rank_intervals) == {"a", "b"}
+    assert [item.cell_id for item in compare_column([*dropped, *whole])] == ["a", "b"]
     table = SweepTable("t", "t", (Axis("k", tuple("abcdef")),), (*whole, *dropped))
     stats = compute_stats(table)
     text = as_text(score_table(stats))

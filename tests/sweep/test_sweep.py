@@ -34,9 +34,9 @@ def configs(loaded, table: TableConfig) -> dict[tuple[str, ...], Config | Confli
     found = {}
     for setting in table.settings():
         try:
-            found[tuple(setting.at.values())] = loaded.config(table, setting, 0)
+            found[tuple(setting.labels.values())] = loaded.config(table, setting, 0)
         except ConflictError as error:
-            found[tuple(setting.at.values())] = error
+            found[tuple(setting.labels.values())] = error
     return found
 
 
@@ -44,7 +44,7 @@ def test_a_grid_is_every_combination_zip_goes_step_by_step_and_list_as_it_stands
     axes = {"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]}
     cells = [{"kohaku.top_k": 5, "kohaku.queries": 1}, {"kohaku.top_k": 16, "kohaku.queries": 3}]
     given = ({"axes": axes}, {"combine": "zip", "axes": axes}, {"combine": "list", "cells": cells})
-    grid, zipped, listed = (load_sweep(write(**one)).sweep.tables[0] for one in given)
+    grid, zipped, listed = (load_sweep(write(**item)).sweep.tables[0] for item in given)
     pairs = [(2, 8), (2, 16), (4, 8), (4, 16)]
     assert settings(grid) == [{"kohaku.queries": queries, "kohaku.top_k": k} for queries, k in pairs]
     assert settings(zipped) == [settings(grid)[0], settings(grid)[3]]
@@ -82,7 +82,7 @@ def test_an_axis_may_set_several_keys_under_a_label_of_its_own(write):
     }
     [table] = load_sweep(write(axes=axes)).sweep.tables
     first = next(table.settings())
-    assert first.at == {"depth": "shallow", "roles.answer.temperature": "greedy"}
+    assert first.labels == {"depth": "shallow", "roles.answer.temperature": "greedy"}
     assert first.values == {"kohaku.top_k": 4, "kohaku.queries": 1, "roles.answer.temperature": 0.0}
 
 
@@ -118,7 +118,7 @@ def test_every_preset_loads_and_every_cell_is_configured_or_in_conflict(name):
     loaded = load_sweep(name)
     for table in loaded.sweep.tables:
         assert table.title
-        assert any(isinstance(one, Config) and one.seed == 0 for one in configs(loaded, table).values())
+        assert any(isinstance(config, Config) and config.seed == 0 for config in configs(loaded, table).values())
 
 
 def test_the_paper_has_a_table_for_every_one_of_its_sweeps():
@@ -196,11 +196,11 @@ def test_the_seven_models_of_the_paper_are_asked_by_one_key_and_open_weights_ser
     loaded = load_sweep("llm")
     [table] = loaded.sweep.tables
     at = list(table.axes).index("model")
-    used = {key[at]: one.deployments[one.role("answer").model] for key, one in configs(loaded, table).items()}
-    asked = [one for one in used.values() if one.kind == "openai"]
-    assert len(asked) == len({one.model for one in asked}) == 7
-    assert {one.api_key_env for one in asked} == {"OPENROUTER_API_KEY"}
-    served = {name.removesuffix(" (vLLM)") for name, one in used.items() if one.kind == "vllm"}
+    used = {key[at]: config.deployments[config.role("answer").model] for key, config in configs(loaded, table).items()}
+    asked = [item for item in used.values() if item.kind == "openai"]
+    assert len(asked) == len({item.model for item in asked}) == 7
+    assert {item.api_key_env for item in asked} == {"OPENROUTER_API_KEY"}
+    served = {name.removesuffix(" (vLLM)") for name, item in used.items() if item.kind == "vllm"}
     assert served >= {"gpt-oss-120b", "mistral-large-2512", "kimi-k2-thinking"}
 
 
@@ -280,7 +280,7 @@ def test_an_unknown_sweep_is_answered_with_those_there_are():
 def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
     loaded = load_sweep(write(axes={"ensemble.waves": {"two": [3, 2], "one": [4]}, "ensemble.members": [4, 5]}))
     [table] = loaded.sweep.tables
-    conflicts = {at: str(one) for at, one in configs(loaded, table).items() if isinstance(one, ConflictError)}
+    conflicts = {at: str(config) for at, config in configs(loaded, table).items() if isinstance(config, ConflictError)}
     assert list(conflicts) == [("two", "4"), ("one", "5")]
     assert "ensemble.waves adds up to 5 but ensemble.members is 4" in conflicts["two", "4"]
 
@@ -315,8 +315,8 @@ def test_a_preferred_preset_stands_between_the_sweeps_base_and_yours(write, tmp_
     (tmp_path / "own.yaml").write_text("index: {encoder: {dim: 32}}\n")
     path = write(base="paper", prefer=["encoders/jina_v3"], axes={"kohaku.top_k": [8]})
     alone, mine = load_sweep(path), load_sweep(path, [str(tmp_path / "own.yaml")])
-    encoders = [one.built({"seed": 0}).index.encoder for one in (alone, mine)]
-    assert [(one.model, one.dim) for one in encoders] == [
+    encoders = [item.built({"seed": 0}).index.encoder for item in (alone, mine)]
+    assert [(encoder.model, encoder.dim) for encoder in encoders] == [
         ("jinaai/jina-embeddings-v3", 768),
         ("jinaai/jina-embeddings-v3", 32),
     ]
@@ -335,13 +335,15 @@ def test_table_6_cuts_before_it_deduplicates_and_answers_do_not():
 def test_the_winning_mix_is_one_vote_over_five_configurations():
     loaded = load_sweep("winning_mix")
     submissions, mix = loaded.sweep.tables
-    found = configs(loaded, submissions)
-    models = [one.deployments[one.role("answer").model].model.rpartition("/")[2] for one in found.values()]
+    configs_of = configs(loaded, submissions)
+    models = [item.deployments[item.role("answer").model].model.rpartition("/")[2] for item in configs_of.values()]
     assert models == [*["gpt-oss-120b"] * 2, "gemini-3-pro-preview", "grok-4.1-fast", "kimi-k2-thinking"]
-    assert [one.ensemble.members for one in found.values()] == [5, 7, 1, 1, 1]
-    assert {one.ensemble.scope for one in found.values()} == {"question"}
-    assert [one.settings.bm25_top_k for one in found.values()] == [0, 4, 0, 0, 0]
-    assert [one.settings.send_images for one in found.values()] == [False, False, True, False, False]
-    assert (mix.pool.table, mix.axes["ensemble.members"][-1]) == ("submissions", len(found))
-    votes = {one.ensemble.vote.model_dump_json() for one in (*found.values(), *configs(loaded, mix).values())}
+    assert [item.ensemble.members for item in configs_of.values()] == [5, 7, 1, 1, 1]
+    assert {item.ensemble.scope for item in configs_of.values()} == {"question"}
+    assert [item.settings.bm25_top_k for item in configs_of.values()] == [0, 4, 0, 0, 0]
+    assert [item.settings.send_images for item in configs_of.values()] == [False, False, True, False, False]
+    assert (mix.pool.table, mix.axes["ensemble.members"][-1]) == ("submissions", len(configs_of))
+    votes = {
+        config.ensemble.vote.model_dump_json() for config in (*configs_of.values(), *configs(loaded, mix).values())
+    }
     assert len(votes) == 1

@@ -35,11 +35,11 @@ def failed(name, **at):
 
 def test_every_scored_cell_meets_the_best():
     cells = [drawn("a", 0.5), drawn("b", 0.9), failed("c"), drawn("d", 0.7)]
-    found = compare_column(cells)
-    assert [each.cell_id for each in found] == ["a", "b", "d"]
-    assert [each.is_best for each in found] == [False, True, False]
-    assert [each.is_second for each in found] == [False, False, True]
-    a = found[0]
+    comparisons = compare_column(cells)
+    assert [each.cell_id for each in comparisons] == ["a", "b", "d"]
+    assert [each.is_best for each in comparisons] == [False, True, False]
+    assert [each.is_second for each in comparisons] == [False, False, True]
+    a = comparisons[0]
     assert (a.n_questions, a.n_seeds, a.n_common) == (41, 3, 41)
     assert a.mean == pytest.approx(cells[0].scores.mean())
     assert a.sd == pytest.approx(np.std(cells[0].scores, ddof=1))
@@ -47,8 +47,8 @@ def test_every_scored_cell_meets_the_best():
 
 def test_figures_are_those_of_the_tests_on_seeds_and_questions():
     cells = [drawn("a", 0.5), drawn("b", 0.9), drawn("c", 0.75)]
-    found = compare_column(cells)
-    for mine, each in ((cells[0], found[0]), (cells[2], found[2])):
+    comparisons = compare_column(cells)
+    for mine, each in ((cells[0], comparisons[0]), (cells[2], comparisons[2])):
         peer = stats.ttest_ind(mine.scores, cells[1].scores, equal_var=False)
         assert (each.welch.t, each.welch.p) == pytest.approx((peer.statistic, peer.pvalue))
         difference = mine.by_question - cells[1].by_question
@@ -58,19 +58,19 @@ def test_figures_are_those_of_the_tests_on_seeds_and_questions():
         assert (each.interval.low, each.interval.high) == pytest.approx((peer_interval.low, peer_interval.high))
         assert each.permutation.p == pytest.approx(paired_permutation(difference).p)
         assert each.d_z == pytest.approx(difference.mean() / difference.std(ddof=1))
-    p = [each.permutation.p for each in found]
-    assert [each.permutation_holm for each in found] == holm(p)
-    assert [each.welch_holm for each in found] == holm([each.welch.p for each in found])
+    p = [each.permutation.p for each in comparisons]
+    assert [each.permutation_holm for each in comparisons] == holm(p)
+    assert [each.welch_holm for each in comparisons] == holm([each.welch.p for each in comparisons])
     assert p[1] is None  # the best is no comparison, and not counted as one
-    assert found[0].permutation_holm == pytest.approx(min(1.0, 2 * p[0]))
+    assert comparisons[0].permutation_holm == pytest.approx(min(1.0, 2 * p[0]))
 
 
 def test_cells_of_an_exact_tie_are_all_the_best_and_rounding_is_a_tie():
     one, other = np.zeros((3, 4)), np.zeros((3, 4))
     one[0, 0] = one[1, 1] = other[2, 3] = other[2, 2] = 1.0
-    found = compare_column([cell("low", np.zeros((3, 4))), cell("x", one), cell("y", other)])
-    assert [(each.is_best, each.is_second) for each in found] == [(False, True), (True, False), (True, False)]
-    assert found[2].interval.mean == pytest.approx(0.0)
+    comparisons = compare_column([cell("low", np.zeros((3, 4))), cell("x", one), cell("y", other)])
+    assert [(each.is_best, each.is_second) for each in comparisons] == [(False, True), (True, False), (True, False)]
+    assert comparisons[2].interval.mean == pytest.approx(0.0)
     exact, rounded = cell("exact", [[0.3]]), cell("rounded", [[0.1 + 0.2 + 1e-16]])
     assert rounded.scores.mean() > exact.scores.mean()
     assert compare_column([exact, rounded])[0].is_best
@@ -80,13 +80,13 @@ def test_other_questions_are_compared_on_those_both_have():
     best = cell("best", np.ones((2, 6)), ["q0", "q1", "q2", "q3", "q4", "q5"])
     # in another order, two of its own; on q1, q3, q5 it is right once
     other = cell("other", [[0, 1, 0, 0, 1], [0, 1, 0, 0, 0]], ["q9", "q5", "q3", "q1", "q8"])
-    found = compare_column([other, best])[0]
-    assert (found.n_questions, found.n_common) == (5, 3)
-    assert found.mean == pytest.approx(0.25 + 0.75 * 0.3)
-    assert found.interval.mean == pytest.approx(-0.5)  # 0.75 × 2 of 3
-    assert found.welch.difference == pytest.approx(-0.5)
-    assert found.permutation.n_nonzero == 2
-    assert "no variance" in found.welch.reason
+    comparisons = compare_column([other, best])[0]
+    assert (comparisons.n_questions, comparisons.n_common) == (5, 3)
+    assert comparisons.mean == pytest.approx(0.25 + 0.75 * 0.3)
+    assert comparisons.interval.mean == pytest.approx(-0.5)  # 0.75 × 2 of 3
+    assert comparisons.welch.difference == pytest.approx(-0.5)
+    assert comparisons.permutation.n_nonzero == 2
+    assert "no variance" in comparisons.welch.reason
 
 
 def test_nothing_in_common_is_said_and_not_counted():
@@ -100,11 +100,11 @@ def test_nothing_in_common_is_said_and_not_counted():
 
 
 def test_one_seed_has_no_welch_but_a_paired_test():
-    found = compare_column([drawn("a", 0.9, n_seeds=1), drawn("b", 0.3, n_seeds=1)])[1]
-    assert found.sd is None
-    assert (found.welch.p, found.welch_holm, found.stars) == (None, None, "")
-    assert "1 and 1 seeds" in found.welch.reason
-    assert found.permutation_holm < 0.05
+    comparisons = compare_column([drawn("a", 0.9, n_seeds=1), drawn("b", 0.3, n_seeds=1)])[1]
+    assert comparisons.sd is None
+    assert (comparisons.welch.p, comparisons.welch_holm, comparisons.stars) == (None, None, "")
+    assert "1 and 1 seeds" in comparisons.welch.reason
+    assert comparisons.permutation_holm < 0.05
 
 
 def test_a_column_alone_or_without_scores():
@@ -152,8 +152,8 @@ def test_cells_with_other_questions_are_left_out_of_the_selection_and_order_does
     a, b = drawn("a", 0.9), drawn("b", 0.4)
     turned = replace(b, question_ids=b.question_ids[::-1], total=b.total[:, ::-1])
     few = drawn("few", 1.0, questions=QUESTIONS[:5])
-    found = select_best([a, turned, few, failed("x"), a], WATTBOT)
-    assert (found.n_cells, found.n_left_out, found.n_questions, found.best) == (2, 1, 41, "a")
-    assert replace(found, n_left_out=0) == select_best([a, b], WATTBOT)
+    selection = select_best([a, turned, few, failed("x"), a], WATTBOT)
+    assert (selection.n_cells, selection.n_left_out, selection.n_questions, selection.best) == (2, 1, 41, "a")
+    assert replace(selection, n_left_out=0) == select_best([a, b], WATTBOT)
     assert select_best([a, few]) is None
     assert select_best([failed("x")]) is None

@@ -28,7 +28,7 @@ def given(**values: str) -> Submission:
 
 
 def cell(name: str, *submissions: Submission, metric=WATTBOT) -> SweepCell:
-    scores = [metric.score(TRUTH, one) for one in submissions]
+    scores = [metric.score(TRUTH, submission) for submission in submissions]
     parts = {part: np.array([[row.parts[part] for row in rows] for rows in scores]) for part in metric.parts}
     blank = [metric.unanswerable(row) for row in TRUTH.rows.values()]
     return SweepCell(
@@ -43,12 +43,12 @@ def cell(name: str, *submissions: Submission, metric=WATTBOT) -> SweepCell:
 
 
 def table(*cells: SweepCell) -> SweepTable:
-    return SweepTable("t", "T", (Axis("kohaku.top_k", tuple(one.at["kohaku.top_k"] for one in cells)),), cells)
+    return SweepTable("t", "T", (Axis("kohaku.top_k", tuple(cell.labels["kohaku.top_k"] for cell in cells)),), cells)
 
 
 def by_hand(submission: Submission, metric) -> dict[str, float]:
     labels = [split for _, split in VALUES.values()]
-    return {key: one.score for key, one in metric.aggregate_by(metric.score(TRUTH, submission), labels).items()}
+    return {key: item.score for key, item in metric.aggregate_by(metric.score(TRUTH, submission), labels).items()}
 
 
 @pytest.mark.parametrize("metric", [WATTBOT, KAGGLE], ids=lambda metric: metric.name)
@@ -74,8 +74,8 @@ def test_public_comes_before_private_whatever_the_order_of_the_rows():
     assert found.labels == ("public", "private")
     assert found.differences == same.differences
     turned_cells = [
-        replace(one, question_ids=one.question_ids[::-1], parts={k: v[:, ::-1] for k, v in one.parts.items()})
-        for one in (first, second)
+        replace(item, question_ids=item.question_ids[::-1], parts={k: v[:, ::-1] for k, v in item.parts.items()})
+        for item in (first, second)
     ]
     assert group_scores("split", [table(*turned_cells)], [turned], WATTBOT)[0].split.differences == same.differences
 

@@ -21,7 +21,7 @@ NODES = NodeTable(
     flatten(Document("a", "A", (Section("Head", (Paragraph(TEXT, (Sentence(0, 9), Sentence(10, 20))),)),)))
 )
 ROWS = (SubmissionRow("q1", ref_ids=("P1", "P2")), SubmissionRow("q2", ref_ids=("P3",)), SubmissionRow("q3"))
-TRUTH = Submission("gold.csv", ("id", "ref_id"), {one.question_id: one for one in ROWS})
+TRUTH = Submission("gold.csv", ("id", "ref_id"), {row.question_id: row for row in ROWS})
 
 
 def row(question, step, rank, note=None, member=-1):
@@ -104,10 +104,10 @@ def test_a_systems_measure_of_a_trace_sees_the_shared_steps_with_each_members_ow
         {**step("q2", 1, None), "step": "plan"},
     ]
     name = "snippets with parents"
-    found = derived_measures(pl.DataFrame(trace), NODES, config, [name])
-    assert by_question(found) == {"q1": {name: 6.0}, "q2": {name: (4 + 6) / 2}}
+    measures = derived_measures(pl.DataFrame(trace), NODES, config, [name])
+    assert by_question(measures) == {"q1": {name: 6.0}, "q2": {name: (4 + 6) / 2}}
     merged = load_config(None, ["kohaku.dedup=tree"])
     chars = "characters with parents"
     whole = derived_measures(pl.DataFrame(trace[:3]), NODES, merged, [name, chars])
-    first, second, paragraph, section = (NODES.chars[NODES.row_of(one)] for one in (*ids, "a:sec0"))
+    first, second, paragraph, section = (NODES.chars[NODES.row_of(item)] for item in (*ids, "a:sec0"))
     assert by_question(whole) == {"q1": {name: 6.0, chars: float(first + second + 3 * paragraph + section)}}

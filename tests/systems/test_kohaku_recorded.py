@@ -26,7 +26,8 @@ RECORDED = [json.loads(line) for line in (Path(__file__).parent / "recorded/smal
 ANSWERS = [row for row in RECORDED if row["role"] == "answer"]
 PLANS = [row for row in RECORDED if row["role"] == "plan"]
 QUESTIONS = {
-    one.question_id: one for one in read_questions("questions.csv", Path(sample.path("questions.csv")).read_bytes())
+    question.question_id: question
+    for question in read_questions("questions.csv", Path(sample.path("questions.csv")).read_bytes())
 }
 LOOP = Reply('{"explanation": "' + "It draws power. " * 60, 90, 0, 400, "length")
 
@@ -37,8 +38,8 @@ def reply_of(row) -> Reply:
 
 def field(row, name):
     """A field as the reply spells it, read without the parser."""
-    found = re.search(rf'"{name}":\s*("(?:[^"\\]|\\.)*"|\[[^\]]*\]|true|false)', row["text"])
-    return json.loads(found[1]) if found else None
+    hits = re.search(rf'"{name}":\s*("(?:[^"\\]|\\.)*"|\[[^\]]*\]|true|false)', row["text"])
+    return json.loads(hits[1]) if hits else None
 
 
 def is_usable(row) -> bool:
@@ -66,16 +67,16 @@ def test_a_usable_answer_is_kept_whatever_else_the_reply_says_and_whatever_follo
     assert prediction.answer_value == (BOOLEANS.get(said.lower(), said) if kind == "boolean" else said)
     assert set(prediction.ref_ids) == set(field(row, "ref_id")) & set(row["allowed"])
     assert ("contradictory" in prediction.flags) == field(row, "is_blank")
-    found = answered(row, LOOP, LOOP)
-    assert found.prediction == prediction
+    answer = answered(row, LOOP, LOOP)
+    assert answer.prediction == prediction
 
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: f"{row['model']}-{row['question']}")
 def test_every_reply_is_kept_and_a_loop_has_its_cause(row):
-    found = answered(row, LOOP, LOOP, LOOP)
-    read, kept = found.prediction, [found.reply, *(one.text for one in found.other_replies)]
+    answer = answered(row, LOOP, LOOP, LOOP)
+    read, kept = answer.prediction, [answer.reply, *(other_reply.text for other_reply in answer.other_replies)]
     assert row["text"] in kept
-    assert read.is_blank or row["text"] == found.reply
+    assert read.is_blank or row["text"] == answer.reply
     if row["finish"] == "length" and read.error:
         assert loops(row["text"])
         assert "it repeats itself" in read.error

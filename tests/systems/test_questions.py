@@ -81,8 +81,10 @@ def test_gold_answers_are_never_handed_on_in_any_case(spelling):
 
 def test_order_limit_and_an_empty_or_long_text_are_kept():
     data = "id,question\n" + "".join(f"q{n},ask {n}\n" for n in range(9, 0, -1))
-    assert [one.question_id for one in read_questions("q.csv", data.encode(), limit=3)] == ["q9", "q8", "q7"]
-    assert [len(one.text) for one in read_questions("q.csv", f"id,question\nq1,\nq2,{'x' * 100_000}\n".encode())] == [
+    assert [question.question_id for question in read_questions("q.csv", data.encode(), limit=3)] == ["q9", "q8", "q7"]
+    assert [
+        len(question.text) for question in read_questions("q.csv", f"id,question\nq1,\nq2,{'x' * 100_000}\n".encode())
+    ] == [
         0,
         100_000,
     ]

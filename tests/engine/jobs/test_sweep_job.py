@@ -86,13 +86,13 @@ def indexes(cluster, tmp_path_factory) -> str:
 
 def cells_of(sweep, name):
     [table] = [table for table in sweep.tables if table.name == name]
-    return {tuple(cell.at.values()): cell for cell in table.cells}
+    return {tuple(cell.labels.values()): cell for cell in table.cells}
 
 
 @pytest.mark.slow
 def test_every_cell_that_can_be_run_is_and_one_that_fails_stops_no_other(swept):
     plan, summary, _, _, sweep = swept
-    states = {(table.name, *cell.at.values()): cell.state for table in sweep.tables for cell in table.cells}
+    states = {(table.name, *cell.labels.values()): cell.state for table in sweep.tables for cell in table.cells}
     assert states.pop(("lengths", "999")) == "failed"
     assert states.pop(("sizes", "answer_priority", "5")) == states.pop(("sizes", "union", "5")) == "skipped"
     assert set(states.values()) == {"finished"}

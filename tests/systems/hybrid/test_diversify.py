@@ -59,8 +59,8 @@ def test_mmr_equals_a_plain_loop(data, n, top_k, weight):
 def test_redundancy_is_the_larger_of_both_and_bounded():
     vectors = np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32)
     bm25 = np.array([[10.0, 9.0, 40.0], [0.0, 5.0, -3.0], [1.0, 1.0, -2.0]])
-    found = redundancy(vectors, bm25)
-    assert found == pytest.approx(np.array([[1, 0.9, 1], [0.6, 1, 0.8], [0, 0.8, 1]]), abs=1e-6)
+    repeats = redundancy(vectors, bm25)
+    assert repeats == pytest.approx(np.array([[1, 0.9, 1], [0.6, 1, 0.8], [0, 0.8, 1]]), abs=1e-6)
 
 
 def blobs(*sizes, d=8, seed=0):

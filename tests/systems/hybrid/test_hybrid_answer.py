@@ -42,16 +42,16 @@ def read(text, question=QUESTION, finish_reason="stop"):
 
 @pytest.mark.parametrize(("n_texts", "is_few"), [(1, True), (2, True), (3, False)])
 def test_an_answer_from_few_texts_is_flagged_for_terminal_and_page(n_texts, is_few):
-    texts = tuple(A._replace(ref_id=f"100{at}") for at in range(2, 2 + n_texts))
-    found, _ = answered(reply(), evidence=replace(EVIDENCE, texts=texts))
-    assert ("few_sources" in found.prediction.flags) == is_few
-    lines = describe_flags(Counter(found.prediction.flags), 1)
+    texts = tuple(A._replace(ref_id=f"100{number}") for number in range(2, 2 + n_texts))
+    answer, _ = answered(reply(), evidence=replace(EVIDENCE, texts=texts))
+    assert ("few_sources" in answer.prediction.flags) == is_few
+    lines = describe_flags(Counter(answer.prediction.flags), 1)
     assert ("1 of 1 answers rest on a context of fewer than three documents" in lines) == is_few
 
 
 def test_no_text_at_all_is_said_by_the_answer_and_not_flagged():
-    found, _ = answered(evidence=replace(EVIDENCE, texts=()))
-    assert (found.prediction.answer, found.prediction.flags) == (NO_INFORMATION, ())
+    answer, _ = answered(evidence=replace(EVIDENCE, texts=()))
+    assert (answer.prediction.answer, answer.prediction.flags) == (NO_INFORMATION, ())
 
 
 def test_the_prompt_heads_each_text_with_its_mark_and_constrains_the_ids():
@@ -64,25 +64,25 @@ def test_the_prompt_heads_each_text_with_its_mark_and_constrains_the_ids():
 
 
 def test_an_answer_cites_what_it_was_shown():
-    found, _ = answered(reply(f"412 {MARK_A}, 400 ailleurs {MARK_B} [77 / faux / 2020]."))
-    prediction = found.prediction
+    answer, _ = answered(reply(f"412 {MARK_A}, 400 ailleurs {MARK_B} [77 / faux / 2020]."))
+    prediction = answer.prediction
     assert prediction.answer == f"412 {MARK_A}, 400 ailleurs {MARK_B}."
     assert prediction.ref_ids == ("1002", "1004")
     assert prediction.n_foreign_refs == 1
     assert (prediction.answer_value, prediction.answer_unit) == ("412", "habitants")
-    details = json.loads(found.details)
+    details = json.loads(answer.details)
     assert details["citations_cut"] == ["[77 / faux / 2020]"]
     assert [source["mark"] for source in details["sources"]] == [MARK_A, MARK_B]
     assert details["warning"] == "only 2 texts"
     assert details["cross_encoder"] == "cosine, no cross-encoder"
-    assert found.measures == {
+    assert answer.measures == {
         "texts": 2,
         "shown": 2,
         "citations": 2,
         "citations_cut": 1,
         "cited_netlocs": 2,
     }
-    assert [(row.note, row.text) for row in found.trace] == [
+    assert [(row.note, row.text) for row in answer.trace] == [
         (MARK_A, ""),
         (MARK_B, ""),
         ("not in the context, cut out", "[77 / faux / 2020]"),
@@ -91,12 +91,12 @@ def test_an_answer_cites_what_it_was_shown():
 
 def test_without_texts_no_model_is_asked():
     nothing = HybridEvidence(QUESTION, (QUESTION.text,), (), "the best score is 0.1, min_relevance is 0.6")
-    found, tools = answered(evidence=nothing)
+    answer, tools = answered(evidence=nothing)
     assert tools.sent == []
-    assert found.prediction == Prediction(
+    assert answer.prediction == Prediction(
         answer=NO_INFORMATION, answer_unit="habitants", explanation="the best score is 0.1, min_relevance is 0.6"
     )
-    assert found.reply is None
+    assert answer.reply is None
 
 
 def test_an_answer_in_words_is_no_blank():
@@ -127,11 +127,11 @@ def test_values_are_written_bare():
 
 
 def test_prose_that_cites_is_an_answer():
-    found, _ = answered(f"<think>rien [99 / x / y]</think>Selon la presse, 412 {MARK_A} et [99 / x / y].")
-    assert found.prediction.answer == f"Selon la presse, 412 {MARK_A} et."
-    assert (found.prediction.answer_value, found.prediction.ref_ids) == (WORDS, ("1002",))
-    assert json.loads(found.details)["citations_cut"] == ["[99 / x / y]"]
-    assert found.prediction.n_foreign_refs == 1
+    answer, _ = answered(f"<think>rien [99 / x / y]</think>Selon la presse, 412 {MARK_A} et [99 / x / y].")
+    assert answer.prediction.answer == f"Selon la presse, 412 {MARK_A} et."
+    assert (answer.prediction.answer_value, answer.prediction.ref_ids) == (WORDS, ("1002",))
+    assert json.loads(answer.details)["citations_cut"] == ["[99 / x / y]"]
+    assert answer.prediction.n_foreign_refs == 1
 
 
 def test_prose_that_refuses_is_blank_and_other_prose_is_unreadable():
@@ -142,9 +142,9 @@ def test_prose_that_refuses_is_blank_and_other_prose_is_unreadable():
 
 
 def test_what_cannot_be_read_is_asked_again_with_another_seed():
-    found, tools = answered("Bonjour !", reply())
+    answer, tools = answered("Bonjour !", reply())
     assert [call.attempt for call in tools.sent] == [0, 1]
-    assert (found.prediction.answer_value, found.prediction.attempt) == ("412", 1)
+    assert (answer.prediction.answer_value, answer.prediction.attempt) == ("412", 1)
     failed, tools = answered("Bonjour !", "Rien.", answer_tries=2)
     assert len(tools.sent) == 2
     assert failed.prediction.error is not None
@@ -152,10 +152,10 @@ def test_what_cannot_be_read_is_asked_again_with_another_seed():
 
 
 def test_a_refused_length_is_met_with_the_better_half():
-    found, tools = answered(ContextOverflowError("too long"), reply(refs=("1002", "1004")))
+    answer, tools = answered(ContextOverflowError("too long"), reply(refs=("1002", "1004")))
     assert [len(call.prompt.variables["texts"]) for call in tools.sent] == [2, 1]
-    assert found.prediction.ref_ids == ("1002",)
-    assert found.measures["shown"] == 1
+    assert answer.prediction.ref_ids == ("1002",)
+    assert answer.measures["shown"] == 1
     failed, _ = answered(ContextOverflowError("too long"), ContextOverflowError("too long"))
     assert (failed.prediction.error, failed.prediction.answer_unit) == ("ContextOverflowError: too long", "habitants")
 
@@ -187,7 +187,7 @@ def test_members_vote_by_citations_then_by_numbers():
         row("Il y eut 412 évacués.", ("1004", "1002")),
         row("300 évacués.", ("1002", "1004")),
     ]
-    verdict = vote([ballot(one) for one in rows], VoteRule(strategy="ref_priority"))
+    verdict = vote([ballot(row) for row in rows], VoteRule(strategy="ref_priority"))
     assert (verdict.answer_value, verdict.ref_ids, verdict.winner) == ("412", ("1002", "1004"), 0)
 
 
@@ -204,4 +204,4 @@ def test_retrieved_is_a_submission_of_the_shown_texts(tmp_path):
     rows = read_submission(tmp_path / "retrieved.csv").rows
     assert json.loads(rows["q1"].refs_raw) == ["1002", "10,04"]
     assert rows["q2"].ref_ids == ()
-    assert [one["answer_value"] for one in csv.DictReader(io.StringIO(text))] == ["4, et 5", ""]
+    assert [item["answer_value"] for item in csv.DictReader(io.StringIO(text))] == ["4, et 5", ""]

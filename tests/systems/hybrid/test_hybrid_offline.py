@@ -86,7 +86,7 @@ def test_the_number_asked_for_is_lifted_out(sentence, question, unit, value):
 
 
 def test_the_seed_varies_the_choice_and_repeats():
-    twins = tuple({**TEXTS[0], "ref_id": str(at), "mark": f"[{at} / a / b]"} for at in range(8))
+    twins = tuple({**TEXTS[0], "ref_id": str(number), "mark": f"[{number} / a / b]"} for number in range(8))
     variables = {"role": "answer", "question": "Qui la digue a-t-elle fait fuir ?", "texts": twins}
     firsts = {json.loads(ask(variables, seed, 0.7).text)["ref_id"][0] for seed in range(12)}
     assert len(firsts) > 1

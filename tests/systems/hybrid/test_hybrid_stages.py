@@ -43,7 +43,7 @@ def ranked(pair_score=overlap, **changed):
     """What a cross-encoder makes of the question, and the pairs that it was asked."""
     tools = tools_for(lambda call: SUBS, pair_score=pair_score)
     evidence = prepared(tools=tools, cross_encoder="ranker", **changed)
-    return evidence, [pair for one in tools.asked if one[0] == "rank_pairs" for pair in one[1]]
+    return evidence, [pair for item in tools.asked if item[0] == "rank_pairs" for pair in item[1]]
 
 
 def hits(*rows):
@@ -115,7 +115,7 @@ def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
     _, items = steps(evidence.trace, "initial_context")
     assert {item.kind for item in items} == {"sentence", "chunk"}
     assert len(items) == 4
-    opening = [one for one in tools.asked if one[1] in ("sentences", "chunks")]
+    opening = [item for item in tools.asked if item[1] in ("sentences", "chunks")]
     assert opening == [("lexical", view, (QUESTION.text,), 4) for view in ("sentences", "chunks")]
     context = tools.sent[0].prompt.variables["context"]
     assert [text[:160] for text in context] == [item.text for item in items]
@@ -145,7 +145,7 @@ def test_a_sentence_of_a_corpus_without_paragraph_ids_is_named_by_its_node():
 
 def test_initial_dense_searches_by_vectors_too():
     _, tools = asked(initial_dense=True)
-    assert {one[1] for one in tools.asked if one[0] == "search"} == {"sentences", "chunks", "paragraphs"}
+    assert {item[1] for item in tools.asked if item[0] == "search"} == {"sentences", "chunks", "paragraphs"}
 
 
 def test_the_question_is_the_first_sub_query_within_the_ten():
@@ -153,7 +153,7 @@ def test_the_question_is_the_first_sub_query_within_the_ten():
     evidence = prepared(tools=tools)
     assert evidence.queries[0] == QUESTION.text
     assert len(evidence.queries) == 10
-    [lexical] = [one for one in tools.asked if one[:2] == ("lexical", "paragraphs")]
+    [lexical] = [item for item in tools.asked if item[:2] == ("lexical", "paragraphs")]
     assert lexical[2] == evidence.queries
 
 
@@ -178,17 +178,17 @@ def test_the_question_stands_alone_where_no_try_can_be_read(replies, n_calls, qu
 
 def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query():
     evidence, tools = asked(subquestion_max_documents=2)
-    assert {one[3] for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"} == {2}
+    assert {item[3] for item in tools.asked if item[0] in ("search", "lexical") and item[1] == "paragraphs"} == {2}
     _, items = steps(evidence.trace, "search")
     assert {"rrf", "bm25.0", "cosine.0", "cosine.3"} <= {name for item in items for name in item.scores}
-    assert [sum(f"cosine.{at}" in item.scores for item in items) for at in range(4)] == [2, 2, 2, 2]
+    assert [sum(f"cosine.{number}" in item.scores for item in items) for number in range(4)] == [2, 2, 2, 2]
     _, items = steps(evidence.trace, "subquery_ranking")
-    assert all(sum(f"score.{at}" in item.scores for item in items) == 2 for at in range(4))
+    assert all(sum(f"score.{number}" in item.scores for item in items) == 2 for number in range(4))
 
 
 def test_search_off_takes_the_paragraphs_of_the_initial_sentences():
     evidence, tools = asked(search=False)
-    assert not [one for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"]
+    assert not [item for item in tools.asked if item[0] in ("search", "lexical") and item[1] == "paragraphs"]
     _, opening = steps(evidence.trace, "initial_context")
     _, items = steps(evidence.trace, "search")
     of_sentences = {item.note.split("; ")[0] for item in opening if item.kind == "sentence"}
@@ -236,9 +236,11 @@ def test_equal_texts_are_one_before_the_cut():
 
 @pytest.mark.parametrize(("shares", "sizes"), [("smoothed", [9, 3]), ("normalised", [7, 5])])
 def test_a_sample_follows_the_settings_of_its_shares(shares, sizes):
-    said = [f"La digue rompue a fait fuir {at} habitants." for at in range(30)]
-    said += [f"Le gel détruit les vignes et les vergers {at}." for at in range(10)]
-    index = corpus([(f"p{at}", f"d{at}", f"s{at}.example", "", 0, text) for at, text in enumerate(said)])
+    said = [f"La digue rompue a fait fuir {number} habitants." for number in range(30)]
+    said += [f"Le gel détruit les vignes et les vergers {number}." for number in range(10)]
+    index = corpus(
+        [(f"p{position}", f"d{position}", f"s{position}.example", "", 0, text) for position, text in enumerate(said)]
+    )
     changed = {"kmeans_n_clusters": 2, "cluster_sample_size": 12, "smoothing": 2.0, "shares": shares}
     _, items = steps(prepared(index=index, **changed).trace, "clustering")
     assert sorted(Counter(item.scores["cluster"] for item in items).values(), reverse=True) == sizes
@@ -263,7 +265,7 @@ def test_the_final_order_is_the_cross_encoders_and_ties_keep_the_earlier_one():
 
 def test_neighbours_are_the_consecutive_paragraphs_of_the_article():
     evidence = prepared(neighbours=1, netloc_cap=False, fusion=False)
-    text = {one.ref_id: one.text for one in evidence.texts}
+    text = {text.ref_id: text.text for text in evidence.texts}
     own = {row[0]: row[5] for row in ARTICLES}
     assert text["p1"] == f"{own['p1']}\n{own['p2']}"
     assert text["p2"] == f"{own['p1']}\n{own['p2']}\n{own['p3']}"
@@ -324,10 +326,10 @@ def test_a_configuration_of_ones_own_is_french_and_has_a_cross_encoder():
     assert index_settings(config).language == "fr"
     assert config.uses.cross_encoder == "ranker"
     assert config.used_deployments["ranker"].model == "cross-encoder/ms-marco-MiniLM-L6-v2"
-    own = {"ranker": {"kind": "cross_encoder", "model": "BAAI/bge-reranker-v2-m3"}}
-    changed = {"system": "hybrid", "deployments": own, "index": {"bm25": {"language": "en"}}}
+    fields = {"ranker": {"kind": "cross_encoder", "model": "BAAI/bge-reranker-v2-m3"}}
+    changed = {"system": "hybrid", "deployments": fields, "index": {"bm25": {"language": "en"}}}
     config = build_config(changed, "mine.yaml")
-    assert (index_settings(config).language, config.deployments["ranker"].model) == ("en", own["ranker"]["model"])
+    assert (index_settings(config).language, config.deployments["ranker"].model) == ("en", fields["ranker"]["model"])
     without = build_config({"system": "hybrid", "hybrid": {"cross_encoder": "cosine"}}, "mine.yaml")
     assert (list(without.deployments), without.uses.cross_encoder) == (["extractive"], None)
     assert index_settings(build_config({}, "mine.yaml")).language == "en"

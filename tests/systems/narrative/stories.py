@@ -87,8 +87,8 @@ def stories(*rows, flip=False):
     if flip:
         other = {"consistent": "contradict", "contradict": "consistent"}
         text = re.sub(r",(consistent|contradict)$", lambda match: f",{other[match[1]]}", text, flags=re.MULTILINE)
-    found = read_questions("train.csv", text.encode(), columns=SYSTEM.columns)
-    return {question.question_id: question for question in found}
+    questions = read_questions("train.csv", text.encode(), columns=SYSTEM.columns)
+    return {question.question_id: question for question in questions}
 
 
 def offline(call):

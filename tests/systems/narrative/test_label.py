@@ -34,7 +34,7 @@ def test_wilson_against_published_values():
 
 @given(st.lists(st.tuples(*[st.sampled_from([CONSISTENT, CONTRADICT, ""])] * 2, st.none() | st.floats(0, 1))))
 def test_bounds_hold_for_any_prediction(rows):
-    named = {f"q{at}": row for at, row in enumerate(rows)}
+    named = {f"q{position}": row for position, row in enumerate(rows)}
     truth = Submission("t", (), {key: SubmissionRow(key, answer_value=true) for key, (true, _, _) in named.items()})
     given_rows = {
         key: SubmissionRow(key, answer_value=label, columns={} if sure is None else {"confidence": str(sure)})
@@ -77,7 +77,7 @@ def test_confusion_is_the_error_table_of_files(tmp_path):
         "consistent read as none": 1,
     }
     by = run_score(truth, [given_], ["label"], by="book")
-    assert [(one["label"], one["score"]) for one in by.records] == [("A", 0.5), ("B", 0.5)]
+    assert [(record["label"], record["score"]) for record in by.records] == [("A", 0.5), ("B", 0.5)]
 
 
 # ---- figures of a whole set

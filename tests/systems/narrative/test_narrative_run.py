@@ -119,8 +119,8 @@ def fake(server):
 
 def test_seeded_members_vote_by_confidence_which_the_submission_shows(home, answer):
     with FakeOpenAI(judge) as server:
-        own = ("ensemble.members=2", "roles.search.temperature=0.7", "narrative.stages=1")
-        config = config_of(home, *fake(server), *own, run="two")
+        overrides = ("ensemble.members=2", "roles.search.temperature=0.7", "narrative.stages=1")
+        config = config_of(home, *fake(server), *overrides, run="two")
         with serving(config.used_deployments):
             answer(config)
         assert len({received.body["seed"] for received in server.log}) == len(server.log) == 2 * 4

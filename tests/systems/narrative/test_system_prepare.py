@@ -31,7 +31,7 @@ def story(content="He slept.", character="Anton Varga", book=BOOK, caption=""):
 
 def test_ids_are_kept_labels_are_left_out_and_a_caption_may_be_missing():
     assert list(STORIES) == ["46", "137", "007", "9", "10"]
-    assert all(set(one.columns) == {"book_name", "char", "caption"} for one in STORIES.values())
+    assert all(set(story.columns) == {"book_name", "char", "caption"} for story in STORIES.values())
     (one,) = read_questions("t.csv", b"id,book_name,char,content\n1,B,C,text\n", columns=SYSTEM.columns)
     assert story_of(one) == Story("text", "C", "B", "")
 
@@ -115,13 +115,13 @@ def test_a_book_is_read_once_per_content(monkeypatch):
 
 @pytest.mark.parametrize("over", ["section", "document"])
 def test_excerpts_know_their_chapter_progress_and_anchor(over):
-    found = prepared(story("He sailed for Brazil."), tools_for(index=nodes(over, **{BOOK: PRISON})))
-    by_id = {part.node_id: part for part in found.passages}
+    evidence = prepared(story("He sailed for Brazil."), tools_for(index=nodes(over, **{BOOK: PRISON})))
+    by_id = {part.node_id: part for part in evidence.passages}
     if over == "section":
         lamp, late = by_id[f"{BOOK}:sec2:c0"], by_id[f"{BOOK}:sec1:c1"]
         assert (lamp.chapter, lamp.progress_pct, lamp.anchor) == ("CHAPTER III. THE LAMP", 75.0, None)
         assert late.anchor == 1815  # what "fourteen years later" counts from
-    for part in found.passages:
+    for part in evidence.passages:
         assert part.text.split("\n\n")[0] in PRISON
         opening = part.text[:30]
         assert PRISON.index(part.chapter) < PRISON.index(opening)
@@ -159,14 +159,14 @@ def test_rules_read_the_whole_book_and_a_findings_excerpt_joins_those_that_were_
 
 
 def test_rules_find_what_the_excerpts_rule_out_and_may_be_off_together_or_one_by_one():
-    found = prepared(STORIES["137"])
-    findings, rows = found.check.findings, rows_of(found, "findings")
-    assert {(one.rule, one.chapter) for one in findings} == {
+    evidence = prepared(STORIES["137"])
+    findings, rows = evidence.check.findings, rows_of(evidence, "findings")
+    assert {(finding.rule, finding.chapter) for finding in findings} == {
         ("act_after_death", "CHAPTER II. THE ROCK"),
         ("act_after_death", "CHAPTER III. THE LAMP"),
     }
-    assert [(row.node_id, row.note) for row in rows] == [(one.node_id, "act_after_death") for one in findings]
-    [claim], facts = rows_of(found, "claims"), rows_of(found, "facts")
+    assert [(row.node_id, row.note) for row in rows] == [(finding.node_id, "act_after_death") for finding in findings]
+    [claim], facts = rows_of(evidence, "claims"), rows_of(evidence, "facts")
     assert (claim.text, claim.note) == ("Anton Varga died in Vienna in 1810.", "died 1810 · Vienna")
     assert [row.note for row in facts] == [
         "born 1796 · Lisbon (CHAPTER I. THE HARBOUR)",
@@ -183,21 +183,21 @@ def test_rules_find_what_the_excerpts_rule_out_and_may_be_off_together_or_one_by
 
 
 def test_evidence_travels_and_is_the_same_every_time_and_claims_name_their_nearest_chunk():
-    found, again = prepared(STORIES["46"]), prepared(STORIES["46"])
-    assert pickle.loads(pickle.dumps(found)) == found == again
-    assert [claim.text for claim in found.claims] == list(story_of(STORIES["46"]).clauses)
-    nearest = {part.node_id: part.text for part in found.passages}
-    assert "Lisbon" in nearest[found.claims[0].node_id]
-    assert "nets" in nearest[found.claims[1].node_id]
-    assert {part.doc_id for part in found.passages} == {BOOK}
+    evidence, again = prepared(STORIES["46"]), prepared(STORIES["46"])
+    assert pickle.loads(pickle.dumps(evidence)) == evidence == again
+    assert [claim.text for claim in evidence.claims] == list(story_of(STORIES["46"]).clauses)
+    nearest = {part.node_id: part.text for part in evidence.passages}
+    assert "Lisbon" in nearest[evidence.claims[0].node_id]
+    assert "nets" in nearest[evidence.claims[1].node_id]
+    assert {part.doc_id for part in evidence.passages} == {BOOK}
 
 
 def test_the_whole_book_comes_in_reading_order():
-    found = prepared(STORIES["46"], evidence="book", k=2)
-    assert len(found.passages) == 2
-    assert [part.node_id for part in found.book] == [
+    evidence = prepared(STORIES["46"], evidence="book", k=2)
+    assert len(evidence.passages) == 2
+    assert [part.node_id for part in evidence.book] == [
         INDEX.node_id(row)
         for row in range(len(INDEX))
         if INDEX.node_id(row).startswith(BOOK) and ":c" in INDEX.node_id(row)
     ]
-    assert "".join("".join(part.text.split()) for part in found.book).count("Anton") == PRISON.count("Anton")
+    assert "".join("".join(part.text.split()) for part in evidence.book).count("Anton") == PRISON.count("Anton")
