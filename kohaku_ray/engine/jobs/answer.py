@@ -111,14 +111,13 @@ def run_answer(
             read={"index.path": join_path(config.index.path, MANIFEST)},
             written={"ledger.path": config.ledger.path},
         )
-        is_started, pool = pool is not None, pool or session.start_early_pool(config)
+        pool = pool or session.start_early_pool(config)
         ledger = session.open_ledger(config.ledger, n_ledger_shards(config))
         pool, applications = session.start_pool_and_replicas(config, pool)
-        if not is_started:
-            from kohaku_ray.engine.serving.applications import replicas_up
+        from kohaku_ray.engine.serving.applications import replicas_up
 
-            up = pluralize(replicas_up(applications.values()), "replica")
-            print_progress(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
+        up = pluralize(replicas_up(applications.values()), "replica")
+        print_progress(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
         context = context_of(config, ledger, applications, prompts, again)
         prices = {application: deployments[name].price for name, application in applications.items()}
         spending = Spending(config.budget, ledger, prices, directory.paid(identity))
