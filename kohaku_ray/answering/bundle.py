@@ -154,7 +154,18 @@ def make_bundle(source: BundleSource, path: str, *, with_index: bool = False) ->
     indexes: dict[str, IndexIdentity] = {}
     configs: dict[str, Config] = {}
     for name, run in source.runs.items():
-        config = configs[name] = _config_of(run)
+        if not is_directory(run) or not is_finished(run):
+            raise DataError(
+                f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`; of a "
+                "sweep, name its YAML file"
+            )
+        for error in RunDirectory(run).damage():
+            raise error
+        if unset := unset_variables(read_file(join_path(run, "config.yaml")).decode()):
+            raise ConfigError(
+                f"{run} was made with {' and '.join(unset)} in the environment: set what it was made with"
+            )
+        config = configs[name] = config_of(run)
         index = open_index(config)
         identity = IndexIdentity.of(index)
         indexes[identity.key] = identity
@@ -228,19 +239,6 @@ def _study_configs(
     ):
         return None
     return {cell: runs[run].model_copy(update={"ensemble": facts.studied[cell]}) for cell, run in of_cell.items()}
-
-
-def _config_of(run: str) -> Config:
-    if not is_directory(run) or not is_finished(run):
-        raise DataError(
-            f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`; of a sweep, "
-            "name its YAML file"
-        )
-    for error in RunDirectory(run).damage():
-        raise error
-    if unset := unset_variables(read_file(join_path(run, "config.yaml")).decode()):
-        raise ConfigError(f"{run} was made with {' and '.join(unset)} in the environment: set what it was made with")
-    return config_of(run)
 
 
 def _check_replays(

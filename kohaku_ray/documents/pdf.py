@@ -675,13 +675,16 @@ def _add(blocks: list[Block], block: Block) -> None:
         table.lines += write_rows([*names, *block.cells[block.header + 1 :]], len(names) - 1)
         table.last_page = block.page
         return
-    if block.kind == "text" and _may_go_on(block.lines[0]):
+    first = block.lines[0]
+    # it may begin in the midst of a sentence: with a small letter, or as prose with a number
+    goes_on = first[:1].islower() or _NUMBER_START.match(first) is not None
+    if block.kind == "text" and goes_on and not begins_item(first):
         for before in reversed(blocks[-LOOK_BACK:]):
             # a picture, a table or a footnote in a smaller font may interrupt a paragraph
             if before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]):
                 continue
             is_over = max(before.page, before.last_page) < block.page and _OPEN_END.search(before.lines[-1]) is not None
-            if not (block.lines[0][0].islower() or is_over):
+            if not (first[0].islower() or is_over):
                 break
             if abs(before.size - block.size) <= 0.1 * block.size and not ends_sentence(before.lines[-1]):
                 before.lines.extend(block.lines)
@@ -695,11 +698,6 @@ _OPEN_END = re.compile(
     r"(?:[^\W\d_]+[,;)’']* ){4}(?:[a-z]+|[\d,]*\d,)$"
 )  # of a line of prose, in the midst of a sentence
 _NUMBER_START = re.compile(r"[\d.,]+%? (?:[a-z]+|[A-Za-z]?[A-Z]+[a-z]?)[,;)’']* (?:[a-z]+[,;)’']* ){2}")  # 5 MWh of the
-
-
-def _may_go_on(line: str) -> bool:
-    """Whether a paragraph may begin in the midst of a sentence: with a small letter, or prose with a number."""
-    return (line[0].islower() or _NUMBER_START.match(line) is not None) and not begins_item(line)
 
 
 _CONTINUED = re.compile(r"\W*\(?cont(?:inued|d|\.|'d)\b", re.IGNORECASE)

@@ -748,8 +748,10 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
             stripped = text.strip()
             if not stripped:
                 continue
-            if lines and lines[-1].text == stripped and _is_twice(lines[-1], box):
-                continue  # bold by printing it twice
+            if lines and lines[-1].text == stripped:
+                last = lines[-1]
+                if abs(last.x0 - box[0]) + abs(last.y0 - box[1]) + abs(last.x1 - box[2]) < 0.1 * last.size:
+                    continue  # bold by printing it twice
             if lines and _goes_on(lines[-1], box, size, stripped):
                 _append(lines[-1], stripped, box, ends_in_space or text[0] == " ")
             else:
@@ -879,10 +881,6 @@ def _goes_on(last: Line, box: Box, size: float, text: str) -> bool:
         if ratio < 0.85 and small.rstrip(":.").isdecimal():
             return False
     return -0.5 * size < gap < 0.9 * size
-
-
-def _is_twice(last: Line, box: Box) -> bool:
-    return abs(last.x0 - box[0]) + abs(last.y0 - box[1]) + abs(last.x1 - box[2]) < 0.1 * last.size
 
 
 def _append(last: Line, text: str, box: Box, spaced: bool) -> None:

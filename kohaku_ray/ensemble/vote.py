@@ -222,7 +222,12 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
     words = np.zeros((*shape, pool.words.shape[2]), dtype=np.uint64)
     weights = {"uniform": np.ones(subsamples.shape)}
     if any(rule.weights == "agreement" for rule in rules):
-        weights["agreement"] = _agreement(pool, subsamples)
+        weights["agreement"] = np.empty(subsamples.shape)
+        for row, members in enumerate(subsamples):
+            label = pool.labels(np.arange(pool.n_questions), np.broadcast_to(members, (pool.n_questions, size)))
+            # the consensus takes the lowest of tied groups: they must be numbered by their first members
+            first = (label[:, :, None] == label[:, None, :]).argmax(axis=2)
+            weights["agreement"][row] = agreement_weights(np.where(label < 0, -1, first))
     step = max(1, _MOST_PAIRS // size**2)
     for start in range(0, shape[1], step):
         part = slice(start, min(start + step, shape[1]))
@@ -236,18 +241,6 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
             leader[index, part], spelling[index, part], words[index, part] = counts[key].outcome(rule)
     whole = (len(rules), pool.n_questions, n_subsamples)
     return Outcomes(leader.reshape(whole), spelling.reshape(whole), words.reshape(*whole, -1))
-
-
-def _agreement(pool: Pool, subsamples: I64) -> F64:
-    """Weigh each subsample's members by their agreement with one another: shape ``(S, m)``."""
-    weights = np.empty(subsamples.shape)
-    questions = np.arange(pool.n_questions)
-    for row, members in enumerate(subsamples):
-        label = pool.labels(questions, np.broadcast_to(members, (pool.n_questions, len(members))))
-        # the consensus takes the lowest of tied groups: they must be numbered by their first members
-        first = (label[:, :, None] == label[:, None, :]).argmax(axis=2)
-        weights[row] = agreement_weights(np.where(label < 0, -1, first))
-    return weights
 
 
 def _voters(blank: Mask, rule: VoteRule) -> Mask:

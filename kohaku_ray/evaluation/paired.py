@@ -118,7 +118,13 @@ def paired_permutation(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLE
     magnitudes = np.abs(d)
     least = abs(float(d.sum())) - _TIE * float(magnitudes.sum())
     if d.size <= EXACT_DIFFERENCES:
-        return Permutation(_exact_p(magnitudes, least), True, d.size)
+        if least <= 0.0:
+            return Permutation(1.0, True, d.size)
+        # Every sum is one of the left half's plus one of the right half's: 2^(n/2) of them, sorted, count all pairs.
+        half = magnitudes.size // 2
+        left, right = _signed_sums(magnitudes[:half]), _signed_sums(magnitudes[half:])
+        n_far = int((right.size - np.searchsorted(right, least - left)).sum())
+        return Permutation(min(1.0, 2.0 * n_far / 2.0**magnitudes.size), True, d.size)  # sums are symmetric about 0
     rng = np.random.default_rng(0)
     step = max(1, _BATCH // magnitudes.size)
     n_far = 0  # sums of drawn sign patterns that are as far from 0
@@ -127,19 +133,6 @@ def paired_permutation(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLE
         sums = magnitudes.sum() - 2.0 * (rng.integers(0, 2, shape, dtype=np.int8) @ magnitudes)
         n_far += int(np.count_nonzero(np.abs(sums) >= least))
     return Permutation((n_far + 1) / (n_resamples + 1), False, d.size)
-
-
-def _exact_p(magnitudes: F64, least: float) -> float:
-    """Count all sums of ± magnitudes that are ``least`` from 0 or farther, meeting in the middle.
-
-    Every sum is one of the left half's plus one of the right half's: sorting 2^(n/2) of them counts all 2^n pairs.
-    """
-    if least <= 0.0:
-        return 1.0
-    half = magnitudes.size // 2
-    left, right = _signed_sums(magnitudes[:half]), _signed_sums(magnitudes[half:])
-    n_far = int((right.size - np.searchsorted(right, least - left)).sum())
-    return min(1.0, 2.0 * n_far / 2.0**magnitudes.size)  # the sums are symmetric about 0
 
 
 def _signed_sums(magnitudes: F64) -> F64:

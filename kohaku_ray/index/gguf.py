@@ -66,7 +66,15 @@ def _converted(file: Path, size: int, mtime_ns: int) -> Path:
         raise ConfigError(
             f"model is {file}, a GGUF file, but the package gguf is missing: pip install 'kohaku-ray[transformers]'"
         )
-    needed = _n_weights(file) * BYTES_PER_WEIGHT + size // 10  # and the tokenizer
+    from gguf import GGUFReader
+
+    try:
+        tensors = GGUFReader(file).tensors
+    except Exception as error:  # the reader checks nothing: a torn file raises whatever its bytes lead to
+        raise ConfigError(
+            f"{file} cannot be read as a GGUF file ({type(error).__name__}: {error}): it may be torn; fetch it again"
+        ) from error
+    needed = sum(int(tensor.n_elements) for tensor in tensors) * BYTES_PER_WEIGHT + size // 10  # and the tokenizer
     with _room(cache, needed):
         cache.mkdir(parents=True, exist_ok=True)
         if (free := shutil.disk_usage(cache).free) < needed:
@@ -106,19 +114,6 @@ def _room(cache: Path, needed: int) -> Iterator[None]:
 
 def _mb(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:,.0f} MB"
-
-
-def _n_weights(file: Path) -> int:
-    """Count the weights, which reads the whole table of a file: a torn one is found here."""
-    from gguf import GGUFReader
-
-    try:
-        tensors = GGUFReader(file).tensors
-    except Exception as error:  # the reader checks nothing: a torn file raises whatever its bytes lead to
-        raise ConfigError(
-            f"{file} cannot be read as a GGUF file ({type(error).__name__}: {error}): it may be torn; fetch it again"
-        ) from error
-    return sum(int(tensor.n_elements) for tensor in tensors)
 
 
 def _convert(file: Path, directory: Path) -> None:

@@ -171,15 +171,22 @@ class Pictures:
             images = Images.open(index)
         except DataError:
             return
+        from PIL import Image
+
         digests = {row["node_id"]: row["digest"] for row in images.rows}
         drawn: dict[str, str] = {}
         for node_id in wanted:
             digest = digests.get(node_id, "")
             if digest and digest not in drawn and sum(map(len, self._rules)) <= PICTURE_BYTES:
+                written = io.BytesIO()
                 try:
-                    data, (width, height) = _small(images.read(digest))
+                    with Image.open(io.BytesIO(images.read(digest))) as opened:
+                        small = opened.convert("RGB")
+                    small.thumbnail(PICTURE_SIDES, Image.Resampling.LANCZOS)
+                    small.quantize(PICTURE_COLOURS).save(written, "PNG", optimize=True)
                 except (DataError, OSError, ValueError):
                     continue
+                data, (width, height) = base64.b64encode(written.getvalue()).decode("ascii"), small.size
                 name = f"pic-{len(drawn)}"
                 drawn[digest] = f"pic {name}"
                 look = f"width:{width}px;height:{height}px;background-image:url(data:image/png;base64,{data})"
@@ -195,14 +202,3 @@ class Pictures:
     def css(self) -> Markup:
         """The rules that hold the pictures."""
         return Markup("\n".join(self._rules))  # noqa: S704 - numbers and base64
-
-
-def _small(data: bytes) -> tuple[str, tuple[int, int]]:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data)) as opened:
-        small = opened.convert("RGB")
-        small.thumbnail(PICTURE_SIDES, Image.Resampling.LANCZOS)
-        written = io.BytesIO()
-        small.quantize(PICTURE_COLOURS).save(written, "PNG", optimize=True)
-    return base64.b64encode(written.getvalue()).decode("ascii"), small.size

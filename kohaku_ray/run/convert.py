@@ -244,7 +244,15 @@ def _kohakurag(given: _Given) -> Values:
         values["index.path"] = "/".join(filter(None, ((root or "runs/index").removesuffix(".db"), prefix)))
     models = _kohakurag_model(given)
     reads_images = models.get(f"deployments.{models.get('roles.answer.model')}", {}).get("vision", False)
-    return values | models | _kohakurag_images(given, reads_images) | _kohakurag_encoder(given)
+    if given.take("with_images"):
+        n_images = max(given.take("top_k_images", 0), 0)
+        values |= {"index.images": True, "kohaku.images": "near", "kohaku.image_top_k": n_images}
+        if given.take("send_images_to_llm") and n_images:
+            if reads_images:
+                values["kohaku.send_images"] = True
+            else:
+                given.leave("send_images_to_llm", _NO_VISION)
+    return values | models | _kohakurag_encoder(given)
 
 
 def _kohakurag_model(given: _Given) -> Values:
@@ -277,17 +285,6 @@ def _kohakurag_model(given: _Given) -> Values:
     if planner is not None and planner != entry["model"]:
         values |= {"roles.plan.model": "planner", "deployments.planner": entry | {"model": planner}}
     return values
-
-
-def _kohakurag_images(given: _Given, reads_images: bool) -> Values:
-    if not given.take("with_images"):
-        return {}
-    n_images = max(given.take("top_k_images", 0), 0)
-    sends = {"kohaku.send_images": True} if given.take("send_images_to_llm") and n_images else {}
-    if sends and not reads_images:
-        given.leave("send_images_to_llm", _NO_VISION)
-        sends = {}
-    return {"index.images": True, "kohaku.images": "near", "kohaku.image_top_k": n_images, **sends}
 
 
 def _kohakurag_encoder(given: _Given) -> Values:

@@ -199,7 +199,13 @@ class _Reader:
             n_errors=len(answers) - answers["error"].null_count,
         )
         scores = tuple(self.metric.score(truth, submission))
-        by_answer, derived = own_measures(answers), _by_question(self._derived_of(config, directory))
+        names, of_trace = self._shown & config.declaration.derived.keys(), _NO_MEASURES
+        if names and is_there(config.index.path):
+            if config.index.path not in self._nodes:
+                self._nodes[config.index.path] = Index.open(config.index.path).nodes
+            trace = pl.DataFrame(directory.read_table("trace", columns=["question_id", "member", "step", "node_id"]))
+            of_trace = derived_measures(trace, self._nodes[config.index.path], config, sorted(names))
+        by_answer, derived = own_measures(answers), _by_question(of_trace)
         n_answers = max(run.n_answers, 1)
         computed = {"tokens": run.tokens / n_answers, "seconds": run.service_s / n_answers}
         computed |= {
@@ -216,16 +222,6 @@ class _Reader:
         }
         by_question = _by_question(by_answer).join(derived, on="question_id", how="full", coalesce=True)
         return _Read(run, scores, measures, by_question, tuple(usage["key"]))
-
-    def _derived_of(self, config: Config, directory: RunDirectory) -> pl.DataFrame:
-        """Return the measures that some table shows and the system computes from a trace."""
-        names = self._shown & config.declaration.derived.keys()
-        if not names or not is_there(config.index.path):
-            return _NO_MEASURES
-        if config.index.path not in self._nodes:
-            self._nodes[config.index.path] = Index.open(config.index.path).nodes
-        trace = pl.DataFrame(directory.read_table("trace", columns=["question_id", "member", "step", "node_id"]))
-        return derived_measures(trace, self._nodes[config.index.path], config, sorted(names))
 
 
 def _models(config: Config) -> str:

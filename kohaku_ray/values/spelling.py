@@ -100,19 +100,14 @@ def text_key(text: str) -> str:
     """
     folded = " ".join(plain_characters(text).casefold().split())
     key = _ARTICLE.sub("", folded.strip("\"'").rstrip(" .,;:!?。\"'").lstrip(" \"'"))
-    key = _INITIALS.sub(lambda initials: initials[0].replace(".", ""), _without_abbreviation(key))
+    if key.endswith(")") and (match := _IN_BRACKETS.fullmatch(key)) is not None:
+        # the words' own initials in brackets behind them go: ``mixture of experts (moe)``
+        words = re.split(r"[\s/-]+", match[1])
+        initials = ("".join(word[:1] for word in words if word not in left_out) for left_out in (_SMALL_WORDS, ()))
+        key = match[1] if match[2] in initials else key
+    key = _INITIALS.sub(lambda initials: initials[0].replace(".", ""), key)
     key = _COMPARISON.sub(r"\1", _POWER_OF_LETTER.sub("", key))
     return _JOINT.sub(_join, key) or folded
-
-
-def _without_abbreviation(key: str) -> str:
-    """Drop the words' own initials in brackets behind them: ``mixture of experts (moe)``."""
-    match = _IN_BRACKETS.fullmatch(key) if key.endswith(")") else None
-    if match is None:
-        return key
-    words = re.split(r"[\s/-]+", match[1])
-    initials = ("".join(word[:1] for word in words if word not in left_out) for left_out in (_SMALL_WORDS, ()))
-    return match[1] if match[2] in initials else key
 
 
 def _join(match: re.Match[str]) -> str:

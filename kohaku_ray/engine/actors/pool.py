@@ -81,19 +81,6 @@ class ActorPool:
         self.members: list[Any] = []
         self.voters: list[Any] = []
 
-    def _start_members_and_voters(self) -> None:
-        config, always = self._config, self._always
-        # Spread: actors that ask for next to no CPU would all go to one node.
-        coordinates = {"num_cpus": idle_cpus(), "resources": config.cluster.resources}
-        spread = {**coordinates, "scheduling_strategy": "SPREAD", **always}
-        process = ray.remote(max_concurrency=1000, **spread)(MemberProcess)
-        self.members = [process.remote() for _ in range(self._n_workers)]
-        voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
-        # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.voters = [voter.options(num_cpus=0, resources={}, scheduling_strategy=here).remote()]
-        self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
-
     def wait_until_ready(self) -> None:
         """Start the other actors, and wait until every retriever has opened its index.
 
@@ -102,7 +89,17 @@ class ActorPool:
         says why.
         """
         if not self.members:
-            self._start_members_and_voters()
+            config, always = self._config, self._always
+            # Spread: actors that ask for next to no CPU would all go to one node.
+            coordinates = {"num_cpus": idle_cpus(), "resources": config.cluster.resources}
+            spread = {**coordinates, "scheduling_strategy": "SPREAD", **always}
+            process = ray.remote(max_concurrency=1000, **spread)(MemberProcess)
+            self.members = [process.remote() for _ in range(self._n_workers)]
+            voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
+            # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            self.voters = [voter.options(num_cpus=0, resources={}, scheduling_strategy=here).remote()]
+            self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
         notes: set[str] = set()
         waiting = self._opened
         while waiting:

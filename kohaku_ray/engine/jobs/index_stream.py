@@ -132,7 +132,16 @@ def index_all(
         ConfigError: An encoder or a model that describes images cannot be loaded.
         DataError: No document can be used, or something was lost on the way.
     """
-    _configure_data()
+    context = ray.data.DataContext.get_current()
+    # A stage's own error comes back as itself: otherwise its cause is lost.
+    context.raise_original_map_exception = True
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_options.verbose_progress = False
+    # Windows hold the same texts in every job: batches, and so vectors, are identical to the bit.
+    context.execution_options.preserve_order = True
+    # Ray Data's own lines would mix with our progress lines; the errors that it logs at length are raised, too.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     parsed = _Parsed(config, files, sources, uuid.uuid4().hex)
     try:
         return _streamed(config, parsed, of_texts, of_images)
@@ -300,19 +309,6 @@ def _reducing(config: Config, job: str, rows_ref: Any) -> Any:
         _generator_backpressure_num_objects=1,
     )
     return reducer.remote(config, job, 0, rows_ref)
-
-
-def _configure_data() -> None:
-    context = ray.data.DataContext.get_current()
-    # A stage's own error comes back as itself: otherwise its cause is lost.
-    context.raise_original_map_exception = True
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.execution_options.verbose_progress = False
-    # Windows hold the same texts in every job: batches, and so vectors, are identical to the bit.
-    context.execution_options.preserve_order = True
-    # Ray Data's own lines would mix with our progress lines; the errors that it logs at length are raised, too.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
 def _parse(config: Config, files: Sequence[str], job: str) -> Any:
