@@ -61,8 +61,8 @@ def check_places(config: Config) -> None:
     ):
         if is_file(join_path(directories[key], mark)):
             raise ConfigError(f"{key} is {directories[key]}, which holds {holds}: give it a directory of its own")
-    own = () if is_file(join_path(config.run, "run.json")) else ("config.yaml", *ANSWER_FILES)
-    if yours := next((name for name in own if is_file(join_path(config.run, name))), None):
+    run_files = () if is_file(join_path(config.run, "run.json")) else ("config.yaml", *ANSWER_FILES)
+    if yours := next((name for name in run_files if is_file(join_path(config.run, name))), None):
         raise ConfigError(
             f"run is {config.run}, no run's directory (it has no run.json), whose {yours} a run would replace: give a "
             "directory of its own, such as runs/mine"

@@ -108,8 +108,8 @@ class ActorPool:
                 print_progress(f"answer  {note}")
                 notes.add(note)
             if waiting:
-                free, one = ray.available_resources(), self._config.cluster.retriever
-                asked = {kind: n for kind, n in (("CPU", one.cpus), ("GPU", one.n_gpus)) if n}
+                free, retriever = ray.available_resources(), self._config.cluster.retriever
+                asked = {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.n_gpus)) if n}
                 needed = " and ".join(pluralize(n, kind) for kind, n in asked.items()) or "no CPU"
                 left = " and ".join(pluralize(free.get(kind, 0.0), kind) for kind in asked or ("CPU", "GPU"))
                 each = " each" if len(waiting) > 1 else ""
