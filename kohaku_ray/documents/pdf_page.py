@@ -153,6 +153,7 @@ def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -
 MIN_SPACED = 5  # fewest letters that are set letter by letter
 MAX_LETTER_GAP = 0.5  # largest distance between the letters of a word, in font sizes
 MIN_WORD_GAP = 0.15  # least distance of two words beyond that of two letters
+_SINGLE_LETTERS = re.compile(r" [^\W\d_] \S \S \S ")
 _SPACED_PART = re.compile(r"(?<!\S)(?:\S ){5,}\S(?!\S)")
 _VOWEL = re.compile(r"[aeiouäöüáéíóúàèìòùâêîôû]", re.IGNORECASE)
 
@@ -181,16 +182,21 @@ def respaced(chars: Sequence[tuple[float, float, float, str]], size: float) -> s
     return text if max(map(len, words)) >= 3 else ""
 
 
+def _spaced_parts(text: str) -> list[re.Match[str]]:
+    """Runs of single characters between spaces, most of them letters."""
+    return [match for match in _SPACED_PART.finditer(text) if 4 * sum(map(str.isalpha, match[0])) > len(match[0])]
+
+
 def _respaced_parts(line: Line, chars: Sequence[tuple[float, float, float, str]]) -> str:
     """Write the words of a line of which a part is set letter by letter."""
     ordered = sorted(chars)
     if "".join(char[3] for char in ordered) != line.text.replace(" ", ""):
         return line.text
     text = line.text
-    for match in reversed(list(_SPACED_PART.finditer(text))):
+    for match in reversed(_spaced_parts(text)):
         start = len(text[: match.start()].replace(" ", ""))
         part = ordered[start : start + len(match[0].replace(" ", ""))]
-        if 2 * sum(map(str.isalpha, match[0])) > len(part) and (written := respaced(part, line.size)):
+        if written := respaced(part, line.size):
             text = f"{text[: match.start()]}{written}{text[match.end() :]}"
     return text
 
@@ -648,7 +654,8 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
     import pymupdf
 
     spaced = [line for line in lines if is_spaced(line.text)]
-    mixed = [line for line in lines if _SPACED_PART.search(line.text) and line not in spaced]
+    mixed = [line for line in lines if _SINGLE_LETTERS.search(line.text) and _spaced_parts(line.text)]
+    mixed = [line for line in mixed if not is_spaced(line.text)]
     if not (spaced or mixed):
         return
     blocks = page.get_text("rawdict", flags=pymupdf.TEXT_MEDIABOX_CLIP)["blocks"]
@@ -659,14 +666,14 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
             if char["c"] != " ":
                 left, _, right, _ = char["bbox"]
                 rows.setdefault(round(char["origin"][1]), []).append((left, right, span["size"], char["c"]))
-    for line in [*spaced, *mixed]:
+    for i, line in enumerate([*spaced, *mixed]):
         inside = [
             char
             for height in range(round(line.y0), round(line.y1) + 1)
             for char in rows.get(height, ())
             if line.x0 - 0.1 <= char[0] and char[1] <= line.x1 + 0.1 and abs(char[2] - line.size) < 0.1 * line.size
         ]
-        if line in mixed:
+        if i >= len(spaced):
             line.text = _respaced_parts(line, inside)
         else:
             line.text = respaced(inside, line.size) or line.text
