@@ -134,7 +134,7 @@ def bench(config, tmp_path, monkeypatch):
 
     def run(application: Application, plain=no_engine, **changes):
         monkeypatch.setattr(session, "connected", nothing_started)
-        monkeypatch.setattr(session, "serving", nothing_started)
+        monkeypatch.setattr("kohaku_ray.engine.serving.applications.serving", nothing_started)
         monkeypatch.setattr(benching, "run_apart", plain)
         monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
         monkeypatch.setattr(benching, "node_resources", lambda: [{"CPU": 4.0}])
