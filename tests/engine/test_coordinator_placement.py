@@ -39,6 +39,7 @@ for at, more in enumerate(([], ["cluster.resources={cpu_node: 0.001}"])):
     with Session(config.cluster) as session:
         session.open_ledger(config.ledger, 4)
         pool = ActorPool(config, 4)
+        pool.wait_until_ready()
         until = time.monotonic() + 120
         while len(new := {key: node for key, node in places().items() if key not in before}) < 8 + len(pool.voters):
             assert time.monotonic() < until, new

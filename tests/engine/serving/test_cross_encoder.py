@@ -179,7 +179,7 @@ def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_con
 
 
 def test_a_replica_that_breaks_is_a_model_error_that_says_so(application):
-    with pytest.raises(ModelError, match="the cross-encoder broke on 1 pairs"):
+    with pytest.raises(ModelError, match="the cross-encoder broke on 1 pair"):
         asyncio.run(rank_pairs(application, [("a query", None)]))
 
 
