@@ -34,7 +34,7 @@ from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.records import Reply
+from kohaku_ray.records import Reply, pluralize
 from kohaku_ray.run.demand import QUEUED, deployment_demand, shortage
 from kohaku_ray.run.deployments import application_name, check_deployment
 from kohaku_ray.run.lease import repeated
@@ -367,6 +367,6 @@ class PairReplica:
                 self._model.predict, pairs, batch_size=self._batch_pairs, show_progress_bar=False
             )
         except (RuntimeError, ValueError) as error:
-            raise ModelError(f"the cross-encoder broke on a batch of {len(pairs)}: {error}") from error
+            raise ModelError(f"the cross-encoder broke on {pluralize(len(pairs), 'pair')}: {error}") from error
         ends = np.cumsum([len(call) for call in calls])[:-1]
         return [part.tolist() for part in np.split(np.asarray(scores, np.float64).reshape(len(pairs)), ends)]
