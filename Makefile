@@ -24,7 +24,7 @@ CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
 .PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray slow slow-ray \
-	slow-vllm kills properties reproduce bench bench-gpu docs first-table size format clean
+	kills properties reproduce bench bench-gpu docs first-table size format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -76,16 +76,13 @@ unit-ray: setup ## Quick tests on a Ray cluster.
 	$(PYTEST) -m "ray and not slow and not vllm and not chaos"
 
 test-slow: setup ## Longer tests, vLLM among them.
-	+$(SIDE_BY_SIDE) slow-ray slow slow-vllm
+	+$(SIDE_BY_SIDE) slow slow-ray
 
 slow: setup ## Longer tests without a cluster.
 	$(PYTEST) $(BESIDE_RAY) -m "slow and not ray and not vllm"
 
 slow-ray: setup ## Longer tests on a Ray cluster.
-	$(PYTEST) -m "slow and ray and not vllm"
-
-slow-vllm: setup ## Tests of the real vLLM engine, on a Ray cluster of their own.
-	$(PYTEST) -m vllm
+	$(PYTEST) -m "(slow and ray) or vllm"
 
 test-chaos: setup ## Jobs whose driver, actors and nodes are killed; properties, eight times the examples; CHAOS=long: all of it.
 	+$(SIDE_BY_SIDE) kills properties
