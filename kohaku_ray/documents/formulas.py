@@ -325,9 +325,9 @@ def _prescripts(children: Sequence[Any], depth: int) -> str:
     before, behind = scripts[where + 1 :], scripts[:where]
     for i in range(0, len(behind), 2):
         base = _both([base, *behind[i : i + 2], ""][:3])
-    return "".join(f"{LOWER}{text}{END}" for text in before[::2] if text) + "".join(
-        [*(f"{RAISE}{text}{END}" for text in before[1::2] if text), base]
-    )
+    lowered = [f"{LOWER}{text}{END}" for text in before[::2] if text]
+    raised = [f"{RAISE}{text}{END}" for text in before[1::2] if text]
+    return "".join([*lowered, *raised, base])
 
 
 def _row(children: Sequence[Any], depth: int, joint: str) -> str:

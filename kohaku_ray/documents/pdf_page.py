@@ -654,9 +654,9 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
     import pymupdf
 
     spaced = [line for line in lines if is_spaced(line.text)]
-    mixed = [line for line in lines if _SINGLE_LETTERS.search(line.text) and _spaced_parts(line.text)]
-    mixed = [line for line in mixed if not is_spaced(line.text)]
-    if not (spaced or mixed):
+    others = [line for line in lines if _SINGLE_LETTERS.search(line.text) and not is_spaced(line.text)]
+    spaced_in_part = [line for line in others if _spaced_parts(line.text)]
+    if not (spaced or spaced_in_part):
         return
     blocks = page.get_text("rawdict", flags=pymupdf.TEXT_MEDIABOX_CLIP)["blocks"]
     spans = [span for block in blocks for line in block["lines"] for span in line["spans"]]
@@ -666,17 +666,19 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
             if char["c"] != " ":
                 left, _, right, _ = char["bbox"]
                 rows.setdefault(round(char["origin"][1]), []).append((left, right, span["size"], char["c"]))
-    for i, line in enumerate([*spaced, *mixed]):
-        inside = [
+
+    def inside(line: Line) -> list[tuple[float, float, float, str]]:
+        return [
             char
             for height in range(round(line.y0), round(line.y1) + 1)
             for char in rows.get(height, ())
             if line.x0 - 0.1 <= char[0] and char[1] <= line.x1 + 0.1 and abs(char[2] - line.size) < 0.1 * line.size
         ]
-        if i >= len(spaced):
-            line.text = _respaced_parts(line, inside)
-        else:
-            line.text = respaced(inside, line.size) or line.text
+
+    for line in spaced:
+        line.text = respaced(inside(line), line.size) or line.text
+    for line in spaced_in_part:
+        line.text = _respaced_parts(line, inside(line))
 
 
 def _keep_pictures(read: Page, textpage: Any, turn: int) -> None:

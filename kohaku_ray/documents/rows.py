@@ -74,9 +74,10 @@ def read_rows(
             is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             text = data.decode("utf-16" if is_wide else "utf-8-sig")
         except UnicodeDecodeError as error:
-            text = western_text(data) or ""
-            if not text:
+            western = western_text(data)
+            if western is None:
                 raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+            text = western
         return read_cells(name, text)[1]
     raise DataError(f"{name}: {what} are read from .csv, .tsv, .jsonl or .parquet, not .{suffix}")
 
