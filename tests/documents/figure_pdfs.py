@@ -61,8 +61,8 @@ def one_page(draw, text="A report on energy. It has one page and one figure, and
 def scan(*pictures: bytes, size=(595, 842)) -> bytes:
     """A PDF whose pages are filled by one picture each."""
     with pymupdf.open() as file:
-        for one in pictures:
-            file.new_page(width=size[0], height=size[1]).insert_image(pymupdf.Rect(0, 0, *size), stream=one)
+        for picture in pictures:
+            file.new_page(width=size[0], height=size[1]).insert_image(pymupdf.Rect(0, 0, *size), stream=picture)
         return file.tobytes()
 
 
@@ -114,13 +114,13 @@ def paper(n_pages=1, columns=2, seed=0) -> bytes:
     """A two-column paper; each page has three figures with captions, one of them drawn, and mentions them."""
     with pymupdf.open() as file:
         number = 0
-        for at in range(n_pages):
+        for index in range(n_pages):
             page = file.new_page()
-            write(page, (50, 30, 545, 70), "Measured energy of training runs" if not at else f"Part {at + 1}", 16)
+            write(page, (50, 30, 545, 70), "Measured energy of training runs" if not index else f"Part {index + 1}", 16)
             for column in range(columns):
                 x0, x1 = (50, 290) if column == 0 else (305, 545)
                 if column == 0:
-                    write(page, (x0, 80, x1, 330), prose(95, seed + at), 9.5)
+                    write(page, (x0, 80, x1, 330), prose(95, seed + index), 9.5)
                     number += 1
                     page.insert_image(pymupdf.Rect(x0, 340, x1, 500), stream=as_bytes(picture(seed=seed + number)))
                     write(page, (x0, 505, x1, 535), f"Figure {number}: Energy per site, in kWh.", 8)

@@ -47,9 +47,9 @@ def test_an_id_of_letters_digits_and_inner_spaces_is_kept(doc_id):
     ],
 )
 def test_another_character_becomes_a_hyphen_and_the_id_ends_in_its_digest(doc_id, shown):
-    found = valid_doc_id(doc_id, "f")
-    assert re.fullmatch(rf"{re.escape(shown)}-?[0-9a-f]{{8}}", found), found
-    assert valid_doc_id(found, "f") == found
+    valid_id = valid_doc_id(doc_id, "f")
+    assert re.fullmatch(rf"{re.escape(shown)}-?[0-9a-f]{{8}}", valid_id), valid_id
+    assert valid_doc_id(valid_id, "f") == valid_id
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_a_bad_id_is_named_with_its_file_and_the_way_out(doc_id, fault):
 
 @given(st.lists(st.text(min_size=1, max_size=180).filter(str.strip), unique=True, max_size=20))
 def test_two_ids_stay_two_and_hold_no_bracket(doc_ids):
-    found = {valid_doc_id(doc_id, "f") for doc_id in doc_ids}
-    assert len(found) == len(doc_ids)
-    for doc_id in found:
+    valid_ids = {valid_doc_id(doc_id, "f") for doc_id in doc_ids}
+    assert len(valid_ids) == len(doc_ids)
+    for doc_id in valid_ids:
         assert len(doc_id) <= 200
         assert {unicodedata.category(char)[0] for char in doc_id} <= set("LMNZPP")
         assert not set(doc_id) & set("[](){}=<>:/\\\"',;|")

@@ -116,8 +116,8 @@ def test_only_regular_files_are_read_and_the_others_are_named(tree):
         (tree / "link.md").symlink_to(tree / "b.md")
         (tree / "circle.md").symlink_to(tree / "circle.md")
         (tree / "dangling.md").symlink_to(tree / "nothing.md")
-        found = find_files([str(tree)], follow_links=True)
-        assert {os.path.basename(file) for file in found} == {
+        paths = find_files([str(tree)], follow_links=True)
+        assert {os.path.basename(file) for file in paths} == {
             *("a.TXT", "b.md", "c.json", "pipe.md", "zero.txt", "socket.md", "link.md", "circle.md", "dangling.md")
         }
         for name in ("pipe.md", "zero.txt", "socket.md"):
@@ -155,10 +155,10 @@ def bucket(monkeypatch):
 
 @pytest.mark.usefixtures("bucket")
 def test_an_object_store_is_searched_and_read():
-    found = find_files(["s3://bucket/docs/?region=eu-west-1"])
-    assert found == ["s3://bucket/docs/b.md?region=eu-west-1", "s3://bucket/docs/deep/a%20c.txt?region=eu-west-1"]
+    paths = find_files(["s3://bucket/docs/?region=eu-west-1"])
+    assert paths == ["s3://bucket/docs/b.md?region=eu-west-1", "s3://bucket/docs/deep/a%20c.txt?region=eu-west-1"]
     assert find_files(["s3://bucket/docs/z.bin"]) == ["s3://bucket/docs/z.bin"]
-    assert parse_file(found[1], read_bytes(found[1])).doc_id == "a c"
+    assert parse_file(paths[1], read_bytes(paths[1])).doc_id == "a c"
     with pytest.raises(DataError, match="s3://bucket/none does not exist"):
         find_files(["s3://bucket/none"])
     with pytest.raises(DataError, match=r"s3://bucket/docs/gone\.md cannot be read"):

@@ -44,12 +44,12 @@ MAIL = DocumentFormat((".mbox", ".txt"), parse_mail)
 
 
 def test_a_news_file_holds_many_documents_and_rejects_by_line():
-    found = parse_documents("d/x.csv", ARTICLES, document_format=NEWS)
-    assert [one.doc_id for one in found.documents] == ["one", "two", "a-b-6783a31e"]
-    assert [where for where, _ in found.rejects] == [f"d/x.csv: line {line}" for line in (4, 5, 6)]
-    assert ["par_id '1'" in found.rejects[0][1], "doc_id is empty" in found.rejects[1][1]] == [True, True]
-    assert len(found.documents[0].sections[0].paragraphs[0].sentences) == 2
-    assert found == parse_documents("d/x.csv", ARTICLES, timeout_s=60, document_format=NEWS)
+    parsed = parse_documents("d/x.csv", ARTICLES, document_format=NEWS)
+    assert [document.doc_id for document in parsed.documents] == ["one", "two", "a-b-6783a31e"]
+    assert [where for where, _ in parsed.rejects] == [f"d/x.csv: line {line}" for line in (4, 5, 6)]
+    assert ["par_id '1'" in parsed.rejects[0][1], "doc_id is empty" in parsed.rejects[1][1]] == [True, True]
+    assert len(parsed.documents[0].sections[0].paragraphs[0].sentences) == 2
+    assert parsed == parse_documents("d/x.csv", ARTICLES, timeout_s=60, document_format=NEWS)
 
 
 def test_a_news_file_that_gives_nothing_is_refused():
@@ -65,7 +65,7 @@ def test_a_news_file_that_gives_nothing_is_refused():
 def test_a_novel_is_read_in_chapters_where_that_is_asked_for():
     (novel,) = parse_documents("x.txt", BOOK, document_format=NOVEL).documents
     attributes = [section.paragraphs[0].attributes for section in novel.sections]
-    assert [(found["chapter"], found["progress_pct"]) for found in attributes] == [
+    assert [(chapter["chapter"], chapter["progress_pct"]) for chapter in attributes] == [
         ("CHAPTER I", 50),
         ("CHAPTER II", 100),
     ]
@@ -90,26 +90,26 @@ def test_the_time_limit_covers_formats(document_format):
     with pytest.raises(DataError, match=r"are not parsed after 0\.3 s"):
         parse_documents(f"x{slow.suffixes[0]}", ARTICLES, 0.3, slow)
     assert time.monotonic() - start < 5
-    found = []
+    messages = []
 
     def call():
         try:
             parse_documents(f"x{slow.suffixes[0]}", ARTICLES, 0.3, slow)
         except DataError as error:
-            found.append(str(error))
+            messages.append(str(error))
 
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-    assert "a time limit on this format needs the main thread" in found[0]
+    assert "a time limit on this format needs the main thread" in messages[0]
 
 
 def test_a_format_of_ones_own_reads_one_document_or_many_under_valid_ids():
-    one = parse_documents("d/a.mbox", b"The pump has stopped.", 60, MAIL)
-    assert [found.doc_id[:7] for found in one.documents] == ["mail-1-"]
+    parsed = parse_documents("d/a.mbox", b"The pump has stopped.", 60, MAIL)
+    assert [document.doc_id[:7] for document in parsed.documents] == ["mail-1-"]
     many = parse_documents("d/a.mbox", b"The pump has stopped.\n--\n...\n--\nIt runs again.", document_format=MAIL)
-    assert [found.title for found in many.documents] == ["mail:1", "mail:3"]
-    assert [":" in found.doc_id for found in many.documents] == [False, False]
+    assert [document.title for document in many.documents] == ["mail:1", "mail:3"]
+    assert [":" in document.doc_id for document in many.documents] == [False, False]
     assert [reason for _, reason in many.rejects] == ["its paragraphs have no sentence to search"]
 
 

@@ -124,10 +124,10 @@ def test_no_paragraph_is_lost_below_links_that_turn_pages():
 
 def test_a_long_list_is_paragraphs_of_whole_items():
     items = [f"Step {i}: {'do what has to be done ' * 12}" for i in range(1, 41)]
-    found = body(f"<ol>{''.join(f'<li>{item}' for item in items)}</ol>")
-    assert "\n".join(found) == "\n".join(f"{i}. {item.strip()}" for i, item in enumerate(items, 1))
-    assert 1500 < len(found[0]) <= 2000
-    assert max(map(len, found)) <= 2000
+    paragraphs = body(f"<ol>{''.join(f'<li>{item}' for item in items)}</ol>")
+    assert "\n".join(paragraphs) == "\n".join(f"{i}. {item.strip()}" for i, item in enumerate(items, 1))
+    assert 1500 < len(paragraphs[0]) <= 2000
+    assert max(map(len, paragraphs)) <= 2000
     assert len(body(f"<ul><li>{'x ' * 3000}<li>b</ul>")) == 2
 
 

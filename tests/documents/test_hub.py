@@ -60,7 +60,10 @@ def asked(monkeypatch):
 def test_questions_gold_documents_and_metadata_come_from_a_data_set(asked):
     uri = "hf://datasets/o/qa?split=test[:2]&name=en&revision=v1"
     config = load_config("demo", [f"questions.path={uri}"])
-    assert [(one.question_id, one.text) for one in questions_of(config)] == [("q1", "How much?"), ("q2", "Who?")]
+    assert [(question.question_id, question.text) for question in questions_of(config)] == [
+        ("q1", "How much?"),
+        ("q2", "Who?"),
+    ]
     truth, metrics, _ = read_gold(uri, [find_metric("wattbot")])
     assert ([row.answer for row in truth.rows.values()], metrics[0].name) == (["5 kWh", "Ada"], "answer")
     assert read_metadata(uri)["q2"] == {"question": "Who?", "answer": "Ada"}
@@ -68,7 +71,7 @@ def test_questions_gold_documents_and_metadata_come_from_a_data_set(asked):
     assert find_files([uri]) == [uri]
     data = read_bytes("hf://datasets/o/docs").replace(b'"question"', b'"text"')
     documents = parse_documents("hf://datasets/o/docs", data).documents
-    assert [(one.doc_id, one.metadata) for one in documents] == [
+    assert [(document.doc_id, document.metadata) for document in documents] == [
         ("q1", {"answer": "5 kWh"}),
         ("q2", {"answer": "Ada"}),
     ]

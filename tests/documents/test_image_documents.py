@@ -19,8 +19,8 @@ from kohaku_ray.index.flatten import flatten
 def read(folder, name, data, directory=None, timeout_s=None):
     (folder / name).write_bytes(data)
     (folder / "chart.png").write_bytes(as_bytes(picture(seed=1)))
-    (found,) = parse_documents(str(folder / name), data, timeout_s, images=ImageSource(directory)).documents
-    return found
+    (document,) = parse_documents(str(folder / name), data, timeout_s, images=ImageSource(directory)).documents
+    return document
 
 
 PLACEHOLDER = json.dumps(
@@ -40,14 +40,14 @@ PLACEHOLDER = json.dumps(
 )
 @pytest.mark.parametrize("timeout_s", [None, 30])
 def test_a_document_of_images_alone_is_kept(tmp_path, name, data, titles, n_images, timeout_s):
-    found = read(tmp_path, name, data, str(tmp_path), timeout_s)
-    assert [section.title for section in found.sections] == titles
-    paragraphs = [paragraph for section in found.sections for paragraph in section.paragraphs]
+    document = read(tmp_path, name, data, str(tmp_path), timeout_s)
+    assert [section.title for section in document.sections] == titles
+    paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
     assert [paragraph.text for paragraph in paragraphs] == [""] * n_images
-    assert [image.caption for _, _, image in images_of(found)] == [None] * n_images
-    nodes = flatten(found).to_pylist()
+    assert [image.caption for _, _, image in images_of(document)] == [None] * n_images
+    nodes = flatten(document).to_pylist()
     kept = [row["attachment_path"] for row in nodes if row["kind"] == "paragraph"]
-    assert kept == [f"images/{image.digest}.png" for _, _, image in images_of(found)]
+    assert kept == [f"images/{image.digest}.png" for _, _, image in images_of(document)]
     assert not [row for row in nodes if row["kind"] == "sentence"]
 
 

@@ -118,8 +118,8 @@ def tree(tmp_path, name, text, directory=None):
     (folder / "link.png").symlink_to(tmp_path / "secret.png")
     (folder / name).write_text(text)
     source = ImageSource(directory)
-    (found,) = parse_documents(str(folder / name), text.encode(), images=source).documents
-    return found
+    (document,) = parse_documents(str(folder / name), text.encode(), images=source).documents
+    return document
 
 
 URI = "data:image/png;base64," + base64.b64encode(as_bytes(picture(seed=3))).decode()
@@ -149,21 +149,21 @@ The plant uses energy, as Figure 1 shows.
 
 
 def test_images_of_markdown_stay_inside_its_directory(tmp_path):
-    found = tree(tmp_path, "plant.md", MARKDOWN)
-    (_, first, chart), (_, second, inline) = images_of(found)
+    document = tree(tmp_path, "plant.md", MARKDOWN)
+    (_, first, chart), (_, second, inline) = images_of(document)
     assert (first.text, second.text) == ("Figure 1: Energy per year", "Inline")
     assert pixels(chart).tobytes() == picture(seed=1).tobytes()
     assert pixels(inline).tobytes() == picture(seed=3).tobytes()
     assert chart.mentions == ("The plant uses energy, as Figure 1 shows.",)
     assert second.attachment.path == f"images/{inline.digest}.png"
-    rejects = dict(found.image_rejects)
+    rejects = dict(document.image_rejects)
     assert sorted(rejects) == ["image ../secret.png", "image link.png", "image none.png", "image page.png"]
     assert "out of the document's directory" in rejects["image ../secret.png"]
     assert "a link that leads out" in rejects["image link.png"]
     assert "HTML" in rejects["image page.png"]
     assert "none.png cannot be read" in rejects["image none.png"]
-    assert found.images_left_out == {"repeated": 1, "small": 1, "remote": 1}
-    texts = [paragraph.text for section in found.sections for paragraph in section.paragraphs]
+    assert document.images_left_out == {"repeated": 1, "small": 1, "remote": 1}
+    texts = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
     assert {"Remote", "Outside", "Missing"} <= set(texts)  # a caption is text, whatever became of its image
 
 
@@ -174,11 +174,11 @@ def test_images_of_html_inside_markdown(tmp_path):
 
 A plant <img src='sub/icon.png'> uses energy. <!-- <img src="page.png"> -->
 """
-    found = tree(tmp_path, "plant.md", text)
-    ((_, paragraph, chart),) = images_of(found)
+    document = tree(tmp_path, "plant.md", text)
+    ((_, paragraph, chart),) = images_of(document)
     assert paragraph.text == "A chart"
     assert pixels(chart).tobytes() == picture(seed=1).tobytes()
-    assert (found.images_left_out, found.image_rejects) == ({"small": 1}, ())
+    assert (document.images_left_out, document.image_rejects) == ({"small": 1}, ())
 
 
 HTML = f"""<html><body><h1>Energy</h1><p>The plant uses energy.</p>
@@ -190,12 +190,12 @@ HTML = f"""<html><body><h1>Energy</h1><p>The plant uses energy.</p>
 
 
 def test_images_of_html(tmp_path):
-    found = tree(tmp_path, "plant.html", HTML)
-    (_, first, chart), (_, second, inline) = images_of(found)
+    document = tree(tmp_path, "plant.html", HTML)
+    (_, first, chart), (_, second, inline) = images_of(document)
     assert (first.text, second.text) == ("", "In a list")
     assert pixels(chart).tobytes() == picture(seed=1).tobytes()
     assert pixels(inline).tobytes() == picture(seed=3).tobytes()
-    texts = [paragraph.text for section in found.sections for paragraph in section.paragraphs]
+    texts = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
     assert texts == [
         "The plant uses energy.",
         "Text before",
@@ -205,10 +205,10 @@ def test_images_of_html(tmp_path):
         "In a list",
         "Figure 2: small",
     ]
-    ((place, reason),) = found.image_rejects
-    assert place == "image /etc/passwd"
+    ((where, reason),) = document.image_rejects
+    assert where == "image /etc/passwd"
     assert "out of the document's directory" in reason
-    assert found.images_left_out == {"small": 1, "remote": 2}
+    assert document.images_left_out == {"small": 1, "remote": 2}
 
 
 PLACEHOLDERS = """{"document_id": "amazon", "title": "T", "sections": [{"title": "S", "paragraphs": [
@@ -225,23 +225,23 @@ def test_placeholders_find_their_files(tmp_path):
     (files / "amazon" / "Im0.png").write_bytes(as_bytes(picture(seed=4)))
     (files / "images").mkdir()
     (files / "images" / "c.png").write_bytes(as_bytes(picture(seed=5)))
-    found = tree(tmp_path, "amazon.json", PLACEHOLDERS, str(files))
-    (_, first, one), (_, second, two) = images_of(found)
+    document = tree(tmp_path, "amazon.json", PLACEHOLDERS, str(files))
+    (_, first, chart), (_, second, energy_chart) = images_of(document)
     assert (first.text, second.text) == ("", "A chart of energy")
-    assert pixels(one).tobytes() == picture(seed=4).tobytes()
-    assert pixels(two).tobytes() == picture(seed=5).tobytes()
-    assert [place for place, _ in found.image_rejects] == ["image lost.png", "image ../../etc/x.png"]
-    assert "no file lost.png or amazon/lost.png in documents.images" in found.image_rejects[0][1]
+    assert pixels(chart).tobytes() == picture(seed=4).tobytes()
+    assert pixels(energy_chart).tobytes() == picture(seed=5).tobytes()
+    assert [where for where, _ in document.image_rejects] == ["image lost.png", "image ../../etc/x.png"]
+    assert "no file lost.png or amazon/lost.png in documents.images" in document.image_rejects[0][1]
     bare = tree(tmp_path, "amazon.json", PLACEHOLDERS)
     assert not images_of(bare)
     assert bare.images_left_out == {"without a file": 4}
 
 
 def test_a_tree_with_images_is_written_and_read_again(tmp_path):
-    found = tree(tmp_path, "plant.md", MARKDOWN)
-    again = parse_kohakurag("plant.json", write_kohakurag(found).encode())
+    document = tree(tmp_path, "plant.md", MARKDOWN)
+    again = parse_kohakurag("plant.json", write_kohakurag(document).encode())
     assert [p.text for s in again.sections for p in s.paragraphs] == [
-        p.text for s in found.sections for p in s.paragraphs
+        p.text for s in document.sections for p in s.paragraphs
     ]
     paths = [p.attachment.path for s in again.sections for p in s.paragraphs if p.attachment]
     assert paths[0].startswith("images/")
@@ -259,11 +259,11 @@ def test_a_document_is_kept_when_its_images_take_too_long(tmp_path, monkeypatch)
     folder.mkdir()
     (folder / "a.png").write_bytes(as_bytes(picture()))
     text = b"A text that is kept.\n\n![A chart](a.png)\n"
-    (found,) = parse_documents(str(folder / "x.md"), text, 0.3, images=ImageSource()).documents
-    ((place, reason),) = found.image_rejects
-    assert place == "all images"
+    (document,) = parse_documents(str(folder / "x.md"), text, 0.3, images=ImageSource()).documents
+    ((where, reason),) = document.image_rejects
+    assert where == "all images"
     assert "not parsed after 0.3 s" in reason
-    assert found.sections[0].paragraphs[0].text == "A text that is kept."
+    assert document.sections[0].paragraphs[0].text == "A text that is kept."
 
 
 def test_addresses_stay_inside_a_directory_on_an_object_store():
@@ -278,9 +278,9 @@ def test_addresses_stay_inside_a_directory_on_an_object_store():
 
     text = b"A plant.\n\n![In](img/a%20b.png) ![Out](../x.png) ![Far](img/../../y.png)\n"
     name = "s3://bucket/docs/x.md?region=eu"
-    found = attach_images(parse_markdown(name, text, images=True), name, read, ImageSource())
+    document = attach_images(parse_markdown(name, text, images=True), name, read, ImageSource())
     assert asked == ["s3://bucket/docs/img/a%20b.png?region=eu"]
-    assert [place for place, _ in found.image_rejects] == ["image ../x.png", "image img/../../y.png"]
+    assert [where for where, _ in document.image_rejects] == ["image ../x.png", "image img/../../y.png"]
 
 
 def test_a_file_that_is_no_document_is_still_a_reject():

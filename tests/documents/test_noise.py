@@ -21,13 +21,15 @@ def contents_page(leader, text=""):
 
 
 def sentences(document):
-    return [text for section in document.sections for one in section.paragraphs for text in sentences_of(one)]
+    return [
+        text for section in document.sections for paragraph in section.paragraphs for text in sentences_of(paragraph)
+    ]
 
 
 @pytest.mark.parametrize("leader", [". ", ".", " .", "_ "])
 def test_an_entry_of_a_contents_page_is_one_sentence_without_its_leaders(leader):
-    found = sentences(parse_file("manual.pdf", contents_page(leader)))
-    assert found == [f"{entry}… {i + 3}" for i, entry in enumerate(ENTRIES)]
+    texts = sentences(parse_file("manual.pdf", contents_page(leader)))
+    assert texts == [f"{entry}… {i + 3}" for i, entry in enumerate(ENTRIES)]
 
 
 @pytest.mark.parametrize("leader", [". ", ".", " .", "_ "])
@@ -52,7 +54,7 @@ def test_an_entry_of_contents_in_plain_text_is_one_sentence():
 
 def test_what_has_neither_letter_nor_digit_is_no_sentence_and_is_counted():
     document = parse_file("x.txt", "A line of text. . . . . And more.\n\n* * *\n\n—\n\nThe end.".encode())
-    assert all(any(map(str.isalnum, one)) for one in sentences(document))
+    assert all(any(map(str.isalnum, text)) for text in sentences(document))
     assert sentences(document)[-1] == "The end."
     assert any("without a letter or digit" in what and "not indexed" in what for what in document.odd)
 
@@ -69,7 +71,7 @@ def test_a_file_that_says_nothing_is_rejected_and_a_row_alone():
     with pytest.raises(Exception, match="no text"):
         parse_file("x.txt", b"* * *\n\n. . . . .")
     parsed = parse_documents("x.jsonl", b'{"id": "a", "text": "Some text."}\n{"id": "b", "text": ". . ."}\n')
-    assert [one.doc_id for one in parsed.documents] == ["a"]
+    assert [document.doc_id for document in parsed.documents] == ["a"]
     assert [where for where, _ in parsed.rejects] == ["x.jsonl: b"]
 
 

@@ -37,7 +37,7 @@ def saved(file):
 def tree(name, file):
     """The sections of a file: title, and the texts of its paragraphs."""
     document = parse_file(name, file if isinstance(file, bytes) else saved(file))
-    return {section.title: [one.text for one in section.paragraphs] for section in document.sections}
+    return {section.title: [paragraph.text for paragraph in section.paragraphs] for section in document.sections}
 
 
 def png():
@@ -97,7 +97,9 @@ class TestWord:
         }
         table = document.sections[1].paragraphs[-1]
         assert table.attachment.kind == "table"
-        assert [table.text[one.start : one.end] for one in table.sentences][1] == "Model: GPT-3; Energy, MWh: 1,287"
+        assert [table.text[sentence.start : sentence.end] for sentence in table.sentences][
+            1
+        ] == "Model: GPT-3; Energy, MWh: 1,287"
 
     def test_spans_of_cells_are_filled(self):
         file = Word()
@@ -188,7 +190,7 @@ class TestWord:
         file.add_paragraph("After.")._p.append(parse_xml(vml))
         document = parse_file("x.docx", saved(file))
         paragraphs = document.sections[0].paragraphs
-        assert [one.text for one in paragraphs] == [
+        assert [paragraph.text for paragraph in paragraphs] == [
             "Before.", "PUE falls to 1.12 in 2023.", "Before.", "Before.", "A cell. A pump of 3 kW.", "After.",
             "Old: 42 & more.",
         ]  # fmt: skip
@@ -216,7 +218,7 @@ class TestWord:
         file.add_paragraph("A sentence of the report.")
         file.sections[0].header.paragraphs[0].text = "Confidential 2024"
         document = parse_file("x.docx", saved(file))
-        assert [one.text for one in document.sections[0].paragraphs] == ["A sentence of the report."]
+        assert [paragraph.text for paragraph in document.sections[0].paragraphs] == ["A sentence of the report."]
         assert document.dropped == ("header or footer 'Confidential 2024'", "1 lines of a table of contents")
 
     def test_bold_lines_are_headings_where_no_style_is(self):
@@ -251,7 +253,7 @@ class TestPowerPoint:
         (section,) = document.sections
         assert (document.doc_id, document.title, document.n_pages) == ("talk", "Power in 2024", 1)
         assert (section.title, section.page) == ("Power in 2024", 1)
-        assert [(one.text, one.page) for one in section.paragraphs] == [
+        assert [(paragraph.text, paragraph.page) for paragraph in section.paragraphs] == [
             ("- 415 TWh in all\n  - a third in the US\n- 1.5 % of the world", 1),
             ("Source: IEA, 2025.", 1),
         ]
@@ -278,7 +280,7 @@ class TestPowerPoint:
             picture = file.slides.add_slide(file.slide_layouts[6]).shapes.add_picture(png(), 0, 0)
             picture._element.nvPicPr.cNvPr.set("descr", text or "image.png")
         document = parse_file("x.pptx", saved(file))
-        (paragraph,) = [one for section in document.sections for one in section.paragraphs]
+        (paragraph,) = [paragraph for section in document.sections for paragraph in section.paragraphs]
         assert (paragraph.text, paragraph.page) == ("Power doubles to 945 TWh by 2030.", 1)
         assert paragraph.attachment.kind == "image"
         assert document.dropped == ("2 images",)
@@ -360,7 +362,7 @@ class TestExcel:
         file.create_sheet("Lists").append(["secret"])
         file["Lists"].sheet_state = "hidden"
         document = parse_file("x.xlsx", saved(file))
-        assert [one.text for one in document.sections[0].paragraphs] == [
+        assert [paragraph.text for paragraph in document.sections[0].paragraphs] == [
             "Day: 2024-02-29; Open: TRUE; Share: 25.3%",
             "C2: Rounded in the sheet.",
         ]
@@ -397,9 +399,9 @@ class TestExcel:
         for i in range(500):
             file.active.append([f"item {i}", i * 10])
         (section,) = parse_file("x.xlsx", saved(file)).sections
-        lines = [line for one in section.paragraphs for line in one.text.split("\n")]
+        lines = [line for paragraph in section.paragraphs for line in paragraph.text.split("\n")]
         assert lines == [f"Item: item {i}; Value: {i * 10}" for i in range(500)]
-        assert max(len(one.text) for one in section.paragraphs) <= 2000
+        assert max(len(paragraph.text) for paragraph in section.paragraphs) <= 2000
         assert len(section.paragraphs) < 10
 
     def test_a_cell_in_the_last_row_costs_no_empty_rows(self):

@@ -13,7 +13,10 @@ def read(name, root):
 
 
 def tree(document):
-    return {section.title: [(one.text, one.page) for one in section.paragraphs] for section in document.sections}
+    return {
+        section.title: [(paragraph.text, paragraph.page) for paragraph in section.paragraphs]
+        for section in document.sections
+    }
 
 
 def prov(page, left, top, right, bottom):
@@ -23,9 +26,9 @@ def prov(page, left, top, right, bottom):
 
 def text(number, label, words, page=1, **more):
     layer = "furniture" if label.startswith("page_") else "body"
-    place = prov(page, 72, 700, 300, 680)
+    provenance = prov(page, 72, 700, 300, 680)
     return {"self_ref": f"#/texts/{number}", "label": label, "text": words, "orig": words, "content_layer": layer,
-            "children": [], "prov": place, **more}  # fmt: skip
+            "children": [], "prov": provenance, **more}  # fmt: skip
 
 
 def cell(words, row, column, n_rows=1, n_columns=1, header=False):
@@ -143,7 +146,7 @@ class TestDocling:
     )
     def test_no_cell_is_lost_beyond_a_tables_size_or_below_another(self, cells, n_rows, rows):
         header = [cell("Model", 0, 0, header=True), cell("MWh", 0, 1, header=True)]
-        data = {"table_cells": [*header, *(cell(*one) for one in cells)], "num_rows": n_rows, "num_cols": 2}
+        data = {"table_cells": [*header, *(cell(*arguments) for arguments in cells)], "num_rows": n_rows, "num_cols": 2}
         assert [lines.split("\n") for lines in body_of(tables=[{"label": "table", "data": data}])] == [rows]
 
     def test_a_list_keeps_the_numbers_of_its_items(self):
@@ -181,7 +184,7 @@ class TestDocling:
             {"label": "picture", "meta": {"description": {"text": "A hall of 5 MW."}}},
         ]  # fmt: skip
         document = docling_of(pictures=pictures, texts=texts)
-        assert [one.text for one in document.sections[0].paragraphs] == [
+        assert [paragraph.text for paragraph in document.sections[0].paragraphs] == [
             "Figure 1.", "A bar of 12.", "Source: a survey of 2020.", "Energy\nYear: 2020; MWh: 12", "A hall of 5 MW.",
         ]  # fmt: skip
         assert document.dropped == ("1 pictures without a caption",)
@@ -219,7 +222,7 @@ def docling_of(order=("groups", "tables", "pictures", "form_items"), **more):
 
 
 def body_of(**more):
-    return [one.text for section in docling_of(**more).sections for one in section.paragraphs]
+    return [paragraph.text for section in docling_of(**more).sections for paragraph in section.paragraphs]
 
 
 CONTENT_LIST = [
@@ -281,7 +284,7 @@ def block(number, kind, html, page=0, **more):
 
 def marker():
     items = [block(4, "ListItem", "<li>PUE of 1.12</li>"), block(5, "ListItem", "<li>PUE of 1.4</li>")]
-    links = "".join(f"<content-ref src='{one['id']}'></content-ref>" for one in items)
+    links = "".join(f"<content-ref src='{item['id']}'></content-ref>" for item in items)
     table = block(2, "Table", "<table><tr><th>Site</th><th>PUE</th></tr><tr><td>A</td><td>1.12</td></tr></table>", 1)
     caption = block(1, "Caption", "<p>Table 1: Sites &amp; PUE</p>", 1)
     first = [
@@ -343,7 +346,7 @@ class TestOlmOCR:
     def test_two_pdfs_of_one_name_keep_their_ids(self):
         lines = self.line("a/x.pdf", "First.", id="1a") + self.line("b/x.pdf", "Second.", id="2b")
         parsed = parse_documents("out.jsonl", lines.encode())
-        assert [one.doc_id for one in parsed.documents] == ["1a", "2b"]
+        assert [document.doc_id for document in parsed.documents] == ["1a", "2b"]
 
     def test_a_page_without_text_is_skipped(self):
         line = self.line("x.pdf", "One.", "", "Three.")
@@ -353,18 +356,18 @@ class TestOlmOCR:
     def test_spans_that_are_none(self, spans):
         row = {"text": "Some text.", "attributes": {"pdf_page_numbers": spans}}
         (document,) = parse_documents("o.jsonl", json.dumps(row).encode()).documents
-        assert [one.text for one in document.sections[0].paragraphs] == ["Some text."]
+        assert [paragraph.text for paragraph in document.sections[0].paragraphs] == ["Some text."]
 
 
 class TestDataCSV:
     def test_a_row_names_its_columns(self):
         document = parse_file("d/gdp.csv", b"country,Year,GDP (USD bn)\nFrance,2023,3030.9\nChad,2023,\n")
         assert (document.doc_id, document.title) == ("gdp", "gdp")
-        assert [one.text for one in document.sections[0].paragraphs] == [
+        assert [paragraph.text for paragraph in document.sections[0].paragraphs] == [
             "country: France; Year: 2023; GDP (USD bn): 3030.9",
             "country: Chad; Year: 2023",
         ]
-        assert [len(one.sentences) for one in document.sections[0].paragraphs] == [1, 1]
+        assert [len(paragraph.sentences) for paragraph in document.sections[0].paragraphs] == [1, 1]
 
     @pytest.mark.parametrize(
         ("data", "message"),

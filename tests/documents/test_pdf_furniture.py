@@ -112,8 +112,8 @@ def test_a_large_title_and_an_initial_are_text():
         put(page, 96, 120, ["he first line stands beside the initial,", "and so does the second one of them."])
         put(page, 72, 148, PROSE)
 
-    found = "\n".join(texts(draw))
-    assert "he first line" in found
+    text = "\n".join(texts(draw))
+    assert "he first line" in text
     assert "A Title" in everything(draw)
 
 
@@ -172,7 +172,7 @@ def test_the_first_line_of_some_pages_far_apart_is_no_running_head():
         return draw
 
     document = parse(*map(page, range(40)))
-    text = "\n".join(one.text for section in document.sections for one in section.paragraphs)
+    text = "\n".join(paragraph.text for section in document.sections for paragraph in section.paragraphs)
     assert [f"See page {100 + i} on it." in text for i in range(40)] == [i % 8 == 1 for i in range(40)]
     assert "A manual of the meter" not in text
 
@@ -194,7 +194,7 @@ def test_upright_labels_of_a_plot_are_named_as_dropped():
 
     document = parse(draw)
     assert document.dropped == ("4 upright texts: '0.0', '0.1', '0.2' and 1 more",)
-    assert "0.1" not in "".join(one.text for section in document.sections for one in section.paragraphs)
+    assert "0.1" not in "".join(paragraph.text for section in document.sections for paragraph in section.paragraphs)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_the_points_of_a_plot_are_no_text(symbol, n, is_dropped):
     assert bool(document.dropped) is is_dropped
     if is_dropped:
         assert document.dropped == (f"{n} symbols of a plot: {symbol!r} × {n}",)
-        assert [one.text for section in document.sections for one in section.paragraphs] == [TEXT]
+        assert [paragraph.text for section in document.sections for paragraph in section.paragraphs] == [TEXT]
 
 
 def test_a_page_with_few_lines_has_line_numbers_where_other_pages_have_theirs():
@@ -223,9 +223,9 @@ def test_a_page_with_few_lines_has_line_numbers_where_other_pages_have_theirs():
         put(page, 40, 120, map(str, range(16, 19)), 7)
         put(page, 200, 400, ["5", "7"])  # of a figure, say
 
-    found = "\n".join(texts(whole, short))
-    assert not any(str(n) in found.split() for n in (15, 16, 17, 18))
-    assert all(number in found.split() for number in ("5", "7", "1,287"))
+    text = "\n".join(texts(whole, short))
+    assert not any(str(n) in text.split() for n in (15, 16, 17, 18))
+    assert all(number in text.split() for number in ("5", "7", "1,287"))
 
 
 def test_steps_in_small_print_keep_their_numbers():
@@ -253,8 +253,8 @@ def test_a_line_that_is_printed_twice_to_be_bold_is_read_once():
                 page.insert_text((x, 100), line, fontsize=11) if "2020" in line else put(page, x, 130, [line])
         put(page, 72, 170, PROSE)
 
-    found = everything(draw)
-    assert found.count("It was 1,287 MWh in 2020.") == found.count("It was 12 MWh in 2021.") == 1
+    text = everything(draw)
+    assert text.count("It was 1,287 MWh in 2020.") == text.count("It was 12 MWh in 2021.") == 1
 
 
 @pytest.mark.parametrize("text", ["energy was 1287", "no more than 5"])
@@ -293,4 +293,4 @@ def test_a_sentence_that_goes_on_with_a_number_on_the_next_page(end, start, text
 def test_a_heading_or_item_on_the_next_page_is_no_sentence_that_goes_on(start):
     first = lambda page: put(page, 72, 120, [*PROSE, "The site drew in the whole of that year a total of about"])  # noqa: E731
     second = lambda page: put(page, 72, 120, [start, "", *PROSE])  # noqa: E731
-    assert not any("about 2" in one or "about 1" in one for one in texts(first, second))
+    assert not any("about 2" in text or "about 1" in text for text in texts(first, second))

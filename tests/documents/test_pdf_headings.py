@@ -93,8 +93,8 @@ def office_contents(sheet):
 @pytest.mark.parametrize("contents", [latex_contents, office_contents])
 def test_entries_of_a_table_of_contents_are_no_headings(contents):
     long = "Meters and Their Places on the Site, with All that Was Changed Later"
-    found = report(contents)
-    headings = [title for title in titles(found) if title != "Energy of a Small Plant"]
+    document = report(contents)
+    headings = [title for title in titles(document) if title != "Energy of a Small Plant"]
     assert headings == [
         "1 Introduction",
         "1 Introduction › 1.1 Scope",
@@ -103,7 +103,7 @@ def test_entries_of_a_table_of_contents_are_no_headings(contents):
         "2 Methods of Measurement › 2.1 Scope",
         f"2 Methods of Measurement › 2.2 {long}",
     ]
-    assert "lines of contents on page 2" in found.dropped[-1]
+    assert "lines of contents on page 2" in document.dropped[-1]
 
 
 def test_a_numbered_heading_below_a_table_of_contents_stays_one():
@@ -131,9 +131,9 @@ def test_headings_of_a_manual_page():
     for name in ("METER", "METER_UNIT"):
         sheet.put(name, x=108, font=BOLD, gap=6)
         sheet.put(*PROSE, x=144, gap=0)
-    found = sheet.parse()
-    assert titles(found) == ["NAME", "SYNOPSIS", "DESCRIPTION", "DESCRIPTION › Places", "ENVIRONMENT"]
-    assert [p.text for p in found.sections[-1].paragraphs] == [
+    document = sheet.parse()
+    assert titles(document) == ["NAME", "SYNOPSIS", "DESCRIPTION", "DESCRIPTION › Places", "ENVIRONMENT"]
+    assert [p.text for p in document.sections[-1].paragraphs] == [
         "METER", " ".join(PROSE), "METER_UNIT", " ".join(PROSE)
     ]  # fmt: skip
 
@@ -144,9 +144,9 @@ def test_bold_headings_at_the_margin_of_the_text():
         sheet.put(title, font=BOLD, gap=16)
         sheet.put(*PROSE, gap=2)
         sheet.put(*PROSE, gap=8)
-    found = sheet.parse()
-    assert titles(found) == ["Where we measured", "What we found"]
-    assert [len(section.paragraphs) for section in found.sections] == [2, 2]
+    document = sheet.parse()
+    assert titles(document) == ["Where we measured", "What we found"]
+    assert [len(section.paragraphs) for section in document.sections] == [2, 2]
 
 
 def test_a_bold_line_within_a_paragraph_is_no_heading():

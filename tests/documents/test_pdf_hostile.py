@@ -27,7 +27,7 @@ def assembled(objects):
     for number, content in enumerate(objects, 1):
         places.append(len(body))
         body += b"%d 0 obj%s endobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in places)
     trailer = b"trailer<</Root 1 0 R/Size %d>>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, len(body))
     return bytes(body) + b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1) + table + trailer
 
@@ -101,8 +101,8 @@ def test_a_page_of_scattered_pieces_takes_no_quadratic_time():
     words = [((x * 30 + y * 7) % 2900 + 20.0, y * 11.7 + 20 + x * 0.31) for y in range(60) for x in range(80)]
     writer = pymupdf.TextWriter(page.rect)
     font = pymupdf.Font("helv")
-    for place in words:
-        writer.append(place, "ab", font=font, fontsize=6)
+    for point in words:
+        writer.append(point, "ab", font=font, fontsize=6)
     writer.write_text(page)
     start = time.process_time()
     text = " ".join(texts(parse_file("x.pdf", file.tobytes())))
@@ -176,7 +176,7 @@ def test_2000_pages_take_bounded_time_and_memory():
     document = parse_file("x.pdf", data)
     assert time.process_time() - start < 50
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
-    found = texts(document)
-    assert len(found) == n
-    assert not any("A Very Long Report" in text for text in found)
+    paragraphs = texts(document)
+    assert len(paragraphs) == n
+    assert not any("A Very Long Report" in text for text in paragraphs)
     assert document.sections[0].paragraphs[-1].page == n

@@ -13,20 +13,20 @@ BOX = (100, 200, 260, 320)
 
 
 def document(data, **options):
-    (found,) = parse_documents("paper.pdf", data, images=ImageSource(), **options).documents
-    return found
+    (parsed,) = parse_documents("paper.pdf", data, images=ImageSource(), **options).documents
+    return parsed
 
 
 def only(data):
     """The only image of a PDF, as a paragraph, its record and its pixels."""
-    found = document(data)
-    assert not found.image_rejects
-    ((_, paragraph, image),) = images_of(found)
+    pdf = document(data)
+    assert not pdf.image_rejects
+    ((_, paragraph, image),) = images_of(pdf)
     return paragraph, image, Image.open(io.BytesIO(image.data))
 
 
-def near(pixels, at, colour, tolerance=12):
-    return max(abs(a - b) for a, b in zip(pixels.convert("RGB").getpixel(at), colour, strict=True)) <= tolerance
+def near(pixels, point, colour, tolerance=12):
+    return max(abs(a - b) for a, b in zip(pixels.convert("RGB").getpixel(point), colour, strict=True)) <= tolerance
 
 
 def inserted(image, **options):
@@ -146,8 +146,8 @@ def test_on_a_rotated_page_an_image_stands_as_it_is_seen(turn):
         box = pymupdf.Rect(200, 300, 400, 400) * page.derotation_matrix
         page.insert_image(box, stream=as_bytes(drawn), rotate=turn)
         for line in range(5):
-            place = pymupdf.Point(100, 100 + 20 * line) * page.derotation_matrix
-            page.insert_text(place, "A page that is printed sideways and seen upright.", rotate=turn)
+            point = pymupdf.Point(100, 100 + 20 * line) * page.derotation_matrix
+            page.insert_text(point, "A page that is printed sideways and seen upright.", rotate=turn)
 
     data = one_page(draw, text="")
     with pymupdf.open(stream=data) as file:  # what a viewer shows
@@ -164,8 +164,8 @@ def test_on_a_rotated_page_an_image_stands_as_it_is_seen(turn):
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_an_image_stands_as_it_is_drawn(turn, mirrored):
     drawn = Image.new("RGB", (200, 100), "white")
-    for at, colour in (((0, 0), "red"), ((100, 0), "lime"), ((0, 50), "blue")):
-        drawn.paste(colour, (*at, at[0] + 100, at[1] + 50))
+    for corner, colour in (((0, 0), "red"), ((100, 0), "lime"), ((0, 50), "blue")):
+        drawn.paste(colour, (*corner, corner[0] + 100, corner[1] + 50))
     box = BOX if turn % 180 == 0 else (100, 200, 220, 360)
 
     def draw(file, page):
@@ -187,10 +187,12 @@ def test_an_image_stands_as_it_is_drawn(turn, mirrored):
 
 def pages(n, draw):
     with pymupdf.open() as file:
-        for at in range(n):
+        for index in range(n):
             page = file.new_page()
-            write(page, (50, 100, 545, 200), f"Page {at} says that energy is measured at site {at}. It has a logo.")
-            draw(page, at)
+            write(
+                page, (50, 100, 545, 200), f"Page {index} says that energy is measured at site {index}. It has a logo."
+            )
+            draw(page, index)
         return file.tobytes()
 
 
@@ -202,15 +204,15 @@ def pages(n, draw):
 def test_an_image_on_several_pages_is_kept_once_and_a_logo_not_at_all(shown_on, kept, left_out):
     repeated, figure = as_bytes(picture(seed=1)), as_bytes(picture(seed=2))
 
-    def draw(page, at):
-        if at in shown_on:
+    def draw(page, index):
+        if index in shown_on:
             page.insert_image(pymupdf.Rect(450, 20, 530, 80), stream=repeated)
-        if at == 4:
+        if index == 4:
             page.insert_image(pymupdf.Rect(*BOX), stream=figure)
 
-    found = document(pages(10, draw))
-    assert [paragraph.page for _, paragraph, _ in images_of(found)] == ([kept] if kept else []) + [5]
-    assert found.images_left_out == left_out
+    pdf = document(pages(10, draw))
+    assert [paragraph.page for _, paragraph, _ in images_of(pdf)] == ([kept] if kept else []) + [5]
+    assert pdf.images_left_out == left_out
 
 
 def test_small_images_are_left_out_and_counted():
@@ -218,9 +220,9 @@ def test_small_images_are_left_out_and_counted():
         page.insert_image(pymupdf.Rect(*BOX), stream=as_bytes(picture((63, 200))))  # few pixels, drawn large
         page.insert_image(pymupdf.Rect(300, 200, 320, 220), stream=as_bytes(picture((200, 200))))  # drawn small
 
-    found = document(one_page(draw))
-    assert not images_of(found)
-    assert found.images_left_out == {"small": 2}
+    pdf = document(one_page(draw))
+    assert not images_of(pdf)
+    assert pdf.images_left_out == {"small": 2}
 
 
 def test_a_vector_chart_is_drawn_with_its_labels():
@@ -261,11 +263,11 @@ def test_an_embedded_image_in_a_frame_stays_as_it_is():
 
 
 def test_a_two_column_paper_has_its_figures_in_reading_order():
-    found = document(paper(2))
-    shown = [(paragraph.page, paragraph.text[:8]) for _, paragraph, _ in images_of(found)]
+    pdf = document(paper(2))
+    shown = [(paragraph.page, paragraph.text[:8]) for _, paragraph, _ in images_of(pdf)]
     first = [(1, "Figure 1"), (1, "Fig. 2: "), (1, "Figure 3")]
     assert shown == [*first, (2, "Figure 4"), (2, "Fig. 5: "), (2, "Figure 6")]
-    images = [image for _, _, image in images_of(found)]
+    images = [image for _, _, image in images_of(pdf)]
     assert images[0].caption == "Figure 1: Energy per site, in kWh."
     assert images[0].mentions == ("As Figure 1 shows, sites differ.",)
     assert images[1].mentions == ("Power rises in Fig. 2.", "Figures 2 and 3 agree.")
@@ -281,19 +283,19 @@ def test_a_broken_stream_is_a_reject_of_its_own(kind, keep):
     else:
         stream, header = as_bytes(drawn, "JPEG"), "/Filter/DCTDecode"
     header += "/Width 300/Height 200/BitsPerComponent 8/ColorSpace/DeviceRGB"
-    found = document(raw(stream[: int(keep * len(stream))], header), timeout_s=60)
-    ((place, reason),) = found.image_rejects
-    assert place == "page 1, image 1"
+    pdf = document(raw(stream[: int(keep * len(stream))], header), timeout_s=60)
+    ((where, reason),) = pdf.image_rejects
+    assert where == "page 1, image 1"
     assert "broken" in reason
-    assert not images_of(found)
-    assert found.sections[0].paragraphs[0].sentences
+    assert not images_of(pdf)
+    assert pdf.sections[0].paragraphs[0].sentences
 
 
 def test_a_hundred_megapixels_are_not_decoded():
     stream = zlib.compress(b"\0" * 1000)
     header = "/Width 20000/Height 20000/BitsPerComponent 8/Filter/FlateDecode/ColorSpace/DeviceRGB"
-    found = document(raw(stream, header))
-    ((_, reason),) = found.image_rejects
+    pdf = document(raw(stream, header))
+    ((_, reason),) = pdf.image_rejects
     assert "20,000 × 20,000 pixels, at most 100,000,000 are allowed" in reason
 
 

@@ -30,10 +30,10 @@ def test_pieces_of_several_fonts_make_the_lines_that_mupdf_makes():
     page = page_of(lambda page: page.insert_htmlbox(pymupdf.Rect(72, 72, 400, 400), MIXED))
     expected = lines_of_dict(page)
     assert len(expected) == 4
-    found = read_page(page).lines
-    assert [line.text.replace("^", "") for line in found] == [text for text, _ in expected]
-    assert [line.box for line in found] == [pytest.approx(box, abs=1e-3) for _, box in expected]
-    assert "10^6 of" in found[0].text
+    lines = read_page(page).lines
+    assert [line.text.replace("^", "") for line in lines] == [text for text, _ in expected]
+    assert [line.box for line in lines] == [pytest.approx(box, abs=1e-3) for _, box in expected]
+    assert "10^6 of" in lines[0].text
 
 
 def test_size_and_weight_are_those_of_most_characters():

@@ -30,13 +30,13 @@ def test_a_run_reads_its_inputs_from_s3(s3):
             f"questions.path={s3.uri('in/questions.csv')}",
         ],
     )
-    found = parse_collection(config)
-    assert (found.n_files, found.rejects) == (2, ())
-    assert [view.document.doc_id for view in found.documents] == ["aru2025", "ferro2025"]
-    assert found.documents[1].document.metadata["citation"].startswith("Giulia Ferro")
+    collection = parse_collection(config)
+    assert (collection.n_files, collection.rejects) == (2, ())
+    assert [view.document.doc_id for view in collection.documents] == ["aru2025", "ferro2025"]
+    assert collection.documents[1].document.metadata["citation"].startswith("Giulia Ferro")
     with open(sample_path("questions.csv"), encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [one.question_id for one in questions_of(config)] == [row["id"] for row in rows]
+    assert [question.question_id for question in questions_of(config)] == [row["id"] for row in rows]
     truth, metrics, note = read_gold(config.questions.path, [find_metric("wattbot")])
     assert (len(truth.rows), metrics[0].name, note) == (len(rows), "wattbot", "")
     assert len(read_metadata(config.documents.metadata)) == 13

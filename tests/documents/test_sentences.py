@@ -112,10 +112,10 @@ def test_blank_lines_and_list_items_split_but_wrapped_lines_do_not(text, expecte
 def test_a_dump_without_punctuation_is_cut_at_line_ends():
     line = "A100 400 312 " * 10
     text = "\n".join([line.strip()] * 100)
-    found = sentences(text)
-    assert len(found) > 5
-    assert all(len(piece) <= MAX_CHARS for piece in found)
-    assert all(row == line.strip() for piece in found for row in piece.split("\n"))
+    pieces = sentences(text)
+    assert len(pieces) > 5
+    assert all(len(piece) <= MAX_CHARS for piece in pieces)
+    assert all(row == line.strip() for piece in pieces for row in piece.split("\n"))
 
 
 def test_a_long_line_is_cut_at_spaces_and_a_long_word_anywhere():

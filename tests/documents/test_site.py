@@ -31,8 +31,8 @@ def test_a_block_on_most_pages_of_a_directory_stays_on_the_first_alone(tmp_path)
 def test_two_pages_and_equal_pages_stay_whole(tmp_path):
     for folder, numbers in (("two", [0, 1]), ("equal", [7, 7, 7])):
         (tmp_path / folder).mkdir()
-        for at, number in enumerate(numbers):
-            (tmp_path / folder / f"p{at}.html").write_text(page(number))
+        for index, number in enumerate(numbers):
+            (tmp_path / folder / f"p{index}.html").write_text(page(number))
     assert len(texts_of(tmp_path / "two" / "p1.html")[0]) == 2
     assert len(texts_of(tmp_path / "equal" / "p2.html")[0]) == 2
 

@@ -69,9 +69,9 @@ def test_every_cell_of_a_large_grid_is_found():
 def test_a_grid_beyond_the_limit_is_read_as_lines():
     content, size = ruled(500, 400, lambda row, column: f"w{row}" if column == 0 else "")
     start = time.process_time()
-    found = " ".join(texts(parse_file("x.pdf", pages(content, **size))))
+    text = " ".join(texts(parse_file("x.pdf", pages(content, **size))))
     assert time.process_time() - start < 10
-    assert {f"w{i}" for i in range(500)} <= set(found.replace("\n", " ").split())
+    assert {f"w{i}" for i in range(500)} <= set(text.replace("\n", " ").split())
 
 
 def test_many_small_grids_are_read_up_to_a_limit(monkeypatch):

@@ -114,9 +114,9 @@ def test_what_is_wrong_with_a_file_is_told_the_same_way_from_the_child():
     for name, data in {"x.pdf": b"junk", f"d/\udcff{'x' * 200}.pdf": pdf("A page."), "y.pdf": pdf("")}.items():
         with pytest.raises(DataError) as here:
             parse_file(name, data)
-        with pytest.raises(DataError) as there:
+        with pytest.raises(DataError) as in_child:
             parse_file(name, data, timeout_s=60)
-        assert str(there.value) == str(here.value)
+        assert str(in_child.value) == str(here.value)
 
 
 def test_a_document_comes_whole_out_of_the_child(monkeypatch):
@@ -166,11 +166,11 @@ def test_an_interrupted_question_leaves_no_answer_for_the_next(monkeypatch):
 
 
 def test_outside_the_main_thread_the_child_keeps_the_time(reader):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(parse_file("x.md", b"Some text.", timeout_s=60)))
+    documents = []
+    thread = threading.Thread(target=lambda: documents.append(parse_file("x.md", b"Some text.", timeout_s=60)))
     thread.start()
     thread.join()
-    assert found == [parse_file("x.md", b"Some text.")]
+    assert documents == [parse_file("x.md", b"Some text.")]
 
 
 def test_the_child_ends_with_its_parent():

@@ -31,7 +31,7 @@ class Shard:
         entry = Entry(Reply("known"), "m", 0.0)
         self.lookup = Method(lambda key: entry if key == known else None)
         self.ask = Method(
-            lambda one: Refused("ContextOverflowError", "too long") if one.request.seed == 7 else made(one.key)
+            lambda wanted: Refused("ContextOverflowError", "too long") if wanted.request.seed == 7 else made(wanted.key)
         )
 
 
@@ -50,17 +50,17 @@ def test_the_members_of_a_question_ask_in_one_message():
     ledger = Ledger(shards)
 
     async def run():
-        asks = [ledger.ask(one, "app") for requests in members.values() for one in requests]
+        asks = [ledger.ask(request, "app") for requests in members.values() for request in requests]
         return await asyncio.gather(*asks)
 
     asked = asyncio.run(run())
-    assert [one.key for one in asked] == [request_key(one) for requests in members.values() for one in requests]
-    assert [one.source for one in asked].count("ledger") == 1
+    assert [reply.key for reply in asked] == [request_key(reply) for requests in members.values() for reply in requests]
+    assert [reply.source for reply in asked].count("ledger") == 1
     asks = [message for shard in shards for message in shard.ask.messages]
-    assert sorted(len({one.request.messages for one in message}) for message in asks) == [1, 1, 1]
+    assert sorted(len({wanted.request.messages for wanted in message}) for message in asks) == [1, 1, 1]
     assert sorted(map(len, asks)) == [4, 5, 5]
-    for at, shard in enumerate(shards):
-        assert all(shard_of(one.key, 2) == at for message in shard.ask.messages for one in message)
+    for index, shard in enumerate(shards):
+        assert all(shard_of(wanted.key, 2) == index for message in shard.ask.messages for wanted in message)
         assert len(shard.lookup.messages) <= 1, "all look-ups of one turn travel together"
 
 
@@ -81,8 +81,8 @@ def test_a_copy_in_another_process_asks_again_for_the_same_run():
     shard = Shard("none")
     ledger = Ledger([shard])
     kind, state = ledger.__reduce__()
-    for one in (ledger, kind(*state)):
-        asyncio.run(one.ask(request("same", 1), "app", again=True))
+    for copy in (ledger, kind(*state)):
+        asyncio.run(copy.ask(request("same", 1), "app", again=True))
     assert len({wanted.again_for for [wanted] in shard.ask.messages}) == 1
     assert None not in {wanted.again_for for [wanted] in shard.ask.messages}
     assert not shard.lookup.messages
@@ -90,13 +90,13 @@ def test_a_copy_in_another_process_asks_again_for_the_same_run():
 
 def test_a_shard_that_is_lost_fails_all_that_waited_for_it():
     shard = Shard("none")
-    shard.ask.answer = lambda one: 1 / 0
+    shard.ask.answer = lambda wanted: 1 / 0
     ledger = Ledger([shard])
 
     async def run():
         asks = [ledger.ask(request("same", seed), "app") for seed in range(2)]
         return await asyncio.gather(*asks, return_exceptions=True)
 
-    assert [type(one) for one in asyncio.run(run())] == [ZeroDivisionError] * 2
+    assert [type(error) for error in asyncio.run(run())] == [ZeroDivisionError] * 2
     with pytest.raises(ZeroDivisionError):
         asyncio.run(ledger.ask(request("again", 1), "app"))

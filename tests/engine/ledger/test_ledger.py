@@ -67,12 +67,12 @@ class Asker:
         self.ledger = ledger
 
     async def ask(self, requests, application):
-        return await asyncio.gather(*(self.ledger.ask(one, application) for one in requests))
+        return await asyncio.gather(*(self.ledger.ask(request, application) for request in requests))
 
 
 def ask(ledger: Ledger, application: str, *requests: ChatRequest):
     async def all_of_them():
-        return await asyncio.gather(*(ledger.ask(one, application) for one in requests))
+        return await asyncio.gather(*(ledger.ask(request, application) for request in requests))
 
     return asyncio.run(all_of_them())
 
@@ -84,15 +84,15 @@ def test_a_call_is_made_once_joined_in_flight_and_replayed(application, server, 
     before = server.n_requests
     elsewhere = asker.ask.remote(requests, application)
     here = ask(ledger, application, *requests, *requests)
-    there = ray.get(elsewhere)
+    remote = ray.get(elsewhere)
     assert server.n_requests - before == len(requests)
-    assert [one.entry.reply.text for one in here[:6]] == [one.entry.reply.text for one in there]
-    sources = [one.source for one in (*here, *there)]
+    assert [reply.entry.reply.text for reply in here[:6]] == [reply.entry.reply.text for reply in remote]
+    sources = [reply.source for reply in (*here, *remote)]
     assert sources.count("made") == 6
     assert set(sources) <= {"made", "joined", "ledger"}
     again = ask(ledger, application, *requests)
-    assert {one.source for one in again} == {"ledger"}
-    assert [one.entry for one in again] == [one.entry for one in here[:6]]
+    assert {reply.source for reply in again} == {"ledger"}
+    assert [reply.entry for reply in again] == [reply.entry for reply in here[:6]]
     assert server.n_requests - before == len(requests)
 
 
@@ -106,7 +106,7 @@ def test_a_reply_is_on_disk_while_one_with_the_same_prompt_is_waited_for(applica
         assert not done, "no reply was on disk before the last had come"
         kept = set(SegmentStore(str(tmp_path)).load(lambda _: True).entries)
     assert kept == {request_key(pair[0])}
-    assert [one.source for one in ray.get(asked)] == ["made", "made"]
+    assert [reply.source for reply in ray.get(asked)] == ["made", "made"]
 
 
 def test_a_run_that_is_stopped_is_refused_and_what_it_paid_is_known(application, tmp_path):
@@ -131,8 +131,8 @@ def test_a_shard_killed_comes_back_with_what_it_flushed(application, server, tmp
     ray.kill(ledger._shards[0], no_restart=False)
     victim.wait(30)  # a kill returns before its victim is gone
     again = ask(ledger, application, *(request(f"kept {n}") for n in range(4)), request("unflushed"))
-    assert [one.entry.reply for one in again[:4]] == [one.entry.reply for one in kept]
-    assert [one.source for one in again] == ["ledger"] * 4 + ["made"]
+    assert [reply.entry.reply for reply in again[:4]] == [reply.entry.reply for reply in kept]
+    assert [reply.source for reply in again] == ["ledger"] * 4 + ["made"]
     assert server.n_requests - before == 1
 
 
@@ -153,8 +153,8 @@ def test_two_jobs_of_different_shard_counts_agree(application, tmp_path):
     second = open_ledger(LedgerConfig(path=str(tmp_path), shards=1))
     requests = [request(f"split {n}") for n in range(9)]
     ask(first, application, *requests)
-    assert {one.source for one in ask(second, application, *requests)} == {"ledger"}
-    assert len({shard_of(request_key(one), 3) for one in requests}) > 1
+    assert {reply.source for reply in ask(second, application, *requests)} == {"ledger"}
+    assert len({shard_of(request_key(request), 3) for request in requests}) > 1
 
 
 def test_a_shard_that_dies_of_its_segments_again_and_again_ends_the_job(cluster, tmp_path, monkeypatch):
@@ -174,8 +174,8 @@ def test_damaged_segments_of_every_shard_are_named_and_their_replies_asked_again
     for name in names:
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes().replace(b"old", b"odd"))
     ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=2))
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"3 damaged files of {tmp_path} left aside; their replies are asked again: {', '.join(names)}" in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"3 damaged files of {tmp_path} left aside; their replies are asked again: {', '.join(names)}" in message
     assert ask(ledger, application, request("lost"))[0].source == "made"
 
 
@@ -216,10 +216,10 @@ def test_a_job_that_starts_while_the_disk_takes_nothing_ends_no_shard_of_another
     os.unlink(path / "segments")
     before = server.n_requests
     second = open_ledger(config)  # it was a passing failure: nobody has to wait for the next flush
-    assert {one.source for one in ask(second, application, *precious)} == {"ledger"}
-    assert {one.source for one in ask(first, application, *precious)} == {"ledger"}
+    assert {reply.source for reply in ask(second, application, *precious)} == {"ledger"}
+    assert {reply.source for reply in ask(first, application, *precious)} == {"ledger"}
     assert server.n_requests == before
-    assert set(SegmentStore(str(path)).load(lambda _: True).entries) == {request_key(one) for one in precious}
+    assert set(SegmentStore(str(path)).load(lambda _: True).entries) == {request_key(request) for request in precious}
 
 
 def test_an_application_lives_as_long_as_its_last_user(cluster, server):
@@ -244,8 +244,8 @@ def test_a_path_on_no_filesystem_is_a_line(cluster):
 @pytest.fixture
 def three_replicas(cluster):
     class Named(Together):  # in here, so that it travels by value: replicas cannot import a test
-        async def ask(self, one):
-            if "overflow" in one.messages[0][1]:
+        async def ask(self, request):
+            if "overflow" in request.messages[0][1]:
                 raise ContextOverflowError("longer than the model takes")
             await asyncio.sleep(0.05)
             return Reply("text", replica=serve.get_replica_context().replica_id.unique_id)
@@ -263,10 +263,10 @@ def three_replicas(cluster):
 def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replicas, tmp_path):
     ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=3))
     requests = [replace(request(f"{n}?"), session_id=f"question {n}") for n in range(24) for _ in range(5)]
-    requests = [replace(one, seed=seed) for seed, one in enumerate(requests)]
+    requests = [replace(request, seed=seed) for seed, request in enumerate(requests)]
     homes: dict[str, set[str]] = {}
-    for one, asked in zip(requests, ask(ledger, three_replicas, *requests), strict=True):
-        homes.setdefault(one.session_id, set()).add(asked.entry.reply.replica)
+    for request, asked in zip(requests, ask(ledger, three_replicas, *requests), strict=True):
+        homes.setdefault(request.session_id, set()).add(asked.entry.reply.replica)
     assert all(len(replicas) == 1 for replicas in homes.values())
     counts = Counter(replica for [replica] in homes.values())
     assert len(counts) == 3
@@ -276,6 +276,6 @@ def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replic
     assert n_placed == 24
     assert 0 <= n_moved < 24
     overflow = [replace(request("overflow", seed), session_id=f"question {seed}") for seed in range(6)]
-    for one in overflow:
+    for request in overflow:
         with pytest.raises(ContextOverflowError, match="longer than the model takes"):
-            ask(ledger, three_replicas, one)
+            ask(ledger, three_replicas, request)

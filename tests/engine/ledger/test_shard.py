@@ -27,8 +27,8 @@ def request(text: str = "?") -> ChatRequest:
 
 
 async def ask(shard, key, wanted=None, again_for=None):
-    [found] = await shard.ask([Wanted(key, wanted or request(), "app", again_for)])
-    return found
+    [outcome] = await shard.ask([Wanted(key, wanted or request(), "app", again_for)])
+    return outcome
 
 
 class Actor:
@@ -137,7 +137,7 @@ def test_a_reply_longer_than_its_request_allows_is_refused_and_not_recorded(make
     refused, *taken = asyncio.run(run())
     with pytest.raises(ModelError, match=r"the reply has 11 characters, at most 10 are taken"):
         refused.raise_()
-    assert [len(one.entry.reply.text) for one in taken] == [10, 11]
+    assert [len(reply.entry.reply.text) for reply in taken] == [10, 11]
     assert recorded(tmp_path) == {GOOD: "x" * 10, OTHER: "x" * 11}
     assert request_key(request()) == request_key(replace(request(), most_chars=10))
 
@@ -255,9 +255,9 @@ def test_all_of_a_run_who_ask_again_at_once_wait_for_one_call(make):
         return asked, after
 
     asked, after = asyncio.run(run())
-    assert [one.entry.reply.text for one in asked] == ["two"] * 3
-    assert [one.source for one in asked] == ["made", "joined", "joined"]
-    assert [one.source for one in after] == ["ledger"] * 2
+    assert [reply.entry.reply.text for reply in asked] == ["two"] * 3
+    assert [reply.source for reply in asked] == ["made", "joined", "joined"]
+    assert [reply.source for reply in after] == ["ledger"] * 2
 
 
 def test_who_asks_again_in_the_moment_in_which_the_call_ends_gets_its_reply(make):
@@ -292,7 +292,7 @@ def test_asking_again_in_vain_leaves_the_old_reply_and_may_be_tried_once_more(ma
 
 def test_a_shard_merges_its_segments_while_it_runs(make, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "MOST_SMALL", 4)
-    keys = [f"{at:032x}" for at in range(10)]
+    keys = [f"{number:032x}" for number in range(10)]
 
     async def run():
         shard = make(*(Reply(key) for key in keys))
@@ -301,8 +301,8 @@ def test_a_shard_merges_its_segments_while_it_runs(make, tmp_path, monkeypatch):
             await shard.flush()
         return await shard.lookup(keys)
 
-    found = asyncio.run(run())
-    assert [one.reply.text for one in found] == keys
+    entries = asyncio.run(run())
+    assert [entry.reply.text for entry in entries] == keys
     assert len(list((tmp_path / "segments").iterdir())) < 4
     assert recorded(tmp_path) == {key: key for key in keys}
 
@@ -332,7 +332,7 @@ def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(make):
 
     sent, (known, made, refused, elsewhere), (joined,) = asyncio.run(run())
     assert sorted(sent) == [("app", 2), ("other", 1)]
-    assert [one.source for one in (known, made, joined, elsewhere)] == ["ledger", "made", "joined", "made"]
+    assert [reply.source for reply in (known, made, joined, elsewhere)] == ["ledger", "made", "joined", "made"]
     assert joined.entry is made.entry
     assert refused == Refused("ContextOverflowError", "too long")
 
@@ -352,8 +352,8 @@ def test_a_run_that_is_stopped_makes_no_more_calls_and_others_do(make):
         shard = make(*(Reply("good", 100, 40, 7, gpu_s=0.5) for _ in range(4)))
 
         async def of(run, key):
-            [found] = await shard.ask([Wanted(key, request(), "app", None, run)])
-            return found
+            [outcome] = await shard.ask([Wanted(key, request(), "app", None, run)])
+            return outcome
 
         await of("mine", GOOD)
         await of("other", OTHER)
@@ -387,7 +387,7 @@ def test_a_reply_is_on_disk_while_another_of_its_message_is_waited_for(make, tmp
         known = await ask(shard, GOOD, request(GOOD))
         assert (known.source, known.entry.call_s) == ("ledger", 0.5)
         slow.set_result([(Reply("the same again"), 0.5), (Reply("late", 3, 0, 4), 9.0)])
-        assert [one.entry.reply.text for one in await asked] == ["early", "late"]
+        assert [reply.entry.reply.text for reply in await asked] == ["early", "late"]
         assert await shard.paid("mine") == {"app": Paid(6, 0, 6)}
         assert await shard.progress() == (0, 2, 6, 6)
         await shard.arrived({GOOD: (Reply("told too late"), 0.5)})
