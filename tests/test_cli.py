@@ -143,10 +143,10 @@ def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
 def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, capsys, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # a hub may be asked for the models named here
     assert main(arguments) == code
-    said = capsys.readouterr().err
-    assert said.startswith("kohaku-ray: ")
-    assert message in said
-    assert "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert printed.startswith("kohaku-ray: ")
+    assert message in printed
+    assert "Traceback" not in printed
 
 
 def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
@@ -160,15 +160,15 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     flags = [f"documents.paths=[{tmp_path}/docs]", f"documents.metadata={tmp_path}/meta.csv", "prompts=/none"]
     flags += [f"questions.path={tmp_path}/docs/q.jsonl", "cluster.retriever.replicas=500", f"run={tmp_path}/run"]
     assert main(["validate", "default", *(part for flag in flags for part in ("--set", flag))]) == 2
-    said = capsys.readouterr()
-    assert "documents: 3 files (2 .md, 1 .txt)" in said.out
+    printed = capsys.readouterr()
+    assert "documents: 3 files (2 .md, 1 .txt)" in printed.out
     left_out = f"2 files there are no document: {tmp_path}/docs/notes.odt, {tmp_path}/docs/rows.jsonl (name files of"
-    assert left_out in said.out
-    assert "metadata: 2 rows, 1 of them for no document (zebra)" in said.out
-    assert "not scored: it has no gold answers: it has no column answer_value, ref_id; " in said.out
-    assert "valid" not in said.out.splitlines()
-    assert "top_k_final" not in said.out
-    errors = said.err.splitlines()
+    assert left_out in printed.out
+    assert "metadata: 2 rows, 1 of them for no document (zebra)" in printed.out
+    assert "not scored: it has no gold answers: it has no column answer_value, ref_id; " in printed.out
+    assert "valid" not in printed.out.splitlines()
+    assert "top_k_final" not in printed.out
+    errors = printed.err.splitlines()
     assert len(errors) == 2
     assert any("/none" in line for line in errors)
     assert any("500 retrievers" in line for line in errors)
@@ -180,18 +180,18 @@ def test_a_run_is_scored_against_its_own_questions(capsys, tmp_path):
     truth.write_text("id,answer_value,ref_id\nq1,41,a2024\n")
     (tmp_path / "run" / "config.yaml").write_text(f"questions: {{path: {truth}}}\n")
     assert main(["score", str(run), "--json"]) == 0
-    own = json.loads(capsys.readouterr().out)
+    scores = json.loads(capsys.readouterr().out)
     assert main(["score", str(run), "--truth", str(truth), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == own
+    assert json.loads(capsys.readouterr().out) == scores
     assert main(["score", str(tmp_path / "run" / "submission.csv")]) == 1
     assert "give --truth" in capsys.readouterr().err
 
 
 def test_all_missing_documents_are_named_at_once(capsys):
     assert main(["validate", "demo", "--set", "documents.paths=[/none/a, /none/b]"]) == 2
-    said = capsys.readouterr().err
-    assert "/none/a does not exist" in said
-    assert "/none/b does not exist" in said
+    printed = capsys.readouterr().err
+    assert "/none/a does not exist" in printed
+    assert "/none/b does not exist" in printed
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ ON_GPU = "cuda, the retriever's GPU; cpu if that cannot hold the index when the 
 
 
 @pytest.mark.parametrize(
-    ("n_gpus", "faiss_lacks", "own", "lines"),
+    ("n_gpus", "faiss_lacks", "overrides", "lines"),
     [
         (
             *(0, "", ()),
@@ -251,13 +251,13 @@ ON_GPU = "cuda, the retriever's GPU; cpu if that cannot hold the index when the 
     ],
 )
 def test_validate_says_what_auto_becomes_of_gpus_and_why(
-    capsys, monkeypatch, tmp_path, n_gpus, faiss_lacks, own, lines
+    capsys, monkeypatch, tmp_path, n_gpus, faiss_lacks, overrides, lines
 ):
     monkeypatch.chdir(tmp_path)  # away from the demo's index, if it was made
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(free_gpus, "local_gpus", lambda: n_gpus)
     monkeypatch.setattr(gpu, "without_gpu_support", lambda: faiss_lacks)
-    assert main(["validate", "demo", *(part for one in own for part in ("--set", one))]) == 0
+    assert main(["validate", "demo", *(part for override in overrides for part in ("--set", override))]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("GPUs: ")] == lines
 
 
@@ -301,10 +301,10 @@ def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
     flags = [f"documents.paths=[{tmp_path}/docs]", f"questions.path={tmp_path}/q.csv", f"run={tmp_path}/run"]
     given = [part for flag in flags for part in ("--set", flag)]
     assert main(["validate", "default", *given]) == 2
-    said = capsys.readouterr().err
-    assert "1 of 4 questions have no id, first at row 4" in said
-    assert "1 id is used more than once (first 'q1', rows 1, 2)" in said
-    assert "1 of 2 questions have no gold answer (q2)" in said
+    printed = capsys.readouterr().err
+    assert "1 of 4 questions have no id, first at row 4" in printed
+    assert "1 id is used more than once (first 'q1', rows 1, 2)" in printed
+    assert "1 of 2 questions have no gold answer (q2)" in printed
     (tmp_path / "q.csv").write_text(rows.replace("q1,Which", "q3,Which").replace("\n,Why", "\nq4,Why"))
     assert main(["validate", "default", *given]) == 2
     assert "the gold answers cite 1 document not there (zebra): correct ref_id" in capsys.readouterr().err

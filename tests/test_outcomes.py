@@ -71,8 +71,8 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 def test_json_is_one_object_on_stdout_and_quiet_is_one_line(command, tmp_path, capsys, one_off):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.md").write_text("# A\n\nOne sentence.\n")
-    at = [f"run={tmp_path}/run", f"documents.paths=[{tmp_path}/d]", "documents.metadata=null"]
-    overrides = ["default", *(part for item in at for part in ("--set", item))]
+    settings = [f"run={tmp_path}/run", f"documents.paths=[{tmp_path}/d]", "documents.metadata=null"]
+    overrides = ["default", *(part for item in settings for part in ("--set", item))]
     arguments = {
         "vote": ["vote", GOLD, one_off, "-o", str(tmp_path / "voted.csv")],
         "score": ["score", one_off, "--truth", GOLD],
@@ -133,12 +133,12 @@ except SystemExit: pass
     assert loaded_after(code, heavy) == set()
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_flags_stand_before_the_command_or_after_it(place, capsys):
+@pytest.mark.parametrize("position", [0, 1])
+def test_flags_stand_before_the_command_or_after_it(position, capsys):
     arguments = ["validate", "demo", "--set", "kohaku.topk=3"]
-    code, out, err = run(capsys, *arguments[:place], "--json", *arguments[place:])
+    code, out, err = run(capsys, *arguments[:position], "--json", *arguments[position:])
     assert (code, json.loads(out)["error"]["kind"]) == (2, "ConfigError")
-    code, out, err = run(capsys, *arguments[:place], "-q", *arguments[place:])
+    code, out, err = run(capsys, *arguments[:position], "-q", *arguments[position:])
     assert (code, out) == (2, "")
     assert "did you mean kohaku.top_k?" in err
 

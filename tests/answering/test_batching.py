@@ -80,7 +80,7 @@ def test_questions_of_one_turn_reach_a_shard_in_one_message_and_each_gets_its_ow
 
         @on_shards(
             lambda layout, items: {shard: (list(items), [*range(len(items))]) for shard in (0, 1)},
-            lambda found, *_: found,
+            lambda results, *_: results,
         )
         async def find(self, items, depth):
             return [(0, item, depth) for item in items]
@@ -94,12 +94,12 @@ def test_questions_of_one_turn_reach_a_shard_in_one_message_and_each_gets_its_ow
     async def run():
         held = Held(keeps=False)
         asked = [held.find([name, name.upper()], 5) for name in "abc"]
-        found = await asyncio.gather(*asked, held.find(["a"], 7))
-        return found, await asyncio.gather(held.find(["a"], 5), held.find(["bad"], 5), return_exceptions=True)
+        results = await asyncio.gather(*asked, held.find(["a"], 7))
+        return results, await asyncio.gather(held.find(["a"], 5), held.find(["bad"], 5), return_exceptions=True)
 
-    found, (well, bad) = asyncio.run(run())
-    assert found[:3] == [[[(0, item, 5), (1, item, 5)] for item in (name, name.upper())] for name in "abc"]
-    assert found[3] == [[(0, "a", 7), (1, "a", 7)]]
+    results, (well, bad) = asyncio.run(run())
+    assert results[:3] == [[[(0, item, 5), (1, item, 5)] for item in (name, name.upper())] for name in "abc"]
+    assert results[3] == [[(0, "a", 7), (1, "a", 7)]]
     assert Held.messages == [["a", "A", "b", "B", "c", "C"], ["a"], ["a", "bad"], ["a"], ["bad"]]
     assert well == [[(0, "a", 5), (1, "a", 5)]]
     assert str(bad) == "no"
@@ -127,9 +127,9 @@ def test_a_failure_is_not_kept_reaches_all_who_wait_and_leaves_what_was_kept_bef
         failures = await asyncio.gather(*(cache(["a", "bad"], ["a", "bad"]) for _ in range(2)), return_exceptions=True)
         return failures, await cache(["a", "bad"], ["a", "bad"])
 
-    failures, found = asyncio.run(ask())
+    failures, results = asyncio.run(ask())
     assert [str(failure) for failure in failures] == ["no luck", "no luck"]
-    assert (found, computed) == (["a", "bad"], ["a", "bad", "bad"])
+    assert (results, computed) == (["a", "bad"], ["a", "bad", "bad"])
 
 
 def test_the_longest_unused_goes_first():

@@ -30,11 +30,11 @@ WORDS = ("words", None)
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory) -> dict[str, str]:
-    found = {}
+    path_of = {}
     for factory in ("Flat", "IVF2,Flat"):
-        found[factory] = str(tmp_path_factory.mktemp("index") / "index")
-        index_documents(found[factory], make_documents(*"abcdef"), views=VIEWS, factory=factory)
-    return found
+        path_of[factory] = str(tmp_path_factory.mktemp("index") / "index")
+        index_documents(path_of[factory], make_documents(*"abcdef"), views=VIEWS, factory=factory)
+    return path_of
 
 
 @pytest.fixture(params=["Flat", "IVF2,Flat"])
@@ -135,7 +135,7 @@ ASKED = {
     "lexical": (TEXTS, (PARAGRAPHS, 3, None)),
     "term_weights": ([2, 14, 5, 14], (PARAGRAPHS,)),
     "vectors": ([0, 7, 3, 20], ()),
-    "rank_pairs": ([(one, two) for one in TEXTS for two in TEXTS[:2]], ("application",)),
+    "rank_pairs": ([(query, text) for query in TEXTS for text in TEXTS[:2]], ("application",)),
     "nodes": ([(3, 4), (20,), (30, 5)], (512, ())),
 }
 
@@ -158,8 +158,8 @@ def test_an_index_in_an_actor_answers_as_it_does_itself(local, name):
             return await getattr(local, method)(items, *params)
 
     items, params = ASKED[name]
-    there = RemoteIndex(SimpleNamespace(run=Run()))
-    assert plain(asyncio.run(run(there, name, items, params))) == plain(asyncio.run(run(local, name, items, params)))
+    remote = RemoteIndex(SimpleNamespace(run=Run()))
+    assert plain(asyncio.run(run(remote, name, items, params))) == plain(asyncio.run(run(local, name, items, params)))
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -171,7 +171,7 @@ def test_results_are_one_per_item_whoever_asks_beside(local, shard, name):
         whole = await run(local, name, items, params)
         turned = await asyncio.gather(*(run(local, name, [item], params) for item in reversed(items)))
         nothing = await run(local, name, [], params)
-        return alone, whole, [one[0] for one in reversed(turned)], nothing
+        return alone, whole, [result[0] for result in reversed(turned)], nothing
 
     alone, whole, turned, nothing = asyncio.run(ask())
     assert plain(alone) == plain(whole) == plain(turned)
@@ -183,27 +183,27 @@ def test_results_are_those_of_the_index(local, shard):
     async def ask():
         return {name: await run(local, name, items, params) for name, (items, params) in ASKED.items()}
 
-    found, index = asyncio.run(ask()), shard
-    assert plain(found["embed"]) == plain(queries())
-    assert plain(found["search"]) == plain(index.vectors(NODES).search(np.stack(queries()), 5))
-    assert plain(found["lexical"]) == plain(index.terms(PARAGRAPHS).search(TEXTS, 3))
+    results, index = asyncio.run(ask()), shard
+    assert plain(results["embed"]) == plain(queries())
+    assert plain(results["search"]) == plain(index.vectors(NODES).search(np.stack(queries()), 5))
+    assert plain(results["lexical"]) == plain(index.terms(PARAGRAPHS).search(TEXTS, 3))
     weights = index.terms(PARAGRAPHS).weights_of(np.array(ASKED["term_weights"][0]))
-    assert plain(found["term_weights"]) == plain(weights)
-    assert plain(found["vectors"]) == plain(index.node_vectors(np.array(ASKED["vectors"][0])))
-    assert found["rank_pairs"] == asyncio.run(Pairs()("", ASKED["rank_pairs"][0]))
-    assert plain(found["nodes"]) == plain(index.nodes.neighbourhood(rows, 512) for rows in ASKED["nodes"][0])
+    assert plain(results["term_weights"]) == plain(weights)
+    assert plain(results["vectors"]) == plain(index.node_vectors(np.array(ASKED["vectors"][0])))
+    assert results["rank_pairs"] == asyncio.run(Pairs()("", ASKED["rank_pairs"][0]))
+    assert plain(results["nodes"]) == plain(index.nodes.neighbourhood(rows, 512) for rows in ASKED["nodes"][0])
 
 
 @pytest.mark.parametrize("within", [("b",), ("e", "a"), ()])
 @pytest.mark.parametrize("name", ["search", "lexical"])
 def test_a_search_is_held_to_documents(local, shard, name, within):
     items, (kinds, top_k, _) = ASKED[name]
-    found = asyncio.run(run(local, name, items, (kinds, top_k, within)))
+    results = asyncio.run(run(local, name, items, (kinds, top_k, within)))
     view = shard.vectors(kinds) if name == "search" else shard.terms(kinds)
     asked = np.stack(items) if name == "search" else items
-    assert plain(found) == plain(view.search(asked, top_k, shard.index.ranges(within)))
-    assert {shard.nodes.doc_id(int(row)) for hits in found for row in hits.rows} <= set(within)
-    assert any(map(len, found)) == bool(within)
+    assert plain(results) == plain(view.search(asked, top_k, shard.index.ranges(within)))
+    assert {shard.nodes.doc_id(int(row)) for hits in results for row in hits.rows} <= set(within)
+    assert any(map(len, results)) == bool(within)
 
 
 @pytest.mark.parametrize(("name", "deepest"), [("search", 9), ("lexical", 4)])
@@ -254,14 +254,14 @@ def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, n
     items, params = ASKED[name]
 
     async def ask():
-        many = await asyncio.gather(*(run(local, name, items[at:], params) for at in (0, 1, 0, 2)))
+        many = await asyncio.gather(*(run(local, name, items[start:], params) for start in (0, 1, 0, 2)))
         return [*many, await run(local, name, [*items, *items], params)]
 
     *_, last = asyncio.run(ask())
     assert ran[name] == len(items)
     assert plain(last[: len(items)]) == plain(last[len(items) :])
     counted = COUNTED[name]
-    n_asked = sum(len(items[at:]) for at in (0, 1, 0, 2)) + 2 * len(items)
+    n_asked = sum(len(items[start:]) for start in (0, 1, 0, 2)) + 2 * len(items)
     expected = {(counted, "asked"): n_asked, (counted, "computed"): len(items)} if counted else {}
     assert dict(local.counted) == expected
 
@@ -285,14 +285,14 @@ def test_an_unknown_document_fails_its_caller_alone_and_is_not_kept(local, name)
     items, (kinds, top_k, _) = ASKED[name]
 
     async def ask():
-        found = []
+        results = []
         for _ in range(2):
-            found += await asyncio.gather(
+            results += await asyncio.gather(
                 run(local, name, items, (kinds, top_k, ("a", "mars"))),
                 run(local, name, items, (kinds, top_k, ("a",))),
                 return_exceptions=True,
             )
-        return found
+        return results
 
     bad, good, bad_again, good_again = asyncio.run(ask())
     for error in (bad, bad_again):
@@ -339,8 +339,8 @@ def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard):
 
 
 def test_depths_are_those_of_the_deepest_run():
-    one = load_config("demo", ["kohaku.top_k=4", "kohaku.max_retries=1", "kohaku.bm25_top_k=7"])
-    two = load_config("demo", ["kohaku.top_k=5", "kohaku.max_retries=2", "kohaku.bm25_top_k=0"])
-    assert united_depths([one]) == {NODES: Depth(dense=8), PARAGRAPHS: Depth(lexical=7)}
-    assert united_depths([one, two]) == {NODES: Depth(dense=15), PARAGRAPHS: Depth(lexical=7)}
-    assert united_depths([two]) == {NODES: Depth(dense=15)}
+    first = load_config("demo", ["kohaku.top_k=4", "kohaku.max_retries=1", "kohaku.bm25_top_k=7"])
+    second = load_config("demo", ["kohaku.top_k=5", "kohaku.max_retries=2", "kohaku.bm25_top_k=0"])
+    assert united_depths([first]) == {NODES: Depth(dense=8), PARAGRAPHS: Depth(lexical=7)}
+    assert united_depths([first, second]) == {NODES: Depth(dense=15), PARAGRAPHS: Depth(lexical=7)}
+    assert united_depths([second]) == {NODES: Depth(dense=15)}

@@ -87,8 +87,8 @@ def test_pairs_are_ranked_by_the_named_cross_encoder_or_refused():
 
 def test_rows_of_any_integer_type_are_one_question():
     tools, index = tools_of()
-    found = asyncio.run(tools.vectors(np.array([4, 2], np.int32)))
-    assert found.shape == (2, 3)
+    vectors = asyncio.run(tools.vectors(np.array([4, 2], np.int32)))
+    assert vectors.shape == (2, 3)
     asyncio.run(tools.nodes([np.int64(4), 2], 512))
     asyncio.run(tools.nodes((4, np.int32(2)), 512))
     assert index.asked == [("vectors", [4, 2], ()), *[("nodes", [(4, 2)], (512, tools.context.tokenizers))] * 2]
@@ -132,8 +132,8 @@ def made_by(tools, keys=("key",)):
 
 
 def test_members_that_differ_in_temperature_alone_share_it(members):
-    found, made = made_by(members())
-    assert len(set(map(id, found))) == 1
+    results, made = made_by(members())
+    assert len(set(map(id, results))) == 1
     assert made == ["key"]
 
 
@@ -141,8 +141,8 @@ def test_members_that_differ_in_temperature_alone_share_it(members):
     "changed", [{"window_tokens": 9}, {"max_tokens": 9}, {"identity": "x"}, {"tokenizer": "t"}, {"revision": "r"}]
 )
 def test_a_member_of_another_model_or_window_makes_its_own(members, changed):
-    found, made = made_by(members(**changed))
-    assert found[0] is found[1] is not found[2]
+    results, made = made_by(members(**changed))
+    assert results[0] is results[1] is not results[2]
     assert len(made) == 2
 
 

@@ -119,23 +119,23 @@ time.sleep(2.5)
 
 
 @pytest.mark.parametrize(
-    ("end", "limit_s", "said"),
+    ("end", "limit_s", "reason"),
     [("os._exit(9)", 60, "ended with code 9"), ("time.sleep(60)", 4, "stopped at its limit of 4 s")],
 )
 def test_a_figure_is_kept_when_it_is_measured_whatever_comes_before_and_after(
-    tmp_path, monkeypatch, module, end, limit_s, said
+    tmp_path, monkeypatch, module, end, limit_s, reason
 ):
     gpu, kept = module("gpu"), []
     script = tmp_path / "section.py"
     script.write_text(SECTION.format(benchmarks=str(BENCHMARKS), end=end))
     monkeypatch.setattr(gpu, "__file__", str(script))
-    found = gpu.apart("faiss", gpu.Run("cpu", small=True), limit_s, kept.append)
+    result = gpu.apart("faiss", gpu.Run("cpu", small=True), limit_s, kept.append)
     assert [item["name"] for item in kept[0]["figures"]] == ["second"]
-    assert kept[0]["wall_s"] < found["wall_s"], "before the section ended"
-    assert [item["name"] for item in found["figures"]] == ["second"]
-    assert found["skipped"][0]["reason"] == "MemoryError: CUDA out of memory"
-    assert said in found["skipped"][1]["reason"]
-    assert not gpu.is_kept(found)
+    assert kept[0]["wall_s"] < result["wall_s"], "before the section ended"
+    assert [item["name"] for item in result["figures"]] == ["second"]
+    assert result["skipped"][0]["reason"] == "MemoryError: CUDA out of memory"
+    assert reason in result["skipped"][1]["reason"]
+    assert not gpu.is_kept(result)
 
 
 def test_an_answer_run_stands_beside_plain_vllm_given_its_calls_once(tmp_path, module):
@@ -144,9 +144,9 @@ def test_an_answer_run_stands_beside_plain_vllm_given_its_calls_once(tmp_path, m
 
     run = AnswerRun(1, 9, Measurement(40, 400, 20.0, 8000, 2000, 5000, n_answers=360, n_usable=30, joules=720.0))
     plain = Plain(9, Measurement(40, 400, 16.0, 8000, 2000))
-    found = Throughput({}, runs=(run,), plain_run=plain, gpus=Gpus(1, 1e6, 1000))
+    throughput = Throughput({}, runs=(run,), plain_run=plain, gpus=Gpus(1, 1e6, 1000))
     sheet, added = module("gpu_sheet").Sheet(tmp_path / "result.jsonl"), set()
-    for so_far in (Throughput({}, runs=(run,)), found, found):
+    for so_far in (Throughput({}, runs=(run,)), throughput, throughput):
         module("gpu_vllm").add_new(sheet, so_far, Grid(), {9: 144.0}, added, gpu_hour=3.6)
     line, dollars, joules = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
     assert (line["figure"], line["peer"], line["ratio"], line["unit"]) == (20, 25, 0.8, "calls/s")
@@ -166,8 +166,8 @@ def test_energy_is_that_of_the_first_gpu_which_the_process_sees(module, monkeypa
     nvml.nvmlDeviceGetTotalEnergyConsumption = lambda gpu: gpu
     parent = types.ModuleType("vllm.third_party")
     parent.pynvml = nvml
-    for name, one in (("vllm", types.ModuleType("vllm")), ("vllm.third_party", parent)):
-        monkeypatch.setitem(sys.modules, name, one)
+    for name, package in (("vllm", types.ModuleType("vllm")), ("vllm.third_party", parent)):
+        monkeypatch.setitem(sys.modules, name, package)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

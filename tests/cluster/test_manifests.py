@@ -192,7 +192,7 @@ def resolved(line: str, tmp_path: Path) -> set[str]:
     subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, venv], check=True)
     words = [word for word in shlex.split(line)[3:] if word not in ("--system", "--no-cache")]
     if "--python" in words:
-        del words[(at := words.index("--python")) : at + 2]
+        del words[(index := words.index("--python")) : index + 2]
     command = [uv, "pip", "install", "--dry-run", "--python", venv, *words]
     env = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}  # as in the Makefile
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
@@ -277,8 +277,8 @@ def nodes_offered(group: dict[str, Any]) -> list[dict[str, float]]:
     """The resources of each node that a worker group may have, by the names Ray gives them."""
     [container] = containers(group)
     limits = container["resources"]["limits"]
-    own = json.loads(json.loads(group["rayStartParams"].get("resources", '"{}"')))
-    node = {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0)), **own}
+    resources = json.loads(json.loads(group["rayStartParams"].get("resources", '"{}"')))
+    node = {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0)), **resources}
     return [node] * group["maxReplicas"]
 
 
@@ -368,10 +368,10 @@ def test_models_lie_where_pods_without_the_hub_look_for_them(monkeypatch):
 def test_nodes_on_aws_have_an_image_a_driver_and_the_shared_files():
     cluster = read("autoscaler.yaml")
     for item in cluster["available_node_types"].values():
-        own = item["node_config"]
-        assert own["ImageId"].startswith("ami-"), "Ray's own default has a driver of 2023"
-        assert own["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] >= 100, "the container image alone takes 30 GB"
-        assert own["IamInstanceProfile"]["Name"], "to pull the image"
+        config = item["node_config"]
+        assert config["ImageId"].startswith("ami-"), "Ray's own default has a driver of 2023"
+        assert config["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] >= 100, "the container image alone takes 30 GB"
+        assert config["IamInstanceProfile"]["Name"], "to pull the image"
     registry, _, image = cluster["docker"]["image"].partition("/")
     assert re.fullmatch(r"kohaku-ray:\d+\.\d+\.\d+", image)
     commands = cluster["initialization_commands"]

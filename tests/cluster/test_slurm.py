@@ -20,17 +20,17 @@ exit $status
 """
 
 
-def slurm(tmp_path: Path, n_nodes: int, *command: str, started: int | None = None, stand_ins=None, **own: str):
+def slurm(tmp_path: Path, n_nodes: int, *command: str, started: int | None = None, stand_ins=None, **variables: str):
     """Run a job on so many nodes, of which fewer may start; ``stand_ins`` are programs by name."""
     programs = {"srun": SRUN, "scontrol": "#!/bin/bash\necho 127.0.0.1\necho node2\n", **(stand_ins or {})}
     for name, text in programs.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    own.setdefault("SLURM_JOB_ID", str(20_000 + os.getpid() % 9_000))
+    variables.setdefault("SLURM_JOB_ID", str(20_000 + os.getpid() % 9_000))
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     env |= {"PATH": os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), env["PATH"]]), "TMPDIR": "/tmp"}
     env |= {"SLURM_JOB_NUM_NODES": str(n_nodes), "SLURM_JOB_NODELIST": "n[1-2]"}
-    env |= {"SLURM_CPUS_ON_NODE": "1", "STARTED": str(started or n_nodes), **own}
+    env |= {"SLURM_CPUS_ON_NODE": "1", "STARTED": str(started or n_nodes), **variables}
     return subprocess.run([str(SCRIPT), *command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=500)
 
 

@@ -42,10 +42,10 @@ if name == "curl":
 class Shell:
     """Runs lines in a copy of the cluster's files; notes what the stand-ins are called with."""
 
-    def __init__(self, place: Path, *programs: str) -> None:
-        self.place, self.bin = place, place / "bin"
+    def __init__(self, directory: Path, *programs: str) -> None:
+        self.place, self.bin = directory, directory / "bin"
         self.bin.mkdir()
-        shutil.copytree(ROOT / "cluster", place / "cluster")
+        shutil.copytree(ROOT / "cluster", directory / "cluster")
         for name in programs:
             (self.bin / name).write_text(PROGRAM.replace("{python}", sys.executable))
             (self.bin / name).chmod(0o755)

@@ -60,7 +60,7 @@ def test_references_are_written_where_their_values_were(where, monkeypatch, tmp_
     config = build_config(values, "here")
     resolved = resolve_paths(config)
     copies = [resolved, resolved.model_copy(), pickle.loads(pickle.dumps(resolved)), copy.deepcopy(resolved)]
-    texts = [as_yaml(one) for one in copies]
+    texts = [as_yaml(config) for config in copies]
     assert len(set(texts)) == 1
     assert written in texts[0]
     assert not leaks(texts[0])
@@ -152,9 +152,9 @@ def test_errors_name_the_reference(what, secret, monkeypatch):
 
 def test_a_configuration_hides_what_the_environment_gave_it_in_any_text():
     config = resolve_paths(load_config(None, ["questions.path=q/${SECRET}.csv", "run=/r/${TINY}"]))
-    said = config.hide(f"{config.questions.path} cannot be read; {SECRET!r}; zq; a prezqfix; {config.run}")
-    assert not leaks(said)
-    assert said.endswith("/q/${SECRET}.csv cannot be read; '${SECRET}'; ${TINY}; a prezqfix; /r/${TINY}")
+    text = config.hide(f"{config.questions.path} cannot be read; {SECRET!r}; zq; a prezqfix; {config.run}")
+    assert not leaks(text)
+    assert text.endswith("/q/${SECRET}.csv cannot be read; '${SECRET}'; ${TINY}; a prezqfix; /r/${TINY}")
     assert load_config().hide("nothing") == "nothing"
 
 
@@ -168,15 +168,15 @@ CLEAR = {
 }
 
 
-@pytest.mark.parametrize("place", CLEAR)
-def test_a_key_of_the_file_itself_is_hidden_where_it_is_printed_or_written(place):
-    config = build_config(deployment(**CLEAR[place]), "here")
+@pytest.mark.parametrize("key", CLEAR)
+def test_a_key_of_the_file_itself_is_hidden_where_it_is_printed_or_written(key):
+    config = build_config(deployment(**CLEAR[key]), "here")
     assert "s3cr3t" not in as_yaml(config)
     assert "[hidden]" in as_yaml(config)
     assert config.hide("refused: s3cr3t-in-clear") == "refused: [hidden]"
     assert "s3cr3t-in-clear" in str(config.deployments["api"].model_dump())  # it is used
     with pytest.raises(ConfigError) as caught:
-        build_config(deployment(**CLEAR[place], model=3.5, window_tokens="s3cr3t-in-clear"), "here")
+        build_config(deployment(**CLEAR[key], model=3.5, window_tokens="s3cr3t-in-clear"), "here")
     assert "s3cr3t" not in str(caught.value)
 
 
@@ -196,9 +196,9 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("place", ELSEWHERE)
-def test_a_key_of_the_encoder_or_the_tracker_is_hidden_where_it_is_printed_or_written(place):
-    config = build_config(ELSEWHERE[place], "here")
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_a_key_of_the_encoder_or_the_tracker_is_hidden_where_it_is_printed_or_written(key):
+    config = build_config(ELSEWHERE[key], "here")
     text = as_yaml(config)
     assert "s3cr3t" not in text
     assert "[hidden]" in text

@@ -101,8 +101,8 @@ def test_a_system_may_not_be_called_like_a_section(install):
 
 def test_a_key_of_another_system_is_said(install):
     install("other")
-    said = refused("other.depth=3")
-    assert "other are settings of another system, and system is kohaku: set system to other, or drop them" in said
+    message = refused("other.depth=3")
+    assert "other are settings of another system, and system is kohaku: set system to other, or drop them" in message
     assert "kohaku are settings of another system, and system is other" in refused("system=other", "kohaku.top_k=3")
     config = load_config(None, ["system=other", "other.depth=7"])
     assert config.settings.depth == 7
@@ -112,9 +112,9 @@ def test_a_key_of_another_system_is_said(install):
 
 def test_a_key_that_a_setting_needs_is_said_with_all_else_that_is_wrong(install):
     install("needy", needed="int")
-    said = refused("system=needy", "needy.depth=x", "seed=x")
-    assert "needy.depth is 'x': input should be a valid integer" in said
-    assert "needy.needed field required" in said
+    message = refused("system=needy", "needy.depth=x", "seed=x")
+    assert "needy.depth is 'x': input should be a valid integer" in message
+    assert "needy.needed field required" in message
     assert load_config(None, ["system=needy", "needy.needed=3"]).settings.needed == 3
     assert "kohaku.top_k is 0" in (both := refused("kohaku.top_k=0", "seed=x"))
     assert "seed is 'x'" in both

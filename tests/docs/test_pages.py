@@ -65,8 +65,8 @@ def commands(page: Path) -> list[Command]:
 
 def yaml_files(page: Path) -> dict[str, str]:
     """Return a page's YAML blocks that begin with a file's name, by that name."""
-    found = (re.match(r"# (\S+\.yaml)\n", block) for block in blocks(page, "yaml"))
-    return {match[1]: match.string for match in found if match}
+    matches = (re.match(r"# (\S+\.yaml)\n", block) for block in blocks(page, "yaml"))
+    return {match[1]: match.string for match in matches if match}
 
 
 def named_files(page: Path) -> dict[str, str]:

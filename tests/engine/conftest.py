@@ -26,8 +26,8 @@ def news_index(cluster, tiny_encoder, tmp_path_factory) -> str:
     from kohaku_ray.engine.jobs.index import run_index
 
     path = str(tmp_path_factory.mktemp("news") / "index")
-    own = [f"index.path={path}", f"index.encoder.model={tiny_encoder}", "index.encoders=1"]
-    run_index(load_config("hybrid", own))
+    overrides = [f"index.path={path}", f"index.encoder.model={tiny_encoder}", "index.encoders=1"]
+    run_index(load_config("hybrid", overrides))
     return path
 
 
@@ -60,8 +60,8 @@ def sample_config(sample_index, tmp_path: Path) -> Callable[..., Config]:
     """Make a configuration over the sample index, with its own run and ledger below ``tmp_path``."""
 
     def make(*overrides: str, name: str = "run") -> Config:
-        own = [f"index.path={sample_index[0]}", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{name}"]
-        return load_config("demo", [*own, *overrides])
+        defaults = [f"index.path={sample_index[0]}", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{name}"]
+        return load_config("demo", [*defaults, *overrides])
 
     return make
 
@@ -71,9 +71,11 @@ def small_config(tiny_encoder, tmp_path: Path) -> Callable[..., Config]:
     """Make a configuration with its index, ledger and run below ``tmp_path``, and one encoder that loads at once."""
 
     def make(preset: str, *overrides: str, run: str = "run") -> Config:
-        own = [f"{name}={tmp_path}/{place}" for name, place in (("index.path", "index"), ("ledger.path", "ledger"))]
-        own += [f"run={tmp_path}/{run}", "index.encoders=1", f"index.encoder.model={tiny_encoder}"]
-        own += ["cluster.retriever.replicas=1"]  # each takes a core seconds to start
-        return load_config(preset, [*own, *overrides])
+        defaults = [
+            f"{name}={tmp_path}/{folder}" for name, folder in (("index.path", "index"), ("ledger.path", "ledger"))
+        ]
+        defaults += [f"run={tmp_path}/{run}", "index.encoders=1", f"index.encoder.model={tiny_encoder}"]
+        defaults += ["cluster.retriever.replicas=1"]  # each takes a core seconds to start
+        return load_config(preset, [*defaults, *overrides])
 
     return make

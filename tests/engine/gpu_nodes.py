@@ -63,28 +63,28 @@ def asked(name: str, nodes: dict[str, str], **settings: Any) -> dict[str, Any]:
     deployment = VllmConfig(model="/models/none", resources=ON_REPLICAS, start_timeout_s=120, **settings)
     check_cluster(replicas_demand({name: deployment}), ClusterConfig())
     applications._start(name, name, deployment)
-    [group] = [one for one in placement_group_table().values() if one["state"] == "CREATED"]
-    found = {
+    [group] = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+    figures = {
         "strategy": group["strategy"],
-        "bundles": [group["bundles"][at] for at in sorted(group["bundles"])],
+        "bundles": [group["bundles"][index] for index in sorted(group["bundles"])],
         "nodes": sorted({nodes[node] for node in group["bundles_to_node_id"].values()}),
         "n_up": applications.replicas_up([name]),
         "worker_gpus": serve.get_app_handle(name).worker_gpus.remote().result(),
     }
     serve.delete(name)
-    return found
+    return figures
 
 
 def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": STORE})
     names = {cluster.head_node.node_id: "head"}
-    for name, own in (("encoders", {}), ("replicas a", {"replica_node": 1}), ("replicas b", {"replica_node": 1})):
-        node = cluster.add_node(num_cpus=3, num_gpus=4, resources=own, object_store_memory=STORE)
+    for name, resources in (("encoders", {}), ("replicas a", {"replica_node": 1}), ("replicas b", {"replica_node": 1})):
+        node = cluster.add_node(num_cpus=3, num_gpus=4, resources=resources, object_store_memory=STORE)
         names[node.node_id] = name
     ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False)
     idle_engines()
     applications._start_serve()
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "tensor": asked("tensor", names, tensor_parallel=4),
         "pipeline": asked("pipeline", names, tensor_parallel=4, pipeline_parallel=2),
         "data": asked("data", names, tensor_parallel=2, data_parallel=2),
@@ -94,11 +94,11 @@ def main() -> None:
         try:
             asked("big", names, **settings)
         except ConfigError as error:
-            found[key] = str(error)
+            results[key] = str(error)
     serve.shutdown()
     ray.shutdown()
     cluster.shutdown()
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -78,15 +78,15 @@ def test_questions_are_asked_one_by_one_of_actors_that_stay_up(run, monkeypatch,
 def test_a_question_of_a_run_on_s3_is_answered_beside_it(run, s3, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     home = s3.uri("ask/run")
-    there = Run(run.config.model_copy(update={"run": home}))
-    there._pool = run._pool
-    asked = there.ask("How many employees does the institute have?", answer_unit="km2")
+    s3_run = Run(run.config.model_copy(update={"run": home}))
+    s3_run._pool = run._pool
+    asked = s3_run.ask("How many employees does the institute have?", answer_unit="km2")
     assert asked.path.startswith(s3.uri("ask/run/asked/q").partition("?")[0])
     assert json.loads(read_file(join_path(asked.path, "question.jsonl")))["answer_unit"] == "km2"
     assert asked.votes["asked_unit"].to_list() == ["km2"]
     assert list(tmp_path.iterdir()) == [], "nothing is written here"
     # From the command line the same question is known: nothing is started.
-    (tmp_path / "run.yaml").write_text(as_yaml(there.config))
+    (tmp_path / "run.yaml").write_text(as_yaml(s3_run.config))
     question = ["How many employees does the institute have?", "--column", "answer_unit=km2"]
     assert main(["ask", str(tmp_path / "run.yaml"), *question, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["run"] == asked.path

@@ -23,26 +23,26 @@ def _soon(monkeypatch):
 
 def refused(address: str) -> str:
     began = time.perf_counter()
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as caught:
         cluster._check_answers(address)
     assert time.perf_counter() - began < 5
-    return str(found.value)
+    return str(caught.value)
 
 
 def test_a_port_that_another_program_has_is_said():
     with FakeOpenAI() as server:
         address = server.base_url.removeprefix("http://").removesuffix("/v1")
-        said = refused(address)
-    assert f"cluster.address is {address!r} but another program than Ray has that port: give the port" in said
+        message = refused(address)
+    assert f"cluster.address is {address!r} but another program than Ray has that port: give the port" in message
 
 
 def test_a_port_at_which_nothing_listens_is_said():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        said = refused(address)
-    assert f"cluster.address is {address!r} and no Ray cluster answers there" in said
-    assert "ray start --head" in said
+        message = refused(address)
+    assert f"cluster.address is {address!r} and no Ray cluster answers there" in message
+    assert "ray start --head" in message
 
 
 def test_names_without_a_port_and_servers_of_ray_pass():

@@ -118,7 +118,7 @@ def test_a_dead_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
     try:
         assert process.stdout.readline().startswith("up")
         assert process.stdout.readline().startswith("token")
-        (victim,) = [one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == kind]
+        (victim,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == kind]
         began = time.monotonic()
         victim.kill()
         _, error = process.communicate(timeout=60)
@@ -136,7 +136,7 @@ def test_a_stopped_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
     try:
         assert process.stdout.readline().startswith("up")
         assert process.stdout.readline().startswith("token")
-        (victim,) = [one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == kind]
+        (victim,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == kind]
         victim.suspend()
         _, error = process.communicate(timeout=90)
     finally:
@@ -168,14 +168,14 @@ def test_a_ray_that_does_not_start_is_started_once_more(tmp_path):
     try:
         session = Path(process.stdout.readline().split()[1])
         assert process.stdout.readline().startswith("token")
-        running = [one.name() for one in psutil.Process(process.pid).children(recursive=True)]
+        running = [child.name() for child in psutil.Process(process.pid).children(recursive=True)]
         assert running.count("gcs_server") == 1, "that of the first try was ended"
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate(timeout=60)
     finally:
         process.kill()
-    said, *_ = error.splitlines()
-    assert "timed out during startup): starting it once more" in said
+    first_line, *_ = error.splitlines()
+    assert "timed out during startup): starting it once more" in first_line
     assert not session.parent.parent.exists()
 
 

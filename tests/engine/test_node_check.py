@@ -77,8 +77,8 @@ def _can_hide(tmp_path: Path) -> bool:
 def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, sample_index):
     if not _can_hide(tmp_path):
         pytest.skip("this machine lets nobody make a mount namespace")
-    for place in ("hidden", "seen"):
-        shutil.copytree(sample_index[0], tmp_path / place / "index")
+    for name in ("hidden", "seen"):
+        shutil.copytree(sample_index[0], tmp_path / name / "index")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         capture_output=True,
@@ -88,9 +88,9 @@ def test_a_node_that_does_not_see_a_directory_is_named(tmp_path, sample_index):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     node = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("NODE"))
-    said = [line for line in done.stdout.splitlines() if line.startswith("run_")]
+    messages = [line for line in done.stdout.splitlines() if line.startswith("run_")]
     for line, job, key in zip(
-        said,
+        messages,
         ("run_index", "run_answer", "run_answer"),
         ("index.path", "index.path", "ledger.path"),
         strict=True,

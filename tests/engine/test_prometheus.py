@@ -20,7 +20,7 @@ NAME = re.compile(r"ray_(kohaku_\w+)")
 
 def dashboard_queries() -> list[str]:
     board = json.loads(DASHBOARD.read_text())
-    variables = [str(one.get("definition", "")) for one in board["templating"]["list"]]
+    variables = [str(variable.get("definition", "")) for variable in board["templating"]["list"]]
     return [target["expr"] for panel in board["panels"] for target in panel["targets"]] + variables
 
 
@@ -37,7 +37,7 @@ def test_the_dashboard_groups_by_labels_that_there_are():
     for query in dashboard_queries():
         for labels, rest in re.findall(r"by \(([^)]*)\) \((.*)", query):
             name = NAME.findall(rest)[0].removesuffix("_bucket")
-            assert {one.strip() for one in labels.split(",")} <= {*METRICS[name].labels, "le"}, query
+            assert {label.strip() for label in labels.split(",")} <= {*METRICS[name].labels, "le"}, query
 
 
 def test_outside_a_cluster_nothing_is_made(monkeypatch):
@@ -54,12 +54,12 @@ def scrape() -> Counter[tuple[str, str]]:
     for node in ray.nodes():
         address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
         for line in urllib.request.urlopen(address, timeout=10).read().decode().splitlines():
-            found = re.fullmatch(r"ray_(kohaku_\w+)(?:\{(.*)\})? (\S+)", line)
-            if found:
-                labels = dict(re.findall(r'(\w+)="([^"]*)"', found[2] or ""))
-                own = METRICS.get(re.sub(r"_(bucket|sum|count)$", "", found[1]), METRICS.get(found[1]))
-                assert own is not None, line
-                total[found[1], ",".join(f"{name}={labels[name]}" for name in own.labels)] += float(found[3])
+            match = re.fullmatch(r"ray_(kohaku_\w+)(?:\{(.*)\})? (\S+)", line)
+            if match:
+                labels = dict(re.findall(r'(\w+)="([^"]*)"', match[2] or ""))
+                metric = METRICS.get(re.sub(r"_(bucket|sum|count)$", "", match[1]), METRICS.get(match[1]))
+                assert metric is not None, line
+                total[match[1], ",".join(f"{name}={labels[name]}" for name in metric.labels)] += float(match[3])
     return total
 
 
@@ -76,14 +76,14 @@ def test_a_node_exports_the_numbers_of_a_run(run_answer, sample_config):
     assert second.n_calls["ledger"] == sum(second.n_calls.values())
 
     def counted() -> dict[str, float]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for (name, labels), value in scrape().items():
             if "deployment=metered" in labels:
                 source = re.search(r"source=(\w+)", labels)
-                found[f"{name} {source[1]}" if source else name] += value
+                counts[f"{name} {source[1]}" if source else name] += value
             elif name == "kohaku_ray_questions_total":
-                found[name] += value - before[name, labels]
-        return dict(found)
+                counts[name] += value - before[name, labels]
+        return dict(counts)
 
     wanted = {
         "kohaku_ray_questions_total": first.n_questions + second.n_questions,
@@ -98,5 +98,5 @@ def test_a_node_exports_the_numbers_of_a_run(run_answer, sample_config):
     until = time.monotonic() + 60
     while any(counted().get(name) != value for name, value in wanted.items()) and time.monotonic() < until:
         time.sleep(1)
-    found = counted()
-    assert {name: found.get(name) for name in wanted} == wanted
+    counts = counted()
+    assert {name: counts.get(name) for name in wanted} == wanted

@@ -16,9 +16,9 @@ def stage():
 
 
 def test_the_note_that_ray_data_adds_is_taken_off():
-    with pytest.raises(ConfigError) as found, unwrapped():
+    with pytest.raises(ConfigError) as caught, unwrapped():
         list(iterate_with_retry(stage, "apply UDF transform", max_attempts=1))
-    assert str(found.value) == TEXT
+    assert str(caught.value) == TEXT
 
 
 def test_a_message_of_several_lines_is_shown_whole():

@@ -40,13 +40,13 @@ def done(request, tiny_encoder, tmp_path_factory):
             check=False,
             env=own_ray.environment(PYTHONPATH=path),
         )
-    found = {}
+    figures = {}
     for line in (home / "found.jsonl").read_text().splitlines():
         if line.startswith('{"'):
-            found |= json.loads(line)
-    assert ended.returncode == 0, f"after {list(found)}: {ended.stderr[-4000:]}"
-    assert set(found) == set(parts)
-    return found, home
+            figures |= json.loads(line)
+    assert ended.returncode == 0, f"after {list(figures)}: {ended.stderr[-4000:]}"
+    assert set(figures) == set(parts)
+    return figures, home
 
 
 def files_of(home: Path) -> dict[str, bytes]:
@@ -56,8 +56,8 @@ def files_of(home: Path) -> dict[str, bytes]:
     builds = list(dict.fromkeys(re.findall(r'[-"]([0-9a-f]{12})[".]', text)))
 
     def plain(name: bytes) -> bytes:
-        for place, build in enumerate(builds):
-            name = name.replace(build.encode(), b"BUILD%d" % place)
+        for number, build in enumerate(builds):
+            name = name.replace(build.encode(), b"BUILD%d" % number)
         return re.sub(rb'^ "checksum": "\w+",$', b"", name, flags=re.MULTILINE)
 
     return {
@@ -67,36 +67,36 @@ def files_of(home: Path) -> dict[str, bytes]:
     }
 
 
-def check_equal(one: Path, other: Path) -> None:
+def check_equal(directory: Path, other: Path) -> None:
     """Check that two directories hold the same files, byte by byte."""
-    files, others = files_of(one), files_of(other)
+    files, others = files_of(directory), files_of(other)
     assert sorted(files) == sorted(others)
     assert files
     assert [name for name in sorted(files) if files[name] != others[name]] == []
 
 
-def check_repeated(found: dict) -> None:
+def check_repeated(figures: dict) -> None:
     """Check that no call is made again whose reply was on disk when a node died."""
-    assert found["repeated"] <= found["exposed"]
+    assert figures["repeated"] <= figures["exposed"]
 
 
 @pytest.mark.long
 def test_a_sweep_on_three_nodes_that_die_equals_one_on_one_node(done):
-    found, home = done
-    killed = found["sweep_killed"]
+    figures, home = done
+    killed = figures["sweep_killed"]
     assert killed["killed"] == list(SWEEP_VICTIMS)
-    assert killed["distinct"] == found["sweep"]["distinct"] > 0
-    assert found["sweep"]["repeated"] == 0
+    assert killed["distinct"] == figures["sweep"]["distinct"] > 0
+    assert figures["sweep"]["repeated"] == 0
     check_repeated(killed)
-    one, other = home / "sweep-one", home / "sweep-killed"
-    runs = sorted(run.name for run in (one / "runs").iterdir())
+    whole, other = home / "sweep-one", home / "sweep-killed"
+    runs = sorted(run.name for run in (whole / "runs").iterdir())
     assert len(runs) == 4
     assert runs == sorted(run.name for run in (other / "runs").iterdir())
     for run in runs:
         for file in COMPARED:
-            assert (one / "runs" / run / file).read_bytes() == (other / "runs" / run / file).read_bytes(), (run, file)
-    check_equal(one / "output" / "tables", other / "output" / "tables")
-    pages = [(sweep / "output" / "sweep.html").read_text() for sweep in (one, other)]
+            assert (whole / "runs" / run / file).read_bytes() == (other / "runs" / run / file).read_bytes(), (run, file)
+    check_equal(whole / "output" / "tables", other / "output" / "tables")
+    pages = [(sweep / "output" / "sweep.html").read_text() for sweep in (whole, other)]
     spending = re.compile(r'<section id="spending".*?</section>', re.DOTALL)
     assert [len(spending.findall(page)) for page in pages] == [1, 1]
     # Each sweep has a ledger of its own: the settings that the command adds differ, and so does their digest.
@@ -105,8 +105,8 @@ def test_a_sweep_on_three_nodes_that_die_equals_one_on_one_node(done):
 
 
 def test_nodes_die_at_four_moments_of_a_run_and_those_that_come_are_used(done):
-    found, home = done
-    killed = found["answer"]
+    figures, home = done
+    killed = figures["answer"]
     assert killed["killed"] == list(ANSWER_VICTIMS)
     assert killed["distinct"] == killed["calls"] == N_QUESTIONS * 4
     check_repeated(killed)
@@ -117,33 +117,33 @@ def test_nodes_die_at_four_moments_of_a_run_and_those_that_come_are_used(done):
 
 @pytest.mark.long
 def test_a_node_that_is_added_to_a_waiting_run_is_used(done):
-    found, home = done
-    assert "Retriever" in found["added"]["at_work"]
-    assert found["added"]["repeated"] == 0
+    figures, home = done
+    assert "Retriever" in figures["added"]["at_work"]
+    assert figures["added"]["repeated"] == 0
     for name in COMPARED:
         assert (home / "whole" / name).read_bytes() == (home / "added" / name).read_bytes(), name
 
 
 def test_nodes_die_while_texts_are_encoded_and_while_the_index_is_reduced(done):
-    found, home = done
-    assert found["index_killed"]["killed"] == [[victim] for victim in INDEX_VICTIMS]
+    figures, home = done
+    assert figures["index_killed"]["killed"] == [[victim] for victim in INDEX_VICTIMS]
     for number in range(len(INDEX_VICTIMS)):
         check_equal(home / "index", home / f"index{number}")
 
 
 @pytest.mark.long
 def test_an_index_whose_objects_are_spilled_is_the_same(done):
-    found, home = done
-    assert found["spilled"]["bytes"] > 0
-    assert min(found["spilled"]["filled"]) > 0.9 * NODE["object_store_memory"]
+    figures, home = done
+    assert figures["spilled"]["bytes"] > 0
+    assert min(figures["spilled"]["filled"]) > 0.9 * NODE["object_store_memory"]
     check_equal(home / "roomy", home / "tight")
 
 
 def test_a_head_without_cpus_holds_no_work(done):
-    found, _ = done
+    figures, _ = done
     # The voter stands beside the driver, which is on the head here; the others take no CPU. Filler is this test's own.
     ours = {"Applications", "Voter", "Filler"}
     of_ray = {"ServeController", "ActorLocationTracker", "_AutoscalingCoordinatorActor", "_StatsActor"}
-    assert set(found["head"]["actors"]) <= ours | of_ray
-    assert found["head"]["tasks"], "what runs where was recorded"
-    assert {name.partition(".")[0] for name in found["head"]["tasks"]} <= ours | of_ray
+    assert set(figures["head"]["actors"]) <= ours | of_ray
+    assert figures["head"]["tasks"], "what runs where was recorded"
+    assert {name.partition(".")[0] for name in figures["head"]["tasks"]} <= ours | of_ray

@@ -48,9 +48,9 @@ def spec() -> dict:
     return yaml.safe_load((CLUSTER / "rayjob.yaml").read_text())["spec"]["rayClusterSpec"]
 
 
-def check(*own: str) -> None:
+def check(*overrides: str) -> None:
     """Check a job of the shipped configuration against the groups, with no worker there yet."""
-    config = load_config(str(CLUSTER / "job.yaml"), list(own))
+    config = load_config(str(CLUSTER / "job.yaml"), list(overrides))
     check_demand(answer_demand(config), {}, nodes=[{}], autoscaling=True, groups=read_worker_groups())
 
 
@@ -68,7 +68,7 @@ def test_a_card_that_no_group_of_kuberay_declares_is_refused_with_the_line_that_
 
 def test_a_card_that_a_group_declares_as_the_file_says_is_waited_for(on_kuberay):
     given = spec()
-    [group] = [one for one in given["workerGroupSpecs"] if one["groupName"] == "replicas"]
+    [group] = [group for group in given["workerGroupSpecs"] if group["groupName"] == "replicas"]
     group["rayStartParams"]["resources"] = json.dumps(json.dumps({"replica_node": 1, "accelerator_type:H100": 1}))
     on_kuberay(given)
     check("deployments.qwen.accelerator=H100")

@@ -46,22 +46,22 @@ LATE_S = 0.4
 
 def nodes_of(name: str) -> set[str]:
     """Nodes that hold a living actor whose class has this in its name."""
-    found = set()
+    node_ids = set()
     for actor in ray._private.state.actors().values():
         if name in str(actor.get("ActorClassName", actor)) and actor["State"] == "ALIVE":
-            found.add(actor["Address"]["NodeID"])
-    return found
+            node_ids.add(actor["Address"]["NodeID"])
+    return node_ids
 
 
 def nodes_at(cluster: Cluster, title: str) -> set[str]:
     """Nodes one of whose workers runs this now: Ray names the process of a worker by its task or actor."""
     raylets = {node.all_processes["raylet"][0].process.pid: node.node_id for node in cluster.worker_nodes}
-    found = set()
+    node_ids = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
-                found |= {raylets[parent.pid] for parent in process.parents() if parent.pid in raylets}
-    return found
+                node_ids |= {raylets[parent.pid] for parent in process.parents() if parent.pid in raylets}
+    return node_ids
 
 
 def tasks() -> list[tuple[str, str]]:
@@ -138,10 +138,10 @@ def job(killer: Killer, *arguments: str, meanwhile: Callable[[], None] | None = 
                     meanwhile()
                 time.sleep(0.02)
         output.seek(0)
-        said = output.read()
+        printed = output.read()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(arguments)} ended with {process.returncode} after {killer.killed}:\n{said}")
-    return said
+        raise RuntimeError(f"{' '.join(arguments)} ended with {process.returncode} after {killer.killed}:\n{printed}")
+    return printed
 
 
 def moments(n_calls: int, victims: tuple[str, ...]) -> dict[int, str]:
@@ -234,12 +234,12 @@ class Parts:
             text = "\n\n".join(" ".join(" ".join(draw.choice(words)) for _ in range(6)) for _ in range(200))
             (documents / f"d{number}.md").write_text(f"# Document {number}\n\n{text}\n")
         self.killer.begin(None, {})
-        own = {"documents.paths": json.dumps([str(documents)]), "documents.metadata": "null"}
-        self._index("roomy", **own)
+        settings = {"documents.paths": json.dumps([str(documents)]), "documents.metadata": "null"}
+        self._index("roomy", **settings)
         before = self._spilled()
         fillers = [self._fill(node.node_id) for node in (*self.cluster.worker_nodes, self.cluster.head_node)]
         try:
-            self._index("tight", **own)
+            self._index("tight", **settings)
             return {"bytes": self._spilled() - before, "filled": [ray.get(filler.size.remote()) for filler in fillers]}
         finally:
             for filler in fillers:
@@ -248,9 +248,9 @@ class Parts:
     def head(self) -> dict[str, Any]:
         """What the head held of all parts, though it has no CPU."""
         head = self.cluster.head_node.node_id
-        actors = [one for one in ray._private.state.actors().values() if one["Address"]["NodeID"] == head]
+        actors = [actor for actor in ray._private.state.actors().values() if actor["Address"]["NodeID"] == head]
         on_head = {name for node, name in tasks() if node == head}
-        return {"actors": sorted({one["ActorClassName"] for one in actors}), "tasks": sorted(on_head)}
+        return {"actors": sorted({actor["ActorClassName"] for actor in actors}), "tasks": sorted(on_head)}
 
     def _on_three(self) -> None:
         """Replace the one large node by three, once."""
@@ -260,13 +260,13 @@ class Parts:
                 self.cluster.add_node(**NODE)
             self.cluster.remove_node(large)
 
-    def _answer(self, name: str, meanwhile: Callable[[], None] | None = None, **own: object) -> None:
+    def _answer(self, name: str, meanwhile: Callable[[], None] | None = None, **overrides: object) -> None:
         places = {"run": self.home / name, "ledger.path": self.home / f"{name}-ledger"}
-        job(self.killer, "answer", "demo", meanwhile=meanwhile, **self.answering | places | own)
+        job(self.killer, "answer", "demo", meanwhile=meanwhile, **self.answering | places | overrides)
 
-    def _index(self, name: str, meanwhile: Callable[[], None] | None = None, **own: object) -> None:
+    def _index(self, name: str, meanwhile: Callable[[], None] | None = None, **overrides: object) -> None:
         settings = {"index.path": self.home / name, "index.encoders": 2, "index.encoder.model": self.encoder}
-        job(self.killer, "index", "demo", meanwhile=meanwhile, **settings, **own)
+        job(self.killer, "index", "demo", meanwhile=meanwhile, **settings, **overrides)
 
     def _when_seen(self, victim: str, late_s: float) -> Callable[[], None]:
         """Make the nodes where the victim is first seen due some time later, whether it has ended or not."""
@@ -285,15 +285,15 @@ class Parts:
         """Make the sweep, under equal paths each time, and move its outputs away."""
         home = self.home / "sweep"
         home.mkdir()
-        places = {place: str(home / place) for place in ("output", "runs", "indexes")}
+        places = {folder: str(home / folder) for folder in ("output", "runs", "indexes")}
         table = {"name": "depth", "axes": {"kohaku.top_k": [4, 16], "kohaku.bm25_top_k": [0, 2]}}
         common = {"kohaku.top_k_final": None, "questions.limit": 8, "ensemble.members": 2}
         sweep = {"base": ["demo"], **places, "seeds": [0], "concurrency": 2, "set": common, "tables": [table]}
         (home / "sweep.yaml").write_text(yaml.safe_dump(sweep))
         ledger = self.home / f"sweep-{name}-ledger"
         self.killer.begin(str(ledger), moments(self._one["distinct"], victims) if victims else {})
-        own = {"index.encoder.model": self.encoder, "index.encoders": 2, "ledger.path": ledger}
-        job(self.killer, "sweep", str(home / "sweep.yaml"), **self.fake, **self.spread, **own)
+        settings = {"index.encoder.model": self.encoder, "index.encoders": 2, "ledger.path": ledger}
+        job(self.killer, "sweep", str(home / "sweep.yaml"), **self.fake, **self.spread, **settings)
         shutil.move(home, self.home / f"sweep-{name}")
         return self.killer.found()
 
@@ -307,8 +307,8 @@ class Parts:
     def _spilled(self) -> int:
         """Sum the bytes that the living nodes have spilled."""
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        found = [node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False) for node in nodes]
-        return sum(one.store_stats.spilled_bytes_total for one in found)
+        replies = [node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False) for node in nodes]
+        return sum(reply.store_stats.spilled_bytes_total for reply in replies)
 
 
 class Filler:
@@ -319,7 +319,7 @@ class Filler:
         self.held = ray.get(self.refs)
 
     def size(self) -> int:
-        return sum(one.nbytes for one in self.held)
+        return sum(array.nbytes for array in self.held)
 
 
 def main(home: Path, encoder: str, names: list[str]) -> None:
@@ -332,8 +332,8 @@ def main(home: Path, encoder: str, names: list[str]) -> None:
         parts = Parts(killer, home, encoder)
         for name in names or PARTS:
             began = time.monotonic()
-            found = getattr(parts, name)()
-            print(json.dumps({name: {**found, "s": round(time.monotonic() - began, 1)}}), flush=True)
+            figures = getattr(parts, name)()
+            print(json.dumps({name: {**figures, "s": round(time.monotonic() - began, 1)}}), flush=True)
     ray.shutdown()
     cluster.shutdown()
 

@@ -54,10 +54,10 @@ def name(rule: VoteRule) -> str:
     return f"{rule.strategy}-{blanks}-{rule.refs}-{rule.tiebreak}-{rule.compat or 'ours'}"
 
 
-def sign(one: Ballot, member: int) -> Ballot:
+def sign(ballot: Ballot, member: int) -> Ballot:
     """Let a member answer and explain in its own words, so that a row tells who is shown; the silent stay silent."""
-    why = f"why {member}" if one.explanation.strip() else one.explanation
-    return replace(one, answer=f"answer {member}", answer_unit=f"unit {member}", explanation=why)
+    why = f"why {member}" if ballot.explanation.strip() else ballot.explanation
+    return replace(ballot, answer=f"answer {member}", answer_unit=f"unit {member}", explanation=why)
 
 
 def signed(ballots: Sequence[Ballot], first: int = 0) -> list[Ballot]:
@@ -130,16 +130,16 @@ def check_every_future(cast: Sequence[Ballot], n_left: int, rule: VoteRule) -> l
 
 @pytest.mark.parametrize("rule", RULES, ids=name)
 def test_settled_means_that_no_future_of_three_members_moves_the_outcome_and_only_that(rule):
-    found = [
+    stops = [
         stop
         for k, n_left in [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)]
         for cast in product(LETTERS, repeat=k)
         for stop in check_every_future(cast, n_left, rule)
     ]
-    assert "value" in found
+    assert "value" in stops
     # whoever is left may bring a reference more; only an abstention settles, where blanks can make one for good
     never = rule.strategy in ("union", "majority") and rule.ignore_blank and rule.blank_quorum is None
-    assert ("row" in found) != never
+    assert ("row" in stops) != never
 
 
 values = st.sampled_from(["5", "5.0", "5.004", "5.008", "7", "GPT-3", "gpt-3", "[1,2]", "1-2", "True", "", "N/A"])

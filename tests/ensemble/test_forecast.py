@@ -64,8 +64,8 @@ def test_a_vote_gains_what_two_members_that_disagree_by_chance_promise():
 def test_members_of_one_kind_are_seldom_said_to_differ_and_others_always():
     rng = np.random.default_rng(0)
     p = rng.random((400, 41, 1))
-    found = [members_differ(rng.random((41, 5)) < item) < 0.05 for item in p]
-    assert 0.02 < np.mean(found) < 0.08
+    verdicts = [members_differ(rng.random((41, 5)) < item) < 0.05 for item in p]
+    assert 0.02 < np.mean(verdicts) < 0.08
     assert members_differ(rng.random((41, 3)) < [0.2, 0.5, 0.9]) < 1e-4
     assert members_differ(np.ones((3, 2), dtype=bool)) == 1.0
 

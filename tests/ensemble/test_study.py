@@ -31,11 +31,11 @@ def told(table, pool, drawn, rules, units=None):
     outcomes = vote_pool(pool, np.array(drawn), rules)
     return [
         (
-            int(outcomes.leader[at]),
-            "" if outcomes.is_blank[at] else pool.spellings[at[1]][outcomes.spelling[at]],
-            pool.refs_of(at[1], outcomes.words[at]),
+            int(outcomes.leader[index]),
+            "" if outcomes.is_blank[index] else pool.spellings[index[1]][outcomes.spelling[index]],
+            pool.refs_of(index[1], outcomes.words[index]),
         )
-        for at in np.ndindex(outcomes.leader.shape)
+        for index in np.ndindex(outcomes.leader.shape)
     ]
 
 
@@ -119,8 +119,8 @@ def test_a_chain_of_near_numbers_is_grouped_anew_in_every_subsample():
     table = [ballots(("1000", "a"), ("1001", "b"), ("1002", "c"), ("1003", "d"))]
     pool = pool_ballots(table)
     # 1000 leads 1001 and leaves 1002 alone, which then leads 1003; 1001, coming first, leads both its neighbours
-    found = told(table, pool, [[0, 1, 2, 2, 2], [1, 0, 2, 2, 2], [0, 1, 2, 3, 3]], [VoteRule(strategy="union")])
-    assert found == [(2, "1002", {"c"}), (1, "1002", {"a", "b", "c"}), (2, "1003", {"c", "d"})]
+    outcomes = told(table, pool, [[0, 1, 2, 2, 2], [1, 0, 2, 2, 2], [0, 1, 2, 3, 3]], [VoteRule(strategy="union")])
+    assert outcomes == [(2, "1002", {"c"}), (1, "1002", {"a", "b", "c"}), (2, "1003", {"c", "d"})]
 
 
 def test_more_references_than_a_word_has_bits():
@@ -140,7 +140,7 @@ def test_more_references_than_a_word_has_bits():
 @pytest.mark.data
 @pytest.mark.parametrize("metric", ["wattbot", "kaggle", "exact"])
 def test_a_study_scores_what_voting_over_the_files_and_scoring_the_result_scores(tmp_path, data_path, metric):
-    found = find_metric(metric)
+    scorer = find_metric(metric)
     truth = read_submission(data_path / "wattbot" / "train_QA.csv")
     paths = sorted((data_path / "wattbot" / "predictions").glob("*.csv"))
     files = [read_submission(path) for path in paths]
@@ -150,15 +150,15 @@ def test_a_study_scores_what_voting_over_the_files_and_scoring_the_result_scores
         [[Ballot(row.answer_value, row.ref_ids) for row in members] for members in rows],
         [unit.most_common(1)[0][0] if unit else "" for unit in units],
     )
-    outcomes = found.marks(truth)
+    outcomes = scorer.marks(truth)
     marks = Marks(pool, outcomes.by_value, outcomes.by_refs, outcomes.by_blank)
     drawn = subsamples(len(paths), 5, 1, seed=0)
     for rule in (VoteRule(strategy="union", ignore_blank=False), VoteRule(refs="share", weights="agreement")):
         parts = marks.score(vote_pool(pool, drawn, [rule]))
         write_submission(tmp_path / "vote.csv", run_vote([paths[member] for member in drawn[0]], rule).rows)
-        scored = found.score(truth, read_submission(tmp_path / "vote.csv"))
-        assert parts.keys() == found.parts.keys()
-        for name in found.parts:
+        scored = scorer.score(truth, read_submission(tmp_path / "vote.csv"))
+        assert parts.keys() == scorer.parts.keys()
+        for name in scorer.parts:
             assert parts[name][0, :, 0].tolist() == [row.parts[name] for row in scored]
 
 

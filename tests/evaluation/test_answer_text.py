@@ -49,10 +49,10 @@ def published_f1(a_gold, a_pred):
 
 
 @given(WORDS, WORDS)
-def test_equal_to_the_published_script(truth, found):
+def test_equal_to_the_published_script(truth, prediction):
     assert normalise(truth) == published_normalise(truth)
-    assert exact_match(truth, found) == int(published_normalise(truth) == published_normalise(found))
-    assert overlap(truth, found)[0] == pytest.approx(published_f1(truth, found))
+    assert exact_match(truth, prediction) == int(published_normalise(truth) == published_normalise(prediction))
+    assert overlap(truth, prediction)[0] == pytest.approx(published_f1(truth, prediction))
 
 
 def rated(truth, cells):

@@ -113,11 +113,11 @@ def test_public_comes_before_private_wherever_it_stands_in_the_file(files, tmp_p
     turned = tmp_path / "turned.csv"
     turned.write_text("\n".join([header, *reversed(lines)]) + "\n")
     submissions = [files["a"], files["b"], files["a"]]
-    found, same = (compare_files(truth, submissions, by="split").split for truth in (turned, files["truth"]))
-    assert found.labels == tuple(found.scores) == ("public", "(empty)", "private")
-    assert found.ranks == same.ranks
-    assert found.differences == same.differences
-    assert found.moves == same.moves
+    reordered, same = (compare_files(truth, submissions, by="split").split for truth in (turned, files["truth"]))
+    assert reordered.labels == tuple(reordered.scores) == ("public", "(empty)", "private")
+    assert reordered.ranks == same.ranks
+    assert reordered.differences == same.differences
+    assert reordered.moves == same.moves
     assert list(parts_of(read_truth(turned, [WATTBOT]), "split")) == ["public", "(empty)", "private"]
     assert public_first(["Private", "Public"]) == ["Public", "Private"], "as Kaggle writes them"
 

@@ -47,8 +47,8 @@ def written(path, rows):
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_every_format_gives_the_same_truth(tmp_path, suffix):
     truth = read_truth(written(tmp_path / f"gold.{suffix}", ROWS), ASKED)
-    found = [(row.question_id, row.answer_value, row.ref_ids, row.refs_raw) for row in truth.rows.values()]
-    assert found == [
+    rows = [(row.question_id, row.answer_value, row.ref_ids, row.refs_raw) for row in truth.rows.values()]
+    assert rows == [
         ("q1", "4.5", ("a", "b"), '["a", "b"]'),
         ("q2", "Ada", ("b",), '["b"]'),
         ("q3", "is_blank", (), "is_blank"),
@@ -76,10 +76,10 @@ def test_every_format_gives_the_same_truth(tmp_path, suffix):
 )
 def test_a_file_is_scored_by_what_its_columns_allow(tmp_path, suffix, columns, metric, note):
     path = written(tmp_path / f"gold.{suffix}", [{"question_id": "q1", **columns}])
-    truth, metrics, said = read_gold(path, ASKED)
+    truth, metrics, description = read_gold(path, ASKED)
     assert ([metric.name for metric in metrics], list(truth.rows)) == ([metric], ["q1"])
-    assert said.startswith(f"Scored by {metric} (")
-    assert said.endswith(note.format(suffix))
+    assert description.startswith(f"Scored by {metric} (")
+    assert description.endswith(note.format(suffix))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ SECOND = "id,answer_value,ref_id\nq1,nothing,x\nq2,blue,x\nq3,red,x\n"
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     (tmp_path / "own_metric.py").write_text(OWN)
     for name, text in (("truth", TRUTH), ("first", FIRST), ("second", SECOND)):
         (tmp_path / f"{name}.csv").write_text(text)
@@ -138,8 +138,8 @@ def test_exact_values(truth, right, wrong):
             assert EXACT.score_question(row(truth), row(value)).total == exact_value(truth, value) == score, value
 
 
-def test_an_own_metric_scores_files(own):
-    report = run_score(own / "truth.csv", [own / "first.csv"], ("own_metric:STYLE", "exact"), errors=True)
+def test_an_own_metric_scores_files(folder):
+    report = run_score(folder / "truth.csv", [folder / "first.csv"], ("own_metric:STYLE", "exact"), errors=True)
     style, exact = report.records
     # q1, the unanswerable one: "some" is as long as "none"; one of three words is right
     assert list(style) == ["file", "metric", "score", "words", "length", "n", "missing", "errors"]
@@ -157,15 +157,15 @@ def test_an_own_metric_scores_files(own):
     assert errors.splitlines()[0].split() == ["errors", "odd", "even"]
 
 
-def test_a_metric_without_classes_says_so(own):
-    report = run_score(own / "truth.csv", [own / "first.csv"], ("exact",), errors=True)
+def test_a_metric_without_classes_says_so(folder):
+    report = run_score(folder / "truth.csv", [folder / "first.csv"], ("exact",), errors=True)
     assert (report.classes, report.files[0].errors, report.records[0]["errors"]) == ((), {}, {})
     assert render_scores(report).endswith("\n\nerrors have no classes under exact")
 
 
-def test_an_own_metric_compares_files(own):
-    files = [own / "first.csv", own / "second.csv"]
-    comparison = compare_files(own / "truth.csv", files, "own_metric:STYLE", by="half")
+def test_an_own_metric_compares_files(folder):
+    files = [folder / "first.csv", folder / "second.csv"]
+    comparison = compare_files(folder / "truth.csv", files, "own_metric:STYLE", by="half")
     # words 1 of 3 and the length of the unanswerable one; then words 2 of 3 and no length
     assert [score.score for score in comparison.scores] == pytest.approx([0.2 + 0.4, 0.4])
     assert comparison.pair.interval.mean == pytest.approx(comparison.scores[1].score - comparison.scores[0].score)

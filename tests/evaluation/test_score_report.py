@@ -39,8 +39,8 @@ def test_missing_extra_doubled_and_nameless_rows_are_counted_and_named(files):
 
 def test_by_splits_on_a_column_of_the_truth(files):
     report = run_score(files / "truth.csv", [files / "poor.csv"], ("kaggle",), by="split")
-    found = {record["label"]: (record["n"], record["missing"], record["value"]) for record in report.records}
-    assert found == {"public": (2, 0, 0.5), "private": (1, 1, 0.0), "(empty)": (1, 0, 1.0)}
+    figures = {record["label"]: (record["n"], record["missing"], record["value"]) for record in report.records}
+    assert figures == {"public": (2, 0, 0.5), "private": (1, 1, 0.0), "(empty)": (1, 0, 1.0)}
     assert {record["by"] for record in report.records} == {"split"}
     head, _, first = render(report).splitlines()[:3]
     assert head.split() == ["file", "metric", "split", "score", "value", "ref", "abstain", "n", "missing"]

@@ -50,11 +50,11 @@ def test_questions_needed_are_enough_and_a_tenth_fewer_are_not():
 def test_deviations_of_pairs_are_those_of_the_differences():
     x = np.random.default_rng(0).random((5, 30))
     x[4] = x[3] + 0.1
-    found = pair_deviations(x)
+    deviations = pair_deviations(x)
     for i in range(5):
         for j in range(5):
-            assert found[i, j] == pytest.approx(np.std(x[i] - x[j], ddof=1), abs=1e-7)
-    assert found[3, 4] == 0.0
+            assert deviations[i, j] == pytest.approx(np.std(x[i] - x[j], ddof=1), abs=1e-7)
+    assert deviations[3, 4] == 0.0
 
 
 def test_a_latent_model_of_difficulty_covers_the_corrected_score():
@@ -107,10 +107,10 @@ def test_the_ceiling_is_clopper_and_pearsons():
     right = np.ones((41, 3), dtype=bool)
     right[:4] = False
     right[4, 1:] = False
-    found = ceiling(right)
-    assert (found.n_never, found.share) == (4, 4 / 41)
+    result = ceiling(right)
+    assert (result.n_never, result.share) == (4, 4 / 41)
     low, high = stats.beta.ppf(0.025, 4, 38), stats.beta.ppf(0.975, 5, 37)
-    assert (found.low, found.high) == pytest.approx((low, high))
+    assert (result.low, result.high) == pytest.approx((low, high))
     assert (ceiling(np.ones((5, 1))).low, ceiling(np.ones((5, 1))).n_never) == (0.0, 0)
 
 
@@ -126,11 +126,11 @@ def recorded(data_path):
 @pytest.mark.data
 @pytest.mark.slow
 def test_recorded_runs_cover_the_corrected_score_over_4000_splits(recorded):
-    rng, found = np.random.default_rng(0), []
+    rng, figures = np.random.default_rng(0), []
     for _ in range(4_000):
         order = rng.permutation(recorded.shape[1])
-        found.append(told(recorded[:, order[:20]], recorded[:, order[20:]]))
-    apparent, corrected, is_covered = np.mean(found, axis=0)
+        figures.append(told(recorded[:, order[:20]], recorded[:, order[20:]]))
+    apparent, corrected, is_covered = np.mean(figures, axis=0)
     assert apparent == pytest.approx(0.077, abs=0.01)
     assert abs(corrected) <= 0.005
     assert 0.93 <= is_covered <= 0.97

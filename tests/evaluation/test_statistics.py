@@ -209,11 +209,11 @@ class TestHolm:
     @given(st.lists(st.floats(0.0, 1.0), max_size=8))
     def test_rejects_what_the_step_down_rule_rejects(self, p):
         rejected = set()
-        for step, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
-            if p[place] * (len(p) - step) > 0.05:
+        for step, index in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+            if p[index] * (len(p) - step) > 0.05:
                 break
-            rejected.add(place)
-        assert {place for place, q in enumerate(holm(p)) if q <= 0.05} == rejected
+            rejected.add(index)
+        assert {index for index, q in enumerate(holm(p)) if q <= 0.05} == rejected
 
 
 class TestRanks:

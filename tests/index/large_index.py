@@ -29,10 +29,10 @@ def document(number: int) -> Document:
     paragraphs = []
     for first in range(0, SENTENCES, 5):
         text, spans = "", []
-        for at in range(first, first + 5):
-            one = f"Sentence {at} of report {number} gives {number * at % 997} kWh and {at % 13} litres. "
-            spans.append(Sentence(len(text), len(text) + len(one) - 1))
-            text += one
+        for k in range(first, first + 5):
+            sentence = f"Sentence {k} of report {number} gives {number * k % 997} kWh and {k % 13} litres. "
+            spans.append(Sentence(len(text), len(text) + len(sentence) - 1))
+            text += sentence
         paragraphs.append(Paragraph(text.rstrip(), tuple(spans)))
     return Document(f"r{number:06}", f"Report {number}", (Section("All", tuple(paragraphs)),))
 

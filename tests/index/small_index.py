@@ -98,8 +98,8 @@ def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_sh
     for number in range(n_shards):
         of_shard = [document for document in documents if shard_number(document.doc_id, n_shards) == number]
         content = content_of({document.doc_id: repr(document) for document in of_shard}, settings, views)
-        if of_shard and (there := unchanged_shard(path, number, content)) is not None:
-            shards.append(there)
+        if of_shard and (entry := unchanged_shard(path, number, content)) is not None:
+            shards.append(entry)
             kept.append(number)
         elif of_shard:
             parts = {

@@ -88,8 +88,8 @@ def test_token_weights_need_counts(tmp_path, build, documents):
 def test_full_paragraph_vectors_stand(tmp_path, build, documents, fake_encoder):
     build(tmp_path, documents("a"), paragraph_vectors="full")
     index = Index.open(str(tmp_path))
-    own = fake_encoder().encode_passages(["a used 5 kWh. Page 3"])
-    assert (index.node_vectors(np.array([index.nodes.row_of("a:sec0:p0")])) == own).all()
+    vector = fake_encoder().encode_passages(["a used 5 kWh. Page 3"])
+    assert (index.node_vectors(np.array([index.nodes.row_of("a:sec0:p0")])) == vector).all()
     assert len(index.shards[0].vectors(NODES)) == 7
 
 
@@ -116,8 +116,10 @@ def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(tmp_pa
     build(tmp_path / "fresh", documents("b", "c"))
     assert contents(tmp_path) == contents(tmp_path / "fresh")
     assert "a" not in {index.nodes.doc_id(0) for index in [Index.open(str(tmp_path))]}
-    found, _ = known_vectors(str(tmp_path), encoder.identity).lookup(vector_keys(encoder.identity, ["a used 5 kWh."]))
-    assert not found.any()
+    is_known, _ = known_vectors(str(tmp_path), encoder.identity).lookup(
+        vector_keys(encoder.identity, ["a used 5 kWh."])
+    )
+    assert not is_known.any()
 
 
 def test_another_encoder_knows_nothing_but_another_query_prompt_does(tmp_path, build, documents, fake_encoder):
@@ -187,12 +189,12 @@ def test_chunks_are_searched_by_vectors_and_terms_and_within_documents(tmp_path,
     assert "".join([texts[0], *(text[6:] for text in texts[1 : len(texts) // 2])]) == (
         "a used 5 kWh. Page 3\n\nPage 3 It rose.\n\nChart of a"
     )
-    own = fake_encoder().encode_passages(texts)
-    assert index.node_vectors(np.array(rows)).tobytes() == own.tobytes()
-    hits = index.shards[0].vectors(CHUNKS).search(own[-1:], 3, index.ranges(["b"]))[0]
+    vectors = fake_encoder().encode_passages(texts)
+    assert index.node_vectors(np.array(rows)).tobytes() == vectors.tobytes()
+    hits = index.shards[0].vectors(CHUNKS).search(vectors[-1:], 3, index.ranges(["b"]))[0]
     assert (hits.rows[0], {index.nodes.doc_id(row) for row in hits.rows}) == (rows[-1], {"b"})
-    found = index.shards[0].terms(CHUNKS).search(["chart"], 9)[0]
-    assert {index.nodes.text_of(row) for row in found.rows} >= {texts[-1], texts[len(texts) // 2 - 1]}
+    matches = index.shards[0].terms(CHUNKS).search(["chart"], 9)[0]
+    assert {index.nodes.text_of(row) for row in matches.rows} >= {texts[-1], texts[len(texts) // 2 - 1]}
     within = index.shards[0].terms(CHUNKS).search(["chart"], 9, index.ranges(["a"]))[0]
     assert {index.nodes.doc_id(row) for row in within.rows} == {"a"}
 

@@ -32,14 +32,14 @@ def test_chunks_of_a_document_stand_behind_its_sections():
     windows = range(0, len(text) - 4, 12)
     assert [name for name in ids(nodes) if name.startswith("a:c")] == [f"a:c{i}" for i in range(len(windows))]
     assert ids(nodes)[13:15] == ["a:sec2:p0:s2", "a:c0"]
-    for place, row in enumerate(chunk_rows(nodes)[: len(windows)]):
-        start = windows[place]
-        found = nodes.table.slice(row, 1).to_pylist()[0]
-        assert (found["start"], found["end"]) == (start, min(start + 16, len(text)))
+    for number, row in enumerate(chunk_rows(nodes)[: len(windows)]):
+        start = windows[number]
+        record = nodes.table.slice(row, 1).to_pylist()[0]
+        assert (record["start"], record["end"]) == (start, min(start + 16, len(text)))
         assert nodes.text_of(row) == text[start : start + 16]
-        assert found["n_chars"] == len(nodes.text_of(row))
-        assert (found["parent_id"], found["doc_id"], found["ordinal"], found["title"]) == ("a", "a", place, "")
-        assert nodes.attributes_of(row) == {"index": place, "total": len(windows)}
+        assert record["n_chars"] == len(nodes.text_of(row))
+        assert (record["parent_id"], record["doc_id"], record["ordinal"], record["title"]) == ("a", "a", number, "")
+        assert nodes.attributes_of(row) == {"index": number, "total": len(windows)}
         assert nodes.title_of(row) == "Report"
 
 
@@ -88,21 +88,21 @@ def test_the_tree_is_the_same_with_and_without_chunks(parsed, over, size, data):
     chunks = Chunks(size=size, overlap=data.draw(st.integers(0, size - 1)), over=over)
     plain = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
     nodes = NodeTable(pa.concat_tables([flatten(document, chunks) for document in parsed]))
-    there = {row: place for place, row in enumerate(nodes.row_of(name) for name in ids(plain))}
-    rows = list(there)
+    plain_row_of = {row: plain_row for plain_row, row in enumerate(nodes.row_of(name) for name in ids(plain))}
+    rows = list(plain_row_of)
     assert nodes.table.take(rows).equals(plain.table)
-    assert [there.get(int(nodes.parent[row]), -1) for row in rows] == plain.parent.tolist()
-    for row, place in there.items():
-        assert [there[child] for child in nodes.children(row)] == plain.children(place)
-        assert [there[up] for up in nodes.ancestors(row)] == plain.ancestors(place)
-        assert there.get(nodes.section_of(row), -1) == plain.section_of(place)
-        assert there.get(nodes.paragraph_of(row), -1) == plain.paragraph_of(place)
-        assert nodes.text_of(row) == plain.text_of(place)
-        assert nodes.title_of(row) == plain.title_of(place)
-        assert [there[number] for number in range(row, int(nodes.end[row])) if number in there] == list(
-            range(place, int(plain.end[place]))
+    assert [plain_row_of.get(int(nodes.parent[row]), -1) for row in rows] == plain.parent.tolist()
+    for row, plain_row in plain_row_of.items():
+        assert [plain_row_of[child] for child in nodes.children(row)] == plain.children(plain_row)
+        assert [plain_row_of[up] for up in nodes.ancestors(row)] == plain.ancestors(plain_row)
+        assert plain_row_of.get(nodes.section_of(row), -1) == plain.section_of(plain_row)
+        assert plain_row_of.get(nodes.paragraph_of(row), -1) == plain.paragraph_of(plain_row)
+        assert nodes.text_of(row) == plain.text_of(plain_row)
+        assert nodes.title_of(row) == plain.title_of(plain_row)
+        assert [plain_row_of[number] for number in range(row, int(nodes.end[row])) if number in plain_row_of] == list(
+            range(plain_row, int(plain.end[plain_row]))
         )
-        assert ids(nodes.neighbourhood([row], 3)) == ids(plain.neighbourhood([place], 3))
+        assert ids(nodes.neighbourhood([row], 3)) == ids(plain.neighbourhood([plain_row], 3))
     for row in chunk_rows(nodes):
         above = int(nodes.parent[row])
         assert row < nodes.end[above]
@@ -111,7 +111,7 @@ def test_the_tree_is_the_same_with_and_without_chunks(parsed, over, size, data):
             for number in range(above, int(nodes.end[above]))
             if nodes.table["kind"][number].as_py() == "paragraph"
         ]
-        joined = PARAGRAPH_BREAK.join(text for at in below if (text := nodes.text_of(at)))
+        joined = PARAGRAPH_BREAK.join(text for child in below if (text := nodes.text_of(child)))
         span = slice(nodes.table["start"][row].as_py(), nodes.table["end"][row].as_py())
         assert nodes.text_of(row) == joined[span]
         assert not set(range(row + 1, int(nodes.end[above]))) & set(rows) or over == "section"

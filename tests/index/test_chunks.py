@@ -68,8 +68,8 @@ def naive_cost(sizes, paragraph, ends, least, most):
 def test_no_other_breaks_are_cheaper(units):
     sizes = [size for size, _ in units]
     paragraph = np.cumsum([new for _, new in units])
-    found = _best_breaks(np.array(sizes), paragraph, 4, 8)
+    breaks = _best_breaks(np.array(sizes), paragraph, 4, 8)
     n = len(sizes)
     every = ([*inner, n] for k in range(n) for inner in combinations(range(1, n), k))
     best = min(naive_cost(sizes, paragraph, ends, 4, 8) for ends in every)
-    assert naive_cost(sizes, paragraph, found, 4, 8) == pytest.approx(best)
+    assert naive_cost(sizes, paragraph, breaks, 4, 8) == pytest.approx(best)

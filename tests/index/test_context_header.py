@@ -167,11 +167,11 @@ def test_a_header_that_does_not_fit_the_window_beside_its_text_is_left_out(encod
     assert count([header + body])[0] + 2 > 256
     expected = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu")).encode_passages([body])
     ids = passage_tokenizer(MODEL)([header + body]).to_pylist()
-    for found in (
+    for vectors in (
         encoder.encode_passages([header + body]),
         encoder.encode_passages([header + body], [np.array(ids[0], np.int32)]),
     ):
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_a_header_that_fits_is_encoded_and_a_query_has_none(encoder):

@@ -54,18 +54,18 @@ MANY = pytest.param(range(2000), marks=[pytest.mark.chaos, pytest.mark.long])
 def test_no_damage_is_silent(home, seeds):
     whole, n = json.loads((home / "manifest.json").read_text()), 0
     silent = []
-    for said in damaged(home, seeds):
+    for change in damaged(home, seeds):
         n += 1
-        if not found_deep(home) and not ("of manifest.json" in said and same_manifest(home, whole)):
-            silent.append(said)
+        if not found_deep(home) and not ("of manifest.json" in change and same_manifest(home, whole)):
+            silent.append(change)
     assert not silent
     assert n > 0.9 * len(seeds)
     assert Index.open(str(home)).damage() == []
 
 
-def flip(path: Path, at: float = 0.5) -> None:
+def flip(path: Path, share: float = 0.5) -> None:
     data = bytearray(path.read_bytes())
-    data[int(at * len(data))] ^= 1
+    data[int(share * len(data))] ^= 1
     path.write_bytes(data)
 
 
@@ -138,14 +138,14 @@ def test_validate_deep_names_every_damaged_file_of_an_index(home, tmp_path, monk
     monkeypatch.setattr("kohaku_ray.run.validate.open_index", lambda config: Index.open(config.index.path))
 
     def problems(**how) -> list[str]:
-        return [said for said in map(str, validate(config, **how).problems) if str(tmp_path) in said]
+        return [problem for problem in map(str, validate(config, **how).problems) if str(tmp_path) in problem]
 
     assert not problems(deep=True)
     for name in (chosen := names(home, mapped=True)[::3]):
         flip(tmp_path / "index" / name)
     assert not problems()
-    said = [problem.partition(" is damaged")[0] for problem in problems(deep=True)]
-    assert sorted(said) == [str(tmp_path / "index" / name) for name in sorted(chosen)]
+    files = [problem.partition(" is damaged")[0] for problem in problems(deep=True)]
+    assert sorted(files) == [str(tmp_path / "index" / name) for name in sorted(chosen)]
     (tmp_path / "index" / chosen[0]).unlink()
-    (said,) = problems(deep=True)
-    assert f"{chosen[0]} is missing" in said
+    (problem,) = problems(deep=True)
+    assert f"{chosen[0]} is missing" in problem

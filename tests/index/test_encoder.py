@@ -72,7 +72,7 @@ def test_a_query_has_the_same_vector_in_any_company(encoder):
     rng = np.random.default_rng(0)
     for size in (2, 7, 15, 27):
         chosen = rng.permutation(len(queries))[:size]
-        got = encoder.encode_queries([queries[at] for at in chosen])
+        got = encoder.encode_queries([queries[index] for index in chosen])
         assert got.tobytes() == alone[chosen].tobytes()
 
 
@@ -124,7 +124,7 @@ def test_prompts_go_before_queries_and_passages(encoder, reference):
 
 def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for model, settings, said in (
+    for model, settings, message in (
         (MODEL, {"dim": 999}, r"encoder\.dim is 999 but .* gives 384"),
         (MODEL, {"query_task": "retrieval"}, r"encoder\.query_task is 'retrieval' but the model takes no task"),
         (MODEL, {"passage_prompt": "word " * 300}, r"passage_prompt takes 302 tokens but the model's window is 256"),
@@ -133,7 +133,7 @@ def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
         ("package:json", {}, "'package:json' but the package has no get_model_path"),
         (str(tmp_path), {}, r"cannot be loaded|neither a directory nor a downloaded"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             SentenceEncoder(EncoderConfig(model=model, **settings))
 
 
@@ -145,7 +145,7 @@ FULL = (
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (
             torch.OutOfMemoryError(FULL),
@@ -154,11 +154,11 @@ FULL = (
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), r"\(CUDA error: out of memory\)"),
     ],
 )
-def test_a_gpu_that_another_process_holds_is_said_in_a_line_with_both_sizes(monkeypatch, error, said):
+def test_a_gpu_that_another_process_holds_is_said_in_a_line_with_both_sizes(monkeypatch, error, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(torch.nn.Module, "to", Mock(side_effect=error))
-    with pytest.raises(ConfigError, match=rf"encoder\.model .* no room on its GPU {said}: end what else"):
+    with pytest.raises(ConfigError, match=rf"encoder\.model .* no room on its GPU {message}: end what else"):
         SentenceEncoder(EncoderConfig(model=MODEL, device="cuda"))
 
 

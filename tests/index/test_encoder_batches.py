@@ -157,8 +157,8 @@ def test_a_real_gpu_gives_the_vectors_of_the_cpu(texts):
     assert encoder.encode_passages(texts).tobytes() == first.tobytes()
 
 
-def rows_of(found) -> list[np.ndarray]:
-    return [np.array(row, np.int32) for row in found.to_pylist()]
+def rows_of(token_ids) -> list[np.ndarray]:
+    return [np.array(row, np.int32) for row in token_ids.to_pylist()]
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -81,11 +81,11 @@ def units(n, dim, seed=0):
 def test_hits_on_a_gpu_are_those_on_the_cpu_ties_included(a_gpu, float16, top_k):
     vectors = units(1500, 32)[np.random.default_rng(0).integers(0, 1500, 4000)]
     index, queries = VectorIndex.build(vectors, np.arange(4000) // 2), units(5, 32, 1)
-    there = index.on_gpu(float16)
-    for got, expected in zip(there.search(queries, top_k), index.search(queries, top_k), strict=True):
+    gpu_index = index.on_gpu(float16)
+    for got, expected in zip(gpu_index.search(queries, top_k), index.search(queries, top_k), strict=True):
         assert got.rows.tolist() == expected.rows.tolist()
         assert got.scores.tobytes() == expected.scores.tobytes()
-    assert there.exact
+    assert gpu_index.exact
 
 
 def test_inverted_lists_are_trained_on_a_gpu(a_gpu):
@@ -106,8 +106,8 @@ def test_inverted_lists_are_trained_on_a_gpu(a_gpu):
 def test_inverted_lists_on_a_gpu_give_the_hits_of_the_cpu(a_gpu, factory):
     index, queries = VectorIndex.build(units(3000, 16), np.arange(3000), factory), units(64, 16, 1)
     index.probe(4)
-    there = index.on_gpu()
-    for got, expected in zip(there.search(queries, 5), index.search(queries, 5), strict=True):
+    gpu_index = index.on_gpu()
+    for got, expected in zip(gpu_index.search(queries, 5), index.search(queries, 5), strict=True):
         assert got.rows.tolist() == expected.rows.tolist()
         assert got.scores.tobytes() == expected.scores.tobytes()
 
@@ -233,14 +233,14 @@ assert calls[1:] == ["IndexFlat", "IndexFlat"], calls
 )
 def test_faiss_for_gpus_takes_these_calls(program, refused):
     """KOHAKU_FAISS_GPU: a directory with the wheels of faiss-gpu and its three nvidia libraries, unpacked."""
-    if not (there := os.environ.get("KOHAKU_FAISS_GPU")):
+    if not (wheels := os.environ.get("KOHAKU_FAISS_GPU")):
         pytest.skip("KOHAKU_FAISS_GPU names no FAISS for GPUs")
     program = (
         "import faiss, numpy as np; from kohaku_ray.index import gpu; faiss.get_num_gpus = lambda: 1\n"
         "from kohaku_ray.index.vectors import VectorIndex; vectors = np.random.rand(900, 8).astype('f4')\n"
         f"assert hasattr(faiss, 'StandardGpuResources')\n{program}"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([there, os.environ.get("PYTHONPATH", "")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([wheels, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     # So far every call had the arguments it takes.
     if not refused or "Invalid GPU device 0" not in done.stderr:

@@ -44,8 +44,8 @@ def test_images_with_an_encoder_of_their_own_leave_the_tree_to_texts(kind, in_tr
 
 def vectors_of(nodes: NodeTable, plan: ImagePlan, dim: int = 4) -> ImageVectors:
     rows, digests = image_rows(nodes)
-    found = np.eye(dim, dtype=np.float32)[: len(rows)]
-    return ImageVectors(rows, vector_keys(plan.identity, digests), found)
+    vectors = np.eye(dim, dtype=np.float32)[: len(rows)]
+    return ImageVectors(rows, vector_keys(plan.identity, digests), vectors)
 
 
 def in_tree(nodes: NodeTable, images: dict, dim: int = 4) -> tuple[np.ndarray, list[int]]:
@@ -77,8 +77,8 @@ def test_an_image_without_a_finite_vector_is_named(nodes):
     plan = ImagePlan.of(TEXTS, {"vectors": "image"})
     images = vectors_of(nodes, plan)
     assert join_image_vectors(nodes, ImagePlan.of(TEXTS, None), None, KnownVectors()) is None
-    found = join_image_vectors(nodes, plan, (images.keys[::-1], images.vectors[::-1]), KnownVectors())
-    np.testing.assert_array_equal(found.vectors, images.vectors)
+    image_vectors = join_image_vectors(nodes, plan, (images.keys[::-1], images.vectors[::-1]), KnownVectors())
+    np.testing.assert_array_equal(image_vectors.vectors, images.vectors)
     digest = image_rows(nodes)[1][1]
     with pytest.raises(DataError, match=rf"1 images have no finite vector, the first .* \(images/{digest}\.png\)"):
         join_image_vectors(nodes, plan, (images.keys[:1], images.vectors[:1]), KnownVectors())
@@ -88,14 +88,14 @@ def test_an_image_without_a_finite_vector_is_named(nodes):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["index.images=false", "index.image_vectors=image"], "index.images is false: set index.images to true"),
         (["index.image_encoder.model=clip"], "index.image_encoder is set but index.image_vectors is caption"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(overrides, said):
-    with pytest.raises(ConfigError, match=said):
+def test_settings_that_contradict_each_other_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
         load_config("default", ["index.images=true", *overrides])
 
 

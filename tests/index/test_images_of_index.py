@@ -25,20 +25,20 @@ def document(folder, seed):
     return document
 
 
-def build(path, one):
-    for _, _, image in images_of(one):
+def build(path, document):
+    for _, _, image in images_of(document):
         write_image(Directory(path), image)
-    nodes = flatten(one)
+    nodes = flatten(document)
     _, texts = texts_to_encode(NodeTable(nodes), IndexConfig())
     return build_whole(
         path,
         nodes=nodes,
-        documents=document_table([one]),
+        documents=document_table([document]),
         keys=vector_keys(IDENTITY, texts),
         vectors=FakeEncoder().encode_passages(texts),
         settings=IndexSettings(encoder=IDENTITY, images={"captions": "printed"}),
         views=VIEWS,
-        images=image_table(one, "printed"),
+        images=image_table(document, "printed"),
     )
 
 

@@ -27,15 +27,15 @@ def stems(path: str) -> dict[str, bytes]:
 
 
 def test_an_index_on_s3_has_the_bytes_of_one_on_a_disk(s3, tmp_path, build, documents):
-    here, there = str(tmp_path / "index"), s3.uri("index/same")
-    for path in (here, there):
+    here, bucket = str(tmp_path / "index"), s3.uri("index/same")
+    for path in (here, bucket):
         build(path, documents("a", "b"))
-    assert stems(there) == stems(here)
-    index = Index.open(there)
+    assert stems(bucket) == stems(here)
+    index = Index.open(bucket)
     assert len(index.nodes) == len(Index.open(here).nodes)
     query = FakeEncoder().encode_queries(["a used 5 kWh."])
-    found, local = (Index.open(path).shards[0].vectors(NODES).search(query, 3) for path in (there, here))
-    assert str(found) == str(local)
+    remote, local = (Index.open(path).shards[0].vectors(NODES).search(query, 3) for path in (bucket, here))
+    assert str(remote) == str(local)
 
 
 @pytest.mark.usefixtures("impatient")

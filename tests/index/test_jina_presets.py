@@ -59,9 +59,9 @@ def test_tasks_and_prompts_reach_the_model(encoder, version):
     ):
         encoder._model.loaded[0].calls.clear()
         vectors = encode(TEXTS)
-        own = jina_stand_ins.PROMPTS[version][prompt[version]]
+        prefix = jina_stand_ins.PROMPTS[version][prompt[version]]
         assert set(calls_of(encoder, "forward")) == {task[version]}
-        assert {text for batch in calls_of(encoder, "tokenize") for text in batch} == {own + text for text in TEXTS}
+        assert {text for batch in calls_of(encoder, "tokenize") for text in batch} == {prefix + text for text in TEXTS}
         assert vectors.shape == (3, {"v3": 768, "v4": 512}[version])
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
 
@@ -109,8 +109,8 @@ def test_images_take_the_passages_task_and_length(encoder, version):
     [given] = calls_of(encoder, "tokenize")
     assert [image.size for image in given] == [(30, 20), (50, 50)]
     module = encoder._model.loaded[0]
-    own = module(module.tokenize(given), task="retrieval")["sentence_embedding"].numpy()[:, :512]
-    np.testing.assert_allclose(vectors, own / np.linalg.norm(own, axis=1, keepdims=True), atol=1e-4)
+    expected = module(module.tokenize(given), task="retrieval")["sentence_embedding"].numpy()[:, :512]
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-4)
 
 
 def test_a_text_that_is_an_address_or_a_file_is_no_image(encoder, tmp_path, monkeypatch):

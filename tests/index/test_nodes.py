@@ -43,7 +43,7 @@ def test_flatten_lays_nodes_out_in_preorder_with_path_ids():
     assert table.schema == NODE_SCHEMA
     places = " :sec0 :sec0:p0 :sec0:p0:s0 :sec0:p0:s1 :sec0:p1 :sec0:p1:s0 :sec1 :sec1:p0"
     places += " :sec2 :sec2:p0 :sec2:p0:s0 :sec2:p0:s1 :sec2:p0:s2"
-    assert table["node_id"].to_pylist() == [f"amazon2023{place}" for place in places.split(" ")]
+    assert table["node_id"].to_pylist() == [f"amazon2023{suffix}" for suffix in places.split(" ")]
     assert table["ordinal"].to_pylist() == [0, 0, 0, 0, 1, 1, 0, 1, 0, 2, 0, 0, 1, 2]
     assert table["text"].to_pylist()[:5] == ["", "", "It fell. By 3 %.", "It fell.", "By 3 %."]
     assert table["title"].to_pylist()[:3] == ["Report", "Carbon", ""]
@@ -204,13 +204,13 @@ def section_around(nodes: NodeTable, row: int, budget: int) -> list[int]:
     if nodes.section_of(row) < 0:
         return []
     paragraphs, anchor = nodes.children(nodes.section_of(row)), nodes.paragraph_of(row)
-    at = paragraphs.index(anchor) if anchor >= 0 else -1
-    found = [anchor] if anchor >= 0 else []
-    for way in (paragraphs[at + 1 :], paragraphs[: max(at, 0)][::-1]):
+    index = paragraphs.index(anchor) if anchor >= 0 else -1
+    rows = [anchor] if anchor >= 0 else []
+    for way in (paragraphs[index + 1 :], paragraphs[: max(index, 0)][::-1]):
         used = 0
         for paragraph in way:
             if used >= budget:
                 break
-            found.append(paragraph)
+            rows.append(paragraph)
             used += int(nodes.tokens[paragraph])
-    return found
+    return rows

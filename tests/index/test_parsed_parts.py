@@ -64,7 +64,7 @@ def test_a_documents_tables_lie_in_the_batch_of_its_shard_and_no_other_is_read(t
         document_row(make_document, name, f"Hall {name} is cool.") | {"shard": n % 3} for n, name in enumerate("abcde")
     ]
     parts.write(part_name(0, 6), [*rows, REJECT])
-    found = {row["doc_id"]: row for row in parts.rows()}
+    row_of = {row["doc_id"]: row for row in parts.rows()}
     read = []
     arrow_batches = Directory.arrow_batches
 
@@ -74,10 +74,10 @@ def test_a_documents_tables_lie_in_the_batch_of_its_shard_and_no_other_is_read(t
         return tables
 
     monkeypatch.setattr(Directory, "arrow_batches", counted)
-    assert parts.table([found["e"], found["b"]], "documents")["doc_id"].to_pylist() == ["e", "b"]
+    assert parts.table([row_of["e"], row_of["b"]], "documents")["doc_id"].to_pylist() == ["e", "b"]
     assert [table["doc_id"].to_pylist() for table in read] == [["b", "e"]]
     for name, row in zip("abcde", rows, strict=True):
-        [nodes] = parts.tables([found[name]], "nodes")
+        [nodes] = parts.tables([row_of[name]], "nodes")
         assert nodes.to_pylist() == row["nodes"].to_pylist()
 
 
@@ -90,8 +90,8 @@ def test_a_shard_reads_its_own_vectors_and_others_only_for_what_it_lacks(tmp_pat
     assert pending.keys(identity) == set(keys.tolist())
 
     def load(numbers, shard):
-        found, matrix = pending.load(identity, keys[numbers], shard)
-        return dict(zip(found.tolist(), matrix.tolist(), strict=True))
+        positions, matrix = pending.load(identity, keys[numbers], shard)
+        return dict(zip(positions.tolist(), matrix.tolist(), strict=True))
 
     for numbers, shard in (([1, 2], 1), ([0, 2, 3], 0), ([0, 1, 2], 1), ([4, 1, 2], 1), ([5], 7), ([], 7)):
         assert load(numbers, shard) == {keys[n].tobytes(): vectors[n].tolist() for n in numbers}

@@ -15,11 +15,11 @@ def naive(vectors, parent, weight, fixed):
     def vector(i):
         if fixed[i]:
             return vectors[i].astype(float)
-        found = [(weight[c], vector(c)) for c in children[i]]
-        found = [(w, v) for w, v in found if v is not None]
-        if not found:
+        pairs = [(weight[c], vector(c)) for c in children[i]]
+        pairs = [(w, v) for w, v in pairs if v is not None]
+        if not pairs:
             return None
-        mean = sum(w * v for w, v in found) / sum(w for w, _ in found)
+        mean = sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
         return mean / np.linalg.norm(mean)
 
     return np.array([np.zeros(vectors.shape[1]) if (v := vector(i)) is None else v for i in range(n)])

@@ -36,8 +36,8 @@ def source(whole, tmp_path_factory) -> tuple[str, list[str]]:
     is_sentence = [kind == "sentence" for kind in nodes["kind"].to_pylist()]
     words = [len(text.split()) for text in nodes["text"].to_pylist()]
     counts = [n if leaf else 0 for n, leaf in zip(words, is_sentence, strict=True)]
-    place = nodes.schema.get_field_index("n_tokens")
-    nodes = nodes.set_column(place, nodes.schema.field(place), pa.array(counts, nodes.schema.field(place).type))
+    column = nodes.schema.get_field_index("n_tokens")
+    nodes = nodes.set_column(column, nodes.schema.field(column), pa.array(counts, nodes.schema.field(column).type))
     texts = list(dict.fromkeys(text for text, leaf in zip(nodes["text"].to_pylist(), is_sentence, strict=True) if leaf))
     build_whole(
         path,
@@ -52,15 +52,14 @@ def source(whole, tmp_path_factory) -> tuple[str, list[str]]:
 
 
 def test_who_can_lend_to_whom():
-    own = WHOLE
-    assert can_reuse(own, own)
-    assert can_reuse(own, {**own, "dim": 64})
-    assert can_reuse({**own, "dim": 64}, {**own, "dim": 64})
-    assert can_reuse(own, {**own, "query_prompt": "query: "}), "passages are the same"
-    assert not can_reuse({**own, "dim": 128}, {**own, "dim": 64}), "cut twice is rounded twice"
-    assert not can_reuse({**own, "dim": 64}, own)
-    assert not can_reuse(own, {**own, "dim": 64, "precision": "float16"})
-    assert not can_reuse(own, {**own, "sha256": "other"})
+    assert can_reuse(WHOLE, WHOLE)
+    assert can_reuse(WHOLE, {**WHOLE, "dim": 64})
+    assert can_reuse({**WHOLE, "dim": 64}, {**WHOLE, "dim": 64})
+    assert can_reuse(WHOLE, {**WHOLE, "query_prompt": "query: "}), "passages are the same"
+    assert not can_reuse({**WHOLE, "dim": 128}, {**WHOLE, "dim": 64}), "cut twice is rounded twice"
+    assert not can_reuse({**WHOLE, "dim": 64}, WHOLE)
+    assert not can_reuse(WHOLE, {**WHOLE, "dim": 64, "precision": "float16"})
+    assert not can_reuse(WHOLE, {**WHOLE, "sha256": "other"})
 
 
 def test_lent_vectors_are_those_the_encoder_gives(whole, source, tmp_path):
@@ -69,8 +68,8 @@ def test_lent_vectors_are_those_the_encoder_gives(whole, source, tmp_path):
     assert 2 <= len(few) < len(texts), "what may have been encoded in windows is left to the encoder"
     short = SentenceEncoder(EncoderConfig(model=MODEL, dim=64))
     for target, encoder, lent in ((SHORT, short, few), (WHOLE, whole, texts)):
-        there = str(tmp_path / str(encoder.dim))
-        assert reuse_vectors(path, WHOLE, there, target, IndexConfig()) == len(lent)
-        keys, vectors = PendingVectors(there).load(target)
+        folder = str(tmp_path / str(encoder.dim))
+        assert reuse_vectors(path, WHOLE, folder, target, IndexConfig()) == len(lent)
+        keys, vectors = PendingVectors(folder).load(target)
         places = [keys.tolist().index(key) for key in vector_keys(target, lent).tolist()]
         np.testing.assert_allclose(vectors[places], encoder.encode_passages(lent), atol=1e-6)

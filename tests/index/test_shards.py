@@ -32,10 +32,10 @@ WORDS = ["energy", "carbon", "a100-80gb", "water", "gpu", "3,000", "kwh", "train
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory) -> dict[int, str]:
-    found = {n: str(tmp_path_factory.mktemp("index") / f"of{n}") for n in (1, 2, 5, 64)}
-    for n_shards, path in found.items():
+    path_of = {n: str(tmp_path_factory.mktemp("index") / f"of{n}") for n in (1, 2, 5, 64)}
+    for n_shards, path in path_of.items():
         index_documents(path, make_documents(*IDS), n_shards=n_shards)
-    return found
+    return path_of
 
 
 def access(path: str):
@@ -50,8 +50,8 @@ def run(path: str, name: str, items, params=()):
     return asyncio.run(getattr(access(path), name)(items, *params))
 
 
-def plain(found) -> list:
-    return [(hits.rows.tolist(), hits.scores.tolist()) for hits in found]
+def plain(results) -> list:
+    return [(hits.rows.tolist(), hits.scores.tolist()) for hits in results]
 
 
 def vectors():
@@ -156,9 +156,9 @@ def test_only_the_shard_that_changed_is_built_again(tmp_path):
     index_documents(tmp_path / "fresh", make_documents(*IDS, "new"), n_shards=1)
     asked = ("lexical", TEXTS, (PARAGRAPHS, 9, None))
     assert plain(run(str(tmp_path), *asked)) == plain(run(str(tmp_path / "fresh"), *asked))
-    there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*-*.*") if "fresh" not in str(path)}
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*-*.*") if "fresh" not in str(path)}
     listed = {entry["name"] for entry in json.loads((tmp_path / "manifest.json").read_text())["files"].values()}
-    assert there == listed.union(*files_by_shard(tmp_path).values()), "files of the old build are left"
+    assert files == listed.union(*files_by_shard(tmp_path).values()), "files of the old build are left"
 
 
 def _repeats(doc_ids) -> int:

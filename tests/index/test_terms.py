@@ -41,8 +41,8 @@ def test_scores_are_those_of_rank_bm25(paragraphs, query, k1_b):
     scores = index.scores([query]).toarray()[0]
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     hits = index.search([query], 5)[0]
-    order = [at for at in np.lexsort((np.arange(len(expected)), -scores)) if scores[at] != 0]
-    assert hits.rows.tolist() == [at * 10 for at in order][:5]
+    order = [paragraph for paragraph in np.lexsort((np.arange(len(expected)), -scores)) if scores[paragraph] != 0]
+    assert hits.rows.tolist() == [paragraph * 10 for paragraph in order][:5]
 
 
 @settings(max_examples=scaled(80))
@@ -85,15 +85,15 @@ def test_idf_and_mean_of_any_shards_are_rank_bm25s_to_the_bit(shards):
     every = [tokenise(text) for part in shards for text in part]
     okapi, ends = BM25Okapi(every), np.cumsum(list(map(len, shards)))
     counted = [(TermCounts.build(part), np.arange(n - len(part), n)) for part, n in zip(shards, ends, strict=True)]
-    found = Statistics.of(counted)
-    assert dict(zip(found.terms, found.idf.tolist(), strict=True)) == okapi.idf
-    assert found.mean_terms == okapi.avgdl
+    statistics = Statistics.of(counted)
+    assert dict(zip(statistics.terms, statistics.idf.tolist(), strict=True)) == okapi.idf
+    assert statistics.mean_terms == okapi.avgdl
 
 
 def test_paragraphs_without_terms_have_statistics():
     for paragraphs in ([], [""], ["", "the"]):
-        found = Statistics.of([(TermCounts.build(paragraphs), np.arange(len(paragraphs)))])
-        assert (list(found.terms), found.idf.tolist(), found.mean_terms) == ([], [], 1.0)
+        statistics = Statistics.of([(TermCounts.build(paragraphs), np.arange(len(paragraphs)))])
+        assert (list(statistics.terms), statistics.idf.tolist(), statistics.mean_terms) == ([], [], 1.0)
 
 
 def test_ties_go_to_the_earlier_row_and_scores_do_not_depend_on_the_batch():
@@ -125,7 +125,7 @@ def test_a_long_text_is_read_in_parts_and_gives_the_same_terms(monkeypatch):
 def test_similarities_are_rank_bm25_for_each_texts_distinct_terms(paragraphs, language, data):
     wanted = data.draw(st.lists(st.sampled_from(range(len(paragraphs))), max_size=12))
     okapi = BM25Okapi([tokenise(text, language) for text in paragraphs])
-    distinct = [sorted(set(tokenise(paragraphs[at], language))) for at in wanted]
+    distinct = [sorted(set(tokenise(paragraphs[number], language))) for number in wanted]
     expected = [okapi.get_scores(terms)[wanted] for terms in distinct]
     scores = similarities(build(paragraphs, language=language).weights_of(np.array(wanted, np.int64) * 10))
     np.testing.assert_allclose(scores, np.reshape(expected, (len(wanted), len(wanted))), atol=1e-9)

@@ -19,10 +19,10 @@ def random_units(n: int, d: int, seed: int = 0):
 def brute_force(vectors, rows, query, top_k: int) -> Hits:
     """The definition: every score, best first, ties to the earlier row, a node once."""
     scores = (vectors.astype(np.float64) * query.astype(np.float64)).sum(-1)
-    found = {}
+    best_score = {}
     for score, row in sorted(zip(scores.tolist(), rows.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1])):
-        found.setdefault(row, score)
-    best = list(found.items())[:top_k]
+        best_score.setdefault(row, score)
+    best = list(best_score.items())[:top_k]
     return Hits(np.array([row for row, _ in best], np.int64), np.array([score for _, score in best]))
 
 
@@ -62,8 +62,8 @@ def test_scores_and_order_do_not_depend_on_the_batch(factory):
     rng = np.random.default_rng(1)
     for size in (1, 2, 19, 20, 33):
         chosen = rng.permutation(64)[:size]
-        for at, hits in zip(chosen, index.search(queries[chosen], 7), strict=True):
-            assert_same(hits, whole[at])
+        for number, hits in zip(chosen, index.search(queries[chosen], 7), strict=True):
+            assert_same(hits, whole[number])
 
 
 @pytest.mark.parametrize("factory", ["IVF8,Flat", "HNSW16", "PCA8,Flat"])
@@ -84,12 +84,12 @@ def test_queries_search_as_many_inverted_lists_as_they_are_told(capfd):
     vectors, queries = random_units(4000, 16), random_units(40, 16, 3)
     exact = VectorIndex.build(vectors, np.arange(4000)).search(queries, 10)
     for factory in ("IVF64,Flat", "OPQ8,IVF64,Flat"):
-        index, found = VectorIndex.build(vectors, np.arange(4000), factory), {}
+        index, recalls = VectorIndex.build(vectors, np.arange(4000), factory), {}
         for n_lists in (1, 8, 64):
             index.probe(n_lists)
             near = index.search(queries, 10)
-            found[n_lists] = np.mean([np.isin(a.rows, b.rows).mean() for a, b in zip(exact, near, strict=True)])
-        assert found[1] < 0.6 < found[8] < found[64] == 1.0
+            recalls[n_lists] = np.mean([np.isin(a.rows, b.rows).mean() for a, b in zip(exact, near, strict=True)])
+        assert recalls[1] < 0.6 < recalls[8] < recalls[64] == 1.0
     VectorIndex.build(vectors, np.arange(4000)).probe(8)  # no lists: nothing to do
 
 
@@ -102,8 +102,8 @@ def test_the_best_of_the_shards_are_the_best_of_the_whole(n_parts, top_k, seed):
     bounds = [len(index) * number // n_parts for number in range(n_parts + 1)]
     shards = [VectorIndex.build(vectors[a:b], index.rows[a:b]) for a, b in pairwise(bounds)]
     parts = [shard.search(queries, top_k) for shard in shards]
-    for *found, expected in zip(*parts, index.search(queries, top_k), strict=True):
-        assert_same(merge_hits(found, top_k), expected)
+    for *hits, expected in zip(*parts, index.search(queries, top_k), strict=True):
+        assert_same(merge_hits(hits, top_k), expected)
 
 
 def test_fewer_nodes_than_asked_for_and_none_at_all():

@@ -30,17 +30,17 @@ def test_a_view_of_no_kind_or_no_search_is_refused(arguments):
 
 
 def test_a_missing_view_is_named_with_those_there_are_and_the_way_out():
-    there = united([NODES, PARAGRAPHS])
-    check_views("/x", there, [NODES, View(("paragraph", "sentence"), dense=True), PARAGRAPHS])
+    views = united([NODES, PARAGRAPHS])
+    check_views("/x", views, [NODES, View(("paragraph", "sentence"), dense=True), PARAGRAPHS])
     known = r"its views are paragraph \(lexical\), paragraph\+sentence \(dense\)"
     way_out = "`kohaku-ray index CONFIG` adds it without encoding anything twice"
-    for needed, said in [
+    for needed, view in [
         (SECTIONS, "dense view of section"),
         (View(("paragraph",), dense=True), "dense view of paragraph"),
         (View(NODES.kinds, dense=True, lexical=True), r"lexical view of paragraph\+sentence"),
     ]:
-        with pytest.raises(IndexMismatchError, match=rf"the index at /x has no {said}; {known}: {way_out}"):
-            check_views("/x", there, [NODES, needed])
+        with pytest.raises(IndexMismatchError, match=rf"the index at /x has no {view}; {known}: {way_out}"):
+            check_views("/x", views, [NODES, needed])
     with pytest.raises(IndexMismatchError, match="its views are none"):
         check_views("/x", [], [NODES])
 

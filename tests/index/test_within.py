@@ -40,12 +40,12 @@ def document(doc_id: str) -> Document:
 @pytest.fixture(scope="module")
 def indexes(tmp_path_factory) -> dict[str, Index]:
     """One index for each way of laying vectors out."""
-    found = {}
+    by_layout = {}
     for name, more in LAYOUTS.items():
         path = str(tmp_path_factory.mktemp("within") / name)
         index_documents(path, map(document, NAMES), views=VIEWS, **more)
-        found[name] = Index.open(path)
-    return found
+        by_layout[name] = Index.open(path)
+    return by_layout
 
 
 def chosen(index: Index, hits: Hits, within, top_k: int) -> tuple[list[int], bytes]:
@@ -72,8 +72,8 @@ def test_a_search_within_documents_is_the_exact_search_filtered(indexes, layout,
     draw = np.random.default_rng(seed)
     noise = FakeEncoder().encode_passages([str(seed), f"{seed} more"])
     queries = np.concatenate([noise, np.array(view.vectors)[draw.integers(0, len(view), 2)]])
-    found = view.search(queries, top_k, index.ranges(within))
-    for hits, every in zip(found, exact.search(queries, len(view)), strict=True):
+    results = view.search(queries, top_k, index.ranges(within))
+    for hits, every in zip(results, exact.search(queries, len(view)), strict=True):
         assert (hits.rows.tolist(), hits.scores.tobytes()) == chosen(index, every, within, top_k)
 
 
@@ -88,8 +88,8 @@ def test_a_search_within_documents_is_the_exact_search_filtered(indexes, layout,
 def test_bm25_within_documents_keeps_the_statistics_of_all(indexes, layout, within, kinds, top_k, queries):
     index = indexes[layout]
     terms = index.shards[0].terms(kinds)
-    found = terms.search(queries, top_k, index.ranges(within))
-    for hits, every in zip(found, terms.search(queries, len(terms.rows)), strict=True):
+    results = terms.search(queries, top_k, index.ranges(within))
+    for hits, every in zip(results, terms.search(queries, len(terms.rows)), strict=True):
         assert (hits.rows.tolist(), hits.scores.tobytes()) == chosen(index, every, within, top_k)
 
 

@@ -16,14 +16,14 @@ def damaged(directory: Path, seeds: range) -> Iterator[str]:
         rng = np.random.default_rng(seed)
         path, kind = files[rng.integers(len(files))], ("flip", "cut", "zero", "swap")[seed % 4]
         changed = {path: bytearray(whole[path])}
-        at = int(rng.integers(max(len(whole[path]), 1)))
+        offset = int(rng.integers(max(len(whole[path]), 1)))
         if kind == "flip" and whole[path]:
-            changed[path][at] ^= 1 << int(rng.integers(8))
+            changed[path][offset] ^= 1 << int(rng.integers(8))
         elif kind == "cut":
-            del changed[path][at:]
+            del changed[path][offset:]
         elif kind == "zero":
-            block = changed[path][at : at + int(2 ** rng.integers(3, 13))]
-            changed[path][at : at + len(block)] = bytes(len(block))
+            block = changed[path][offset : offset + int(2 ** rng.integers(3, 13))]
+            changed[path][offset : offset + len(block)] = bytes(len(block))
         elif kind == "swap":
             alike = [file for file in files if file != path and file.suffix == path.suffix] or files
             other = alike[rng.integers(len(alike))]
@@ -32,6 +32,6 @@ def damaged(directory: Path, seeds: range) -> Iterator[str]:
             continue
         for item, data in changed.items():
             item.write_bytes(data)
-        yield f"seed {seed}: {kind} at {at} of {path.relative_to(directory)}"
+        yield f"seed {seed}: {kind} at {offset} of {path.relative_to(directory)}"
         for item in changed:
             item.write_bytes(whole[item])

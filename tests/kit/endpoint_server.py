@@ -48,9 +48,9 @@ class EndpointServer(LocalServer):
         with self._lock:
             number = len(self.requests)
             self.requests.append((path, body))
-        found = self._script(number, body)
-        if found is not None:
-            return found if isinstance(found, tuple) else (found, {"error": f"scripted {found}"})
+        scripted = self._script(number, body)
+        if scripted is not None:
+            return scripted if isinstance(scripted, tuple) else (scripted, {"error": f"scripted {scripted}"})
         if path == "/v1/embeddings":
             with self._turn:
                 vectors = np.asarray(self._vectors_of(body["input"]))
@@ -80,11 +80,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.of.n_at_once += 1
             self.of.most_at_once = max(self.of.most_at_once, self.of.n_at_once)
         try:
-            status, found = self.of.reply(self.path, body)
+            status, content = self.of.reply(self.path, body)
         finally:
             with self.of._lock:
                 self.of.n_at_once -= 1
-        data = json.dumps(found).encode()
+        data = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

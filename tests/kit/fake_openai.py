@@ -88,14 +88,14 @@ def text_of(message: dict[str, Any]) -> str:
 
 def sent_images(body: dict[str, Any]) -> list[SentImage]:
     """Decode and measure every image of a request; one that is no image fails."""
-    found = []
+    images = []
     for message in body["messages"]:
         parts = [] if isinstance(message["content"], str) else message["content"]
         first_text = next((position for position, part in enumerate(parts) if part["type"] == "text"), len(parts))
-        found += [
+        images += [
             _sent(part, position < first_text) for position, part in enumerate(parts) if part["type"] == "image_url"
         ]
-    return found
+    return images
 
 
 def _sent(part: dict[str, Any], before_text: bool) -> SentImage:
@@ -234,8 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(Action(404, error_body(f"no such path: {self.path}")))
         else:
             windows = models if isinstance(models, dict) else {}
-            own = {name: {"max_model_len": window} for name, window in windows.items()}
-            listed = [{"id": name, "object": "model", **own.get(name, {})} for name in models]
+            extras = {name: {"max_model_len": window} for name, window in windows.items()}
+            listed = [{"id": name, "object": "model", **extras.get(name, {})} for name in models]
             self._send(Action(body={"object": "list", "data": listed}))
 
     def _reset(self) -> None:

@@ -57,8 +57,8 @@ def write(directory: str | Path, file: Path, *, architecture: str = "llama", tem
         writer.add_chat_template(Path(directory, "chat_template.jinja").read_text())
 
     for name, weight in load_file(Path(directory, "model.safetensors")).items():
-        for own, theirs in _NAMES.items():
-            name = name.replace(own, theirs)
+        for ours, theirs in _NAMES.items():
+            name = name.replace(ours, theirs)
         if "attn_q" in name or "attn_k" in name:  # llama.cpp turns neighbours, transformers halves
             halves = weight.reshape(-1, 2, config["head_dim"] // 2, weight.shape[1])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)

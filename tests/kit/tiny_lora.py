@@ -21,10 +21,10 @@ def build(path: Path, model: str, *, name: str | None = None, seed: int = 0, **s
     weights = {}
     for layer in range(config["num_hidden_layers"]):
         for module in MODULES:
-            at = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+            prefix = f"base_model.model.model.layers.{layer}.self_attn.{module}"
             sizes = {"A": (RANK, hidden), "B": (out[module] * config["head_dim"], RANK)}
             for matrix, size in sizes.items():
-                weights[f"{at}.lora_{matrix}.weight"] = rng.normal(0.0, 0.4, size).astype(np.float32)
+                weights[f"{prefix}.lora_{matrix}.weight"] = rng.normal(0.0, 0.4, size).astype(np.float32)
     path.mkdir(parents=True, exist_ok=True)
     save_file(weights, path / "adapter_model.safetensors")
     fields = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": ALPHA, "bias": "none"}

@@ -85,16 +85,16 @@ def answer(body: dict[str, Any]) -> str:
     text = "\n".join(map(text_of, body["messages"]))
     asked = next((item for item, question in questions().items() if question in text), None)
     shown = [charts().get(label_of(image) or 0) for image in sent_images(body)]
-    found = next((chart for chart in shown if chart is not None and chart["question_id"] == asked), None)
+    chart = next((chart for chart in shown if chart is not None and chart["question_id"] == asked), None)
     allowed = doc_ids_of(body)
-    value = found["answer_value"] if found else "is_blank"
+    value = chart["answer_value"] if chart else "is_blank"
     reply = {
-        "explanation": "Read from the figure." if found else "No figure shows it.",
-        "answer": f"It is {value}." if found else "Unable to answer.",
+        "explanation": "Read from the figure." if chart else "No figure shows it.",
+        "answer": f"It is {value}." if chart else "Unable to answer.",
         "answer_value": value,
         "answer_unit": "",
-        "ref_id": [found["doc_id"]] if found and found["doc_id"] in allowed else [],
-        "is_blank": found is None,
+        "ref_id": [chart["doc_id"]] if chart and chart["doc_id"] in allowed else [],
+        "is_blank": chart is None,
     }
     return json.dumps(reply)
 

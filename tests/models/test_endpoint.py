@@ -96,16 +96,16 @@ def test_a_batch_that_is_too_large_is_halved():
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "message"),
     [
         (413, "inputs must have less than 512 tokens"),
         (400, "maximum context length"),
         (500, "input is too large to process"),
     ],
 )
-def test_a_text_that_is_too_long_is_encoded_in_parts_averaged_by_length(status, said):
+def test_a_text_that_is_too_long_is_encoded_in_parts_averaged_by_length(status, message):
     def script(number, body):
-        return (status, {"error": said}) if any(len(text) > 30 for text in body["input"]) else None
+        return (status, {"error": message}) if any(len(text) > 30 for text in body["input"]) else None
 
     with EndpointServer(script=script) as server:
         long = "abcd efgh ijkl mnop qrst uvwx yzab cdef"
@@ -167,7 +167,7 @@ def one(embedding):
 
 
 def numbered(*index):
-    return lambda number, body: (200, {"data": [{"index": at, "embedding": [1.0]} for at in index]})
+    return lambda number, body: (200, {"data": [{"index": position, "embedding": [1.0]} for position in index]})
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def jina(number, body):
 def tei(number, body):
     if "texts" not in body:
         return 422, "Failed to deserialize the JSON body into the target type: missing field `texts` at line 1"
-    return 200, [{"index": at, "score": len(text) / 10} for at, text in reversed(list(enumerate(body["texts"])))]
+    return 200, [{"index": index, "score": len(text) / 10} for index, text in reversed(list(enumerate(body["texts"])))]
 
 
 @pytest.mark.parametrize("script", [jina, tei])
@@ -339,7 +339,7 @@ def test_a_reply_that_does_not_score_every_text_is_an_error_that_says_so(reply, 
 
 
 def test_an_endpoint_has_an_identity_of_its_own_and_needs_no_files():
-    there = CrossEncoderConfig(base_url="http://h/v1", model="BAAI/bge", extra_body={"api_key": "secret-secret"})
-    there.check(True)
-    assert there.model_identity == 'rerank:BAAI/bge [null,"{\\"api_key\\":\\"[key]\\"}"]'
+    config = CrossEncoderConfig(base_url="http://h/v1", model="BAAI/bge", extra_body={"api_key": "secret-secret"})
+    config.check(True)
+    assert config.model_identity == 'rerank:BAAI/bge [null,"{\\"api_key\\":\\"[key]\\"}"]'
     assert CrossEncoderConfig(model="m").model_identity == "cross_encoder:m [null,512]"

@@ -44,7 +44,7 @@ def test_scores_are_those_of_the_cross_encoder_here_and_a_long_passage_counts_by
     local = CrossEncoderConfig(model=model, max_tokens=WINDOW).load()
     long = " ".join(TEXTS)
     passages = [*TEXTS[:20], long, *TEXTS[20:40]]  # the long one makes the server refuse its whole batch
-    pairs = [(f"What did hall {place % 3} draw?", passage) for place, passage in enumerate(passages)]
+    pairs = [(f"What did hall {number % 3} draw?", passage) for number, passage in enumerate(passages)]
     beginning = long
     while len(local.tokenizer.encode(pairs[20][0], beginning)) > WINDOW:
         beginning = cut_near(beginning, len(beginning) // 2)[0]

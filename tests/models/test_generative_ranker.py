@@ -62,7 +62,7 @@ def test_scores_are_those_of_yes_and_no_alone_and_in_a_batch(model):
 
 
 def test_a_model_with_a_prompt_for_pairs_keeps_it(model, tmp_path):
-    own = (
+    template = (
         "{{ messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first }} ? "
         "{{ messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first }} :"
     )
@@ -70,9 +70,9 @@ def test_a_model_with_a_prompt_for_pairs_keeps_it(model, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": own}))
-    found = CrossEncoderConfig(model=str(tmp_path)).load().predict(PAIRS, batch_size=8, show_progress_bar=False)
-    np.testing.assert_allclose(found, scores_by_hand(str(tmp_path), [f"{q} ? {d} :" for q, d in PAIRS]), atol=1e-5)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    scores = CrossEncoderConfig(model=str(tmp_path)).load().predict(PAIRS, batch_size=8, show_progress_bar=False)
+    np.testing.assert_allclose(scores, scores_by_hand(str(tmp_path), [f"{q} ? {d} :" for q, d in PAIRS]), atol=1e-5)
 
 
 def test_a_model_without_the_words_is_refused_where_every_score_would_be_the_same(tmp_path):

@@ -27,10 +27,10 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    there = Clock()
-    monkeypatch.setattr(openai, "time", there)
-    monkeypatch.setattr(asyncio, "sleep", there.sleep)
-    return there
+    fake_clock = Clock()
+    monkeypatch.setattr(openai, "time", fake_clock)
+    monkeypatch.setattr(asyncio, "sleep", fake_clock.sleep)
+    return fake_clock
 
 
 @pytest.mark.parametrize(

@@ -147,13 +147,15 @@ def test_giving_up_says_how_often_and_why(failure, reason):
 def test_retry_after_holds_back_every_request_of_the_limiter():
     async def run(server):
         limiter = TokenBucket(None)
-        one, other = (client_of(server.base_url, "fake", backoff_s=0.001, limiter=limiter) for _ in range(2))
-        first = asyncio.create_task(one.chat(request(0)))
+        client, other = (client_of(server.base_url, "fake", backoff_s=0.001, limiter=limiter) for _ in range(2))
+        first = asyncio.create_task(client.chat(request(0)))
         while server.n_requests == 0:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        await asyncio.gather(first, *[backend.chat(request(seed)) for backend in (one, other) for seed in range(1, 4)])
-        await one.close()
+        await asyncio.gather(
+            first, *[backend.chat(request(seed)) for backend in (client, other) for seed in range(1, 4)]
+        )
+        await client.close()
         await other.close()
 
     with FakeOpenAI(scripted(Action(503, error_body("busy"), {"Retry-After": "0.6"}))) as server:
@@ -277,9 +279,9 @@ PROXIES = {
 }
 
 
-@pytest.mark.parametrize("place", PROXIES)
-def test_what_the_environment_says_of_proxies_and_is_wrong_is_said_without_a_password(place, monkeypatch):
-    monkeypatch.setenv(*PROXIES[place])
+@pytest.mark.parametrize("case", PROXIES)
+def test_what_the_environment_says_of_proxies_and_is_wrong_is_said_without_a_password(case, monkeypatch):
+    monkeypatch.setenv(*PROXIES[case])
     (error,) = ask(SimpleNamespace(base_url="http://me:hunter2@127.0.0.1:9/v1"), request(), key=None, max_tries=1)
     assert type(error) is TransientModelError
     assert "correct HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE" in str(error)
@@ -414,8 +416,8 @@ def test_large_replies_are_decompressed_each_on_a_connection_of_its_own():
 def test_the_key_is_in_no_reply_no_error_and_no_log(action, caplog):
     with caplog.at_level(logging.DEBUG), FakeOpenAI(lambda *_: action, models=[KEY]) as server:
         [got] = ask(server, request(), max_tries=2)
-    said = "".join(traceback.format_exception(got)) if isinstance(got, Exception) else repr(got)
-    assert KEY not in said + repr(vars(got) if isinstance(got, Exception) else "") + caplog.text
+    text = "".join(traceback.format_exception(got)) if isinstance(got, Exception) else repr(got)
+    assert KEY not in text + repr(vars(got) if isinstance(got, Exception) else "") + caplog.text
 
 
 def test_a_key_that_is_a_word_is_left_in_replies():
@@ -490,9 +492,9 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("place", GIVEN)
-def test_a_key_in_any_place_is_in_no_reply_error_or_identity(place):
-    options = dict(GIVEN[place])
+@pytest.mark.parametrize("case", GIVEN)
+def test_a_key_in_any_place_is_in_no_reply_error_or_identity(case):
+    options = dict(GIVEN[case])
     query = options.pop("query", "")
     actions = [Action(body=completion("it is s3cr3t-in-clear")), Action(400, error_body("s3cr3t-in-clear"))]
     with FakeOpenAI(scripted(*actions)) as server:
@@ -587,6 +589,6 @@ def test_what_a_server_says_of_a_secret_is_hidden(case):
             await backend.close()
             return str(caught.value)
 
-        said = asyncio.run(run())
-    assert "[key]" in said
-    assert not any(secret in said for secret in ("tokenA1B2C3D4", "a%2Fb", "a/b"))
+        text = asyncio.run(run())
+    assert "[key]" in text
+    assert not any(secret in text for secret in ("tokenA1B2C3D4", "a%2Fb", "a/b"))

@@ -89,16 +89,16 @@ def test_the_answerer_is_told_what_to_do(prompts):
 
 
 def test_short_instructions_name_the_kind_of_value_that_is_asked_for_alone(prompts):
-    said = {
+    rules = {
         "number": "the number that this sentence gives",
         "range": "the range that this sentence gives",
         "boolean": '"True" if this sentence supports',
         "text": "spelled as in this sentence",
         None: "spelled as in this sentence",
     }
-    for kind, rule in said.items():
+    for kind, rule in rules.items():
         user = answer(prompts, QUESTION, SNIPPETS, instructions="short", kind=kind).user
-        assert [item for item in set(said.values()) if item in user] == [rule]
+        assert [item for item in set(rules.values()) if item in user] == [rule]
         assert re.findall(r'^- "(\w+)": ', user, re.MULTILINE) == list(SHORT_FIELDS)
         assert len(user) < 0.7 * len(answer(prompts, QUESTION, SNIPPETS, kind=kind).user)
 

@@ -88,8 +88,8 @@ def test_no_more_questions_are_with_the_engine_than_replicas_had_in_flight(tmp_p
         env={**os.environ, **vllm(tmp_path)}, capture_output=True, text=True, start_new_session=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    [found] = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
-    assert (found["n_calls"], found["completion_tokens"], found["prompt_tokens"]) == (30, 120, 240)
+    [result] = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    assert (result["n_calls"], result["completion_tokens"], result["prompt_tokens"]) == (30, 120, 240)
     assert done.stdout.splitlines()[-1] == "in flight 2"
 
 

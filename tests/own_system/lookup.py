@@ -32,8 +32,8 @@ async def prepare(question, tools, settings):
     [hits] = await tools.lexical("text", [question.text], settings.paragraphs)
     nodes = await tools.nodes(hits.rows)
     rows = [(int(row), float(score)) for row, score in zip(nodes.local(hits.rows), hits.scores, strict=True)]
-    found = [(nodes.text_of(row), nodes.node_id(row), nodes.doc_id(row), "paragraph", {"bm25": s}) for row, s in rows]
-    return Found(question, tuple(TraceRow("lookup", rank, *item) for rank, item in enumerate(found)))
+    items = [(nodes.text_of(row), nodes.node_id(row), nodes.doc_id(row), "paragraph", {"bm25": s}) for row, s in rows]
+    return Found(question, tuple(TraceRow("lookup", rank, *item) for rank, item in enumerate(items)))
 
 
 async def answer(evidence, tools, settings):

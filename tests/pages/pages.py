@@ -48,8 +48,8 @@ def page_of(run, truth=None, **more):
 
 def opened(html):
     """Put every packed part where the page's script puts it."""
-    found = re.findall(r'<script type="text/plain" id="chunk-(\d+)">([A-Za-z0-9+/=]*)</script>\n', html)
-    chunks = {number: zlib.decompress(base64.b64decode(text)).decode().split("\0") for number, text in found}
+    parts = re.findall(r'<script type="text/plain" id="chunk-(\d+)">([A-Za-z0-9+/=]*)</script>\n', html)
+    chunks = {number: zlib.decompress(base64.b64decode(text)).decode().split("\0") for number, text in parts}
     html = re.sub(r'<script type="text/plain" id="chunk-\d+">[A-Za-z0-9+/=]*</script>\n', "", html)
     return re.sub(
         r'( id="[^"]*") data-chunk="(\d+)" data-part="(\d+)">', lambda m: f"{m[1]}>{chunks[m[2]][int(m[3])]}", html

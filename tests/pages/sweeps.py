@@ -54,8 +54,8 @@ class Maker:
         self.questions = asked(n_questions)
         self.runs = {}
 
-    def cell(self, at, skill, seeds=SEEDS, **more):
-        name = str(sorted(at.items()))
+    def cell(self, labels, skill, seeds=SEEDS, **more):
+        name = str(sorted(labels.items()))
         parts, run_ids = [], []
         for seed in seeds:
             rng = np.random.default_rng(int.from_bytes(sha256(f"{name} {seed}".encode()).digest()[:8]))
@@ -63,13 +63,13 @@ class Maker:
             parts.append(np.array([score for _, score in pairs]).T)
             run_id = sha256(f"{name} {seed} run".encode()).hexdigest()[:16]
             run_ids.append(run_id)
-            k = int(at.get("k", 16))
+            k = int(labels.get("k", 16))
             predictions = {question.question_id: pair[0] for question, pair in zip(self.questions, pairs, strict=True)}
             self.runs[run_id] = SweepRun(
                 run_id,
                 f"runs/sweep/{run_id}",
                 seed,
-                {"model": at.get("roles.answer.model", "extractive"), "k": str(k)},
+                {"model": labels.get("roles.answer.model", "extractive"), "k": str(k)},
                 predictions,
                 int(len(self.questions) * 230 * k * (1 + skill)),
                 round(0.4 * k * len(self.questions) * (0.5 + skill), 3),
@@ -77,7 +77,7 @@ class Maker:
         scored = {name: np.array([part[position] for part in parts]) for position, name in enumerate(WATTBOT.parts)}
         return SweepCell(
             sha256(name.encode()).hexdigest()[:16],
-            at,
+            labels,
             "finished",
             seeds=tuple(seeds),
             question_ids=tuple(question.question_id for question in self.questions),
@@ -97,8 +97,8 @@ class Maker:
         cells = []
         for labels in product(*(axis.labels for axis in axes)):
             steps = [axis.labels.index(label) / len(axis.labels) for axis, label in zip(axes, labels, strict=True)]
-            at = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
-            cells.append(self.cell(at, base + 0.4 * float(np.mean(steps))))
+            cell_labels = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
+            cells.append(self.cell(cell_labels, base + 0.4 * float(np.mean(steps))))
         return SweepTable(name, title, axes, tuple(cells), **more)
 
 
@@ -141,12 +141,12 @@ def small_sweep(n_questions=24):
     cells[8] = replace(
         maker.cell(cells[8].labels, 0.7, seeds=(0, 1)), state="partial", reason="seed 2: no reply in 600 s"
     )
-    for place, state, reason in (
+    for index, state, reason in (
         (9, "skipped", REASON),
         (10, "failed", f"the backend said {HOSTILE}"),
         (11, "unfinished", "0 of 3 seeds so far"),
     ):
-        cells[place] = SweepCell(cells[place].cell_id, cells[place].labels, state, reason)
+        cells[index] = SweepCell(cells[index].cell_id, cells[index].labels, state, reason)
     thin = Maker(5)
     return SweepRecord(
         "small",

@@ -20,7 +20,7 @@ def _no_umap(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory):
+def index_path(tmp_path_factory):
     return str(index(tmp_path_factory.mktemp("map") / "index", "a2024", "_b", "c$x$"))
 
 
@@ -48,16 +48,16 @@ def test_scarce_kinds_come_whole():
     assert np.bincount(kinds[sample_rows(kinds, 100)]).tolist() == [3, 0, 0, 97]
 
 
-def test_the_map_says_how_it_was_made_and_is_the_same_every_time(there, tmp_path):
-    first = write_index_map(there)
-    assert first == f"{there}/map.svg"
+def test_the_map_says_how_it_was_made_and_is_the_same_every_time(index_path, tmp_path):
+    first = write_index_map(index_path)
+    assert first == f"{index_path}/map.svg"
     text = Path(first).read_text(encoding="utf-8")
     assert "node vectors by PCA (two components hold " in text
     assert "3 documents, 3 of 6 sections, 6 of 9 paragraphs, 9 sentences" in text
     assert "Nodes without text have no vector and are left out." in text
     for name in ("a2024", " _b", "c$x$", "sentence", "first axis (no unit)"):
         assert f">{name}<" in text
-    again = write_index_map(there, str(tmp_path / "again.svg"))
+    again = write_index_map(index_path, str(tmp_path / "again.svg"))
     assert Path(again).read_text(encoding="utf-8") == text
 
 
@@ -86,14 +86,14 @@ def test_images_and_full_paragraphs_have_marks_of_their_own(tmp_path, paragraph_
     rows = np.flatnonzero(index.nodes.kind == PARAGRAPH)
     vectors = index.node_vectors(rows, own_text=True)
     has = vectors.any(axis=1)
-    names = [f"{name}:sec0:p{at}" for name in ("one", "two") for at in (0, 1) if paragraph_vectors == "both"]
+    names = [f"{name}:sec0:p{number}" for name in ("one", "two") for number in (0, 1) if paragraph_vectors == "both"]
     assert [index.nodes.node_id(row) for row in rows[has]] == names
     if names:
         np.testing.assert_allclose(vectors[has], FakeEncoder().encode_passages([plain.text] * 4), atol=1e-6)
         assert (np.abs(index.node_vectors(rows[has]) - vectors[has]).max(axis=1) > 0.01).all()
 
 
-def test_umap_is_used_where_it_is_installed_and_the_nodes_are_few(there, tmp_path, monkeypatch):
+def test_umap_is_used_where_it_is_installed_and_the_nodes_are_few(index_path, tmp_path, monkeypatch):
     asked = []
 
     class Umap:
@@ -104,11 +104,11 @@ def test_umap_is_used_where_it_is_installed_and_the_nodes_are_few(there, tmp_pat
             return vectors[:, :2]
 
     monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=Umap))
-    text = Path(write_index_map(there, str(tmp_path / "u.svg"))).read_text(encoding="utf-8")
+    text = Path(write_index_map(index_path, str(tmp_path / "u.svg"))).read_text(encoding="utf-8")
     assert "node vectors by UMAP" in text
     assert asked[0]["random_state"] == 0
     monkeypatch.setattr("kohaku_ray.pages.index_map.MAX_UMAP_NODES", 5)
-    text = Path(write_index_map(there, str(tmp_path / "p.svg"))).read_text(encoding="utf-8")
+    text = Path(write_index_map(index_path, str(tmp_path / "p.svg"))).read_text(encoding="utf-8")
     assert "node vectors by PCA" in text
     assert len(asked) == 1
 
@@ -120,24 +120,24 @@ def test_the_largest_documents_have_colours_of_their_own():
     assert {f"d{number}" for number in range(20, 30)} <= set(colours)
 
 
-def test_a_large_index_is_sampled_and_a_picture_is_the_same_every_time(there, tmp_path):
-    text = Path(write_index_map(there, str(tmp_path / "few.svg"), max_nodes=12)).read_text(encoding="utf-8")
+def test_a_large_index_is_sampled_and_a_picture_is_the_same_every_time(index_path, tmp_path):
+    text = Path(write_index_map(index_path, str(tmp_path / "few.svg"), max_nodes=12)).read_text(encoding="utf-8")
     assert "A sample of at most 12: evenly spaced nodes of each kind." in text
-    first, again = (Path(write_index_map(there, str(tmp_path / "map.png"))).read_bytes() for _ in range(2))
+    first, again = (Path(write_index_map(index_path, str(tmp_path / "map.png"))).read_bytes() for _ in range(2))
     assert first.startswith(b"\x89PNG")
     assert first == again
 
 
 @pytest.mark.parametrize(
-    ("index", "output", "said"),
+    ("index", "output", "message"),
     [
-        ("there", "map.gif", r"map\.gif: the map is an \.svg or a \.png file, not \.gif"),
-        ("there", "nowhere/map.svg", r"map\.svg: cannot be written \(No such file or directory\)"),
+        ("map", "map.gif", r"map\.gif: the map is an \.svg or a \.png file, not \.gif"),
+        ("map", "nowhere/map.svg", r"map\.svg: cannot be written \(No such file or directory\)"),
         ("nothing", None, "there is no index at"),
         ("s3://bucket/index", None, "the index is at s3://bucket/index, no local directory: say where the map goes"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(there, tmp_path, index, output, said):
-    path = {"there": there, "nothing": str(tmp_path)}.get(index, index)
-    with pytest.raises(DataError, match=said):
+def test_what_cannot_be_drawn_is_refused(index_path, tmp_path, index, output, message):
+    path = {"map": index_path, "nothing": str(tmp_path)}.get(index, index)
+    with pytest.raises(DataError, match=message):
         write_index_map(path, output and str(tmp_path / output))

@@ -27,10 +27,10 @@ def find(nodes, node_id, text):
 
 def test_a_sentence_is_marked_inside_its_paragraph(nodes):
     text = "The hall drew 41 MW in May."
-    place = find(nodes, "a2024:sec0:p0:s1", text)
-    assert place.path == ("Report", "Load", "paragraph 0", "sentence 1")
-    assert place.page == 4
-    assert excerpt(place, text, 900, 300) == Excerpt("Servers hum. ", text, " Fans spin faster in June.", False)
+    location = find(nodes, "a2024:sec0:p0:s1", text)
+    assert location.path == ("Report", "Load", "paragraph 0", "sentence 1")
+    assert location.page == 4
+    assert excerpt(location, text, 900, 300) == Excerpt("Servers hum. ", text, " Fans spin faster in June.", False)
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def test_a_sentence_is_marked_inside_its_paragraph(nodes):
     ],
 )
 def test_a_match_without_surroundings_stands_alone(nodes, node_id, text, shown):
-    place = find(nodes, node_id, text)
-    assert excerpt(place, text, 900, 300) == shown
-    assert (place.path[0] == "Report") == (shown.match != "The hall drew 7 MW.")
+    location = find(nodes, node_id, text)
+    assert excerpt(location, text, 900, 300) == shown
+    assert (location.path[0] == "Report") == (shown.match != "The hall drew 7 MW.")
 
 
 def test_long_surroundings_and_matches_are_cut():
-    place = NodeLocation(("d",), None, "a" * 50 + "MATCH" + "b" * 50, 50, 55)
-    assert excerpt(place, "MATCH", 900, 10) == Excerpt(f"… {'a' * 10}", "MATCH", f"{'b' * 10} …", False)
-    assert excerpt(place, "MATCH", 2, 10).match == "MA … [3 more characters]"
+    location = NodeLocation(("d",), None, "a" * 50 + "MATCH" + "b" * 50, 50, 55)
+    assert excerpt(location, "MATCH", 900, 10) == Excerpt(f"… {'a' * 10}", "MATCH", f"{'b' * 10} …", False)
+    assert excerpt(location, "MATCH", 2, 10).match == "MA … [3 more characters]"
 
 
 def test_a_node_that_no_index_has_keeps_its_id_as_path(nodes):
@@ -61,9 +61,9 @@ def test_a_node_that_no_index_has_keeps_its_id_as_path(nodes):
 
 
 def test_the_first_index_that_can_be_read_is_taken(tmp_path):
-    there = str(index(tmp_path / "index", "a2024"))
-    opened, reason = open_index([str(tmp_path / "nowhere"), there])
-    assert (opened.directory.path, reason) == (there, "")
+    path = str(index(tmp_path / "index", "a2024"))
+    opened, reason = open_index([str(tmp_path / "nowhere"), path])
+    assert (opened.directory.path, reason) == (path, "")
     opened, reason = open_index([str(tmp_path / "nowhere")])
     assert opened is None
     assert f"there is no index at {tmp_path / 'nowhere'}" in reason
@@ -101,12 +101,12 @@ def images(monkeypatch):
 
 
 def test_an_image_in_two_places_stands_once_and_fits(images):
-    found = Pictures("index", [node for node, _ in ROWS])
-    assert found.of("a:sec0:p1") == found.of("b:sec0:p4") == "pic pic-0"
-    assert found.of("a:sec0:p2") == "pic pic-1"
+    pictures = Pictures("index", [node for node, _ in ROWS])
+    assert pictures.of("a:sec0:p1") == pictures.of("b:sec0:p4") == "pic pic-0"
+    assert pictures.of("a:sec0:p2") == "pic pic-1"
     rules = re.findall(
         r"^\.(pic-\d){width:(\d+)px;height:(\d+)px;background-image:url\(data:image/png;base64,([A-Za-z0-9+/=]+)\)}$",
-        found.css,
+        pictures.css,
         re.MULTILINE,
     )
     assert [(name, int(width), int(height)) for name, width, height, _ in rules] == [
@@ -124,6 +124,6 @@ def test_an_image_in_two_places_stands_once_and_fits(images):
 
 @pytest.mark.parametrize("node_id", ["a:sec0:p3", "c:sec0:p0", "nowhere"])
 def test_what_cannot_be_drawn_has_no_picture_and_hinders_no_other(images, node_id):
-    found = Pictures("index", [node_id, "a:sec0:p2"])
-    assert found.of(node_id) is None
-    assert found.of("a:sec0:p2") == "pic pic-0"
+    pictures = Pictures("index", [node_id, "a:sec0:p2"])
+    assert pictures.of(node_id) is None
+    assert pictures.of("a:sec0:p2") == "pic pic-0"

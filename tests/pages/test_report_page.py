@@ -137,16 +137,16 @@ def test_without_a_truth_there_are_no_scores(small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("id,question,answer_value,ref_id\nq1,?,,\n", "truth.csv has no gold answers."),
         ("id,question\nq1,?\n", "truth.csv has no gold answers: it has no column answer_value, ref_id"),
     ],
 )
-def test_questions_without_gold_are_no_truth(small, tmp_path, text, said):
+def test_questions_without_gold_are_no_truth(small, tmp_path, text, message):
     file = tmp_path / "truth.csv"
     file.write_text(text)
-    assert view(small[0], file)[0].why_unscored.startswith(f"Nothing is scored: {said}")
+    assert view(small[0], file)[0].why_unscored.startswith(f"Nothing is scored: {message}")
 
 
 def test_rows_that_do_not_meet_are_counted(small, tmp_path):
@@ -230,18 +230,18 @@ def test_a_system_of_any_name_with_steps_of_any_name_is_shown(tmp_path):
     header = dict(whole.header)
     assert (header["System"], header["Models"], whole.formulas) == ("found", "big (vllm)", "Score = value.")
     assert [(cause.name, cause.n) for cause in whole.causes] == [("reading", 1)]
-    one, two = questions["q1"], questions["q2"]
-    assert [(step.title, step.rows.member, step.rows.attempt) for step in one.steps] == [
+    first, second = questions["q1"], questions["q2"]
+    assert [(step.title, step.rows.member, step.rows.attempt) for step in first.steps] == [
         ("Skim pages", -1, 0),
         ("BM25 search", 1, 2),
     ]
-    assert rows(one.steps[0]) == [(0, "page one", "fast", {"worth": 0.5}), (1, "page two", "", {})]
-    assert (two.outcome, two.steps[0].items, two.steps[0].rows.errors) == ("blank", (), ("no such page",))
+    assert rows(first.steps[0]) == [(0, "page one", "fast", {"worth": 0.5}), (1, "page two", "", {})]
+    assert (second.outcome, second.steps[0].items, second.steps[0].rows.errors) == ("blank", (), ("no such page",))
     page = page_of(run, truth)
     check_harmless(page)
     text = plain(page)
-    for said in ("doubt 0.125 page tokens 12,000", 'Details {"because": ["<x>"]}', "1 page two a2024 page"):
-        assert said in text
+    for phrase in ("doubt 0.125 page tokens 12,000", 'Details {"because": ["<x>"]}', "1 page two a2024 page"):
+        assert phrase in text
     assert "page tokens, as measured: median 12,000" in page
     for word in ("wattbot", "kaggle", "references 0", "abstention", "evidence:"):
         assert word not in text
@@ -249,20 +249,20 @@ def test_a_system_of_any_name_with_steps_of_any_name_is_shown(tmp_path):
 
 def test_steps_that_count_their_items_are_a_funnel(tmp_path):
     answers = [answer("q1", 0, "41", refs=("r1",))]
-    found = {"node_id": "a2024:sec0:p0:s1", "doc_id": "a2024"}
+    node = {"node_id": "a2024:sec0:p0:s1", "doc_id": "a2024"}
     trace = [
         item("q1", "find_much", note="in 400, out 40; off", scores={"in": 400.0, "out": 40.0}),
-        *(item("q1", "find_much", rank, "x", note=ref, **found) for rank, ref in ((1, "R1"), (2, "r2"), (3, "r3"))),
+        *(item("q1", "find_much", rank, "x", note=ref, **node) for rank, ref in ((1, "R1"), (2, "r2"), (3, "r3"))),
         item("q1", "keep_few", note="in 40, out 10", scores={"in": 40.0, "out": 10.0}),
-        item("q1", "keep_few", 1, "x", note="r1", **found),
+        item("q1", "keep_few", 1, "x", note="r1", **node),
         item("q1", "plan", 0, "a query"),
     ]
     run = write_run(tmp_path / "run", [(ballot("q1", "How much?", answers), answers)], trace=trace)
     truth = write_truth(tmp_path / "truth.csv", ("q1", "41", ["r1", "r2"]))
-    one = view(run, truth)[1]["q1"]
-    funnel = [(step.title, step.note, step.n_gold, step.share, len(step.items)) for step in one.funnel]
+    shown = view(run, truth)[1]["q1"]
+    funnel = [(step.title, step.note, step.n_gold, step.share, len(step.items)) for step in shown.funnel]
     assert funnel == [("Find much", "off", 2, 1.0, 3), ("Keep few", "", 1, 0.25, 1)]
-    items = [each for step in one.steps for each in step.items]
+    items = [each for step in shown.steps for each in step.items]
     assert (sum(each.is_cited for each in items), sum(each.is_gold for each in items)) == (2, 3)
     page = page_of(run, truth)
     check_harmless(page)
@@ -315,7 +315,7 @@ def old(run):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         *((f"{name}.parquet", rf"run holds no {name}\.parquet: the run has not finished") for name in SCHEMAS),
         (torn, r"votes\.parquet cannot be read"),
@@ -326,7 +326,7 @@ def old(run):
         (("config.yaml", "!!python/object/apply:os.system ['true']"), r"config\.yaml cannot be read"),
     ],
 )
-def test_a_damaged_or_missing_file_is_named(tmp_path, damage, said):
+def test_a_damaged_or_missing_file_is_named(tmp_path, damage, message):
     run = small_run(tmp_path / "run")
     if callable(damage):
         damage(run)
@@ -334,7 +334,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path, damage, said):
         (run / damage).unlink()
     else:
         (run / damage[0]).write_text(damage[1])
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         write_report(str(run), None)
 
 

@@ -121,13 +121,13 @@ def test_the_views_of_a_table_have_the_figures_marks_and_reasons_of_its_statisti
 
 
 def test_all_statistics_are_folded_below_the_table(html, stats):
-    one = stats[0]
-    row = next(row for row in ("qwen3-8b", "extractive") if not one.comparisons[(row,), "16"].is_best)
-    made, ranks = one.comparisons[(row,), "16"], one.ranks[(row,), "16"]
-    parts = [f"{part.mean():.3f}" for part in one.grid.cells[(row,), "16"].parts.values()]
+    stat = stats[0]
+    row = next(row for row in ("qwen3-8b", "extractive") if not stat.comparisons[(row,), "16"].is_best)
+    made, ranks = stat.comparisons[(row,), "16"], stat.ranks[(row,), "16"]
+    parts = [f"{part.mean():.3f}" for part in stat.grid.cells[(row,), "16"].parts.values()]
     wanted = [
         *(f"{made.mean:.3f} ± {made.sd:.3f}", "3", "24", *parts, f"{ranks:g}"),
-        "{:g} ({:g} … {:g})".format(one.selection.ranks[made.cell_id], *one.selection.rank_intervals[made.cell_id]),
+        "{:g} ({:g} … {:g})".format(stat.selection.ranks[made.cell_id], *stat.selection.rank_intervals[made.cell_id]),
         *("24", f"{made.interval.mean:+.3f}"),
         *(f"{made.interval.low:+.3f} … {made.interval.high:+.3f}", f"{made.welch.p:.4f}", f"{made.welch_holm:.4f}"),
         *(f"{made.permutation.p:.4f}", f"{made.permutation_holm:.4f}", f"{made.welch.g:+.2f}", f"{made.d_z:+.2f}"),
@@ -167,7 +167,7 @@ def test_tables_are_drawn_as_their_axes_ask(sweep):
 
 
 @pytest.mark.parametrize(
-    ("n", "n_axes", "n_ticks", "n_named", "said"),
+    ("n", "n_axes", "n_ticks", "n_named", "note"),
     [
         (4, 1, 1, 4, "over seeds."),
         (6, 1, 2, 6, "Grey: the other rows."),  # a panel each: the axis below each of two columns
@@ -175,29 +175,29 @@ def test_tables_are_drawn_as_their_axes_ask(sweep):
     ],
 )
 def test_more_than_four_lines_get_a_panel_each_and_those_beyond_the_eighth_are_left_out(
-    n, n_axes, n_ticks, n_named, said
+    n, n_axes, n_ticks, n_named, note
 ):
     chart = drawn(rows(n))[1]
-    assert chart.note.endswith(said)
+    assert chart.note.endswith(note)
     assert chart.svg.count(">score (0 to 1)</text>") == n_axes
     assert chart.svg.count(">4</text>") == n_ticks
     assert len(re.findall(r">row \d+</text>", chart.svg)) == n_named
 
 
 def test_heat_maps_have_a_scale_and_mark_what_is_within_noise(stats, html):
-    one = stats[0]
-    cells = {place: cell.scores.mean() for place, cell in one.grid.cells.items() if cell.is_scored}
-    chart = table_charts(one.grid, one.comparisons)[0]
+    stat = stats[0]
+    cells = {key: cell.scores.mean() for key, cell in stat.grid.cells.items() if cell.is_scored}
+    chart = table_charts(stat.grid, stat.comparisons)[0]
     for figure in (min(cells.values()), max(cells.values())):
         assert re.search(rf"<g[^>]*>\s*<!-- {figure:.3f} -->|>{figure:.3f}</text>", chart.svg)
-    noisy = {place for place, made in one.comparisons.items() if is_noise(made)}
+    noisy = {key for key, made in stat.comparisons.items() if is_noise(made)}
     assert 0 < len(noisy) < len(cells)
-    for place in noisy:
-        made = one.comparisons[place]
+    for key in noisy:
+        made = stat.comparisons[key]
         assert made.interval.low <= 0 <= made.interval.high
     assert chart.svg.count(" ≈</text>") == len(noisy)
-    chart = table_charts(one.grid, one.comparisons, one.selection.detectable)[0]
-    assert f"The scale spans {one.selection.detectable:.2f}, the smallest difference" in chart.note
+    chart = table_charts(stat.grid, stat.comparisons, stat.selection.detectable)[0]
+    assert f"The scale spans {stat.selection.detectable:.2f}, the smallest difference" in chart.note
     assert chart.note in plain(html).replace("\u2019", "'")
 
 
@@ -244,13 +244,15 @@ def test_errors_are_shared_out_by_class_the_most_frequent_first(sweep, html):
 
 
 def test_error_rates_are_what_the_runs_lack_to_a_full_score():
-    def run(at, model, k):
-        return SweepRun(f"r{at}", "", 0, {"model": model, "k": k}, {}, 0, 0.0)
+    def run(number, model, k):
+        return SweepRun(f"r{number}", "", 0, {"model": model, "k": k}, {}, 0, 0.0)
 
-    def cell(at, value, ref):
+    def cell(number, value, ref):
         parts = {"value": np.array([value]), "ref": np.array([ref]), "abstain": np.ones((1, 2))}
         total = 0.75 * parts["value"] + 0.15 * parts["ref"] + 0.10 * parts["abstain"]
-        return SweepCell(f"c{at}", {"a": str(at)}, "finished", "", (0,), ("p", "q"), parts, total, (f"r{at}",))
+        return SweepCell(
+            f"c{number}", {"a": str(number)}, "finished", "", (0,), ("p", "q"), parts, total, (f"r{number}",)
+        )
 
     runs = (run(0, "b", "16"), run(1, "b", "4"), run(2, "a", "16"), run(3, "c", "8"))
     cells = (cell(0, [1.0, 0.0], [1.0, 0.5]), cell(1, [1.0, 1.0], [0.0, 0.0]), cell(2, [0.0, 0.0], [1.0, 1.0]))
@@ -362,11 +364,15 @@ def test_questions_are_given_up_step_by_step(monkeypatch):
         sizes[limit] = len(write_questions(sweep.questions, entries, 10**9).encode())
     monkeypatch.undo()
     assert "no room for more" not in opened(write_questions(sweep.questions, entries, sizes[2000]))
-    for limit, said in ((100, "The first 100 of 120 questions"), (20, "The first 20 of"), (0, "None of 120 questions")):
+    for limit, caption in (
+        (100, "The first 100 of 120 questions"),
+        (20, "The first 20 of"),
+        (0, "None of 120 questions"),
+    ):
         text = write_questions(sweep.questions, entries, sizes[limit] + 1)
         assert len(text.encode()) <= sizes[limit] + 1
         less = opened(text)
-        assert less.count(said) == 6
+        assert less.count(caption) == 6
         assert less.count('<table class="asked">') == (6 if limit else 0)
         assert less.count("runs/sweep/") >= 18
     monkeypatch.setattr(sweep_page, "MAX_BYTES", 1000)
@@ -398,16 +404,16 @@ def test_scores_by_group_stand_on_the_page_with_their_plots_and_in_a_csv(sweep, 
     files = write_sweep(small, str(tmp_path), [])
     text = opened(Path(files[0]).read_text(encoding="utf-8"))
     check_harmless(text)
-    said = section_text(text, "Scores by")
+    section = section_text(text, "Scores by")
     for wanted in ("public: 12 questions", "private − public", "-0.6000", "Rank bands", "1 to 10", "Pearson"):
-        assert wanted in said, wanted
+        assert wanted in section, wanted
     # private less public: -0.6 + 0.075 per rank, so the ninth is the first that does not fall
-    assert "settings 11 mean -0.2250" in said
-    assert "median -0.2250 least -0.6000 greatest +0.1500" in said
-    assert "lower on private 8 (72.7%) higher on private 2 (18.2%) the same on both 1 (9.1%)" in said
-    assert "Pearson, public and the difference -1.000" in said
-    assert "Greatest falls of rank, public to private split rank public rank private move" in said
-    assert "k 0 1 11 -10 0.9000 0.3000 -0.6000" in said
+    assert "settings 11 mean -0.2250" in section
+    assert "median -0.2250 least -0.6000 greatest +0.1500" in section
+    assert "lower on private 8 (72.7%) higher on private 2 (18.2%) the same on both 1 (9.1%)" in section
+    assert "Pearson, public and the difference -1.000" in section
+    assert "Greatest falls of rank, public to private split rank public rank private move" in section
+    assert "k 0 1 11 -10 0.9000 0.3000 -0.6000" in section
     titles = ("Score on private against public", "Difference against the score on public", "Ranks, public to private")
     more = ("Difference, private less public", "Distribution of the differences, private less public")
     assert all(f"<h3>{title}</h3>" in text for title in (*titles, *more, "Difference by rank on public"))

@@ -41,8 +41,8 @@ def stats(sweep):
     return {table_stats.table.name: table_stats for table_stats in compute_sweep_stats(sweep)}
 
 
-def records(one):
-    return list(csv.DictReader(io.StringIO(write_csv(one))))
+def records(stat):
+    return list(csv.DictReader(io.StringIO(write_csv(stat))))
 
 
 def block(text):
@@ -58,18 +58,18 @@ def test_every_format_has_the_same_figures(stats, sweep):
         start = text.index(f"{stat.table.title}\n\n")
         terminal = text[start : text.index("\n\n", start + len(stat.table.title) + 2)]
         for written in (markdown, block(write_latex(stat)), terminal):
-            found = FIGURE.findall(written)
-            assert len(found) == len(told) == len(stat.comparisons)
-            for figures, numbers in zip(found, told, strict=True):
+            rows = FIGURE.findall(written)
+            assert len(rows) == len(told) == len(stat.comparisons)
+            for figures, numbers in zip(rows, told, strict=True):
                 assert [*map(float, figures)] == pytest.approx([*map(float, numbers)], abs=5.1e-4)
 
 
 def test_a_line_of_csv_has_all_that_is_known_of_a_cell(stats):
-    one = stats["model_k"]
-    row = next(row for row in ("qwen3-8b", "extractive") if not one.comparisons[(row,), "16"].is_best)
-    cell = one.grid.cells[(row,), "16"]
-    (line,) = [row for row in records(one) if row["cell_id"] == cell.cell_id]
-    column = [each for (_, label), each in one.grid.cells.items() if label == "16"]
+    stat = stats["model_k"]
+    row = next(row for row in ("qwen3-8b", "extractive") if not stat.comparisons[(row,), "16"].is_best)
+    cell = stat.grid.cells[(row,), "16"]
+    (line,) = [row for row in records(stat) if row["cell_id"] == cell.cell_id]
+    column = [each for (_, label), each in stat.grid.cells.items() if label == "16"]
     (known,) = [made for made in compare_column(column) if made.cell_id == cell.cell_id]
     assert (line["roles.answer.model"], line["k"], line["table"], line["state"]) == (row, "16", "model_k", "finished")
     assert (line["n_seeds"], line["n_questions"], line["n_common"], line["is_thin"]) == ("3", "24", "24", "false")
@@ -93,8 +93,8 @@ def test_a_line_of_csv_has_all_that_is_known_of_a_cell(stats):
         assert float(line[name]) == pytest.approx(number, abs=1e-6), name
     assert line["stars"] == known.stars
     assert line["runs"].split() == list(cell.run_ids)
-    assert sorted(row["column_rank"] for row in records(one) if row["k"] == "16") == ["", "1", "2", "3"]
-    by_mean = sorted((row for row in records(one) if row["rank"]), key=lambda row: -float(row["mean"]))
+    assert sorted(row["column_rank"] for row in records(stat) if row["k"] == "16") == ["", "1", "2", "3"]
+    by_mean = sorted((row for row in records(stat) if row["rank"]), key=lambda row: -float(row["mean"]))
     assert [int(row["rank"]) for row in by_mean] == list(range(1, 10)), "of all cells of the table"
     assert all(float(row["rank_low"]) <= float(row["rank"]) <= float(row["rank_high"]) for row in by_mean)
     assert {row["n_tied"] for row in by_mean} == {"0"}
@@ -104,22 +104,22 @@ def test_every_column_of_a_csv_is_documented(stats, sweep):
     page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"`([^`]+)`", page.partition("## Columns of the CSV files")[2]))
     for stat in stats.values():
-        own = {axis.name for axis in stat.table.axes} | {name for cell in stat.table.cells for name in cell.measures}
+        names = {axis.name for axis in stat.table.axes} | {name for cell in stat.table.cells for name in cell.measures}
         columns = {column.label for column in cells_table(stat).columns}
-        assert columns - own <= documented, columns - own - documented
+        assert columns - names <= documented, columns - names - documented
     fixed = {"setting", "rank GROUP", "difference GROUP", "move GROUP"}
     assert fixed <= documented
 
 
 def test_every_state_has_its_reason_in_every_format(stats, sweep):
-    one = stats["model_k"]
-    assert [(row["state"], row["reason"]) for row in records(one) if row["state"] != "finished"] == [
+    stat = stats["model_k"]
+    assert [(row["state"], row["reason"]) for row in records(stat) if row["state"] != "finished"] == [
         ("partial", "seed 2: no reply in 600 s"),
         ("skipped", REASON),
         ("failed", f"the backend said {HOSTILE}".replace("\u202e", "[U+202E]").replace("\0", "␀")),
         ("unfinished", "0 of 3 seeds so far"),
     ]
-    for text in (write_markdown(one), write_latex(one), describe_sweep(sweep, list(stats.values()))):
+    for text in (write_markdown(stat), write_latex(stat), describe_sweep(sweep, list(stats.values()))):
         text = re.sub(r"[\\{}]", "", text)
         for number, (state, reason) in enumerate(
             [("partial", "seed 2: no"), ("skipped", "retriever"), ("failed", "the backend"), ("unfinished", "0 of 3")],
@@ -136,58 +136,58 @@ def test_cells_of_one_reason_share_its_footnote(stats):
 
 
 def test_the_best_is_bold_the_second_underlined_and_a_lone_cell_neither(stats):
-    one = stats["dedup"]
-    for column in one.grid.columns:
-        marks = {row: score_field(one, (row, column), {}).mark for row in one.grid.rows}
-        scores = sorted(one.grid.rows, key=lambda row: -one.grid.cells[row, column].scores.mean())
+    stat = stats["dedup"]
+    for column in stat.grid.columns:
+        marks = {row: score_field(stat, (row, column), {}).mark for row in stat.grid.rows}
+        scores = sorted(stat.grid.rows, key=lambda row: -stat.grid.cells[row, column].scores.mean())
         assert [marks[row] for row in scores] == ["best", "second", "", "", "", ""]
-    head, _, *body = write_markdown(one).split("\n\n")[1].splitlines()
+    head, _, *body = write_markdown(stat).split("\n\n")[1].splitlines()
     assert head.endswith("| average rank |")
     assert sum(line.count("**") // 2 for line in body) == sum(line.count("<ins>") for line in body) == 3
-    assert block(write_latex(one)).count("\\textbf{") == block(write_latex(one)).count("\\underline{") == 3
-    alone = replace(one.table, cells=one.table.cells[:3])
+    assert block(write_latex(stat)).count("\\textbf{") == block(write_latex(stat)).count("\\underline{") == 3
+    alone = replace(stat.table, cells=stat.table.cells[:3])
     assert "**" not in write_markdown(compute_stats(alone)).split("\n\n")[1]
 
 
 def test_average_ranks_are_those_of_the_statistics(stats):
-    one = stats["dedup"]
-    assert [line.split("|")[-2].strip() for line in write_markdown(one).split("\n\n")[1].splitlines()[2:]] == [
-        f"{rank:.2f}" for rank in one.average.values()
+    stat = stats["dedup"]
+    assert [line.split("|")[-2].strip() for line in write_markdown(stat).split("\n\n")[1].splitlines()[2:]] == [
+        f"{rank:.2f}" for rank in stat.average.values()
     ]
     assert not stats["queries"].average
 
 
 def test_labels_of_an_only_axis_are_rows_compared_with_one_another(stats):
-    one = stats["queries"]
-    assert one.grid.rows == (("2",), ("4",), ("6",))
-    assert [made.is_best for made in one.comparisons.values()] == [False, False, True]
-    assert write_markdown(one).split("\n\n")[1].splitlines()[0] == "| queries | score |"
+    stat = stats["queries"]
+    assert stat.grid.rows == (("2",), ("4",), ("6",))
+    assert [made.is_best for made in stat.comparisons.values()] == [False, False, True]
+    assert write_markdown(stat).split("\n\n")[1].splitlines()[0] == "| queries | score |"
 
 
 def test_thin_cells_and_subsamples_are_explained(stats):
     assert any(line.startswith("† from fewer than 20 questions or 3 seeds") for line in legend(stats["thin"]))
     assert any("share members" in line for line in legend(stats["ensemble_size"]))
     assert not any("†" in line or "share members" in line for line in legend(stats["dedup"]))
-    assert all("†" in score_field(stats["thin"], place, {}).raised for place in stats["thin"].grid.cells)
+    assert all("†" in score_field(stats["thin"], key, {}).raised for key in stats["thin"].grid.cells)
 
 
 def test_stars_are_the_papers(stats):
-    one = stats["ensemble_size"]
-    told = {row["cell_id"]: row for row in records(one)}
-    for place, known in one.comparisons.items():
+    stat = stats["ensemble_size"]
+    told = {row["cell_id"]: row for row in records(stat)}
+    for key, known in stat.comparisons.items():
         stars = told[known.cell_id]["stars"]
-        assert stars == score_field(one, place, {}).raised.rstrip("†") == known.stars
+        assert stars == score_field(stat, key, {}).raised.rstrip("†") == known.stars
         p = told[known.cell_id]["welch_p"]
         levels = {"***": 0.001, "**": 0.01, "*": 0.05, "+": 0.1}
         assert stars == next((mark for mark, level in levels.items() if p and float(p) < level), "")
-    assert block(write_latex(one)).count("$^{") == sum(bool(known.stars) for known in one.comparisons.values()) > 0
+    assert block(write_latex(stat)).count("$^{") == sum(bool(known.stars) for known in stat.comparisons.values()) > 0
 
 
 def test_cells_over_other_questions_are_said_to_be(stats):
     maker, few = Maker(30), Maker(24)
-    at = [{"m": label, "k": "4"} for label in "ab"]
+    labels = [{"m": label, "k": "4"} for label in "ab"]
     table = SweepTable(
-        "t", "T", (Axis("m", ("a", "b")), Axis("k", ("4",))), (maker.cell(at[0], 0.5), few.cell(at[1], 0.9))
+        "t", "T", (Axis("m", ("a", "b")), Axis("k", ("4",))), (maker.cell(labels[0], 0.5), few.cell(labels[1], 0.9))
     )
     assert legend(compute_stats(table))[-1].startswith("Cells have 24 to 30 questions; each is compared")
 
@@ -203,8 +203,8 @@ def test_latex_escapes_what_it_would_read(stats):
         assert line.endswith(" \\\\")
         assert len(re.findall(r"(?<!\\)&", line)) == 1
         assert not re.search(r"(?<!\\)[#%~]", line)
-    one = compute_stats(SweepTable("t", "T", (Axis("a--b", ("''[x]", "---")),), stats["queries"].table.cells[:0]))
-    assert "a-{}-b" in write_latex(one)
+    stat = compute_stats(SweepTable("t", "T", (Axis("a--b", ("''[x]", "---")),), stats["queries"].table.cells[:0]))
+    assert "a-{}-b" in write_latex(stat)
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
@@ -219,7 +219,7 @@ def test_latex_reads_the_tables(stats, tmp_path):
     with pymupdf.open(tmp_path / "tables.pdf") as pages:
         shown = [page.get_text() for page in pages]
         page = pages[list(stats).index("dedup")]
-        tops = {name: [at.y0 for at in page.search_for(name)] for name in ("dedup", "matches", "characters")}
+        tops = {name: [box.y0 for box in page.search_for(name)] for name in ("dedup", "matches", "characters")}
     assert len(shown) == len(stats)
     scores, matches, characters, *_ = tops["dedup"]  # each table's head; the notes below may name it too
     assert scores < tops["matches"][0] < matches < tops["characters"][0] < characters
@@ -236,11 +236,11 @@ def test_markdown_keeps_hostile_labels_in_their_cells(stats):
 
 
 def test_measures_have_the_digits_their_size_asks_for(stats):
-    one = stats["dedup"]
-    assert write_measure(one, "matches")[("none", "0"), "4"] == "3.50 ± 0.00"
-    assert write_measure(one, "characters")[("none", "0"), "4"] == "9,450 ± 450"
-    assert write_measure(one, "nothing such") == {}
-    assert write_markdown(one).count("9,450 ± 450") == write_latex(one).count("9,450 $\\pm$ 450") == 18
+    stat = stats["dedup"]
+    assert write_measure(stat, "matches")[("none", "0"), "4"] == "3.50 ± 0.00"
+    assert write_measure(stat, "characters")[("none", "0"), "4"] == "9,450 ± 450"
+    assert write_measure(stat, "nothing such") == {}
+    assert write_markdown(stat).count("9,450 ± 450") == write_latex(stat).count("9,450 $\\pm$ 450") == 18
 
 
 def test_one_seed_has_no_deviation():
@@ -277,9 +277,9 @@ def test_the_terminal_shows_tables_before_notes(sweep, stats):
     assert len({line.rstrip().rfind(".") for line in lines[2:]}) == 1
 
 
-@pytest.mark.parametrize(("n", "said"), [(1, "1 seed"), (2, "2 seeds"), (0, "0 seeds"), (20_560, "20,560 seeds")])
-def test_counts_are_written_in_full_and_one_is_singular(n, said):
-    assert pluralize(n, "seed") == said
+@pytest.mark.parametrize(("n", "phrase"), [(1, "1 seed"), (2, "2 seeds"), (0, "0 seeds"), (20_560, "20,560 seeds")])
+def test_counts_are_written_in_full_and_one_is_singular(n, phrase):
+    assert pluralize(n, "seed") == phrase
     assert write_number(20_560.4) == "20,560"
 
 
@@ -288,9 +288,9 @@ def test_the_papers_figures_stand_beside_ours_marked_and_nowhere_else(sweep):
     first, *others = table.cells
     with_figures = replace(first, paper={"score": 0.8125, "matches": 32.0})
     stats = compute_stats(replace(table, cells=(with_figures, *others)))
-    place = next(iter(stats.grid.cells))
-    assert score_field(stats, place, {}).aside == "paper 0.812"
-    ours = re.escape(score_field(stats, place, {}).text)
+    key = next(iter(stats.grid.cells))
+    assert score_field(stats, key, {}).aside == "paper 0.812"
+    ours = re.escape(score_field(stats, key, {}).text)
     assert write_markdown(stats).count("(paper ") == 2, "a score and a measure"
     assert re.search(rf"{ours}\S*( \S+)? \(paper 0\.812\) \|", write_markdown(stats))
     assert "(paper 32.00)" in write_markdown(stats)

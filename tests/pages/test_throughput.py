@@ -124,9 +124,9 @@ def test_answer_runs_stand_beside_plain_vllm_given_their_calls():
 
 def test_answer_runs_on_gpus_say_what_these_compute_and_use():
     bench = with_runs(Gpus(2, 1e6, 1000), joules=72.0, dollars=0.9)
-    one, two = (row for row in records(bench) if row["kind"] == "answers")
-    assert one["mfu"] == pytest.approx(2 * 1000 * (1000 + 1000) / 10 / 2e6), "tokens that no cache held"
-    assert (one["generated_per_s_gpu"], two["generated_per_s_gpu"]) == (50, 40)
+    first, second = (row for row in records(bench) if row["kind"] == "answers")
+    assert first["mfu"] == pytest.approx(2 * 1000 * (1000 + 1000) / 10 / 2e6), "tokens that no cache held"
+    assert (first["generated_per_s_gpu"], second["generated_per_s_gpu"]) == (50, 40)
     cells = columns(tables(bench)[1], "MFU", "J/1,000", "$/1,000", "prompt/s/GPU")
     assert cells[1] == ("0.200", "2,000", "25.00", "250")
     unknown = records(with_runs(Gpus(2, None, 1000)))[-1]

@@ -39,10 +39,10 @@ def test_counts_and_amounts_agree_with_their_noun(n, text):
 
 
 def test_one_of_a_kind_needs_and_several_need():
-    there = {"CPU": 1.0, "GPU": 0.0}
-    assert shortage("1 retriever", {"CPU": 2}, there) == "the cluster has 1 CPU but 1 retriever needs 2"
+    resources = {"CPU": 1.0, "GPU": 0.0}
+    assert shortage("1 retriever", {"CPU": 2}, resources) == "the cluster has 1 CPU but 1 retriever needs 2"
     both = "1 retriever and 1 replica of big"
-    assert shortage(both, {"GPU": 1}, there) == f"the cluster has 0 GPUs but {both} need 1"
+    assert shortage(both, {"GPU": 1}, resources) == f"the cluster has 0 GPUs but {both} need 1"
 
 
 @pytest.mark.parametrize(

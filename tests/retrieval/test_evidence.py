@@ -24,8 +24,8 @@ def evidence(dense, lexical=(), nodes=NODES):
     return Evidence(Question("q", "What?"), tuple("q" * len(dense)), tuple(dense), tuple(lexical), nodes)
 
 
-def ranked_rows(found, **changes):
-    return rank(found, **(DEFAULTS | changes)).rows.tolist()
+def ranked_rows(results, **changes):
+    return rank(results, **(DEFAULTS | changes)).rows.tolist()
 
 
 def test_tree_deduplication_comes_before_truncation_so_that_slots_are_refilled():
@@ -58,7 +58,7 @@ def test_frequency_is_counted_at_the_depth_asked_for():
 
 lists = st.lists(
     st.lists(st.integers(1, len(NODES) - 1), unique=True, max_size=8).map(
-        lambda rows: hits(*((row, 1 - place / 10) for place, row in enumerate(rows)))
+        lambda rows: hits(*((row, 1 - index / 10) for index, row in enumerate(rows)))
     ),
     min_size=1,
     max_size=4,
@@ -67,7 +67,7 @@ lists = st.lists(
 
 @given(lists, st.integers(1, 8), st.sampled_from(["none", "node", "tree"]), st.integers(1, 9) | st.none())
 def test_a_deep_search_ranked_shallow_equals_a_shallow_search(dense, k, dedup, final):
-    shallow = evidence([found.prefix(k) for found in dense])
+    shallow = evidence([results.prefix(k) for results in dense])
     settings = {"top_k": k, "dedup": dedup, "top_k_final": final}
     rows = ranked_rows(evidence(dense), **settings)
     assert rows == ranked_rows(shallow, **settings)

@@ -93,8 +93,8 @@ one_list = st.lists(st.tuples(st.integers(0, 12), similarity), max_size=12).map(
 )
 def test_equals_a_plain_count(lists, strategy, normalise, alpha):
     first, best = {}, {}
-    for query, found in enumerate(lists):
-        for row, score in zip(found.rows.tolist(), found.scores.tolist(), strict=True):
+    for query, matches in enumerate(lists):
+        for row, score in zip(matches.rows.tolist(), matches.scores.tolist(), strict=True):
             first.setdefault(row, len(first))
             best.setdefault(row, {}).setdefault(query, score)
     rows = list(first)

@@ -22,8 +22,8 @@ def test_tree_gives_the_ancestor_the_best_rank_of_what_it_swallows():
     matches = ranked(NODES, "b:sec0:p0:s0", "a:sec0:p0:s1", "a:sec1:p0", "a:sec0:p0", "a:sec0:p0:s0", "a:sec0:p1:s0")
     kept = deduplicate(matches, "tree", NODES.parent)
     assert ids(kept) == ["b:sec0:p0:s0", "a:sec0:p0", "a:sec1:p0", "a:sec0:p1:s0"]
-    own = matches.rows.tolist().index(NODES.row_of("a:sec0:p0"))
-    assert kept.score[1] == matches.score[own]  # its own numbers, another's place
+    index = matches.rows.tolist().index(NODES.row_of("a:sec0:p0"))
+    assert kept.score[1] == matches.score[index]  # its own numbers, another's place
 
 
 def naive_tree(rows, parent):

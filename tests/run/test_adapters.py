@@ -72,9 +72,9 @@ def test_the_engine_has_room_for_every_adapter(base, style, tmp_path):
     both = VllmConfig(model=base, adapters={"style": style, "big": big})
     kwargs = engine_kwargs(both)
     assert [kwargs[name] for name in ("enable_lora", "max_loras", "max_lora_rank")] == [True, 2, 64]
-    own = both.model_copy(update={"engine_kwargs": {"max_loras": 1, "max_lora_rank": 128}})
-    assert [engine_kwargs(own)[name] for name in ("max_loras", "max_lora_rank")] == [1, 128]
-    assert own.model_identity == both.model_identity
+    explicit = both.model_copy(update={"engine_kwargs": {"max_loras": 1, "max_lora_rank": 128}})
+    assert [engine_kwargs(explicit)[name] for name in ("max_loras", "max_lora_rank")] == [1, 128]
+    assert explicit.model_identity == both.model_identity
     on_cpus = both.model_copy(update={"cpus": 1})
     assert engine_kwargs(on_cpus)["max_loras"] == 3, "one place stays empty"
     tight = on_cpus.model_copy(update={"engine_kwargs": {"max_loras": 2}})
@@ -134,9 +134,9 @@ def test_an_adapter_of_a_model_of_another_size_is_refused_with_both_names(base, 
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.json").write_text(json.dumps({**SIZES, **sizes}))
-    said = refused(base, tiny_lora.build(tmp_path / "style", str(other), name="org/other"))
-    assert "is an adapter of org/other (hidden size" in said
-    assert f"but model is {base} (hidden size 64, 2 layers)" in said
+    message = refused(base, tiny_lora.build(tmp_path / "style", str(other), name="org/other"))
+    assert "is an adapter of org/other (hidden size" in message
+    assert f"but model is {base} (hidden size 64, 2 layers)" in message
 
 
 def test_where_sizes_are_not_known_the_models_names_are_compared(style, base, tmp_path):

@@ -63,8 +63,8 @@ def test_what_a_line_leaves_open_is_the_apis_default_or_the_configurations(tmp_p
     request = line.request
     assert (request.temperature, request.top_p, request.seed, request.schema) == (1, 1, 11, None)
     assert request.max_tokens == 1099
-    one = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
-    [line] = read(tmp_path, a_line(max_tokens=5, messages=one), using=using)
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+    [line] = read(tmp_path, a_line(max_tokens=5, messages=messages), using=using)
     assert line.request.max_tokens == 5, "the API counts reasoning"
     assert line.request.messages == (("user", "Hello"),)
 
@@ -120,16 +120,16 @@ def test_what_a_call_cannot_carry_is_refused_with_its_field(tmp_path, body, para
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ({"schema": {"type": "array"}}, "must be of type object"),
         ({"schema": {"type": "object"}, "strict": False}, "strict"),
     ],
 )
-def test_a_schema_that_would_not_hold_is_refused(tmp_path, schema, said):
+def test_a_schema_that_would_not_hold_is_refused(tmp_path, schema, message):
     [line] = read(tmp_path, a_line(response_format={"type": "json_schema", "json_schema": {"name": "x", **schema}}))
     assert "body.response_format.json_schema" in line.error.message
-    assert said in line.error.message
+    assert message in line.error.message
 
 
 def test_a_schema_is_refused_where_its_deployment_would_drop_it_and_where_it_has_no_stable_form(tmp_path):
@@ -162,8 +162,10 @@ def test_bad_lines_say_what_they_are_and_stop_nothing(tmp_path):
         a_line("z"),
     )
     errors = [line.error or LineError(None, "") for line in lines]
-    found = [(line.number, line.custom_id, error.code, error.param) for line, error in zip(lines, errors, strict=True)]
-    assert found == [
+    outcomes = [
+        (line.number, line.custom_id, error.code, error.param) for line, error in zip(lines, errors, strict=True)
+    ]
+    assert outcomes == [
         (1, "a", None, None),
         (2, "a", "duplicate_custom_id", "custom_id"),
         (3, None, "missing_required_parameter", "custom_id"),

@@ -63,8 +63,8 @@ async def says(request) -> Reply:
 async def one_in_two_says(request) -> Reply:
     """Half of the members know the same answer, the others abstain."""
     value = 1383.9 if request.seed % 2 else "is_blank"
-    said = {"explanation": "", "answer": "1383.9 MWh", "answer_value": value, "answer_unit": "MWh"}
-    return Reply(json.dumps({**said, "ref_id": ["halden2023"]}))
+    reply = {"explanation": "", "answer": "1383.9 MWh", "answer_value": value, "answer_unit": "MWh"}
+    return Reply(json.dumps({**reply, "ref_id": ["halden2023"]}))
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +88,10 @@ def make(home, tmp_path, tiny_encoder, monkeypatch):
     """Make a run on the same index, with a ledger of its own, with ``chat`` of a server; returns its directory."""
 
     def make(*overrides: str, chat=None) -> str:
-        own = settings(home, tiny_encoder, f"run={tmp_path}/own", f"ledger.path={tmp_path}/ledger", *overrides)
+        defaults = settings(home, tiny_encoder, f"run={tmp_path}/own", f"ledger.path={tmp_path}/ledger", *overrides)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
         monkeypatch.setenv("KOHAKU_MODEL", "small-model")
-        return run_here(load_config(["demo", "models/openai"] if chat else "demo", own), chat)
+        return run_here(load_config(["demo", "models/openai"] if chat else "demo", defaults), chat)
 
     return make
 
@@ -127,15 +127,15 @@ def with_rows(data: bytes, change) -> bytes:
 
 def texts_in(files: dict[str, bytes]) -> dict[str, str]:
     """All that can be read in a bundle, by file."""
-    found = {}
+    texts = {}
     for name, data in files.items():
         if name.endswith(".parquet"):
-            found[name] = json.dumps(pq.read_table(pa.BufferReader(data)).to_pylist(), ensure_ascii=False, default=str)
+            texts[name] = json.dumps(pq.read_table(pa.BufferReader(data)).to_pylist(), ensure_ascii=False, default=str)
         elif name.endswith(".arrow"):
-            found[name] = json.dumps(pa.ipc.open_file(pa.BufferReader(data)).read_all().to_pylist(), ensure_ascii=False)
+            texts[name] = json.dumps(pa.ipc.open_file(pa.BufferReader(data)).read_all().to_pylist(), ensure_ascii=False)
         else:
-            found[name] = data.decode()
-    return found
+            texts[name] = data.decode()
+    return texts
 
 
 def test_the_same_run_gives_the_same_bytes(home, bundled):
@@ -175,8 +175,8 @@ def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatc
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "KOHAKU_MODEL"):
         monkeypatch.delenv(name)
     shutil.rmtree(tmp_path / "tokenizer")
-    said = texts_in(files_in(f"{tmp_path}/one.zip"))
-    assert not [name for name, text in said.items() if "secret" in text]
+    texts = texts_in(files_in(f"{tmp_path}/one.zip"))
+    assert not [name for name, text in texts.items() if "secret" in text]
     [replayed] = replay_bundle(f"{tmp_path}/one.zip").runs
     assert replayed.differences == ()
     assert replayed.model.startswith("openai:small-model")
@@ -207,7 +207,7 @@ def test_a_changed_template_is_named_as_other_prompts(bundled, monkeypatch, caps
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "said"),
+    ("file", "change", "message"),
     [
         ("votes.parquet", lambda rows: rows[1].update(answer_value="9"), "votes: 1 of 3 rows of votes.parquet differ"),
         ("votes.parquet", lambda rows: rows.pop(), "votes: 1 of 2 rows of votes.parquet differ"),
@@ -216,12 +216,12 @@ def test_a_changed_template_is_named_as_other_prompts(bundled, monkeypatch, caps
         ("usage.parquet", lambda rows: rows[0].update(wait_s=9.0), None),
     ],
 )
-def test_a_changed_table_is_named(bundled, tmp_path, file, change, said):
+def test_a_changed_table_is_named(bundled, tmp_path, file, change, message):
     files = files_in(bundled)
     name = f"runs/run/{file}"
     [run] = replay_bundle(zipped({**files, name: with_rows(files[name], change)}, tmp_path / "fixed.zip")).runs
-    assert [line for line in run.differences if line.startswith(said or "")] == list(run.differences)
-    assert bool(run.differences) == bool(said)
+    assert [line for line in run.differences if line.startswith(message or "")] == list(run.differences)
+    assert bool(run.differences) == bool(message)
 
 
 def with_facts(files: dict[str, bytes], **changed) -> dict[str, bytes]:
@@ -291,9 +291,9 @@ def test_code_that_a_bundle_names_is_not_imported(bundled, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     files = files_in(bundled)
     config = "\n" + files["runs/run/config.yaml"].decode()
-    before, found, after = config.partition(f"\n{old}" if old.startswith("system") else old)
-    assert found
-    files["runs/run/config.yaml"] = f"{before}{found[: -len(old)]}{new}{after}".encode()
+    before, line, after = config.partition(f"\n{old}" if old.startswith("system") else old)
+    assert line
+    files["runs/run/config.yaml"] = f"{before}{line[: -len(old)]}{new}{after}".encode()
     bad = zipped(files, tmp_path / "bad.zip")
     refused(bad, rf"{re.escape(named)}; nothing was imported: give --trust-code", capsys)
     main(["replay", "--trust-code", bad])
@@ -350,16 +350,16 @@ def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tm
         for sentence in sentences
         if sentence in replies or json.dumps(sentence, ensure_ascii=False)[1:-1] in replies
     }
-    there = {name: " ".join(text.split()) for name, text in texts_in(files_in(bundled)).items()}
+    texts = {name: " ".join(text.split()) for name, text in texts_in(files_in(bundled)).items()}
     assert quoted
-    assert not [(name, item) for item in sentences - quoted for name, text in there.items() if item in text]
+    assert not [(name, item) for item in sentences - quoted for name, text in texts.items() if item in text]
     # With a model that quotes nothing, none at all; and with the index, the trace has its texts.
     run = make(chat=says)
     make_bundle(BundleSource({"run": run}), f"{tmp_path}/without.zip")
     make_bundle(BundleSource({"run": run}), f"{tmp_path}/with.zip", with_index=True)
     without, whole = (files_in(f"{tmp_path}/{name}.zip") for name in ("without", "with"))
-    there = " ".join(" ".join(texts_in(without).values()).split())
-    assert not [sentence for sentence in sentences if sentence in there]
+    trace = " ".join(" ".join(texts_in(without).values()).split())
+    assert not [sentence for sentence in sentences if sentence in trace]
     assert [
         sentence for sentence in sentences if sentence in str(texts_in({"t.parquet": whole["runs/run/trace.parquet"]}))
     ]
@@ -391,8 +391,8 @@ def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
     assert replay_bundle(bundled, f"{tmp_path}/moved").runs[0].differences == ()
     with pytest.raises(DataError, match=r"holds no index, and there is no index at .*none.*--index DIR"):
         replay_bundle(bundled, f"{tmp_path}/none")
-    own = settings(tmp_path, tiny_encoder, f"run={tmp_path}/run", f"documents.paths={DOCUMENTS[:1]}")
-    index_here(load_config("demo", own))
+    overrides = settings(tmp_path, tiny_encoder, f"run={tmp_path}/run", f"documents.paths={DOCUMENTS[:1]}")
+    index_here(load_config("demo", overrides))
     with pytest.raises(DataError, match=r"is not that of .* made from other documents .*--index DIR"):
         replay_bundle(bundled, f"{tmp_path}/index")
     manifest = json.loads((tmp_path / "moved" / "manifest.json").read_text())
@@ -430,8 +430,8 @@ def sweep_of(home, tmp_path, tiny_encoder):
     """Write a sweep of these tables, with two seeds, and make the first of its runs; ``chat`` stands for models."""
 
     def write(tables: list[dict], n_made: int, n_runs: int, chat=None) -> str:
-        own = dict(text.split("=", 1) for text in settings(home, tiny_encoder))
-        keys = {key: yaml.safe_load(value) for key, value in own.items()} | {"ledger.path": f"{tmp_path}/ledger"}
+        overrides = dict(text.split("=", 1) for text in settings(home, tiny_encoder))
+        keys = {key: yaml.safe_load(value) for key, value in overrides.items()} | {"ledger.path": f"{tmp_path}/ledger"}
         values = {"base": "demo", "set": keys, "seeds": [0, 1], "tables": tables, "runs": f"{tmp_path}/runs"}
         (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**values, "output": f"{tmp_path}/out"}, sort_keys=False))
         runs = list(plan_sweep(load_sweep(f"{tmp_path}/sweep.yaml")).runs.values())
@@ -527,17 +527,17 @@ def test_a_bundle_tells_no_address_what_the_environment_holds(bundled, tmp_path,
     assert not asked
 
 
-def refused(path: Path | str, said: str, capsys) -> None:
+def refused(path: Path | str, message: str, capsys) -> None:
     before = set(Path(path).parent.rglob("*"))
     assert main(["replay", str(path)]) == 2
     error = capsys.readouterr().err
-    assert re.search(said, error), error
+    assert re.search(message, error), error
     assert len(error.strip().splitlines()) == 1
     assert set(Path(path).parent.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda data: b"id,answer\n1,2\n" * 1000, "is no bundle, or a torn one"),
         (lambda data: data[: len(data) // 2], "is no bundle, or a torn one"),
@@ -545,9 +545,9 @@ def refused(path: Path | str, said: str, capsys) -> None:
     ],
     ids=["no zip", "torn", "byte"],
 )
-def test_a_file_that_is_no_whole_bundle_is_refused_in_one_line(bundled, tmp_path, capsys, damage, said):
+def test_a_file_that_is_no_whole_bundle_is_refused_in_one_line(bundled, tmp_path, capsys, damage, message):
     (tmp_path / "bad.zip").write_bytes(damage(Path(bundled).read_bytes()))
-    refused(tmp_path / "bad.zip", said, capsys)
+    refused(tmp_path / "bad.zip", message, capsys)
     refused(tmp_path / "none.zip", "no such file", capsys)
     refused(tmp_path, "is no bundle", capsys)
 
@@ -575,7 +575,7 @@ def with_run(files: dict[str, bytes], name: str = "run", **values) -> dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda files: {**files, "more.txt": b"x"}, "in its manifest, not in both"),
         (lambda files: with_text(files, "runs/run/config.yaml", b"seed: 0", b"seed: 1"), "its checksum is another"),
@@ -588,12 +588,12 @@ def with_run(files: dict[str, bytes], name: str = "run", **values) -> dict[str, 
         (lambda files: with_run(files, seed=0), r"bundle.json is damaged \(runs.run.seed"),
     ],
 )
-def test_a_bundle_whose_manifest_is_not_its_own_is_refused(bundled, tmp_path, capsys, change, said):
-    refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip", fixed=False), said, capsys)
+def test_a_bundle_whose_manifest_is_not_its_own_is_refused(bundled, tmp_path, capsys, change, message):
+    refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip", fixed=False), message, capsys)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda files: with_text(files, "ledger/", b"explanation", b"explanatiom"), "is not what its name says"),
         (lambda files: {**files, "../out": b"out"}, "leads out of the bundle"),
@@ -605,8 +605,8 @@ def test_a_bundle_whose_manifest_is_not_its_own_is_refused(bundled, tmp_path, ca
         (lambda files: with_run(files, "../x"), r"names 'runs/\.\./x/config.yaml', which the bundle does not hold"),
     ],
 )
-def test_a_bundle_that_names_what_it_does_not_hold_is_refused(bundled, tmp_path, capsys, change, said):
-    refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip"), said, capsys)
+def test_a_bundle_that_names_what_it_does_not_hold_is_refused(bundled, tmp_path, capsys, change, message):
+    refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip"), message, capsys)
 
 
 def test_a_score_of_another_version_is_named_with_both_values(bundled, tmp_path):

@@ -20,9 +20,12 @@ GIB = 1 << 30
 
 def save_header(path: Path, **tensors: tuple[str, int]) -> None:
     """Write the head of a safetensors file, which is all that is read: the numbers' format and bytes by name."""
-    header, at = {"__metadata__": {"format": "pt"}}, 0
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, (dtype, n_bytes) in tensors.items():
-        header[name], at = {"dtype": dtype, "shape": [1], "data_offsets": [at, at + n_bytes]}, at + n_bytes
+        header[name], offset = (
+            {"dtype": dtype, "shape": [1], "data_offsets": [offset, offset + n_bytes]},
+            offset + n_bytes,
+        )
     text = json.dumps(header).encode()
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(text)) + text)
@@ -49,12 +52,12 @@ def test_weights_are_read_from_the_headers_of_the_files_that_are_loaded(model, t
     assert weight_bytes(str(tmp_path / "q"), None) is None
 
 
-def node(kind: str | None, gpus: float = 8, **own: float) -> dict[str, float]:
-    return {"CPU": 64.0, "GPU": gpus, **({} if kind is None else {f"accelerator_type:{kind}": 1.0}), **own}
+def node(kind: str | None, gpus: float = 8, **resources: float) -> dict[str, float]:
+    return {"CPU": 64.0, "GPU": gpus, **({} if kind is None else {f"accelerator_type:{kind}": 1.0}), **resources}
 
 
-def served(model: str, *own: str):
-    settings = ", ".join([f"kind: vllm, model: {model}", *own])
+def served(model: str, *overrides: str):
+    settings = ", ".join([f"kind: vllm, model: {model}", *overrides])
     return load_config(None, [f"deployments.big={{{settings}}}", "model=big"])
 
 
@@ -74,7 +77,7 @@ def test_a_model_too_large_for_its_gpus_is_refused_with_both_sizes(model):
 
 
 @pytest.mark.parametrize(
-    "own",
+    "overrides",
     [
         ["engine_kwargs: {quantization: fp8}"],
         ["engine_kwargs: {load_format: dummy}"],
@@ -82,8 +85,8 @@ def test_a_model_too_large_for_its_gpus_is_refused_with_both_sizes(model):
         ["cpus: 4"],
     ],
 )
-def test_a_model_whose_size_on_a_gpu_is_not_known_is_not_refused(model, own):
-    check_demand(answer_demand(served(model, *own)), node("L4"), nodes=[node("L4")])
+def test_a_model_whose_size_on_a_gpu_is_not_known_is_not_refused(model, overrides):
+    check_demand(answer_demand(served(model, *overrides)), node("L4"), nodes=[node("L4")])
 
 
 def test_a_gpu_whose_memory_is_not_known_refuses_nothing(model):

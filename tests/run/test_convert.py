@@ -249,10 +249,10 @@ def test_what_a_file_leaves_out_is_kohakurags_default(made):
 )
 def test_every_key_goes_where_it_belongs(made, monkeypatch, text, ours, value):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    found, left_out = made(text)
+    config, left_out = made(text)
     for part in ours.split("."):
-        found = found.get(part) if isinstance(found, dict) else getattr(found, part)
-    assert found == value
+        config = config.get(part) if isinstance(config, dict) else getattr(config, part)
+    assert config == value
     assert left_out == {}
 
 

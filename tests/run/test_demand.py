@@ -55,12 +55,12 @@ def test_as_many_encoders_as_fit_the_gpus(overrides, gpus, expected):
 def test_an_encoder_fits_a_node_with_all_that_it_asks_for():
     it = config("index.encoder_gpus=2", "index.encoders=1", "index.resources={encoder_node: 0.001}")
     demand = index_demand(it, Encoders(1, gpu=True))
-    there = {"CPU": 4, "GPU": 4, "encoder_node": 1}
+    resources = {"CPU": 4, "GPU": 4, "encoder_node": 1}
     with pytest.raises(ConfigError, match="an encoder needs 2 GPUs on one node but the largest node has 1"):
-        check_demand(demand, there, nodes=[{"CPU": 1, "GPU": 1, "encoder_node": 1}, *[{"CPU": 1, "GPU": 1}] * 3])
+        check_demand(demand, resources, nodes=[{"CPU": 1, "GPU": 1, "encoder_node": 1}, *[{"CPU": 1, "GPU": 1}] * 3])
     with pytest.raises(ConfigError, match=r"an encoder needs 2 GPUs and 0\.001 encoder_nodes on one node but no node"):
-        check_demand(demand, there, nodes=[{"CPU": 2, "GPU": 4}, {"CPU": 2, "encoder_node": 1}])
-    check_demand(demand, there, nodes=[{"CPU": 4, "GPU": 4, "encoder_node": 1}])
+        check_demand(demand, resources, nodes=[{"CPU": 2, "GPU": 4}, {"CPU": 2, "encoder_node": 1}])
+    check_demand(demand, resources, nodes=[{"CPU": 4, "GPU": 4, "encoder_node": 1}])
 
 
 IMAGES = ("index.images=true", "index.image_vectors=image", "index.image_encoder.model=some/clip")

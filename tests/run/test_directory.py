@@ -74,7 +74,7 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
         index = SimpleNamespace(n_shards=1)
         stands_in = {"open_index": index, "identity_of": "", "difference": "", "rejected_gold": {}}
         for name, item in stands_in.items():
-            monkeypatch.setattr(job, name, lambda *_, found=item: found)
+            monkeypatch.setattr(job, name, lambda *_, stand_in=item: stand_in)
     run = small_run(tmp_path / "run")
     before = contents(run)
     overrides, error = REFUSED[why]
@@ -177,11 +177,11 @@ def limited_run(tmp_path, limit):
 @pytest.mark.parametrize(("limit", "n", "missing"), [(4, 4, 0), (None, 7, 3)])
 def test_page_and_terminal_score_the_same_questions(tmp_path, limit, n, missing):
     run, config = limited_run(tmp_path, limit)
-    said = said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+    printed = said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
     scored, _ = score_run(str(run), config.questions.path, ["wattbot", "kaggle"], limit)
     assert [(record["n"], record["missing"]) for record in scored.report.records] == [(n, missing)] * 2
     for record in scored.report.records:
-        assert f"{record['score']:.4f}" in said
+        assert f"{record['score']:.4f}" in printed
     with open(write_report(str(run)), encoding="utf-8") as handle:
         page = handle.read()
     for record in scored.report.records:
@@ -206,13 +206,13 @@ def test_page_and_terminal_warn_of_few_documents_and_of_an_encoder_that_is_not_h
     config = config_of(tmp_path / "run", "index.prefer=[encoders/jina_v4]")
     facts = FACTS | facts_of(config)
     run = write_run(tmp_path / "run", [(ballot("q1", "How many MW?", given), given)], facts=facts)
-    said = said_of(config, AnswerSummary(str(run), n_questions=1, n_answers=3, flags={"few_sources": 2}))
+    printed = said_of(config, AnswerSummary(str(run), n_questions=1, n_answers=3, flags={"few_sources": 2}))
     page = html.unescape(Path(write_report(str(run))).read_text(encoding="utf-8"))
     for warning in (
         "2 of 3 answers rest on a context of fewer than three documents",
         "preferred is jinaai/jina-embeddings-v4 (encoders/jina_v4), which this machine does not have",
     ):
-        assert warning in said
+        assert warning in printed
         assert warning in page
 
 
@@ -226,7 +226,7 @@ def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "metric", "said"),
+    ("text", "metric", "message"),
     [
         ("id\nq1\n", "exact", "Nothing is scored: t.csv has no gold answers: it has no column answer_value"),
         (
@@ -237,16 +237,16 @@ def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
         ("id,answer_value,ref_id\nq1,1,a\n", "nowhere.at_all:M", "Nothing is scored: metric nowhere.at_all:M"),
     ],
 )
-def test_what_cannot_be_scored_says_why_on_the_terminal_too(tmp_path, text, metric, said):
+def test_what_cannot_be_scored_says_why_on_the_terminal_too(tmp_path, text, metric, message):
     truth = tmp_path / "t.csv"
     truth.write_text(text)
     run = small_run(tmp_path / "run")
     scored, why_not = score_run(str(run), str(truth), [metric], None)
     assert scored is None
-    assert why_not.startswith(said)
+    assert why_not.startswith(message)
     if metric == "exact":
         config = config_of(run, f"questions.path={truth}")
-        assert said in said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+        assert message in said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_no_damage_to_a_finished_run_is_silent(finished, seeds):
     directory, whole = RunDirectory(str(run)), json.loads((run / "run.json").read_text())
     assert directory.damage() == []
     assert {"answers.parquet", "answers.jsonl", "config.yaml"} <= set(whole["checksums"])
-    silent = [said for said in damaged(run, seeds) if not directory.damage() and not same(run, whole)]
+    silent = [change for change in damaged(run, seeds) if not directory.damage() and not same(run, whole)]
     assert silent == []
     assert directory.damage() == []
 

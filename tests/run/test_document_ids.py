@@ -17,8 +17,8 @@ def collection(tmp_path, **documents):
     return parse_collection(load_config(str(path)))
 
 
-def ids(found):
-    return [view.document.doc_id for view in found.documents]
+def ids(collection):
+    return [view.document.doc_id for view in collection.documents]
 
 
 def test_equal_names_get_as_few_folders_as_tell_them_apart(tmp_path, monkeypatch):

@@ -90,7 +90,7 @@ def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
 
 
 @pytest.mark.parametrize(
-    ("file", "reason", "said"),
+    ("file", "reason", "expected"),
     [
         ("/d/docs/msft.csv", "/d/docs/msft.csv: line 2 is not CSV", "msft.csv: line 2 is not CSV"),
         ("/d/docs/a/bad.pdf", "/d/docs/a/bad.pdf is not a PDF", "a/bad.pdf is not a PDF"),
@@ -100,8 +100,8 @@ def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
         ("/else/c.md", "empty", "/else/c.md: empty"),
     ],
 )
-def test_a_reject_is_named_once_below_its_path(file, reason, said):
-    assert describe_reject(file, reason, ("/d/docs/", "/d/one/c.md", "sample:documents")) == said
+def test_a_reject_is_named_once_below_its_path(file, reason, expected):
+    assert describe_reject(file, reason, ("/d/docs/", "/d/one/c.md", "sample:documents")) == expected
 
 
 def test_gold_that_cites_a_rejected_document_is_told_from_gold_that_cites_none():
@@ -111,9 +111,9 @@ def test_gold_that_cites_a_rejected_document_is_told_from_gold_that_cites_none()
         rejects=pa.Table.from_pylist([{"file": file, "reason": reason} for file, reason in rejects]),
         documents=pa.table({"doc_id": ["a"]}),
     )
-    found = rejected_gold(config, index, ["msft", "a", "nowhere"])
-    assert found == {"msft": "MSFT.csv: line 2 is not CSV"}
-    assert describe_rejected_gold(found) == (
+    by_doc_id = rejected_gold(config, index, ["msft", "a", "nowhere"])
+    assert by_doc_id == {"msft": "MSFT.csv: line 2 is not CSV"}
+    assert describe_rejected_gold(by_doc_id) == (
         "the gold answers cite msft, which was rejected: MSFT.csv: line 2 is not CSV"
     )
 

@@ -32,8 +32,8 @@ def serving(*models: str):
     return config(f"deployments={{{', '.join(entries)}}}")
 
 
-def node(gpus: float, cpus: float = 16, **own: float) -> dict[str, float]:
-    return {"CPU": cpus, "GPU": gpus, **own} if gpus else {"CPU": cpus, **own}
+def node(gpus: float, cpus: float = 16, **resources: float) -> dict[str, float]:
+    return {"CPU": cpus, "GPU": gpus, **resources} if gpus else {"CPU": cpus, **resources}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_another_job_holds_now_is_not_free():
 
 
 @pytest.mark.parametrize(
-    ("own", "missing", "gpus", "reason"),
+    ("overrides", "missing", "gpus", "reason"),
     [
         ((), "", 1, "each of 1"),
         ((), NO_GPU_FAISS, 0, NO_GPU_FAISS),
@@ -114,14 +114,14 @@ def test_what_another_job_holds_now_is_not_free():
         (("cluster.retriever.gpus=0.3",), NO_GPU_FAISS, 0.3, "as configured"),
     ],
 )
-def test_settings_and_the_faiss_that_is_installed_decide_before_the_room(own, missing, gpus, reason):
+def test_settings_and_the_faiss_that_is_installed_decide_before_the_room(overrides, missing, gpus, reason):
     sizes = {"index_bytes": GIB, "card_bytes": 80 * GIB}
-    choice = choose_retriever_gpus(config(*own), 1, [FreeNode(4, (1,))], missing=missing, **sizes)
+    choice = choose_retriever_gpus(config(*overrides), 1, [FreeNode(4, (1,))], missing=missing, **sizes)
     assert (choice.gpus, choice.reason[: len(reason)]) == (gpus, reason)
 
 
 @pytest.mark.parametrize(
-    ("own", "nodes", "missing", "gpus", "reason"),
+    ("overrides", "nodes", "missing", "gpus", "reason"),
     [
         ((), [FreeNode(4, (1,))], "", 0, "index.factory Flat has no inverted lists to train"),
         (("index.factory='IVF64,Flat'",), [FreeNode(4, (1,))], "", 1, "a GPU is free once all is encoded"),
@@ -132,8 +132,8 @@ def test_settings_and_the_faiss_that_is_installed_decide_before_the_room(own, mi
         (("index.build_gpus=2",), [], "", 2, "as configured"),
     ],
 )
-def test_the_reducer_gets_a_gpu_where_it_trains_lists(own, nodes, missing, gpus, reason):
-    choice = choose_build_gpus(config(*own), nodes, missing)
+def test_the_reducer_gets_a_gpu_where_it_trains_lists(overrides, nodes, missing, gpus, reason):
+    choice = choose_build_gpus(config(*overrides), nodes, missing)
     assert (choice.gpus, choice.reason) == (gpus, reason)
 
 
@@ -165,7 +165,7 @@ def test_auto_is_no_part_of_an_indexs_identity_nor_of_the_demand_of_a_cluster_wi
 
 
 @pytest.mark.parametrize(
-    ("factory", "gpus", "missing", "said"),
+    ("factory", "gpus", "missing", "expected"),
     [
         ("Flat", 0.0, "", "cpu: retrievers have no GPU"),
         ("Flat", 1.0, "FAISS is that for CPUs", "cpu: FAISS is that for CPUs"),
@@ -173,6 +173,6 @@ def test_auto_is_no_part_of_an_indexs_identity_nor_of_the_demand_of_a_cluster_wi
         ("IVF64,Flat", 0.5, "", "cuda, the retriever's GPU; cpu if that cannot hold the index when the job starts"),
     ],
 )
-def test_where_faiss_searches_by_auto_is_said(factory, gpus, missing, said):
+def test_where_faiss_searches_by_auto_is_said(factory, gpus, missing, expected):
     config = load_config("demo", [f"index.factory={factory}"])
-    assert search_device(config, GpuChoice(gpus, "by auto"), missing) == said
+    assert search_device(config, GpuChoice(gpus, "by auto"), missing) == expected

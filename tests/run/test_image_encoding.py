@@ -49,6 +49,6 @@ def test_vectors_are_written_as_they_are_made_and_those_before_an_error_are_kept
     keys, vectors = image_vectors(config.index.path, settings)
     files = {row["digest"]: directory.read(f"images/{row['digest']}.png").to_pybytes() for row in new}
     wanted = np.concatenate(list(stage._encoder.images().batches(list(files), files.__getitem__)))
-    at = {row["key"]: vector for row, vector in zip(new, wanted, strict=True)}
-    assert sorted(keys.tolist()) == sorted(at)
-    np.testing.assert_allclose(vectors, [at[key] for key in keys.tolist()], atol=1e-5)
+    by_key = {row["key"]: vector for row, vector in zip(new, wanted, strict=True)}
+    assert sorted(keys.tolist()) == sorted(by_key)
+    np.testing.assert_allclose(vectors, [by_key[key] for key in keys.tolist()], atol=1e-5)

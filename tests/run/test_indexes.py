@@ -20,8 +20,8 @@ from kohaku_ray.run.validate import validate
 @pytest.fixture
 def system(monkeypatch):
     """Give the demo's system other fields."""
-    own = load_config("demo").declaration
-    return lambda **fields: monkeypatch.setattr(Config, "declaration", replace(own, **fields))
+    declaration = load_config("demo").declaration
+    return lambda **fields: monkeypatch.setattr(Config, "declaration", replace(declaration, **fields))
 
 
 def test_the_configuration_comes_before_the_system(system):
@@ -92,11 +92,11 @@ def test_new_lost_and_changed_files_are_named(docs):
     (docs / "b.md").write_text("longer than before")
     for name in ("w.md", "x.md", "y.md", "z.md"):
         (docs / name).write_text("new")
-    said = difference(recorded, config)
-    assert "4 of the configured files are not in it (w.md, x.md, y.md, …)" in said
-    assert "1 of its files are not there now (a.md)" in said
-    assert "1 have changed since (b.md)" in said
-    assert "kohaku-ray index" in said
+    message = difference(recorded, config)
+    assert "4 of the configured files are not in it (w.md, x.md, y.md, …)" in message
+    assert "1 of its files are not there now (a.md)" in message
+    assert "1 have changed since (b.md)" in message
+    assert "kohaku-ray index" in message
 
 
 EYES = [

@@ -109,10 +109,10 @@ def test_a_cpu_computes_one_block_at_a_time_and_a_gpu_has_the_next_ones_batches_
             most = max(most, n_inside)
         if gpu:
             together.wait(SOON_S)
-        found = embed(*given, **named)
+        vectors = embed(*given, **named)
         with lock:
             n_inside -= 1
-        return found
+        return vectors
 
     monkeypatch.setattr(TorchModel, "embed", noted)
     calls = [lambda block=block: encode(block) for block in blocks(config, ["First block."], ["Second block."])]

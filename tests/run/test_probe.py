@@ -20,8 +20,8 @@ def probe(tmp_path, monkeypatch, capsys):
 
     def probe(*overrides: str, ask: bool = True, **deployment) -> tuple[int, str, str]:
         deployment = {"kind": "openai", "model": "small", "api_key_env": "MY_KEY", **deployment}
-        own = [f"run={tmp_path}/run", f"index.path={tmp_path}/index", f"deployments.mine={json.dumps(deployment)}"]
-        settings = [part for override in (*own, "model=mine", *overrides) for part in ("--set", override)]
+        defaults = [f"run={tmp_path}/run", f"index.path={tmp_path}/index", f"deployments.mine={json.dumps(deployment)}"]
+        settings = [part for override in (*defaults, "model=mine", *overrides) for part in ("--set", override)]
         code = main(["validate", "demo", *(["--probe"] if ask else []), *settings])
         out, err = capsys.readouterr()
         return code, out.partition(" has them\n")[2].removesuffix("valid\n") if ask else out, err

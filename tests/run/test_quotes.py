@@ -31,6 +31,6 @@ TRACE = [
 def test_the_first_text_of_a_document_is_quoted_and_cut(step, expected):
     rows = [dict(zip(("question_id", "step", "doc_id", "text"), row, strict=True)) for row in TRACE]
     trace = pa.Table.from_pylist(rows, SCHEMAS["trace"])
-    found = best_quotes(trace, replace(find_system("kohaku"), quote_step=step), 6)
-    assert list(found.items()) == list(expected.items())
+    quotes = best_quotes(trace, replace(find_system("kohaku"), quote_step=step), 6)
+    assert list(quotes.items()) == list(expected.items())
     assert best_quotes(trace.slice(0, 0), find_system("kohaku")) == {}

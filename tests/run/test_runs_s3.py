@@ -41,7 +41,7 @@ def test_another_configuration_removes_what_the_last_one_wrote(s3):
 
 def test_questions_and_metadata_are_read(s3):
     publish(s3.uri("inputs/q.csv"), b"id,question\nq1,How many?\nq2,Why?\n")
-    found = questions_of(load_config("demo", [f"questions.path={s3.uri('inputs/q.csv')}"]))
-    assert [(item.question_id, item.text) for item in found] == [("q1", "How many?"), ("q2", "Why?")]
+    questions = questions_of(load_config("demo", [f"questions.path={s3.uri('inputs/q.csv')}"]))
+    assert [(item.question_id, item.text) for item in questions] == [("q1", "How many?"), ("q2", "Why?")]
     publish(s3.uri("inputs/metadata.csv"), b"id,title\na,A report\n")
     assert read_metadata(s3.uri("inputs/metadata.csv")) == {"a": {"title": "A report"}}

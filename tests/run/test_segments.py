@@ -137,8 +137,8 @@ def test_keys_in_memory_with_replies_on_disk_are_a_dictionary_of_replies(tmp_pat
     recorded, expected = store.index(every), {}
     for step in range(400):
         key = f"{rng.randrange(60):032x}"
-        there = expected.get(key)
-        entry_ = replaced(f"reply {step}", 0 if there is None else there.generation + 1)
+        known = expected.get(key)
+        entry_ = replaced(f"reply {step}", 0 if known is None else known.generation + 1)
         recorded.unwritten[key] = expected[key] = entry_
         if rng.random() < 0.1:
             written = list(recorded.unwritten.items())

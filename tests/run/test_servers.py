@@ -37,10 +37,10 @@ def command(tmp_path, monkeypatch, capsys):
     "arguments", [("answer", "demo"), ("ask", "demo", "Why?"), ("sweep", "rerank", "--base", "demo")]
 )
 def test_a_server_that_is_not_there_is_said_before_anything_starts(command, arguments, tmp_path):
-    code, said = command(*arguments)
+    code, printed = command(*arguments)
     assert code == 2
-    assert f"deployments.mine cannot be reached ({NOWHERE}: ConnectError" in said
-    assert "start the server, or correct deployments.mine.base_url" in said
+    assert f"deployments.mine cannot be reached ({NOWHERE}: ConnectError" in printed
+    assert "start the server, or correct deployments.mine.base_url" in printed
     assert not [path for path in tmp_path.rglob("*") if path.name not in ("asked", "question.jsonl") and path.is_file()]
 
 
@@ -48,17 +48,19 @@ def test_requests_of_a_batch_too(command, tmp_path):
     body = {"model": "mine", "messages": [{"role": "user", "content": "Why?"}]}
     line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
     (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
-    code, said = command("batch", "in.jsonl", "out.jsonl")
-    assert (code, "deployments.mine cannot be reached" in said) == (2, True)
+    code, printed = command("batch", "in.jsonl", "out.jsonl")
+    assert (code, "deployments.mine cannot be reached" in printed) == (2, True)
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_model_that_the_server_has_not_is_said_with_those_it_has(command):
     missing = Action(404, error_body("The model `smal` does not exist", "model_not_found"))
     with FakeOpenAI(lambda index, body: missing, models=["small", "large"]) as server:
-        code, said = command("answer", "demo", model="smal", url=server.base_url)
+        code, printed = command("answer", "demo", model="smal", url=server.base_url)
     assert code == 2
-    assert "deployments.mine.model is smal: not among the server's 2 models (large, small), did you mean small?" in said
+    assert (
+        "deployments.mine.model is smal: not among the server's 2 models (large, small), did you mean small?" in printed
+    )
 
 
 def test_a_model_under_another_name_is_used(command):

@@ -32,9 +32,9 @@ def run_of(tmp_path: Path, *settings: str) -> tuple[object, AnswerSummary]:
     run = small_run(tmp_path / "run")
     truth = tmp_path / "t.csv"
     truth.write_text("id,answer_value,ref_id\nq1,five,a\n")
-    own = [f"run={run}", f"questions.path={truth}", "kohaku.top_k=7", *settings]
+    overrides = [f"run={run}", f"questions.path={truth}", "kohaku.top_k=7", *settings]
     summary = AnswerSummary(str(run), n_questions=4, n_answers=12, spent={"dollars": 0.25}, wall_s=3.0)
-    return load_config("default", own), summary
+    return load_config("default", overrides), summary
 
 
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
@@ -58,7 +58,7 @@ def test_what_a_database_needs_is_said_before_anything_starts(tmp_path, monkeypa
 
 def test_the_extra_brings_what_its_own_default_store_needs():
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["mlflow"]
-    assert {re.split("[<>=]", one)[0] for one in extra} == {"alembic", "mlflow-skinny", "sqlalchemy"}
+    assert {re.split("[<>=]", requirement)[0] for requirement in extra} == {"alembic", "mlflow-skinny", "sqlalchemy"}
 
 
 def test_a_server_that_is_not_there_is_one_line_in_seconds(tmp_path, monkeypatch):
@@ -123,10 +123,10 @@ def test_mlflow_has_settings_figures_and_files(kind, tmp_path, monkeypatch, capf
     assert where[0] != where[1]
     assert capfd.readouterr() == ("", "")
     client = mlflow.MlflowClient(tracking_uri=store)
-    [experiment] = [one for one in client.search_experiments() if one.name == "water"]
-    found = client.search_runs([experiment.experiment_id])
-    assert len(found) == 2
-    run = found[0]
+    [experiment] = [experiment for experiment in client.search_experiments() if experiment.name == "water"]
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 2
+    run = runs[0]
     assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
     assert run.data.params["kohaku.top_k"] == "7"
     assert run.data.params["index.encoder.model"] == config.index.encoder.model
@@ -160,13 +160,13 @@ def test_mlflow_has_a_sweep_whose_runs_are_exported_once(tmp_path, monkeypatch):
     assert all(is_tracked(config) for config in runs.values())
     assert track_sweep(plan, [str(page)], {"n_runs": 2.0}) == []
     client = mlflow.MlflowClient(tracking_uri=store)
-    [experiment] = [one for one in client.search_experiments() if one.name == "s"]
-    found = client.search_runs([experiment.experiment_id], filter_string="tags.sweep = 'top_k'")
-    assert sorted(run.info.run_name for run in found) == ["run", "run", "top_k"]
-    [whole] = [run for run in found if run.info.run_name == "top_k"]
+    [experiment] = [experiment for experiment in client.search_experiments() if experiment.name == "s"]
+    exported = client.search_runs([experiment.experiment_id], filter_string="tags.sweep = 'top_k'")
+    assert sorted(run.info.run_name for run in exported) == ["run", "run", "top_k"]
+    [whole] = [run for run in exported if run.info.run_name == "top_k"]
     assert whole.data.metrics == {"n_runs": 2.0}
     assert [file.path for file in client.list_artifacts(whole.info.run_id)] == ["index.html"]
-    [scored, _] = [run for run in found if run.info.run_name == "run"]
+    [scored, _] = [run for run in exported if run.info.run_name == "run"]
     assert "wattbot.value" in scored.data.metrics
 
 

@@ -22,8 +22,8 @@ FOLDER = Path(sample.path("figures"))
 @pytest.fixture(scope="module")
 def documents():
     files = find_files([str(FOLDER / "documents")])
-    found = [parse_documents(file, read_bytes(file), images=ImageSource()).documents[0] for file in files]
-    return {document.doc_id: document for document in found}
+    parsed = [parse_documents(file, read_bytes(file), images=ImageSource()).documents[0] for file in files]
+    return {document.doc_id: document for document in parsed}
 
 
 def gold():
@@ -44,7 +44,7 @@ def test_every_figure_is_extracted_with_its_caption_and_its_mention(documents):
 
 @pytest.mark.parametrize("width", [None, 224])
 def test_labels_are_read_in_any_size(documents, width):
-    found = set()
+    labels = set()
     for doc_id, document in documents.items():
         for _, _, image in images_of(document):
             picture = Image.open(io.BytesIO(image.data))
@@ -54,8 +54,8 @@ def test_labels_are_read_in_any_size(documents, width):
             picture.save(out, "JPEG", quality=60)
             label = read_label(Image.open(out))
             assert charts()[label]["doc_id"] == doc_id
-            found.add(label)
-    assert found == set(charts())
+            labels.add(label)
+    assert labels == set(charts())
 
 
 def test_no_answer_stands_in_any_text(documents):

@@ -74,10 +74,10 @@ def by_id(row: dict[str, str]) -> str:
 
 
 def quotes(row: dict[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_document: dict[str, list[str]] = {}
     for doc_id, text in QUOTE.findall(row["supporting_materials"]):
-        found.setdefault(doc_id, []).append(text)
-    return found
+        by_document.setdefault(doc_id, []).append(text)
+    return by_document
 
 
 def test_path_and_formats_of_everything():

@@ -90,8 +90,8 @@ def drive(race: SweepRace, n_steps: int = 10_000, lost=(), shown=None) -> list[t
 
 def by_name(race: SweepRace) -> dict[str, tuple[str, int]]:
     """Why each cell left, and the questions it has answered."""
-    [one] = race.tables.values()
-    return {one.names[racer.name]: (racer.left, racer.n) for racer in one.race.standings()}
+    [table] = race.tables.values()
+    return {table.names[racer.name]: (racer.left, racer.n) for racer in table.race.standings()}
 
 
 def log_of(race: SweepRace, act: str) -> list[dict]:
@@ -270,7 +270,7 @@ def test_tables_share_the_error_also_when_one_grows_to_a_race(load):
     steer_sweep(loaded, "add", {"kohaku.top_k": 32})
     drive(race)
     assert set(race.tables) == {"all", "alone"}
-    assert sum(one.race.error for one in race.tables.values()) <= 0.05
+    assert sum(table.race.error for table in race.tables.values()) <= 0.05
 
 
 @pytest.mark.parametrize(
@@ -395,8 +395,8 @@ def test_a_metric_that_takes_points_off_is_raced(load):
     drive(race)
     assert by_name(race)["top_k=16"][0] == ""
     assert by_name(race)["top_k=1"][0] == "beaten"
-    assert {racer.bounds[0] >= -0.25 for one in race.tables.values() for racer in one.racers.values()} == {True}
-    assert min(racer.mean for one in race.tables.values() for racer in one.racers.values()) < 0.5
+    assert {racer.bounds[0] >= -0.25 for table in race.tables.values() for racer in table.racers.values()} == {True}
+    assert min(racer.mean for table in race.tables.values() for racer in table.racers.values()) < 0.5
 
 
 def test_a_set_smaller_than_a_shard_is_one_shard(load):

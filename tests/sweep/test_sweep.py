@@ -31,13 +31,13 @@ def settings(table: TableConfig) -> list[dict]:
 
 def configs(loaded, table: TableConfig) -> dict[tuple[str, ...], Config | ConflictError]:
     """The configuration of each setting of a table, by its labels, or why its keys do not go together."""
-    found = {}
+    by_labels = {}
     for setting in table.settings():
         try:
-            found[tuple(setting.labels.values())] = loaded.config(table, setting, 0)
+            by_labels[tuple(setting.labels.values())] = loaded.config(table, setting, 0)
         except ConflictError as error:
-            found[tuple(setting.labels.values())] = error
-    return found
+            by_labels[tuple(setting.labels.values())] = error
+    return by_labels
 
 
 def test_a_grid_is_every_combination_zip_goes_step_by_step_and_list_as_it_stands(write):
@@ -67,8 +67,10 @@ def test_what_a_sweep_writes_follows_shared(write, tmp_path, monkeypatch):
     )
     assert loaded.published is not None
     assert loaded.published.sweep == sweep
-    own = load_sweep(write(axes=axes, base="demo", runs="/elsewhere", indexes="s3://b/i"), (), shared, "pages").sweep
-    assert (own.output, own.runs, own.indexes) == ("/mnt/all/pages", "/elsewhere", "s3://b/i")
+    elsewhere = load_sweep(
+        write(axes=axes, base="demo", runs="/elsewhere", indexes="s3://b/i"), (), shared, "pages"
+    ).sweep
+    assert (elsewhere.output, elsewhere.runs, elsewhere.indexes) == ("/mnt/all/pages", "/elsewhere", "s3://b/i")
     (tmp_path / "mine.conf.yaml").write_text("base: demo\nshared: all\n")
     based = load_sweep("top_k_final", [str(tmp_path / "mine.conf.yaml")]).sweep
     assert based.output == f"{tmp_path}/all/runs/sweeps/top_k_final"
@@ -96,10 +98,10 @@ def test_a_cell_stands_on_base_sweep_command_line_and_table_in_this_order(write)
         ],
     )
     loaded = load_sweep(path, ["fast"], ["kohaku.alpha=0.9"])
-    one, two = (loaded.config(table, next(table.settings()), 7) for table in loaded.sweep.tables)
-    assert (one.index.weights, one.settings.queries) == ("tokens", 1), "paper, then fast on top of it"
-    assert (one.settings.alpha, one.settings.top_k, one.seed) == (0.9, 8, 7)
-    assert (one.ensemble.members, two.ensemble.members) == (3, 2)
+    first, second = (loaded.config(table, next(table.settings()), 7) for table in loaded.sweep.tables)
+    assert (first.index.weights, first.settings.queries) == ("tokens", 1), "paper, then fast on top of it"
+    assert (first.settings.alpha, first.settings.top_k, first.seed) == (0.9, 8, 7)
+    assert (first.ensemble.members, second.ensemble.members) == (3, 2)
 
 
 def test_tables_may_be_named_keep_their_own_settings_and_are_numbered_else(write):
@@ -176,27 +178,29 @@ def test_every_setting_that_a_sweep_of_the_paper_does_not_vary_is_the_papers(nam
     assert loaded.sweep.seeds == (0, 1, 2)
     for table in loaded.sweep.tables:
         varied = {key for axis in table.axes for key in VARIED.get(axis, {axis})} | set(table.set)
-        for at, config in configs(loaded, table).items():
+        for labels, config in configs(loaded, table).items():
             if isinstance(config, ConflictError):  # a cell whose settings exclude each other is skipped
                 assert table.name == "images"
-                assert "0" in at
+                assert "0" in labels
                 continue
             kohaku = config.settings.model_dump()
-            found = {
+            settings = {
                 "generator": getattr(config.deployments[config.role("answer").model], "model", "extractive"),
                 "encoder": (config.index.encoder.model, config.index.encoder.dim),
                 **{key: kohaku[key.partition(".")[2]] for key in FIXED if key.startswith("kohaku.")},
             }
             papers = FIXED | OTHERS.get(table.name, {})
-            wrong = {key: value for key, value in found.items() if key not in varied and value != papers[key]}
-            assert not wrong, (table.name, at)
+            wrong = {key: value for key, value in settings.items() if key not in varied and value != papers[key]}
+            assert not wrong, (table.name, labels)
 
 
 def test_the_seven_models_of_the_paper_are_asked_by_one_key_and_open_weights_served_here():
     loaded = load_sweep("llm")
     [table] = loaded.sweep.tables
-    at = list(table.axes).index("model")
-    used = {key[at]: config.deployments[config.role("answer").model] for key, config in configs(loaded, table).items()}
+    position = list(table.axes).index("model")
+    used = {
+        key[position]: config.deployments[config.role("answer").model] for key, config in configs(loaded, table).items()
+    }
     asked = [item for item in used.values() if item.kind == "openai"]
     assert len(asked) == len({item.model for item in asked}) == 7
     assert {item.api_key_env for item in asked} == {"OPENROUTER_API_KEY"}
@@ -269,7 +273,7 @@ BAD = {
 def test_a_sweep_that_does_not_fit_is_refused_with_the_way_out(write, message):
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         load_sweep(write(**BAD[message]))
-    assert any(said in str(caught.value) for said in ("mine.yaml", "no such file and no such preset"))
+    assert any(text in str(caught.value) for text in ("mine.yaml", "no such file and no such preset"))
 
 
 def test_an_unknown_sweep_is_answered_with_those_there_are():
@@ -280,7 +284,9 @@ def test_an_unknown_sweep_is_answered_with_those_there_are():
 def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
     loaded = load_sweep(write(axes={"ensemble.waves": {"two": [3, 2], "one": [4]}, "ensemble.members": [4, 5]}))
     [table] = loaded.sweep.tables
-    conflicts = {at: str(config) for at, config in configs(loaded, table).items() if isinstance(config, ConflictError)}
+    conflicts = {
+        labels: str(config) for labels, config in configs(loaded, table).items() if isinstance(config, ConflictError)
+    }
     assert list(conflicts) == [("two", "4"), ("one", "5")]
     assert "ensemble.waves adds up to 5 but ensemble.members is 4" in conflicts["two", "4"]
 

@@ -17,20 +17,20 @@ RNG = np.random.default_rng(0)
 QUESTIONS = tuple(f"q{i}" for i in range(41))
 
 
-def cell(name, value, questions=QUESTIONS, **at):
+def cell(name, value, questions=QUESTIONS, **labels):
     value = np.asarray(value, dtype=float)
     parts = {"value": value, "ref": np.ones_like(value), "abstain": np.ones_like(value)}
     seeds, asked = tuple(range(len(value))), tuple(questions)[: value.shape[1]]
     total = WATTBOT.shares(parts, [False] * len(asked))
-    return SweepCell(name, at or {"model": name}, "finished", "", seeds, asked, parts, total)
+    return SweepCell(name, labels or {"model": name}, "finished", "", seeds, asked, parts, total)
 
 
 def drawn(name, share, n_seeds=3, questions=QUESTIONS):
     return cell(name, RNG.random((n_seeds, len(questions))) < share, questions)
 
 
-def failed(name, **at):
-    return SweepCell(name, at or {"model": name}, "failed", "no model")
+def failed(name, **labels):
+    return SweepCell(name, labels or {"model": name}, "failed", "no model")
 
 
 def test_every_scored_cell_meets_the_best():
@@ -66,9 +66,9 @@ def test_figures_are_those_of_the_tests_on_seeds_and_questions():
 
 
 def test_cells_of_an_exact_tie_are_all_the_best_and_rounding_is_a_tie():
-    one, other = np.zeros((3, 4)), np.zeros((3, 4))
-    one[0, 0] = one[1, 1] = other[2, 3] = other[2, 2] = 1.0
-    comparisons = compare_column([cell("low", np.zeros((3, 4))), cell("x", one), cell("y", other)])
+    first, second = np.zeros((3, 4)), np.zeros((3, 4))
+    first[0, 0] = first[1, 1] = second[2, 3] = second[2, 2] = 1.0
+    comparisons = compare_column([cell("low", np.zeros((3, 4))), cell("x", first), cell("y", second)])
     assert [(each.is_best, each.is_second) for each in comparisons] == [(False, True), (True, False), (True, False)]
     assert comparisons[2].interval.mean == pytest.approx(0.0)
     exact, rounded = cell("exact", [[0.3]]), cell("rounded", [[0.1 + 0.2 + 1e-16]])
@@ -128,10 +128,10 @@ def grid(scores, lacking=()):
     cells = []
     for row, line in scores.items():
         for column, n_right in zip("48", line, strict=True):
-            at = {"model": row, "k": column}
+            labels = {"model": row, "k": column}
             name = row + column
             value = [[1.0] * n_right + [0.0] * (10 - n_right)] * 3
-            cells.append(failed(name, **at) if name in lacking else cell(name, value, **at))
+            cells.append(failed(name, **labels) if name in lacking else cell(name, value, **labels))
     return SweepTable("t", "T", (Axis("model", tuple(scores)), Axis("k", ("4", "8"))), tuple(cells))
 
 

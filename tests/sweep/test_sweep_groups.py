@@ -53,15 +53,15 @@ def by_hand(submission: Submission, metric) -> dict[str, float]:
 
 @pytest.mark.parametrize("metric", [WATTBOT, KAGGLE], ids=lambda metric: metric.name)
 def test_scores_by_group_are_means_over_seeds_of_what_the_submissions_score(metric):
-    one, two, three = given(q1="1", q2="2"), given(q1="1", q3="is_blank"), given(q4="4", q2="2")
-    cells = cell("4", one, two, metric=metric), cell("8", three, metric=metric)
+    first, second, third = given(q1="1", q2="2"), given(q1="1", q3="is_blank"), given(q4="4", q2="2")
+    cells = cell("4", first, second, metric=metric), cell("8", third, metric=metric)
     groups, notes = group_scores("split", [table(*cells)], [TRUTH], metric)
     assert notes == ()
     assert groups.names == ("top_k 4", "top_k 8")
     for label in ("public", "private"):
-        mean = (by_hand(one, metric)[label] + by_hand(two, metric)[label]) / 2
-        found = [score.score for score in groups.split.scores[label]]
-        assert found == pytest.approx([mean, by_hand(three, metric)[label]])
+        mean = (by_hand(first, metric)[label] + by_hand(second, metric)[label]) / 2
+        scores = [score.score for score in groups.split.scores[label]]
+        assert scores == pytest.approx([mean, by_hand(third, metric)[label]])
     assert groups.split.ranks["public"] == (1, 2)
     assert groups.split.ranks["private"] == (2, 1)
     assert groups.split.scores["public"][0].n == 2
@@ -70,9 +70,9 @@ def test_scores_by_group_are_means_over_seeds_of_what_the_submissions_score(metr
 def test_public_comes_before_private_whatever_the_order_of_the_rows():
     turned = replace(TRUTH, rows=dict(reversed(TRUTH.rows.items())))
     first, second = cell("4", given(q1="1")), cell("8", given(q4="4"))
-    found, same = (group_scores("split", [table(first, second)], [t], WATTBOT)[0].split for t in (turned, TRUTH))
-    assert found.labels == ("public", "private")
-    assert found.differences == same.differences
+    reordered, same = (group_scores("split", [table(first, second)], [t], WATTBOT)[0].split for t in (turned, TRUTH))
+    assert reordered.labels == ("public", "private")
+    assert reordered.differences == same.differences
     turned_cells = [
         replace(item, question_ids=item.question_ids[::-1], parts={k: v[:, ::-1] for k, v in item.parts.items()})
         for item in (first, second)

@@ -82,7 +82,7 @@ def test_measures_by_question_are_means_over_its_answers():
     answers = pa.table(
         {
             "question_id": [question for question, _ in rows],
-            "measures": pa.array([list(found.items()) for _, found in rows], kind),
+            "measures": pa.array([list(measures.items()) for _, measures in rows], kind),
         }
     )
     assert by_question(own_measures(answers)) == {

@@ -62,15 +62,15 @@ ORDERS = {
 def figures(name: str) -> dict[tuple[str, ...], float]:
     tables = load_sweep(name).sweep.tables
     every = [entry for table in tables for entry in figures_in(table.paper.figures or {})]
-    return {at: figure for _, at, figure in every if figure is not None}
+    return {labels: figure for _, labels, figure in every if figure is not None}
 
 
 def rows(name: str) -> dict[str, list[str]]:
     """The figures of each row, as the paper's list writes them."""
-    found: dict[str, list[str]] = {}
+    by_row: dict[str, list[str]] = {}
     for (row, *_), figure in figures(name).items():
-        found.setdefault(row, []).append(f"{figure:.3f}".removeprefix("0"))
-    return found
+        by_row.setdefault(row, []).append(f"{figure:.3f}".removeprefix("0"))
+    return by_row
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -137,8 +137,8 @@ def test_figures_of_the_test_set_are_told_and_stand_beside_no_cell(name, data_pa
 
 def test_union_where_blanks_vote_is_the_same_in_both_tables():
     strategies, blank = figures("ensemble_strategy"), figures("ensemble_blank")
-    assert {at[1]: figure for at, figure in strategies.items() if at[0] == "union"} == {
-        at[1]: figure for at, figure in blank.items() if at[0] == "false"
+    assert {labels[1]: figure for labels, figure in strategies.items() if labels[0] == "union"} == {
+        labels[1]: figure for labels, figure in blank.items() if labels[0] == "false"
     }
     loaded = load_sweep("ensemble_strategy")
     [table] = loaded.sweep.tables
@@ -183,9 +183,9 @@ def make_plan(tmp_path: Path, monkeypatch, jina):
     monkeypatch.setattr(paper, "find_sources", lambda config: [""] * 32)
 
     def make(name: str, *overrides: str, encoder: str = jina, on: tuple[str, ...] = ()) -> SweepPlan:
-        own = [f"index.encoder.model={encoder}"] if encoder else []
-        own += [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
-        return plan_sweep(load_sweep(name, ["demo", *on], [*own, *overrides]))
+        defaults = [f"index.encoder.model={encoder}"] if encoder else []
+        defaults += [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
+        return plan_sweep(load_sweep(name, ["demo", *on], [*defaults, *overrides]))
 
     return make
 
@@ -211,7 +211,7 @@ def beside(plan: SweepPlan) -> dict[tuple[str, ...], dict[str, float]]:
 def test_the_papers_figures_stand_beside_every_cell_that_has_its_setting(make_plan):
     plan = make_plan("rerank")
     figures_beside = beside(plan)
-    assert {at: item["score"] for at, item in figures_beside.items() if item} == figures("rerank")
+    assert {labels: item["score"] for labels, item in figures_beside.items() if item} == figures("rerank")
     assert not figures_beside["max", "4"], "a strategy of our own"
     setting, unknown = paper_lines(plan)
     where = "rerank: Table 1, Figure 10 of the paper"

@@ -26,8 +26,8 @@ def make_plan(tmp_path: Path):
         path = tmp_path / "mine.yaml"
         places = {name: str(tmp_path / name) for name in ("output", "runs", "indexes")}
         path.write_text(yaml.safe_dump({"base": ["paper"], **places, **values}, sort_keys=False))
-        own = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
-        return plan_sweep(load_sweep(str(path), list(on), [*own, *overrides]))
+        defaults = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
+        return plan_sweep(load_sweep(str(path), list(on), [*defaults, *overrides]))
 
     return make
 
@@ -63,11 +63,11 @@ def test_cells_use_the_index_of_the_base_where_it_fits(make_plan, tmp_path, monk
     monkeypatch.setattr(sweep_plan, "open_index", opened)
     monkeypatch.setattr(sweep_plan, "difference", lambda index, config: "")
     plan = make_plan(axes={"index.encoder.dim": [64, None]}, seeds=[0])
-    own = str(tmp_path / "index")
-    assert [path == own for path in plan.indexes] == [False, True]
-    assert [config.index.path == own for config in plan.runs.values()] == [False, True]
+    index_path = str(tmp_path / "index")
+    assert [path == index_path for path in plan.indexes] == [False, True]
+    assert [config.index.path == index_path for config in plan.runs.values()] == [False, True]
     monkeypatch.setattr(sweep_plan, "difference", lambda index, config: "made from other documents")
-    assert own not in make_plan(axes={"index.encoder.dim": [64, None]}, seeds=[0]).indexes
+    assert index_path not in make_plan(axes={"index.encoder.dim": [64, None]}, seeds=[0]).indexes
 
 
 def test_a_run_is_named_by_what_decides_its_outputs_alone(make_plan, tmp_path):

@@ -79,12 +79,12 @@ def each_attempt(config, n, tools=tools_for):
     return [answered(tools(*[BLANK] * number, reply()), config) for number in range(n)]
 
 
-def rows_of(found, step):
-    return [row for row in found.trace if row.step == step]
+def rows_of(result, step):
+    return [row for row in result.trace if row.step == step]
 
 
-def matches(found):
-    return [row.node_id for row in rows_of(found, "evidence")]
+def matches(result):
+    return [row.node_id for row in rows_of(result, "evidence")]
 
 
 def snippets(call):
@@ -125,9 +125,9 @@ def test_a_failed_plan_falls_back_to_the_question(plan, message):
     (row,) = evidence.trace
     assert (row.step, row.rank, row.text) == ("plan", 0, QUESTION.text)
     assert message in row.error
-    found = asyncio.run(answer(evidence, tools, config))
-    assert not found.prediction.is_blank
-    assert rows_of(found, "plan") == [], "the engine writes prepare's rows once, for all members"
+    result = asyncio.run(answer(evidence, tools, config))
+    assert not result.prediction.is_blank
+    assert rows_of(result, "plan") == [], "the engine writes prepare's rows once, for all members"
 
 
 def test_everything_is_searched_once_at_the_deepest():
@@ -185,11 +185,11 @@ def test_the_trace_says_what_was_matched_and_what_was_shown():
     for rows in (evidence, context):
         assert [row.rank for row in rows] == list(range(len(rows)))
     for row in evidence:
-        at = INDEX.row_of(row.node_id)
-        assert (row.text, row.doc_id, row.error) == (INDEX.text_of(at), INDEX.doc_id(at), None)
+        node = INDEX.row_of(row.node_id)
+        assert (row.text, row.doc_id, row.error) == (INDEX.text_of(node), INDEX.doc_id(node), None)
         assert row.kind == ("sentence" if ":s" in row.node_id.split(":p")[1] else "paragraph")
-        own = {"frequency", "similarity", "max_similarity"} if row.note == "dense" else set()
-        assert set(row.scores) == {"score", "n_tokens"} | own
+        dense_scores = {"frequency", "similarity", "max_similarity"} if row.note == "dense" else set()
+        assert set(row.scores) == {"score", "n_tokens"} | dense_scores
         assert row.scores.get("frequency", 2) == 2
     notes = [row.note for row in evidence]
     assert notes == sorted(notes)
@@ -234,8 +234,8 @@ def test_the_schema_bounds_the_references_and_short_instructions_reach_the_promp
     ],
 )
 def test_the_explanation_says_which_document_an_answer_comes_from(explanation, refs, cited):
-    said = reply(refs=refs, explanation=explanation)
-    answer, _ = asked(said, top_k=12, cite="explanation")
+    text = reply(refs=refs, explanation=explanation)
+    answer, _ = asked(text, top_k=12, cite="explanation")
     assert (answer.prediction.ref_ids, answer.prediction.flags, answer.prediction.is_blank) == (cited, (), False)
     answer, _ = asked(reply("is_blank", (), explanation=explanation), top_k=12, cite="explanation", max_retries=0)
     assert answer.prediction.ref_ids == ()
@@ -294,13 +294,15 @@ def test_with_replan_each_attempt_plans_with_its_own_seed_and_searches_its_own_q
     texts = ["".join(text for _, text in snippets(call)) for call in answer_calls(tools)]
     assert [("Owls" in text, "lakes" in text) for text in texts] == [(False, False), (True, False), (False, True)]
     planned = [(row.attempt, row.text) for row in rows_of(answer, "plan")]
-    assert planned == [(at, query) for at in (1, 2) for query in (QUESTION.text, *PLANS[at])], "prepare has attempt 0's"
+    assert planned == [(attempt, query) for attempt in (1, 2) for query in (QUESTION.text, *PLANS[attempt])], (
+        "prepare has attempt 0's"
+    )
     assert {row.attempt for row in rows_of(answer, "evidence")} == {2}
 
 
 def test_with_replan_an_answer_at_once_plans_once_as_without_it():
-    (found, tools), (plain, alone) = replanned(reply()), replanned(reply(), replan=False)
-    assert found == plain
+    (result, tools), (plain, alone) = replanned(reply()), replanned(reply(), replan=False)
+    assert result == plain
     assert tools.sent == alone.sent
     kept, more = replanned(reply(refs=()), BLANK, BLANK), replanned(BLANK, reply())
     assert (kept[0].prediction.attempt, more[0].prediction.attempt) == (0, 1)
@@ -320,13 +322,13 @@ def test_members_that_replan_differently_do_not_share_what_the_model_is_shown():
     async def run():
         members = [tools_of("owls hunt"), tools_of("rain fills lakes"), tools_of("owls hunt")]
         evidence = await prepare(QUESTION, members[0], config)
-        found = await asyncio.gather(*(answer(evidence, tools, config) for tools in members))
-        return [answer_calls(tools)[1].prompt for tools in members], found
+        results = await asyncio.gather(*(answer(evidence, tools, config) for tools in members))
+        return [answer_calls(tools)[1].prompt for tools in members], results
 
-    prompts, found = asyncio.run(run())
+    prompts, results = asyncio.run(run())
     assert prompts[0] == prompts[2] != prompts[1]
     assert "lakes" in prompts[1].user
-    assert [item.prediction.attempt for item in found] == [1, 1, 1]
+    assert [item.prediction.attempt for item in results] == [1, 1, 1]
 
 
 def test_a_replan_that_fails_falls_back_to_the_question_and_says_so():
@@ -491,9 +493,9 @@ def test_the_best_try_counts_and_every_other_is_kept(replies, value, error, n_ot
     assert (answer.prediction.answer_value, answer.prediction.is_blank) == (value, not value)
     assert answer.prediction.error is None if error is None else error in answer.prediction.error
     assert len(answer.other_replies) == n_other
-    said = [answer.reply, *(row.text for row in answer.other_replies)]
+    texts_read = [answer.reply, *(row.text for row in answer.other_replies)]
     texts = [reply if isinstance(reply, str) else getattr(reply, "text", "") for reply in replies]
-    assert sorted(text or "" for text in said) == sorted(texts)
+    assert sorted(text or "" for text in texts_read) == sorted(texts)
 
 
 def test_an_answer_that_cites_nothing_is_blank_where_references_are_required():

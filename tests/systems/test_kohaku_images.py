@@ -101,8 +101,8 @@ def test_near_adds_the_images_in_the_sections_of_the_matches_those_without_a_cap
     rows = {row.node_id: row for row in both.trace if row.step == "image"}
     walls = rows["sea:sec0:p3"]
     assert (walls.note, walls.kind, walls.scores, walls.text) == ("near, sent", "image", {}, "")
-    at = sent(tools.sent[-1]).index("/index/images/walls.png") + 1
-    assert re.search(rf"^\[ref_id=sea\] Image {at}:$", tools.sent[-1].prompt.user, re.MULTILINE)
+    number = sent(tools.sent[-1]).index("/index/images/walls.png") + 1
+    assert re.search(rf"^\[ref_id=sea\] Image {number}:$", tools.sent[-1].prompt.user, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("sends", "n_images"), [(False, 2), (True, 1)])

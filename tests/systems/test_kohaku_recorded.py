@@ -63,8 +63,8 @@ def test_a_usable_answer_is_kept_whatever_else_the_reply_says_and_whatever_follo
     kind = kind_of(question.text, question.answer_unit, question.answer_type)
     prediction = parse_answer(reply_of(row), row["allowed"], 0, question.answer_unit, kind)
     assert not prediction.is_blank
-    said = field(row, "answer_value").strip()
-    assert prediction.answer_value == (BOOLEANS.get(said.lower(), said) if kind == "boolean" else said)
+    value = field(row, "answer_value").strip()
+    assert prediction.answer_value == (BOOLEANS.get(value.lower(), value) if kind == "boolean" else value)
     assert set(prediction.ref_ids) == set(field(row, "ref_id")) & set(row["allowed"])
     assert ("contradictory" in prediction.flags) == field(row, "is_blank")
     answer = answered(row, LOOP, LOOP)

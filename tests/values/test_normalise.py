@@ -50,7 +50,7 @@ def test_plain_numbers(text, unit, number):
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "unit"),
+    ("spelling", "other", "unit"),
     [
         ("2.5 kWh", "2500", "Wh"),
         ("2.5kWh", "2500 watt-hours", None),
@@ -74,13 +74,13 @@ def test_plain_numbers(text, unit, number):
         ("500 KWH", "0.5", "MWh"),
     ],
 )
-def test_two_spellings_of_one_quantity_are_one_answer(one, other, unit):
-    assert normalise(one, unit).kind == "number"
-    assert group_values([one, other], unit) == [0, 0]
+def test_two_spellings_of_one_quantity_are_one_answer(spelling, other, unit):
+    assert normalise(spelling, unit).kind == "number"
+    assert group_values([spelling, other], unit) == [0, 0]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "unit"),
+    ("spelling", "other", "unit"),
     [
         ("5 mW", "5 MW", "MW"),
         ("5 kW", "5 kWh", None),
@@ -100,8 +100,8 @@ def test_two_spellings_of_one_quantity_are_one_answer(one, other, unit):
         ("1", "yes", "kWh"),
     ],
 )
-def test_what_is_not_one_answer(one, other, unit):
-    assert group_values([one, other], unit) == [0, 1]
+def test_what_is_not_one_answer(spelling, other, unit):
+    assert group_values([spelling, other], unit) == [0, 1]
 
 
 @pytest.mark.parametrize("text", ["mw", "tons", "MT", "months", "Gwh", "", "/", "L/", "/kWh", "parrots/kWh", "kgC"])

@@ -74,9 +74,9 @@ class Ref:
 class Process:
     """A member process, and what it is asked."""
 
-    def __init__(self, *own: str) -> None:
+    def __init__(self, *overrides: str) -> None:
         system = ["system=tests.own_system.sharing:SYSTEM", f"ensemble.members={N_MEMBERS}"]
-        self.config = load_config("default", [*system, *own])
+        self.config = load_config("default", [*system, *overrides])
         applications = dict.fromkeys(self.config.deployments, "app")
         models = tuple(models_of(self.config, applications, member) for member in range(N_MEMBERS))
         self.shard, self.n_fetched, self.member = Shard(), Counter[str](), MemberProcess()
@@ -153,9 +153,9 @@ def test_a_failed_fetch_reaches_each_task_is_not_kept_and_leaves_other_blocks_al
         tasks = [process.answer(block, member) for block in (bad, good) for member in range(2)]
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    found = asyncio.run(run())
-    assert [str(error) for error in found[:2]] == ["the index is broken"] * 2
-    assert [len(rows) for rows in found[2:]] == [N_QUESTIONS] * 2
+    results = asyncio.run(run())
+    assert [str(error) for error in results[:2]] == ["the index is broken"] * 2
+    assert [len(rows) for rows in results[2:]] == [N_QUESTIONS] * 2
     assert process.n_held == 0
 
 

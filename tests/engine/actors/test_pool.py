@@ -25,8 +25,8 @@ from tests.run.test_cards import save_header
 LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
 
 
-def asked(n: int, *own: str) -> Config:
-    return load_config("demo", [f"deployments.extractive={{kind: extractive, replicas: {n}}}", *own])
+def asked(n: int, *overrides: str) -> Config:
+    return load_config("demo", [f"deployments.extractive={{kind: extractive, replicas: {n}}}", *overrides])
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,18 @@ def test_replicas_of_all_models_count_and_each_member_that_prepares():
     assert n_retrievers(each, 1, LARGE) == 125  # five times as much to prepare: 4,800 per second
 
 
-def vllm(*own: str, **settings: object) -> Config:
+def vllm(*overrides: str, **settings: object) -> Config:
     deployment = json.dumps({"kind": "vllm", "model": "m", **settings})
-    return load_config("demo", [f"deployments.big={deployment}", "model=big", "ensemble.members=5", *own])
+    return load_config("demo", [f"deployments.big={deployment}", "model=big", "ensemble.members=5", *overrides])
 
 
-@pytest.mark.parametrize(("own", "retrievers"), [((), 10), (("cluster.retriever.gpus=1",), 1)])
-def test_retrievers_that_encode_on_cpus_follow_the_size_of_the_encoder(tmp_path, own, retrievers):
+@pytest.mark.parametrize(("overrides", "retrievers"), [((), 10), (("cluster.retriever.gpus=1",), 1)])
+def test_retrievers_that_encode_on_cpus_follow_the_size_of_the_encoder(tmp_path, overrides, retrievers):
     """A model of 560 million parameters takes 25 times MiniLM's time: 15 questions per second keep ten CPUs busy."""
     save_header(tmp_path / "e" / "model.safetensors", w=("F16", 2 * 560_000_000))
     large = f"index.encoder.model={tmp_path}/e"
     assert n_retrievers(vllm(), 1, LARGE) == 1
-    assert n_retrievers(vllm(large, *own), 1, LARGE) == retrievers
+    assert n_retrievers(vllm(large, *overrides), 1, LARGE) == retrievers
     slower = vllm(large, cpus=4)
     assert n_retrievers(slower, 1, LARGE) == 1, "replicas on CPUs keep one retriever busy"
 
@@ -82,7 +82,7 @@ def test_what_the_configuration_says_is_what_starts():
 
 
 @pytest.mark.parametrize(
-    ("own", "n_shards", "resources", "expected"),
+    ("overrides", "n_shards", "resources", "expected"),
     [
         ((), 1, {"CPU": 68}, 4),
         ((), 3, {"CPU": 68}, 1),
@@ -93,8 +93,8 @@ def test_what_the_configuration_says_is_what_starts():
         (("cluster.autoscaling=true",), 1, {"CPU": 0}, 25),
     ],
 )
-def test_retrievers_by_default_are_no_more_than_there_is_room_for(own, n_shards, resources, expected):
-    assert n_retrievers(asked(64, "ensemble.members=5", *own), n_shards, resources) == expected
+def test_retrievers_by_default_are_no_more_than_there_is_room_for(overrides, n_shards, resources, expected):
+    assert n_retrievers(asked(64, "ensemble.members=5", *overrides), n_shards, resources) == expected
 
 
 def test_no_more_processes_answer_than_the_cluster_has_cpus():
@@ -115,8 +115,8 @@ def test_blocks_follow_the_replicas():
 def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take():
     def in_flight(replicas, max_ongoing, members, n_questions=100_000, queries=1):
         deployment = f"{{kind: extractive, replicas: {replicas}, max_ongoing: {max_ongoing}}}"
-        own = (f"deployments.extractive={deployment}", f"ensemble.members={members}", f"kohaku.queries={queries}")
-        config = load_config("demo", own)
+        overrides = (f"deployments.extractive={deployment}", f"ensemble.members={members}", f"kohaku.queries={queries}")
+        config = load_config("demo", overrides)
         size = block_size(config, n_questions)
         return size * blocks_in_flight(config, size)
 
@@ -135,7 +135,7 @@ def test_a_sweeps_pool_on_free_gpus_ends_before_other_replicas_start(monkeypatch
     monkeypatch.setattr(sweep.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 8.0})
     same, other = (asked(2, f"deployments.extractive.start_tries={n}") for n in (3, 4))
     actors = sweep._Actors(4, [same, other])
-    needs = [actors._needs([one]) for one in (same, same, other)]
+    needs = [actors._needs([config]) for config in (same, same, other)]
     assert needs[0] == needs[1]
     assert (needs[0] == needs[2]) == (gpus == 0.0)
 

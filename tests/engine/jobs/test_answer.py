@@ -55,8 +55,8 @@ def test_each_row_is_the_vote_of_its_members(sample_run):
     config, summary = sample_run
     answers = rows_of(summary.run, "answers")
     members = config.ensemble.members
-    for place, row in enumerate(rows_of(summary.run, "votes")):
-        mine = answers[place * members : (place + 1) * members]
+    for index, row in enumerate(rows_of(summary.run, "votes")):
+        mine = answers[index * members : (index + 1) * members]
         ballots = [
             Ballot(a["answer_value"], tuple(a["ref_ids"]), a["is_blank"], a["answer"], a["answer_unit"]) for a in mine
         ]
@@ -94,8 +94,8 @@ def test_with_replan_a_member_plans_again_before_each_retry_and_the_first_calls_
 ):
     config, summary = sample_run
     settings = config.settings.model_copy(update={"replan": True})
-    found = run_answer(config.model_copy(update={"settings": settings, "run": f"{tmp_path}/replan"}))
-    plain, usage = rows_of(summary.run, "usage"), rows_of(found.run, "usage")
+    replanned = run_answer(config.model_copy(update={"settings": settings, "run": f"{tmp_path}/replan"}))
+    plain, usage = rows_of(summary.run, "usage"), rows_of(replanned.run, "usage")
 
     def asked(rows, role, retry):
         of = [row for row in rows if row["role"] == role and (row["attempt"] > 0) == retry]
@@ -105,12 +105,12 @@ def test_with_replan_a_member_plans_again_before_each_retry_and_the_first_calls_
         assert asked(usage, role, False) == asked(plain, role, False), "equal keys: nothing is asked anew"
     assert asked(plain, "plan", True) == set()
     assert asked(usage, "plan", True) == asked(usage, "answer", True) != set()
-    planned = {(row["question_id"], row["attempt"]) for row in steps_of(found.run, "plan") if row["attempt"]}
+    planned = {(row["question_id"], row["attempt"]) for row in steps_of(replanned.run, "plan") if row["attempt"]}
     assert planned == {(question_id, attempt) for question_id, _, attempt in asked(usage, "plan", True)}
     again = run_answer(config.model_copy(update={"settings": settings, "run": f"{tmp_path}/again"}))
     assert again.n_calls["made"] == 0
     for name in COMPARED:
-        assert Path(again.run, name).read_bytes() == Path(found.run, name).read_bytes(), name
+        assert Path(again.run, name).read_bytes() == Path(replanned.run, name).read_bytes(), name
 
 
 def test_a_finished_run_is_not_repeated_unless_something_it_depends_on_has_changed(sample_run, tmp_path, capsys):
@@ -134,10 +134,10 @@ def test_a_finished_run_is_exported_without_being_made_again(sample_run, tmp_pat
         for uri, code in (("http://127.0.0.1:9", 3), (f"{tmp_path}/store", 0), (f"{tmp_path}/store", 0)):
             tracking = ["--set", "tracking.to=mlflow", "--set", f"tracking.uri={uri}"]
             assert main(["answer", str(tmp_path / "run.yaml"), *tracking]) == code
-            said = capsys.readouterr()
-            assert "finished before, with the same inputs: nothing to do" in said.out
-            assert ("mlflow did not take them" in said.err) == bool(code)
-            assert "Traceback" not in said.err
+            printed = capsys.readouterr()
+            assert "finished before, with the same inputs: nothing to do" in printed.out
+            assert ("mlflow did not take them" in printed.err) == bool(code)
+            assert "Traceback" not in printed.err
     finally:
         Path(summary.run, "tracked.json").unlink(missing_ok=True)
     assert finished_before(config) == summary
@@ -147,9 +147,9 @@ def test_the_run_of_another_configuration_is_replaced_only_if_asked(sample_run, 
     config, summary = sample_run
     before = Path(summary.run, "submission.csv").read_bytes()
     other = config.model_copy(update={"seed": config.seed + 1})
-    said = f"seed is {config.seed} there, {config.seed + 1} here\\): give --again to replace it, or --set run=DIR"
+    message = f"seed is {config.seed} there, {config.seed + 1} here\\): give --again to replace it, or --set run=DIR"
     for retry_errors in (False, True):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             Run(other).answer(retry_errors=retry_errors)
     (tmp_path / "run.yaml").write_text(as_yaml(other))
     assert main(["answer", str(tmp_path / "run.yaml"), "--retry", "errors"]) == 2
@@ -177,8 +177,8 @@ def test_show_prints_the_prompts_as_sent(sample_run, capsys):
     assert main(["--json", "show", summary.run, "s003", "--prompt"]) == 0
     shown = json.loads(capsys.readouterr().out)
     usage = [row for row in rows_of(summary.run, "usage") if row["question_id"] == "s003"]
-    assert sum(len(one["members"]) for one in shown["prompts"]) == len(usage)
-    answers = [one for one in shown["prompts"] if one["role"] == "answer"]
+    assert sum(len(prompt["members"]) for prompt in shown["prompts"]) == len(usage)
+    answers = [prompt for prompt in shown["prompts"] if prompt["role"] == "answer"]
     context = [row["text"] for row in steps_of(summary.run, "context") if row["question_id"] == "s003"]
     [[_, user]] = [message for message in answers[0]["messages"] if message[0] == "user"]
     assert all(" ".join(text.split()) in user for text in context[:3])
@@ -194,13 +194,13 @@ def test_a_block_that_takes_long_counts_the_questions_that_are_answered(sample_c
     settings = ("questions.limit=2", "cluster.block_size=2", "ensemble.members=2", "kohaku.queries=1")
     with FakeOpenAI(script) as server:
         run_answer(sample_config(*fake(server), *settings))
-    said = capsys.readouterr().err
-    assert re.search(r"answer  1 replica up after \d+ s: asking\n", said)
+    printed = capsys.readouterr().err
+    assert re.search(r"answer  1 replica up after \d+ s: asking\n", printed)
     waits = (
         r"answer  1/2 questions .* 1 replica up, 2 model calls in flight, 2 answered, 200 prompt tokens read, \d+ tok"
     )
-    assert re.search(waits, said), said
-    assert "answer  2/2 questions" in said
+    assert re.search(waits, printed), printed
+    assert "answer  2/2 questions" in printed
 
 
 @pytest.mark.slow
@@ -307,8 +307,8 @@ def test_a_run_whose_every_call_fails_stops_asking_and_says_why(
     sample_config, tmp_path, capsys, run_answer, monkeypatch
 ):
     monkeypatch.setattr(answer_job, "run_answer", run_answer)
-    said = {"error": {"message": "no such key", "id": "req-1234567890"}}
-    with FakeOpenAI(lambda index, body: Action(401, said)) as server:
+    refusal = {"error": {"message": "no such key", "id": "req-1234567890"}}
+    with FakeOpenAI(lambda index, body: Action(401, refusal)) as server:
         flags = ["ensemble.members=2", "fail_after=6", "cluster.block_size=1", "cluster.blocks_in_flight=1"]
         config = sample_config(*fake(server), *flags, "questions.limit=8", "roles.plan.model=extractive")
         (tmp_path / "config.yaml").write_text(as_yaml(config))
@@ -361,7 +361,7 @@ def test_odd_questions_are_rows_too(sample_config, tmp_path, run_answer):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["cluster.retriever.replicas=99"], r"the cluster has 6 CPUs but 99 retrievers and .* need 100"),
         (
@@ -370,6 +370,6 @@ def test_odd_questions_are_rows_too(sample_config, tmp_path, run_answer):
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(sample_config, run_answer, overrides, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_work_is_refused_before_anything_starts(sample_config, run_answer, overrides, message):
+    with pytest.raises(ConfigError, match=message):
         run_answer(sample_config(*overrides))

@@ -29,8 +29,8 @@ SENDS = ("kohaku.image_top_k=8", "kohaku.send_images=true", "kohaku.image_tokens
 def config_of(small_config):
     def make(server, run: str, *overrides: str):
         eyes = json.dumps(deployment(server, vision=True, max_tries=1))
-        own = [f"deployments.eyes={eyes}", "model=eyes", "ensemble.members=1"]
-        return small_config("demo_figures", *own, "kohaku.max_retries=0", "kohaku.queries=1", *overrides, run=run)
+        defaults = [f"deployments.eyes={eyes}", "model=eyes", "ensemble.members=1"]
+        return small_config("demo_figures", *defaults, "kohaku.max_retries=0", "kohaku.queries=1", *overrides, run=run)
 
     return make
 

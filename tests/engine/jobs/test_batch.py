@@ -27,7 +27,7 @@ def text_of(body: dict) -> str:
 
 
 def write(path: Path, lines: list) -> str:
-    path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
     return str(path)
 
 
@@ -59,14 +59,14 @@ def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, 
         command = arguments(server, cluster, tmp_path, source, out)
         assert main([*command, "--json"]) == 3
         told = json.loads(capsys.readouterr().out)
-        counts = Counter((text_of(one.body), one.body["seed"]) for one in server.log)
+        counts = Counter((text_of(request.body), request.body["seed"]) for request in server.log)
         assert counts == dict.fromkeys([*((f"p{n}", 0) for n in range(7)), ("p0", 5), ("forbidden", 0), ("long", 0)], 1)
-        [sent] = [one.body for one in server.log if one.body["seed"] == 5]
+        [sent] = [request.body for request in server.log if request.body["seed"] == 5]
         assert (sent["max_tokens"], sent["response_format"]["json_schema"]["schema"]) == (9, SCHEMA)
 
         assert [row["custom_id"] for row in rows(out)] == [f"id{n}" for n in range(30)] + ["again"]
-        said = [row["response"]["body"]["choices"][0]["message"]["content"] for row in rows(out)]
-        assert said == [f"re: p{n % 7}" for n in range(30)] + ["re: p0"]
+        contents = [row["response"]["body"]["choices"][0]["message"]["content"] for row in rows(out)]
+        assert contents == [f"re: p{n % 7}" for n in range(30)] + ["re: p0"]
         assert (told["n_lines"], told["calls"]["made"], sum(told["calls"].values())) == (34, 8, 31)
         bad = rows(errors_path(out))
         assert [row["custom_id"] for row in bad] == ["forbidden", "id3", "long"]
@@ -77,7 +77,7 @@ def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, 
         first, n_asked = Path(out).read_bytes(), server.n_requests
         first_errors = Path(errors_path(out)).read_bytes()
         assert main(command) == 3
-        assert {text_of(one.body) for one in server.log[n_asked:]} == {"forbidden", "long"}, "what has no reply"
+        assert {text_of(request.body) for request in server.log[n_asked:]} == {"forbidden", "long"}, "what has no reply"
         assert (Path(out).read_bytes(), Path(errors_path(out)).read_bytes()) == (first, first_errors)
 
 
@@ -108,7 +108,7 @@ def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(c
             assert not os.path.exists(out)
         driver.clear()
         assert main(command) == 0
-        counts = Counter(text_of(one.body) for one in server.log)
+        counts = Counter(text_of(request.body) for request in server.log)
         assert counts == dict.fromkeys([f"p{n}" for n in range(n_lines - 10)], 1), "the ledger outlives the driver"
         resumed, n_asked = Path(out).read_bytes(), server.n_requests
 
@@ -123,13 +123,13 @@ def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(c
 
 
 @pytest.mark.parametrize(
-    ("out", "code", "said"), [("out.jsonl", 3, "0 of 2 lines answered"), ("in.jsonl", 2, "is both the input and an")]
+    ("out", "code", "message"), [("out.jsonl", 3, "0 of 2 lines answered"), ("in.jsonl", 2, "is both the input and an")]
 )
-def test_a_file_without_a_usable_line_starts_nothing_and_no_input_is_overwritten(tmp_path, capsys, out, code, said):
+def test_a_file_without_a_usable_line_starts_nothing_and_no_input_is_overwritten(tmp_path, capsys, out, code, message):
     source, out = write(tmp_path / "in.jsonl", [a_line("a", "p", n=2), "{"]), str(tmp_path / out)
     before = Path(source).read_bytes()
     with FakeOpenAI() as server:
         assert main(arguments(server, "127.0.0.1:1", tmp_path, source, out)) == code
-    assert said in "".join(capsys.readouterr())
+    assert message in "".join(capsys.readouterr())
     assert Path(source).read_bytes() == before
     assert code == 2 or len(rows(errors_path(out))) == 2

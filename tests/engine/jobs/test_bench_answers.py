@@ -49,10 +49,10 @@ def test_a_run_asks_one_deployment_for_every_role_and_member_and_leaves_the_rest
 
     sample, questions = questions_of(config), questions_of(run)
     assert len(questions) == 100
-    assert [(one.text, one.answer_unit, one.answer_type) for one in questions[:41]] == [
-        (one.text, one.answer_unit, one.answer_type) for one in sample
+    assert [(question.text, question.answer_unit, question.answer_type) for question in questions[:41]] == [
+        (question.text, question.answer_unit, question.answer_type) for question in sample
     ]
-    assert len({one.text for one in questions}) == 100
+    assert len({question.text for question in questions}) == 100
 
 
 def test_the_sample_does_not_stand_in_for_another_systems_index(tmp_path):

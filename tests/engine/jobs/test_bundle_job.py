@@ -6,8 +6,8 @@ from kohaku_ray.api import bundle, replay
 
 
 def test_a_run_on_the_cluster_is_the_same_without_it(run_answer, sample_config, tmp_path):
-    own = ("ensemble.members=3", "ensemble.early_stop=row", "kohaku.max_retries=1", "questions.limit=12")
-    run_answer(sample_config(*own, name="waves"))
+    overrides = ("ensemble.members=3", "ensemble.early_stop=row", "kohaku.max_retries=1", "questions.limit=12")
+    run_answer(sample_config(*overrides, name="waves"))
     run_answer(sample_config("ensemble.vote.weights=agreement", "ensemble.scope=question", "questions.limit=5"))
     for name in ("waves", "run"):
         made = bundle(f"{tmp_path}/{name}", f"{tmp_path}/{name}.zip", with_index=name == "run")

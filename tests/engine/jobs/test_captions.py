@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 def config_of(small_config):
     def make(server, *overrides: str):
         eyes = json.dumps(deployment(server, vision=True, timeout_s=2, max_tries=1))
-        own = [f"deployments.eyes={eyes}", "roles.caption.model=eyes", "index.captions=model"]
-        return small_config("demo_figures", *own, *overrides)
+        defaults = [f"deployments.eyes={eyes}", "roles.caption.model=eyes", "index.captions=model"]
+        return small_config("demo_figures", *defaults, *overrides)
 
     return make
 
@@ -64,11 +64,11 @@ def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
         == f"{good['printed']} A bar chart of Reused heat (%). Baths: 31, School: 14, Housing: 47, Nursery: 8."
     )
     index = Index.open(config.index.path)
-    at = index.nodes.row_of(good["node_id"])
-    assert index.nodes.text_of(at) == good["caption"]
-    leaves = [index.nodes.text_of(row) for row in index.nodes.children(at)]
+    image_row = index.nodes.row_of(good["node_id"])
+    assert index.nodes.text_of(image_row) == good["caption"]
+    leaves = [index.nodes.text_of(row) for row in index.nodes.children(image_row)]
     assert " ".join(leaves) == good["caption"]
-    assert {KINDS[index.nodes.kind[row]] for row in index.nodes.children(at)} == {"sentence"}
+    assert {KINDS[index.nodes.kind[row]] for row in index.nodes.children(image_row)} == {"sentence"}
 
     failed = {row["printed"].partition(":")[2][:9]: row for row in by_caption.values() if row["error"]}
     assert sorted(failed) == [" Batterie", " Cooling ", " Latency ", " Water dr"]
@@ -84,7 +84,7 @@ def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
     assert len(kept) == 5, "the four descriptions and the refusal, not the ten megabytes"
     assert max(len(entry.reply.text) for entry in kept) < 8000
 
-    request = next(one for one in server.log if "Share of heat" in text_of(one.body["messages"][-1]))
+    request = next(request for request in server.log if "Share of heat" in text_of(request.body["messages"][-1]))
     (sent,) = request.images
     assert (sent.width, sent.height, sent.digest, sent.before_text) == (640, 440, good["digest"], True)
     assert label_of(sent) == 58

@@ -143,7 +143,7 @@ def test_the_key_is_in_no_file_of_a_run_that_ends(sample_config, run_answer, cap
         overrides = fake(server, api_key_env="OUR_KEY", max_tries=1)
         config = sample_config(*overrides, "questions.limit=4", "ensemble.members=1")
         run_answer(config)
-        assert [one.headers["authorization"] for one in server.log[:1]] == [f"Bearer {KEY}"]
+        assert [request.headers["authorization"] for request in server.log[:1]] == [f"Bearer {KEY}"]
     errors = [row["error"] for row in rows_of(config.run, "answers") if row["error"] is not None]
     assert len(errors) == 2, "of the three, one was a reply"
     assert all("[key]" in error for error in errors), errors

@@ -35,9 +35,13 @@ def served(cluster, tmp_path):
 
     def make(server: EndpointServer, *overrides: str, name: str = "run"):
         encoder = {"kind": "openai", "base_url": server.base_url, "model": "minilm", "api_key_env": None}
-        own = [f"index.encoder={json.dumps(encoder)}", f"index.path={tmp_path}/index", f"cluster.address={cluster}"]
-        own += [f"run={tmp_path}/{name}", f"ledger.path={tmp_path}/ledger"]
-        return load_config("demo", [*own, *SMALL, "index.encoder.max_tries=1", *overrides])
+        defaults = [
+            f"index.encoder={json.dumps(encoder)}",
+            f"index.path={tmp_path}/index",
+            f"cluster.address={cluster}",
+        ]
+        defaults += [f"run={tmp_path}/{name}", f"ledger.path={tmp_path}/ledger"]
+        return load_config("demo", [*defaults, *SMALL, "index.encoder.max_tries=1", *overrides])
 
     return make
 
@@ -48,11 +52,11 @@ def test_an_index_and_answers_by_a_server_are_those_of_its_model_here(
     with EndpointServer(minilm.encode_passages) as server:
         config = served(server, "index.encoder.requests_per_s=200")
         summary = run_index(config)
-        here, there = Index.open(sample_index[0]), Index.open(config.index.path)
-        rows = np.arange(len(here.nodes))
-        assert [there.nodes.text_of(row) for row in rows] == [here.nodes.text_of(row) for row in rows]
-        assert there.nodes.tokens.tolist() == here.nodes.tokens.tolist()
-        np.testing.assert_allclose(there.node_vectors(rows), here.node_vectors(rows), atol=1e-6)
+        local, remote = Index.open(sample_index[0]), Index.open(config.index.path)
+        rows = np.arange(len(local.nodes))
+        assert [remote.nodes.text_of(row) for row in rows] == [local.nodes.text_of(row) for row in rows]
+        assert remote.nodes.tokens.tolist() == local.nodes.tokens.tolist()
+        np.testing.assert_allclose(remote.node_vectors(rows), local.node_vectors(rows), atol=1e-6)
         texts = [text for text in server.sent if not PROBE.startswith(text)]
         assert len(texts) == len(set(texts)) == summary.counts["n_encoded"], "each text once"
 
@@ -63,7 +67,7 @@ def test_an_index_and_answers_by_a_server_are_those_of_its_model_here(
         answers = run_alone(config)
         assert (answers.n_questions, answers.n_member_errors) == (6, 0)
     expected = run_answer(sample_config(*SMALL, name="here"))
-    ours, theirs = (Path(one.run, "submission.csv").read_bytes() for one in (answers, expected))
+    ours, theirs = (Path(summary.run, "submission.csv").read_bytes() for summary in (answers, expected))
     assert ours == theirs
 
     with EndpointServer(lambda texts: minilm.encode_passages([text[::-1] for text in texts])) as server:
@@ -79,7 +83,7 @@ def test_an_index_and_answers_by_a_server_are_those_of_its_model_here(
 
 def test_a_run_is_ranked_by_a_server(pool, run_answer, sample_config):
     def script(number, body):
-        scores = [{"index": at, "relevance_score": len(text) / 100} for at, text in enumerate(body["documents"])]
+        scores = [{"index": index, "relevance_score": len(text) / 100} for index, text in enumerate(body["documents"])]
         return 200, {"results": scores[::-1]}
 
     with EndpointServer(script=script) as server:

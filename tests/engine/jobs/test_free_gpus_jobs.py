@@ -57,18 +57,20 @@ def test_jobs_take_free_gpus_and_say_so_and_go_on_where_faiss_cannot(tmp_path, t
     assert json.loads(done.stdout.splitlines()[-1]) == [8, 0]
     lines = done.stderr.splitlines()
     first, second = lines.index("FAISS for GPUs"), lines.index("no GPU is free")
-    said = [[line for line in part if "auto" in line] for part in (lines[:first], lines[first:second], lines[second:])]
+    auto_lines = [
+        [line for line in part if "auto" in line] for part in (lines[:first], lines[first:second], lines[second:])
+    ]
     for_cpus = "the FAISS that is installed is the one for CPUs: pip install 'kohaku-ray[gpu]'"
-    assert said[0] == [
+    assert auto_lines[0] == [
         f"reduce  index.build_gpus auto: 0 ({for_cpus})",
         f"answer  cluster.retriever.gpus auto: 0 ({for_cpus})",
     ]
-    assert said[1] == [
+    assert auto_lines[1] == [
         f"reduce  index.build_gpus auto: 0 (index.build_gpus is set, but {for_cpus}; or set index.build_gpus to 0)",
         "answer  cluster.retriever.gpus auto: 1 (each of 1 retriever gets a GPU, of unknown size)",
         f"answer  index.search_device auto: FAISS searches on the CPU, since {for_cpus}",
     ]
-    [third] = said[2]
+    [third] = auto_lines[2]
     assert third.startswith("answer  cluster.retriever.gpus auto: 0 (")
     names = ("submission.csv", "votes.parquet")
     assert {(tmp_path / "first" / names[0]).read_bytes()} == {

@@ -50,8 +50,8 @@ def test_other_gold_answers_give_the_same_run_to_the_byte(sample_config, run_ans
     with FakeOpenAI() as server, ExitStack() as up:
         for mark in marks:
             questions = write_questions(tmp_path / mark / "questions.csv", mark)
-            own = (f"questions.path={questions}", f"ledger.path={tmp_path}/ledger-{mark}")
-            config = sample_config(*fake(server), *small, *own, name=f"run-{mark}")
+            paths = (f"questions.path={questions}", f"ledger.path={tmp_path}/ledger-{mark}")
+            config = sample_config(*fake(server), *small, *paths, name=f"run-{mark}")
             up.enter_context(serving(config.used_deployments))  # up for both runs
             assert run_answer(config).n_member_errors == 0
             asked = {(row["member"], row["deployment"]) for row in rows_of(config.run, "usage") if row["member"] >= 0}

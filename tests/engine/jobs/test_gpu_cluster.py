@@ -47,26 +47,26 @@ N_FILES = 24
 def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, tiny_encoder):
     (tmp_path / "in").mkdir()
     for number in range(N_FILES):  # long to parse and quick to encode: a sentence that repeats has one vector
-        own = " ".join(f"Rack {n} of hall {number} drew {n * 7 % 97} kW." for n in range(24))
-        (tmp_path / "in" / f"hall{number:02}.txt").write_text(own + " And so it went on. " * 36_000)
+        sentences = " ".join(f"Rack {n} of hall {number} drew {n * 7 % 97} kW." for n in range(24))
+        (tmp_path / "in" / f"hall{number:02}.txt").write_text(sentences + " And so it went on. " * 36_000)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), tiny_encoder]
-    own = own_ray.environment()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=own)
+    environment = own_ray.environment()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
-    found, lines = json.loads(done.stdout.splitlines()[-1]), done.stderr.splitlines()
+    figures, lines = json.loads(done.stdout.splitlines()[-1]), done.stderr.splitlines()
     with_gpus, without = lines[: lines.index("without")], lines[lines.index("without") :]
     while_parsing = [line for line in with_gpus if line.startswith("parse") and line.endswith(" texts encoded")]
     assert while_parsing, lines
     # How many depends on which is faster; the first window has 63 texts, for one of its 64 repeats.
-    said = [(int(line.split("/")[0].split()[-1]), int(line.split()[-3])) for line in while_parsing]
-    assert any(0 < n_files < N_FILES and n_texts > 0 for n_files, n_texts in said), said
-    assert len(found["texts_by_encoder"]) == 2  # two share the one GPU
-    assert (found["n_answers"], found["n_errors"]) == (8, 0)  # the retriever holds half of the GPU
+    progress = [(int(line.split("/")[0].split()[-1]), int(line.split()[-3])) for line in while_parsing]
+    assert any(0 < n_files < N_FILES and n_texts > 0 for n_files, n_texts in progress), progress
+    assert len(figures["texts_by_encoder"]) == 2  # two share the one GPU
+    assert (figures["n_answers"], figures["n_errors"]) == (8, 0)  # the retriever holds half of the GPU
     assert not [line for line in without if line.endswith(" texts encoded")], "they hold the parser's CPUs"
-    assert found["counts"][0] == found["counts"][1]
-    one, other = (Index.open(f"{tmp_path}/{kind}").shards[0] for kind in ("gpu", "cpu"))
+    assert figures["counts"][0] == figures["counts"][1]
+    on_gpu, on_cpu = (Index.open(f"{tmp_path}/{kind}").shards[0] for kind in ("gpu", "cpu"))
     for role in ("nodes", "documents"):
-        assert one.files[role]["checksum"] == other.files[role]["checksum"]
+        assert on_gpu.files[role]["checksum"] == on_cpu.files[role]["checksum"]
 
 
 LATE = """
@@ -122,12 +122,12 @@ def test_a_job_whose_encoders_have_no_node_yet_says_so_and_counts_what_is_parsed
         env=own_ray.environment(),
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    figures = json.loads(done.stdout.splitlines()[-1])
     # Once the node is there, an encoder holds a part of it while its model loads.
-    waiting = [line for line, given in found["lines"] if line.startswith("index   waiting") and not given]
+    waiting = [line for line, given in figures["lines"] if line.startswith("index   waiting") and not given]
     assert waiting[0].startswith("index   waiting for 1 encoder (1 CPU and 0.001 encoder_nodes each)")
     assert "0 encoder_nodes free; 4 of 4 files are parsed" in waiting[-1]
-    parsed = next(was_given for line, was_given in found["lines"] if line.startswith("parse  "))
+    parsed = next(was_given for line, was_given in figures["lines"] if line.startswith("parse  "))
     assert not parsed, "what is parsed is counted, and BM25 begun, before an encoder has a node"
-    assert found["parse_s"] < found["encode_s"], "waiting for encoders is no parsing"
-    assert found["counts"]["n_documents"] == 4
+    assert figures["parse_s"] < figures["encode_s"], "waiting for encoders is no parsing"
+    assert figures["counts"]["n_documents"] == 4

@@ -38,19 +38,19 @@ def encoded(clip: str, path: str) -> dict[str, np.ndarray]:
 
     model, images = SentenceTransformer(clip, device="cpu"), Images.open(path)
     pixels = [Pillow.open(io.BytesIO(images.read(row["digest"]))).convert("RGB") for row in images.rows]
-    found = model.encode(pixels, normalize_embeddings=True)
-    return dict(zip([row["node_id"] for row in images.rows], found, strict=True))
+    vectors = model.encode(pixels, normalize_embeddings=True)
+    return dict(zip([row["node_id"] for row in images.rows], vectors, strict=True))
 
 
 def test_images_in_the_texts_space_are_encoded_once_and_join_the_tree(cluster, config_of, clip):
     config = config_of(f"index.encoder.model={clip}", "index.image_vectors=image")
     assert run_index(config).n_images_encoded == 8
     index, wanted = Index.open(config.index.path), encoded(clip, config.index.path)
-    at = {node_id: index.nodes.row_of(node_id) for node_id in wanted}
-    rows = np.array(list(at.values()))
+    node_rows = {node_id: index.nodes.row_of(node_id) for node_id in wanted}
+    rows = np.array(list(node_rows.values()))
     np.testing.assert_allclose(index.node_vectors(rows), np.stack(list(wanted.values())), atol=1e-6)
-    found = index.shards[0].vectors(("image",)).search(np.stack(list(wanted.values())), 1)
-    np.testing.assert_allclose([hits.scores[0] for hits in found], 1, atol=1e-6)
+    results = index.shards[0].vectors(("image",)).search(np.stack(list(wanted.values())), 1)
+    np.testing.assert_allclose([hits.scores[0] for hits in results], 1, atol=1e-6)
 
     both = config_of(f"index.encoder.model={clip}", "index.image_vectors=both")
     assert run_index(both).n_images_encoded == 0, "they are known"

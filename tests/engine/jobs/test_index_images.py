@@ -26,9 +26,9 @@ TEXT = "The plant uses energy, as Figure 1 shows.\n\n![Figure 1: Energy per year
 @pytest.fixture(scope="module")
 def config_of(tiny_encoder):
     def make(home: Path, *overrides: str):
-        own = [f"documents.paths=[{home}/docs]", "documents.metadata=null", f"index.path={home}/index"]
-        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "index.images=true"]
-        return load_config("demo", [*own, *overrides])
+        defaults = [f"documents.paths=[{home}/docs]", "documents.metadata=null", f"index.path={home}/index"]
+        defaults += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "index.images=true"]
+        return load_config("demo", [*defaults, *overrides])
 
     return make
 

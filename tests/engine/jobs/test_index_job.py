@@ -43,9 +43,9 @@ def config_of(tiny_encoder):
     """Make the configuration of an index: its documents, its place, one encoder that loads at once."""
 
     def make(documents: Path, index: Path, *overrides: str) -> Config:
-        own = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={index}"]
-        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}"]
-        return load_config("demo", [*own, *overrides])
+        defaults = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={index}"]
+        defaults += ["index.encoders=1", f"index.encoder.model={tiny_encoder}"]
+        return load_config("demo", [*defaults, *overrides])
 
     return make
 
@@ -82,8 +82,8 @@ def test_vectors_are_the_encoders_and_parents_their_childrens_mean(sample_index)
     texts = [index.nodes.text_of(int(row)) for row in sentences]
     np.testing.assert_allclose(index.node_vectors(sentences), encoder.encode_passages(texts), atol=1e-5)
     paragraph = int(np.flatnonzero(index.nodes.kind == KINDS.index("paragraph"))[5])
-    own = [index.nodes.text_of(row) for row in index.nodes.children(paragraph)]
-    assert index.nodes.tokens[paragraph] == counter_of(load_config("demo"))(own).sum() > 0
+    child_texts = [index.nodes.text_of(row) for row in index.nodes.children(paragraph)]
+    assert index.nodes.tokens[paragraph] == counter_of(load_config("demo"))(child_texts).sum() > 0
     section = int(np.flatnonzero(index.nodes.kind == KINDS.index("section"))[3])
     children = np.array(index.nodes.children(section))
     lengths = np.array([len(index.nodes.text_of(int(row))) for row in children], float)
@@ -255,8 +255,8 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
         empty__md="",
     )
     write(folder / "deep", twin__txt="The same name in another directory.")
-    own = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": tmp_path / "index"}
-    assert main(["index", "demo", *flags({**own, "index.encoders": 1})]) == 3
+    settings = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": tmp_path / "index"}
+    assert main(["index", "demo", *flags({**settings, "index.encoders": 1})]) == 3
     printed = capsys.readouterr().out
     index = Index.open(str(tmp_path / "index"))
     rejects = {Path(row["file"]).name: row["reason"] for row in index.rejects.to_pylist()}
@@ -351,8 +351,12 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     ]
     more = "\n".join([header, *extra, ""])
     folder = write(tmp_path / "in", articles__csv=sample, more__csv=more, wrong__csv="text\nNo columns.\n")
-    own = ["system=tests.own_system.news_pieces:SYSTEM", f"documents.paths=[{folder}]", f"index.path={tmp_path}/index"]
-    config = load_config(None, [*own, "index.encoders=1", f"index.encoder.model={tiny_encoder}"])
+    overrides = [
+        "system=tests.own_system.news_pieces:SYSTEM",
+        f"documents.paths=[{folder}]",
+        f"index.path={tmp_path}/index",
+    ]
+    config = load_config(None, [*overrides, "index.encoders=1", f"index.encoder.model={tiny_encoder}"])
     summary = run_index(config)
     index = Index.open(summary.path)
     rows = list(csv.DictReader(io.StringIO(sample.decode())))
@@ -374,8 +378,8 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     assert nodes.tokens[chunk] == counter_of(config)([nodes.text_of(chunk)])[0] > 0
     assert nodes.tokens[0] == sum(nodes.tokens[row] for row in nodes.children(0))
     assert summary.counts["n_chunks"] == len(index.shards[0].vectors(("chunk",))) > 1
-    own = index.node_vectors(np.array([chunk]))
-    np.testing.assert_allclose(own, make_encoder(config).encode_passages([nodes.text_of(chunk)]), atol=1e-5)
+    vectors = index.node_vectors(np.array([chunk]))
+    np.testing.assert_allclose(vectors, make_encoder(config).encode_passages([nodes.text_of(chunk)]), atol=1e-5)
 
 
 def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_path, monkeypatch, config_of):
@@ -397,7 +401,7 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("overrides", "kind", "said"),
+    ("overrides", "kind", "message"),
     [
         (["index.path={}/file/index"], DataError, r"cannot write .*file/index"),
         (["index.encoders=64"], ConfigError, r"the cluster has 6 CPUs but 64 encoders need 64"),
@@ -408,12 +412,12 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
         (["documents.paths=[{}/junk]"], DataError, r"of 1 file none can be used; the first: .*junk.md"),
     ],
 )
-def test_what_cannot_work_is_said(cluster, tmp_path, config_of, overrides, kind, said):
+def test_what_cannot_work_is_said(cluster, tmp_path, config_of, overrides, kind, message):
     """Before any encoding, or as the error of the stage that met it."""
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "void").mkdir()
     write(tmp_path / "model", config__json="{}", modules__json="[]")
     write(tmp_path / "junk", junk__md=b"\x00\x01")
     folder = write(tmp_path / "in", a__md="# A\n\nText.")
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         run_index(config_of(folder, tmp_path / "i", *(override.format(tmp_path) for override in overrides)))

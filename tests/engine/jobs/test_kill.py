@@ -157,8 +157,8 @@ class Chains:
 def chains(cluster, sample_index, tmp_path):
     killer = Killer()
     with FakeOpenAI(killer.script) as server:
-        yield lambda **own: Chains(
-            tmp_path, server, killer, {"cluster.address": cluster, "index.path": sample_index[0], **own}
+        yield lambda **settings: Chains(
+            tmp_path, server, killer, {"cluster.address": cluster, "index.path": sample_index[0], **settings}
         )
 
 

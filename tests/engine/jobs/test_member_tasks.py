@@ -34,7 +34,7 @@ class Tasks:
         """Count attempts by the task's name and number of attempt, once there are so many of this method."""
         until = time.monotonic() + 30
         while True:
-            new = {key: found for key, found in self._events().items() if key not in self._before}
+            new = {key: task for key, task in self._events().items() if key not in self._before}
             counts = Counter((name, key[1]) for key, (name, function) in new.items() if function == method)
             if counts.total() >= n_wanted:
                 return counts
@@ -46,7 +46,8 @@ class Tasks:
 
         events = ray._private.state.state._get_all_task_events()
         return {
-            (one.task_id, one.attempt_number): (one.task_info.name, one.task_info.func_or_class_name) for one in events
+            (event.task_id, event.attempt_number): (event.task_info.name, event.task_info.func_or_class_name)
+            for event in events
         }
 
 
@@ -63,11 +64,11 @@ def test_each_member_and_block_is_a_task_of_that_name_and_siblings_ask_together(
 
 @pytest.mark.parametrize("scope", ["answer", "question"])
 def test_a_member_that_fails_is_in_error_alone_and_the_others_are_voted_on(sample_config, run_answer, scope):
-    own = ["system=tests.own_system.sharing:SYSTEM", "questions.limit=4", "ensemble.members=3"]
-    own += [f"ensemble.scope={scope}", "cluster.block_size=2"]
-    whole = sample_config(*own, name="whole")
+    overrides = ["system=tests.own_system.sharing:SYSTEM", "questions.limit=4", "ensemble.members=3"]
+    overrides += [f"ensemble.scope={scope}", "cluster.block_size=2"]
+    whole = sample_config(*overrides, name="whole")
     run_answer(whole)
-    failing = sample_config(*own, "sharing.failing_member=1", name="failing")
+    failing = sample_config(*overrides, "sharing.failing_member=1", name="failing")
     summary = run_answer(failing)
     assert (summary.n_member_errors, summary.n_questions_in_error) == (4, 0)
     assert summary.n_calls["made"] == 0, "what all members asked is in the ledger"
@@ -106,12 +107,18 @@ class Killer:
 def test_one_process_of_members_dies_while_others_answer_and_all_is_answered_and_asked_once(sample_config, run_answer):
     killer = Killer()
     with FakeOpenAI(killer.script) as server:
-        own = ("questions.limit=6", "ensemble.members=3", "kohaku.max_retries=0", "kohaku.queries=1", *fake(server))
-        own += ("cluster.block_size=1", "cluster.blocks_in_flight=6")
+        overrides = (
+            "questions.limit=6",
+            "ensemble.members=3",
+            "kohaku.max_retries=0",
+            "kohaku.queries=1",
+            *fake(server),
+        )
+        overrides += ("cluster.block_size=1", "cluster.blocks_in_flight=6")
 
         def run(name):
             ledger = f"{Path(sample_config(name=name).run).parent}/{name}-ledger"
-            config = sample_config(*own, f"ledger.path={ledger}", name=name)
+            config = sample_config(*overrides, f"ledger.path={ledger}", name=name)
             first = server.n_requests
             run_answer(config)
             asked = server.log[first:]

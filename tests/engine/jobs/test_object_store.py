@@ -48,9 +48,9 @@ def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, sampl
         s3.fail("busy", method, path, times=3)
     s3.fail("drop", "GET", "all/index", times=2)
     s3.fail("cut", "GET", "sample/documents", times=2)
-    there = Run(config)
-    there.index()
-    there.answer()
+    s3_run = Run(config)
+    s3_run.index()
+    s3_run.answer()
     assert not [fault for fault in s3.faults if fault.times], "every fault was met"
     differ = [name for name in COMPARED if read_file(join_path(config.run, name)) != Path(here.path, name).read_bytes()]
     assert differ == []
@@ -65,7 +65,7 @@ def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, sampl
     page = write_report(config.run)
     assert page == join_path(config.run, "report.html")
     assert b"<html" in read_file(page)[:200]
-    shown, expected = (run.show().rpartition("\n\n")[0] for run in (there, here))  # the last part is of seconds
+    shown, expected = (run.show().rpartition("\n\n")[0] for run in (s3_run, here))  # the last part is of seconds
     assert shown
     assert shown == expected
 
@@ -82,13 +82,13 @@ def test_wrong_credentials_are_found_before_a_cluster_is_started(s3, overrides, 
     from kohaku_ray.engine.jobs.index import run_index
 
     config = load_config("demo", overrides) if key is None else sample_config(f"{key}={s3.uri(f'alone/{key}')}")
-    said = "" if key is None else rf"s3://kohaku/alone/{key}.*"
-    said += "bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"
+    message = "" if key is None else rf"s3://kohaku/alone/{key}.*"
+    message += "bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("a cluster was started"))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     s3.demand_credentials(True)
     try:
-        with pytest.raises(StorageError, match=said):
+        with pytest.raises(StorageError, match=message):
             {"index": run_index, "answer": run_answer}[job](config)
     finally:
         s3.demand_credentials(False)

@@ -25,11 +25,16 @@ OUTPUTS = ("submission.csv", "answers.parquet", "votes.parquet", "trace.parquet"
 def test_shards_are_built_and_searched_each_on_its_own_and_answer_alike(cluster, tiny_encoder, tmp_path, capsys):
     documents = tmp_path / "documents"
     shutil.copytree(sample_path("documents"), documents)
-    own = [f"documents.paths=[{documents}]", "index.encoders=1", f"index.encoder.model={tiny_encoder}"]
-    own += [f"ledger.path={tmp_path}/ledger", "questions.limit=8", "ensemble.members=2", "cluster.retriever.cpus=0.2"]
+    settings = [f"documents.paths=[{documents}]", "index.encoders=1", f"index.encoder.model={tiny_encoder}"]
+    settings += [
+        f"ledger.path={tmp_path}/ledger",
+        "questions.limit=8",
+        "ensemble.members=2",
+        "cluster.retriever.cpus=0.2",
+    ]
 
     def config(n_shards: int, name: str):
-        return load_config("demo", [*own, f"index.path={tmp_path}/{name}", f"index.shards={n_shards}"])
+        return load_config("demo", [*settings, f"index.path={tmp_path}/{name}", f"index.shards={n_shards}"])
 
     def answered(n_shards: int, run: str, *, kill: int | None = None) -> dict[str, bytes]:
         it = resolve_paths(config(n_shards, f"index{n_shards}").model_copy(update={"run": str(tmp_path / run)}))

@@ -27,9 +27,9 @@ LINES = (ROOT / "docs" / "cluster.md").read_text().split("```bash\n", 1)[1].spli
 
 def free_ports(n: int) -> list[int]:
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
+    ports = [listener.getsockname()[1] for listener in held]
+    for listener in held:
+        listener.close()
     return ports
 
 
@@ -70,13 +70,13 @@ def test_a_job_is_submitted_to_a_cluster_as_the_page_says(tmp_path, monkeypatch)
         start_new_session=True,
     )
     try:
-        said, _ = shell.communicate(timeout=600)
+        printed, _ = shell.communicate(timeout=600)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGTERM)
         shutil.rmtree(session, ignore_errors=True)
-    assert shell.returncode == 0, said[-4000:] + (tmp_path / "ray.log").read_text()[-2000:]
-    assert said.count("succeeded") == 3, said
+    assert shell.returncode == 0, printed[-4000:] + (tmp_path / "ray.log").read_text()[-2000:]
+    assert printed.count("succeeded") == 3, printed
     assert {"submission.csv", "report.html"} <= set(os.listdir(tmp_path / "shared/runs/my"))
     assert "sweep.html" in os.listdir(tmp_path / "shared/runs/sweeps/top_k_final")
     assert os.listdir(tmp_path / "project/runs") == ["large"]

@@ -144,8 +144,8 @@ def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
     assert summary.n_calls["made"] == len(keys), "every distinct call is made once"
     assert summary.n_calls.total() == keys.total()
     assert summary.n_calls["made"] < 0.5 * summary.n_calls.total()
-    found = estimate(plan, recorded)
-    assert len(keys) <= found.n_opening + found.n_answers_most
+    expected = estimate(plan, recorded)
+    assert len(keys) <= expected.n_opening + expected.n_answers_most
     queries = {
         (config.index.path, row["text"]) for config in plan.finished.values() for row in steps_of(config.run, "plan")
     }
@@ -176,9 +176,9 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
         assert Path(run, "submission.csv").stat().st_mtime_ns == stamp
     _, pages, _ = finish_sweep(plan, again)
     assert without_spending(pages[0]) == before
-    said = dry_run(plan)
-    assert f"{len(plan.runs)} distinct runs, {len(plan.runs) - 2} finished" in said
-    assert re.search(r"planning +(\d+) distinct calls before any search, \1 in the ledger", said)
+    text = dry_run(plan)
+    assert f"{len(plan.runs)} distinct runs, {len(plan.runs) - 2} finished" in text
+    assert re.search(r"planning +(\d+) distinct calls before any search, \1 in the ledger", text)
     names = {Path(file).name for file in pages}
     assert {"sweep.html", "depth.md", "depth.csv", "depth.tex", "sizes.csv"} <= names
 
@@ -210,8 +210,8 @@ def models_apart(indexes, tmp_path_factory):
         axis = {"floor": {"roles.answer.model": "extractive"}}
         axis["keyless"] = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
         for name, tries in (("api", {"max_tries": 1}), ("prose", {})):
-            one = deployment(server, model=name, **tries)
-            axis[name] = {"roles.answer.model": name, f"deployments.{name}": one}
+            model = deployment(server, model=name, **tries)
+            axis[name] = {"roles.answer.model": name, f"deployments.{name}": model}
         common = {"seeds": [0], "indexes": indexes, "prefer": ["encoders/jina_v3"], "by": "split"}
         common["set"] = {"kohaku.count_question": True}  # with one query the planner is not asked
         path = write_sweep(home, [{"name": "m", "axes": {"model": dict(axis)}}], **common)
@@ -235,7 +235,7 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(models_apart):
     assert re.search(r"^sweep   0\.\d/3 runs ", err, re.MULTILINE), "as questions are answered"
     assert "failed" in out
     assert "got no reply" not in err_again
-    assert Counter(one.body["model"] for one in server.log)["api"] == 2 * LIMIT
+    assert Counter(request.body["model"] for request in server.log)["api"] == 2 * LIMIT
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(model
 def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(models_apart):
     path, server, [_, (_, out, _, _), _] = models_apart
     assert f"{LIMIT} of {3 * LIMIT} answers carry an error" in out
-    assert Counter(one.body["model"] for one in server.log)["prose"] == LIMIT
+    assert Counter(request.body["model"] for request in server.log)["prose"] == LIMIT
     sweep = collect(plan_sweep(load_sweep(path, ["demo"], ["kohaku.queries=1"])), {})
     cells = cells_of(sweep, "m")
     assert {name for (name,), cell in cells.items() if cell.state == "finished"} == {"floor", "api", "prose"}
@@ -333,8 +333,8 @@ def test_two_sweeps_at_once_ask_once(cluster, indexes, tmp_path):
         drivers = []
         for name, axis in (("one", [4, 8]), ("two", [8, 16])):
             tables = [{"name": name, "axes": {"kohaku.top_k": axis}}]
-            own = {"seeds": [0], "runs": str(tmp_path / f"runs-{name}"), "indexes": indexes}
-            path = write_sweep(tmp_path, tables, name=name, set=common, **own)
+            settings = {"seeds": [0], "runs": str(tmp_path / f"runs-{name}"), "indexes": indexes}
+            path = write_sweep(tmp_path, tables, name=name, set=common, **settings)
             command = [sys.executable, "-m", "kohaku_ray", "sweep", path, "--base", "demo"]
             command += ["--set", f"cluster.address={cluster}"]
             drivers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))

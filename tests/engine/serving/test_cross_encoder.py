@@ -50,7 +50,9 @@ def pairs(sample_index) -> list[tuple[str, str]]:
     """Questions with the sample's texts: more than one call takes, of all lengths."""
     nodes = Index.open(sample_index[0]).nodes
     texts = [nodes.text_of(row) for row in range(len(nodes)) if nodes.text_of(row)]
-    return [(f"How much energy does hall {at % 7} use?", text) for at, text in enumerate(texts[: PAIRS_PER_CALL + 60])]
+    return [
+        (f"How much energy does hall {index % 7} use?", text) for index, text in enumerate(texts[: PAIRS_PER_CALL + 60])
+    ]
 
 
 def bare_scores(model: str, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -126,8 +128,8 @@ def slow(application, model, tmp_path_factory) -> tuple[str, Path]:
             time.sleep(2)  # meanwhile calls gather, on a loaded machine too, or the replica is killed
             return self._predict(batch, **settings)
 
-    one = serve.deployment(Slow, max_ongoing_requests=64).bind(CrossEncoderConfig(model=model, max_tokens=128))
-    serve.run(one, name="slow", route_prefix=None)
+    bound = serve.deployment(Slow, max_ongoing_requests=64).bind(CrossEncoderConfig(model=model, max_tokens=128))
+    serve.run(bound, name="slow", route_prefix=None)
     yield "slow", notes
     serve.delete("slow")
 
@@ -136,16 +138,16 @@ def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     name, notes = slow
 
     async def ask():
-        return await asyncio.gather(*(rank_pairs(name, pairs[at : at + 3]) for at in range(0, 60, 3)))
+        return await asyncio.gather(*(rank_pairs(name, pairs[start : start + 3]) for start in range(0, 60, 3)))
 
-    found = asyncio.run(ask())
+    results = asyncio.run(ask())
     sizes = [int(note.name.split()[1]) for note in notes.iterdir()]
     assert sum(sizes) == 60
     assert len(sizes) <= 4, "twenty callers, a few batches"
     starts = sorted(float(note.name.split()[0]) for note in notes.iterdir())
     assert min(np.diff(starts), default=1.0) >= 0.5, "one batch at a time"
-    assert [len(scores) for scores in found] == [3] * 20
-    np.testing.assert_allclose(np.concatenate(found), expected[:60], atol=1e-5)
+    assert [len(scores) for scores in results] == [3] * 20
+    np.testing.assert_allclose(np.concatenate(results), expected[:60], atol=1e-5)
 
 
 def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
@@ -206,8 +208,8 @@ def test_a_run_is_ranked_by_it(application, pool, run_answer, sample_config, dep
     asked = [(questions[row["question_id"]], row["text"]) for row in rows]
     np.testing.assert_allclose([row["scores"]["score"] for row in rows], bare_scores(model, asked), atol=1e-5)
     for question in questions:
-        own = [row["scores"]["score"] for row in rows if row["question_id"] == question]
-        assert own == sorted(own, reverse=True), "matches stand in the cross-encoder's order"
+        scores = [row["scores"]["score"] for row in rows if row["question_id"] == question]
+        assert scores == sorted(scores, reverse=True), "matches stand in the cross-encoder's order"
 
     before = pool.counts()
     again = run_answer(config.model_copy(update={"run": f"{config.run}-again"}))

@@ -90,7 +90,7 @@ def test_each_pair_is_scored_once(ran):
         assert queries[0] == question
         for row in steps[key, "search"][1:]:
             found_by = {int(name.split(".")[1]) for name in row["scores"] if "." in name}
-            pairs |= {(queries[at], texts[row["node_id"]]) for at in found_by}
+            pairs |= {(queries[number], texts[row["node_id"]]) for number in found_by}
         pairs |= {(question, texts[row["node_id"]]) for row in steps[key, "fusion"][1:]}
     assert counts["pairs ranked", "computed"] == len(pairs) > 4 * 12
     assert counts["pairs ranked", "asked"] < 1.5 * len(pairs), "two members share one preparation"

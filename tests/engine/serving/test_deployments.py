@@ -110,8 +110,8 @@ def test_arguments_of_the_engine(settings, expected):
 def test_replicas_get_the_variables_that_name_files_on_their_nodes(monkeypatch):
     monkeypatch.setenv("HF_HOME", "/mnt/hub")
     monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", "/mnt/harmony")
-    found = environment(VllmConfig(model="m", env={"HF_HOME": "/own"}))
-    assert {name: found[name] for name in ("HF_HOME", "TIKTOKEN_ENCODINGS_BASE")} == {
+    variables = environment(VllmConfig(model="m", env={"HF_HOME": "/own"}))
+    assert {name: variables[name] for name in ("HF_HOME", "TIKTOKEN_ENCODINGS_BASE")} == {
         "HF_HOME": "/own",
         "TIKTOKEN_ENCODINGS_BASE": "/mnt/harmony",
     }
@@ -121,8 +121,8 @@ def test_an_engine_on_gpus_compiles_no_sampler_that_no_call_uses():
     """FlashInfer's is compiled by nvcc when an engine starts; a seeded call, as all of ours are, takes another path."""
     assert environment(VllmConfig(model="m"))["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
     assert "VLLM_USE_FLASHINFER_SAMPLER" not in environment(VllmConfig(model="m", cpus=2))
-    own = VllmConfig(model="m", env={"VLLM_USE_FLASHINFER_SAMPLER": "1"})
-    assert environment(own)["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
+    with_sampler = VllmConfig(model="m", env={"VLLM_USE_FLASHINFER_SAMPLER": "1"})
+    assert environment(with_sampler)["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
 
 
 def test_replicas_have_their_own_jobs_token_and_no_others(monkeypatch):
@@ -137,8 +137,8 @@ def test_replicas_have_the_variables_that_their_job_was_submitted_with(cluster):
     """Those of an engine win over a job's, and a job's over ours."""
     job = {"NCCL_DEBUG": "WARN", "VLLM_USE_FLASHINFER_SAMPLER": "1", "HF_TOKEN": "hf_job", "OWN": "job"}
     in_job = ray.remote(num_cpus=0, runtime_env={"env_vars": job})(environment)
-    found = ray.get(in_job.remote(VllmConfig(model="m", env={"OWN": "engine"})))
-    assert found.items() >= (job | {"OWN": "engine"}).items()
+    variables = ray.get(in_job.remote(VllmConfig(model="m", env={"OWN": "engine"})))
+    assert variables.items() >= (job | {"OWN": "engine"}).items()
     assert "NCCL_DEBUG" not in ray.get(ray.remote(num_cpus=0)(environment).remote(VllmConfig(model="m")))
 
 
@@ -148,13 +148,13 @@ GATED = (
 )
 
 
-@pytest.mark.parametrize(("token", "said"), [("hf_x", "to the token that was sent"), ("", "(HF_TOKEN is not set in")])
-def test_a_hub_that_refuses_a_models_token_is_said_with_what_mends_it(monkeypatch, token, said):
+@pytest.mark.parametrize(("token", "reason"), [("hf_x", "to the token that was sent"), ("", "(HF_TOKEN is not set in")])
+def test_a_hub_that_refuses_a_models_token_is_said_with_what_mends_it(monkeypatch, token, reason):
     monkeypatch.setenv("HF_TOKEN", token)
     deployment = VllmConfig(model="meta-llama/Llama-3.1-8B-Instruct")
     mends = applications._on_token("llama", deployment, GATED)
     assert "the hub refuses meta-llama/Llama-3.1-8B-Instruct " in mends
-    assert said in mends
+    assert reason in mends
     assert '--runtime-env-json \'{"env_vars": {"HF_TOKEN": "…"}}\'' in mends
     assert "deployments.llama.env.HF_TOKEN" in mends
     assert applications._on_token("llama", deployment, "MemoryError: no room for 401 tokens") == ""
@@ -231,8 +231,8 @@ def test_engines_that_share_a_gpu_are_counted_by_their_shares():
     demand = deployment_demand(shared)
     assert demand == pytest.approx({"CPU": 3, "GPU": 0.9, "accelerator_type:H100": 0.003})
     assert engine_kwargs(shared)["gpu_memory_utilization"] == pytest.approx(0.27)
-    own = shared.model_copy(update={"engine_kwargs": {"gpu_memory_utilization": 0.2}})
-    assert engine_kwargs(own)["gpu_memory_utilization"] == 0.2
+    explicit = shared.model_copy(update={"engine_kwargs": {"gpu_memory_utilization": 0.2}})
+    assert engine_kwargs(explicit)["gpu_memory_utilization"] == 0.2
     whole = VllmConfig(model="m")
     assert "gpu_memory_utilization" not in engine_kwargs(whole), "vLLM's own"
     assert shared.model_identity == whole.model_identity
@@ -292,24 +292,24 @@ def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Triton" not in done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    one = found["tensor"]
-    assert one["strategy"] == "STRICT_PACK"
-    assert one["nodes"] in (["replicas a"], ["replicas b"])
-    assert [bundle["GPU"] for bundle in one["bundles"]] == [1] * 4
-    assert all(bundle["replica_node"] > 0 for bundle in one["bundles"])
-    both = found["pipeline"]
+    figures = json.loads(done.stdout.splitlines()[-1])
+    tensor = figures["tensor"]
+    assert tensor["strategy"] == "STRICT_PACK"
+    assert tensor["nodes"] in (["replicas a"], ["replicas b"])
+    assert [bundle["GPU"] for bundle in tensor["bundles"]] == [1] * 4
+    assert all(bundle["replica_node"] > 0 for bundle in tensor["bundles"])
+    both = figures["pipeline"]
     assert (both["strategy"], both["nodes"]) == ("PACK", ["replicas a", "replicas b"])
     assert len(both["bundles"]) == 8
-    group = found["data"]
+    group = figures["data"]
     assert [bundle["GPU"] for bundle in group["bundles"]] == [1] * 4, "two engines of two GPUs"
     assert set(group["nodes"]) <= {"replicas a", "replicas b"}
     assert group["n_up"] == 2
-    assert [found[name]["worker_gpus"] for name in ("tensor", "pipeline", "data")] == [1, 1, 1]
-    [bundle] = found["share"]["bundles"]
-    assert (bundle["GPU"], found["share"]["worker_gpus"]) == (0.25, 0.25)
-    assert "swap_space" in found["unknown"]
-    assert found["refused"].startswith("a replica of big needs 6 GPUs on one node but the largest node has 4")
+    assert [figures[name]["worker_gpus"] for name in ("tensor", "pipeline", "data")] == [1, 1, 1]
+    [bundle] = figures["share"]["bundles"]
+    assert (bundle["GPU"], figures["share"]["worker_gpus"]) == (0.25, 0.25)
+    assert "swap_space" in figures["unknown"]
+    assert figures["refused"].startswith("a replica of big needs 6 GPUs on one node but the largest node has 4")
 
 
 @pytest.mark.ray

@@ -36,8 +36,8 @@ def nvml(monkeypatch):
     module.nvmlDeviceGetTotalEnergyConsumption = lambda gpu: gpu["mj"]
     parent = types.ModuleType("vllm.third_party")
     parent.pynvml = module
-    for name, one in (("vllm", types.ModuleType("vllm")), ("vllm.third_party", parent)):
-        monkeypatch.setitem(sys.modules, name, one)
+    for name, package in (("vllm", types.ModuleType("vllm")), ("vllm.third_party", parent)):
+        monkeypatch.setitem(sys.modules, name, package)
     monkeypatch.setattr(cards, "FREED_S", 0.5)
     return state
 

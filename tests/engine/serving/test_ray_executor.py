@@ -80,16 +80,26 @@ def answered(tmp_path_factory, sample_index) -> tuple[Path, list[dict]]:
     kwargs = {**ON_CPUS, "max_num_batched_tokens": 4096}
     deployment = {"kind": "vllm", "model": model, "gpus": 0.5, "replicas": 2, "window_tokens": 4096}
     deployment |= {"start_timeout_s": 600, "engine_kwargs": kwargs, "env": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
-    own = [f"deployments.tiny={json.dumps(deployment)}", "model=tiny", "roles.answer.max_tokens=128"]
-    own += ["roles.plan.max_tokens=48", "kohaku.max_retries=0", "kohaku.max_context_tokens=1500", "ensemble.members=3"]
-    own += ["questions.limit=4", "cluster.num_cpus=6", "cluster.retriever.gpus=0", f"index.path={sample_index[0]}"]
-    own += [f"run={folder}/run", f"ledger.path={folder}/ledger"]
+    overrides = [f"deployments.tiny={json.dumps(deployment)}", "model=tiny", "roles.answer.max_tokens=128"]
+    overrides += [
+        "roles.plan.max_tokens=48",
+        "kohaku.max_retries=0",
+        "kohaku.max_context_tokens=1500",
+        "ensemble.members=3",
+    ]
+    overrides += [
+        "questions.limit=4",
+        "cluster.num_cpus=6",
+        "cluster.retriever.gpus=0",
+        f"index.path={sample_index[0]}",
+    ]
+    overrides += [f"run={folder}/run", f"ledger.path={folder}/ledger"]
     command = [sys.executable, "-m", "kohaku_ray", "answer", "demo", "--rows-in-error-ok"]
     paths = [str(stand_in), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_SERVE_", "RAY_ADDRESS"))}
     env |= {"PYTHONPATH": os.pathsep.join(paths), "STAND_IN_LOG": str(log), "RAY_OVERRIDE_RESOURCES": '{"GPU": 1}'}
     done = subprocess.run(
-        [*command, *(word for one in own for word in ("--set", one))],
+        [*command, *(word for override in overrides for word in ("--set", override))],
         capture_output=True, text=True, timeout=800, check=False, env=env, cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
@@ -98,7 +108,7 @@ def answered(tmp_path_factory, sample_index) -> tuple[Path, list[dict]]:
 
 def test_replicas_on_a_gpu_answer_by_rays_executor(answered):
     run, noted = answered
-    assert sum(one["what"] == "executor" for one in noted) == 2
+    assert sum(note["what"] == "executor" for note in noted) == 2
     usage = pq.read_table(run / "usage.parquet").to_pylist()
     assert len(usage) == 4 * (1 + 3)
     assert {row["error"] for row in usage} == {None} if "error" in usage[0] else True
@@ -109,7 +119,7 @@ def test_replicas_on_a_gpu_answer_by_rays_executor(answered):
 def test_engines_on_one_gpu_start_one_after_the_other(answered):
     _, noted = answered
     spans = {}
-    for one in noted:
-        spans.setdefault(one["pid"], {})[one["what"]] = one["at"]
-    first, second = sorted((one for one in spans.values() if "start" in one), key=lambda one: one["start"])
+    for note in noted:
+        spans.setdefault(note["pid"], {})[note["what"]] = note["at"]
+    first, second = sorted((span for span in spans.values() if "start" in span), key=lambda span: span["start"])
     assert first["started"] <= second["start"]

@@ -33,7 +33,7 @@ def ask_all(*outcomes):
 
 def test_replies_come_in_order_with_their_own_seconds():
     outcomes, seconds = zip(*ask_all("a", "b", "c"), strict=True)
-    assert [one.text for one in outcomes] == ["a", "b", "c"]
+    assert [reply.text for reply in outcomes] == ["a", "b", "c"]
     assert 0 <= seconds[0] < seconds[1] < seconds[2] < 1
 
 
@@ -41,7 +41,7 @@ def test_an_error_stands_in_its_replys_place():
     errors = ContextOverflowError("too long"), ModelError("no"), ZeroDivisionError("own")
     (good, _), *refused = ask_all("good", *errors)
     assert good.text == "good"
-    assert [one for one, _ in refused] == [
+    assert [error for error, _ in refused] == [
         Refused("ContextOverflowError", "too long"),
         Refused("ModelError", "no"),
         Refused("ModelError", "model m: the backend broke: own"),
@@ -63,14 +63,14 @@ def test_a_shard_is_told_of_replies_that_a_slow_call_outlasts(monkeypatch):
             self.name = name
 
         async def remote(self, outcomes):
-            told.append((self.name, {key: one.text for key, (one, _) in outcomes.items()}))
+            told.append((self.name, {key: reply.text for key, (reply, _) in outcomes.items()}))
 
     monkeypatch.setattr(handles, "TELL_EVERY_S", 0.05)
     monkeypatch.setattr(handles.ray, "get_actor", Actor)
     texts = ["a", "b", *[""] * 8, "slow"]
     requests = [ChatRequest("model m", (("user", "?"),), 0.7, 1.0, 64, seed) for seed in (0, 1, 10)]
     outcomes = asyncio.run(Replica(*texts).ask_all(requests, "ledger-1-0"))
-    assert [one.text for one, _ in outcomes] == ["a", "b", "slow"]
+    assert [reply.text for reply, _ in outcomes] == ["a", "b", "slow"]
     assert told == [("ledger-1-0", {request_key(requests[0]): "a", request_key(requests[1]): "b"})]
     told.clear()
     asyncio.run(Replica(*texts).ask_all(requests[:2], "ledger-1-0"))

@@ -69,12 +69,12 @@ def test_a_whole_job_cites_nothing_but_its_context_and_replays_to_the_byte(confi
 
 def test_contexts_are_cut_to_the_models_own_window(config, run_answer):
     deep = ("kohaku.max_context_tokens=100000", "kohaku.top_k=128", "kohaku.top_k_final=null", "ensemble.members=1")
-    own = config(*deep, "questions.limit=1", name="wide")
-    run_answer(own)
-    [row] = table(own, "answers")
+    wide = config(*deep, "questions.limit=1", name="wide")
+    run_answer(wide)
+    [row] = table(wide, "answers")
     assert row["error"] is None or "was cut at" in row["error"]
     assert (row["measures"]["cut"], row["measures"]["overflowed"]) == (1, 0)
-    [prompt] = [row["prompt_tokens"] for row in table(own, "usage") if row["role"] == "answer"]
+    [prompt] = [row["prompt_tokens"] for row in table(wide, "usage") if row["role"] == "answer"]
     assert WINDOW * 0.6 < prompt <= WINDOW - 256
 
 
@@ -84,8 +84,8 @@ def test_a_gguf_file_answers_through_its_deployment(
     pytest.importorskip("gguf", reason="the package gguf is not installed")
     monkeypatch.setenv("KOHAKU_CACHE", str(tmp_path / "cache"))
     file = tiny_gguf.write(deployment["model"], tmp_path / "tiny.gguf")
-    own = answered_by({**deployment, "model": str(file), "note": "It knows nothing."})
-    config = sample_config(*own, "questions.limit=2", name="gguf")
+    overrides = answered_by({**deployment, "model": str(file), "note": "It knows nothing."})
+    config = sample_config(*overrides, "questions.limit=2", name="gguf")
     summary = run_answer(config)
     assert (summary.n_questions, len(table(config, "answers"))) == (2, 6)
     prompts = [row for row in table(config, "usage") if row["role"] == "answer"]
@@ -98,7 +98,7 @@ def test_a_replica_gives_the_same_text_alone_and_in_company_and_refuses_by_name(
 
     handle = serve.get_app_handle(application)
     together = [handle.ask.remote(request(seed, f"How much energy? {seed} " * 20)) for seed in range(6)]
-    texts = [one.result().text for one in together]
+    texts = [response.result().text for response in together]
     assert len(set(texts)) == 6
     assert handle.ask.remote(request(3, "How much energy? 3 " * 20)).result().text == texts[3]
     with pytest.raises(ContextOverflowError, match=f"window_tokens is {WINDOW}"):

@@ -58,7 +58,7 @@ def application(cluster, deployment) -> Iterator[str]:
 @pytest.fixture
 def config(application, deployment, sample_config):
     def make(*overrides: str, name: str = "run") -> Config:
-        own = [
+        defaults = [
             f"deployments.tiny={json.dumps(deployment)}",
             "roles.answer.model=tiny",
             "roles.answer.max_tokens=256",
@@ -69,7 +69,7 @@ def config(application, deployment, sample_config):
             "questions.limit=8",
             "cluster.block_size=4",
         ]
-        return sample_config(*own, *overrides, name=name)
+        return sample_config(*defaults, *overrides, name=name)
 
     return make
 
@@ -81,8 +81,8 @@ def replicas(application):
     return serve.get_app_handle(application)
 
 
-def ask(handle, one: ChatRequest):
-    return handle.options(session_id=one.session_id).ask.remote(one)
+def ask(handle, chat_request: ChatRequest):
+    return handle.options(session_id=chat_request.session_id).ask.remote(chat_request)
 
 
 def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(config, run_answer):
@@ -118,7 +118,7 @@ def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(confi
 def test_a_seed_gives_the_same_text_alone_and_in_company(replicas):
     user = "How much energy does a data centre use? " * 20
     together = [ask(replicas, request(seed, user + str(seed), question=f"question {seed}")) for seed in range(6)]
-    texts = [one.result().text for one in together]
+    texts = [response.result().text for response in together]
     assert len(set(texts)) == 6
     assert ask(replicas, request(3, user + "3", question="question 3")).result().text == texts[3]
 
@@ -138,11 +138,13 @@ def test_a_grammar_that_does_not_compile_is_an_error_of_its_call_alone(replicas)
     assert ask(replicas, request(0, "Why?")).result().text
 
 
-def greedy(model, tokenizer, one: ChatRequest) -> str:
+def greedy(model, tokenizer, chat_request: ChatRequest) -> str:
     """The model's reply at temperature 0, by transformers."""
-    messages = [{"role": role, "content": content} for role, content in one.messages]
+    messages = [{"role": role, "content": content} for role, content in chat_request.messages]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    made = model.generate(**ids, do_sample=False, max_new_tokens=one.max_tokens, pad_token_id=tokenizer.eos_token_id)
+    made = model.generate(
+        **ids, do_sample=False, max_new_tokens=chat_request.max_tokens, pad_token_id=tokenizer.eos_token_id
+    )
     return tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
@@ -152,16 +154,17 @@ def test_calls_with_and_without_adapters_share_an_engine_and_each_gets_its_own_m
     users = [f"How much energy does hall {hall} use?" for hall in range(4)]
     asked = [dataclasses.replace(request(0, user, 24, "one question"), temperature=0.0, schema=None) for user in users]
     made = {
-        name: [ask(replicas, dataclasses.replace(one, adapter=name)) for one in asked] for name in (None, *adapters)
+        name: [ask(replicas, dataclasses.replace(chat_request, adapter=name)) for chat_request in asked]
+        for name in (None, *adapters)
     }
-    texts = {name: [one.result().text for one in answers] for name, answers in made.items()}
+    texts = {name: [response.result().text for response in answers] for name, answers in made.items()}
     tokenizer = AutoTokenizer.from_pretrained(tiny)
-    for name, found in texts.items():
+    for name, replies in texts.items():
         model = AutoModelForCausalLM.from_pretrained(tiny).eval()
         if name is not None:
             tiny_lora.merge(model, adapters[name])
-        assert found == [greedy(model, tokenizer, one) for one in asked], name
-    assert len({text for found in texts.values() for text in found}) >= 3, "replies tell the models apart"
+        assert replies == [greedy(model, tokenizer, chat_request) for chat_request in asked], name
+    assert len({text for replies in texts.values() for text in replies}) >= 3, "replies tell the models apart"
     with pytest.raises(ModelError, match=r"tiny \+ none.*does not exist"):
         ask(replicas, dataclasses.replace(asked[0], adapter="none")).result()
 
@@ -194,17 +197,17 @@ def test_a_prompt_is_rendered_once_for_all_its_calls(tiny):
     replica._render = functools.partial(VllmReplica._render, replica)
 
     async def ids(*requests):
-        bodies = [await completion_body(one, "tiny", "json_schema") for one in requests]
+        bodies = [await completion_body(chat_request, "tiny", "json_schema") for chat_request in requests]
         return await asyncio.gather(
-            *(VllmReplica._prompt_ids(replica, *one) for one in zip(requests, bodies, strict=True))
+            *(VllmReplica._prompt_ids(replica, *pair) for pair in zip(requests, bodies, strict=True))
         )
 
     members = [request(seed, "How much energy does a hall use?") for seed in range(9)]
     too_long = [request(seed, "word " * 3 * WINDOW) for seed in range(2)]
-    found = asyncio.run(ids(*members, *too_long))
+    prompts = asyncio.run(ids(*members, *too_long))
     tokenizer = renderer.get_tokenizer()
-    assert "How much energy does a hall use?" in tokenizer.decode(found[0])
-    assert found == [found[0]] * 9 + [None] * 2
+    assert "How much energy does a hall use?" in tokenizer.decode(prompts[0])
+    assert prompts == [prompts[0]] * 9 + [None] * 2
     assert len(rendered) == 2
     asyncio.run(ids(*(request(0, f"Why {n}?") for n in range(2 * PROMPTS))))
     assert len(replica._rendered) == PROMPTS
@@ -222,16 +225,16 @@ def replica_processes(application: str) -> list[psutil.Process]:
 
 
 def test_an_engine_that_is_killed_on_the_way_loses_nothing(config, run_answer, application):
-    own = config("ensemble.members=4", "questions.limit=12", "roles.answer.max_tokens=200", name="killed")
+    killed = config("ensemble.members=4", "questions.limit=12", "roles.answer.max_tokens=200", name="killed")
     replica = replica_processes(application)[0]
     [engine] = [child for child in replica.children(recursive=True) if "EngineCore" in child.name()]
     timer = threading.Timer(3.0, engine.kill)
     timer.start()
-    summary = run_answer(own)
+    summary = run_answer(killed)
     timer.join()
     gone, _ = psutil.wait_procs([replica], 30)
     assert gone, "a replica without its engine ends itself"
-    rows = table(own, "answers")
+    rows = table(killed, "answers")
     assert len(rows) == 48
     assert summary.n_questions == 12
     assert all(row["error"] is None or "was cut at" in row["error"] for row in rows), {row["error"] for row in rows}

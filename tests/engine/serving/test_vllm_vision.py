@@ -64,14 +64,14 @@ def test_the_limit_is_an_argument_of_the_bound_engine():
 
 def test_the_engine_sees_the_images_it_is_sent(handle, tmp_path):
     red, blue = kept(tmp_path, "red"), kept(tmp_path, "blue")
-    blind, one, other, both = (ask(handle, *images) for images in ((), (red,), (blue,), (red, blue)))
+    blind, of_red, of_blue, both = (ask(handle, *images) for images in ((), (red,), (blue,), (red, blue)))
     # Random eyes move a token's odds by a tenth at most, so one draw may well come out alike for two colours.
     sent = [[send(handle, *images, seed=seed) for seed in range(8)] for images in ((), (red,), (blue,))]
-    assert len({tuple(one.result().text for one in draws) for draws in sent}) == 3
-    assert ask(handle, red).text == one.text
-    n_image = one.prompt_tokens - blind.prompt_tokens
+    assert len({tuple(response.result().text for response in draws) for draws in sent}) == 3
+    assert ask(handle, red).text == of_red.text
+    n_image = of_red.prompt_tokens - blind.prompt_tokens
     assert n_image >= SQUARE
-    assert other.prompt_tokens == one.prompt_tokens
+    assert of_blue.prompt_tokens == of_red.prompt_tokens
     assert both.prompt_tokens >= blind.prompt_tokens + 2 * SQUARE
 
 

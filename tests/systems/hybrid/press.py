@@ -34,8 +34,8 @@ def corpus(articles=ARTICLES):
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
-    for par_id, doc_id, netloc, date, order, said in articles:
-        writer.writerow([par_id, doc_id, f"https://{netloc}/{doc_id}", date, netloc, doc_id.title(), said, order, 1, 1])
+    for par_id, doc_id, netloc, date, order, body in articles:
+        writer.writerow([par_id, doc_id, f"https://{netloc}/{doc_id}", date, netloc, doc_id.title(), body, order, 1, 1])
     news = parse_news("a.csv", text.getvalue().encode())
     assert news.rejects == ()
     documents = sorted(news.documents, key=lambda document: document.doc_id)

@@ -28,11 +28,11 @@ def test_equal_texts_are_one_and_the_first_stays():
 @given(st.lists(st.tuples(st.none() | st.sampled_from("xyz"), st.sampled_from("de")), max_size=30), st.integers(1, 3))
 def test_equals_a_plain_loop(items, limit):
     kept, n_seen = [], {}
-    for place, (key, doc_id) in enumerate(items):
+    for index, (key, doc_id) in enumerate(items):
         name = ("document", doc_id) if key is None else ("key", key)
         n_seen[name] = n_seen.get(name, 0) + 1
         if n_seen[name] <= limit:
-            kept.append(place)
+            kept.append(index)
     assert cap_per_key([key for key, _ in items], [doc_id for _, doc_id in items], limit).tolist() == kept
 
 
@@ -69,9 +69,9 @@ def blobs(*sizes, d=8, seed=0):
     return np.concatenate([centre + rng.normal(size=(n, d)) for centre, n in zip(centres, sizes, strict=True)])
 
 
-@pytest.mark.parametrize(("n", "n_clusters", "found"), [(2, 3, 2), (1, 3, 1), (0, 3, 0), (4, 1, 1), (3, 3, 3)])
-def test_fewer_texts_than_clusters(n, n_clusters, found):
-    assert len(set(kmeans(np.eye(4)[:n], n_clusters).tolist())) == found
+@pytest.mark.parametrize(("n", "n_clusters", "n_groups"), [(2, 3, 2), (1, 3, 1), (0, 3, 0), (4, 1, 1), (3, 3, 3)])
+def test_fewer_texts_than_clusters(n, n_clusters, n_groups):
+    assert len(set(kmeans(np.eye(4)[:n], n_clusters).tolist())) == n_groups
 
 
 def test_equal_texts_make_one_cluster():
@@ -129,7 +129,7 @@ def test_a_sample_holds_the_best_of_each_cluster_in_score_order(texts, sample_si
     labels = np.array([names[cluster] for cluster, _ in texts], np.int64)
     scores = np.array([score for _, score in texts])
     kept = sample_clusters(labels, scores, sample_size).tolist()
-    order = sorted(range(len(texts)), key=lambda place: -scores[place])
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])
     counts = allot(np.bincount(labels), shares(np.bincount(labels)), sample_size).tolist()
     best = [list(itertools.islice((p for p in order if labels[p] == c), n)) for c, n in enumerate(counts)]
     assert kept == sorted(itertools.chain(*best), key=order.index)

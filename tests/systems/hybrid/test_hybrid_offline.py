@@ -34,13 +34,13 @@ def offline_tools():
 def test_from_question_to_a_cited_answer_without_a_model():
     tools = offline_tools()
     evidence = asyncio.run(prepare(QUESTION, tools, settings()))
-    found = asyncio.run(answer(evidence, tools, settings()))
+    result = asyncio.run(answer(evidence, tools, settings()))
     assert len(evidence.queries) > 1
-    assert found.prediction.answer_value == "412"
-    assert set(found.prediction.ref_ids) <= set(shown(evidence))
-    assert found.prediction.ref_ids
-    assert found.prediction.explanation.startswith(SAYS_SO)
-    assert found.prediction.n_foreign_refs == 0
+    assert result.prediction.answer_value == "412"
+    assert set(result.prediction.ref_ids) <= set(shown(evidence))
+    assert result.prediction.ref_ids
+    assert result.prediction.explanation.startswith(SAYS_SO)
+    assert result.prediction.n_foreign_refs == 0
 
 
 def test_it_says_what_it_is():

@@ -112,8 +112,8 @@ def test_a_mark_is_the_form_of_a_citation():
     ],
 )
 def test_known_citations_stay_and_unknown_ones_are_cut_out(prose, kept, refs, cut):
-    found = check_citations(prose, [A, B, ODD])
-    assert (found.text, list(found.ref_ids), list(found.cut)) == (kept, refs, cut)
+    result = check_citations(prose, [A, B, ODD])
+    assert (result.text, list(result.ref_ids), list(result.cut)) == (kept, refs, cut)
 
 
 def test_numbers_of_citations_are_no_numbers_of_the_answer():
@@ -126,11 +126,11 @@ HOSTILE = st.text(st.sampled_from("[]/; 1023abé\n|=\u00a0") | st.characters(), 
 @given(HOSTILE, st.lists(st.text(min_size=1, max_size=12), unique=True, max_size=4))
 def test_what_is_left_cites_the_context_alone(prose, ref_ids):
     texts = [text(ref_id) for ref_id in ref_ids]
-    found = check_citations(prose, texts)
-    again = check_citations(found.text, texts)
-    assert set(found.ref_ids) <= set(ref_ids)
+    result = check_citations(prose, texts)
+    again = check_citations(result.text, texts)
+    assert set(result.ref_ids) <= set(ref_ids)
     assert again.cut == ()
-    assert set(again.ref_ids) >= set(found.ref_ids)
+    assert set(again.ref_ids) >= set(result.ref_ids)
 
 
 @pytest.mark.parametrize(

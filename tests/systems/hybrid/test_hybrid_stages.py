@@ -123,9 +123,9 @@ def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
     assert notes
     for note, par_id, sentence_id in ((note, *note.split("; ")) for note in notes):
         [text] = [row[-1] for row in ARTICLES if row[0] == par_id]
-        at = re.fullmatch(rf"s{par_id}_(\d+)", sentence_id)[1]
+        number = re.fullmatch(rf"s{par_id}_(\d+)", sentence_id)[1]
         [item] = [item for item in items if item.note == note]
-        assert item.text == re.findall(r"[^.]+\.", text)[int(at)].strip()
+        assert item.text == re.findall(r"[^.]+\.", text)[int(number)].strip()
 
 
 def test_recall_counts_a_sentence_as_its_paragraph():
@@ -236,10 +236,13 @@ def test_equal_texts_are_one_before_the_cut():
 
 @pytest.mark.parametrize(("shares", "sizes"), [("smoothed", [9, 3]), ("normalised", [7, 5])])
 def test_a_sample_follows_the_settings_of_its_shares(shares, sizes):
-    said = [f"La digue rompue a fait fuir {number} habitants." for number in range(30)]
-    said += [f"Le gel détruit les vignes et les vergers {number}." for number in range(10)]
+    sentences = [f"La digue rompue a fait fuir {number} habitants." for number in range(30)]
+    sentences += [f"Le gel détruit les vignes et les vergers {number}." for number in range(10)]
     index = corpus(
-        [(f"p{position}", f"d{position}", f"s{position}.example", "", 0, text) for position, text in enumerate(said)]
+        [
+            (f"p{position}", f"d{position}", f"s{position}.example", "", 0, text)
+            for position, text in enumerate(sentences)
+        ]
     )
     changed = {"kmeans_n_clusters": 2, "cluster_sample_size": 12, "smoothing": 2.0, "shares": shares}
     _, items = steps(prepared(index=index, **changed).trace, "clustering")
@@ -266,10 +269,10 @@ def test_the_final_order_is_the_cross_encoders_and_ties_keep_the_earlier_one():
 def test_neighbours_are_the_consecutive_paragraphs_of_the_article():
     evidence = prepared(neighbours=1, netloc_cap=False, fusion=False)
     text = {text.ref_id: text.text for text in evidence.texts}
-    own = {row[0]: row[5] for row in ARTICLES}
-    assert text["p1"] == f"{own['p1']}\n{own['p2']}"
-    assert text["p2"] == f"{own['p1']}\n{own['p2']}\n{own['p3']}"
-    assert text["p5"] == own["p5"]  # order 0, and the next is 5
+    paragraphs = {row[0]: row[5] for row in ARTICLES}
+    assert text["p1"] == f"{paragraphs['p1']}\n{paragraphs['p2']}"
+    assert text["p2"] == f"{paragraphs['p1']}\n{paragraphs['p2']}\n{paragraphs['p3']}"
+    assert text["p5"] == paragraphs["p5"]  # order 0, and the next is 5
     _, final = steps(evidence.trace, "final_ranking")
     assert {item.note: item.text for item in final} == text
 

@@ -87,8 +87,8 @@ def test_sliding_sentences():
     (document,) = parse(
         row(paragraph_text=text), row(par_id="2", paragraph_text="Seul."), sentence_split="sliding"
     ).documents
-    found = [[p.text[s.start : s.end] for s in p.sentences] for p in document.sections[0].paragraphs]
-    assert found == [
+    sentences = [[p.text[s.start : s.end] for s in p.sentences] for p in document.sections[0].paragraphs]
+    assert sentences == [
         ["Un. Deux deux. Trois trois.", "Deux deux. Trois trois. Quatre quatre.", "Trois trois. Quatre quatre. Cinq."],
         ["Seul."],
     ]
@@ -99,8 +99,8 @@ def test_neighbours_only_where_the_order_is_consecutive_and_equal_orders_as_in_t
     rows += [
         row(par_id=name, doc_id="b", paragraph_order=order) for name, order in (("y", "1"), ("x", "1"), ("z", "2"))
     ]
-    found = [p.attributes for p in paragraphs(parse(*rows))]
-    assert [(a["par_id"], a["prev_par_id"], a["next_par_id"]) for a in found] == [
+    attributes = [p.attributes for p in paragraphs(parse(*rows))]
+    assert [(a["par_id"], a["prev_par_id"], a["next_par_id"]) for a in attributes] == [
         *[("0", None, "1"), ("1", "0", None), ("3", None, None), ("7", None, "8"), ("8", "7", None)],
         *[("y", None, None), ("x", None, "z"), ("z", "x", None)],
     ]
@@ -156,8 +156,8 @@ def test_a_bad_row_is_one_reject_with_its_line_and_reason(cells, reason):
 
 
 def test_whole_numbers_that_a_spreadsheet_wrote_as_decimals_and_nan_scores():
-    (found,) = paragraphs(parse(row(paragraph_order="3.0", paragraph_score="NaN")))
-    assert (found.attributes["paragraph_order"], found.attributes["paragraph_score"]) == (3, None)
+    (paragraph,) = paragraphs(parse(row(paragraph_order="3.0", paragraph_score="NaN")))
+    assert (paragraph.attributes["paragraph_order"], paragraph.attributes["paragraph_score"]) == (3, None)
 
 
 def test_a_rejected_row_does_not_take_its_id():

@@ -125,5 +125,5 @@ def judged(question, tools=None, **settings):
     return asyncio.run(run())
 
 
-def rows_of(found, step):
-    return [row for row in found.trace if row.step == step]
+def rows_of(result, step):
+    return [row for row in result.trace if row.step == step]

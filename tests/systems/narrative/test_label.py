@@ -40,15 +40,15 @@ def test_bounds_hold_for_any_prediction(rows):
         key: SubmissionRow(key, answer_value=label, columns={} if sure is None else {"confidence": str(sure)})
         for key, (_, label, sure) in named.items()
     }
-    found = set_figures(truth, Submission("p", (), given_rows))
-    if found is None:
+    figures = set_figures(truth, Submission("p", (), given_rows))
+    if figures is None:
         assert not any(true for true, _, _ in rows)
         return
-    assert all(0 <= number.value <= 1 for number in found.numbers)
-    low, high = found.numbers[0].interval
-    assert 0 <= low <= found.numbers[0].value <= high <= 1
-    assert sum(cell for line in found.tables[0].rows for cell in line[1:]) == found.n
-    assert sum(n for plot in found.plots for _, _, n in plot.points) == sum(
+    assert all(0 <= number.value <= 1 for number in figures.numbers)
+    low, high = figures.numbers[0].interval
+    assert 0 <= low <= figures.numbers[0].value <= high <= 1
+    assert sum(cell for line in figures.tables[0].rows for cell in line[1:]) == figures.n
+    assert sum(n for plot in figures.plots for _, _, n in plot.points) == sum(
         bool(true and label) and sure is not None for true, label, sure in rows
     )
 

@@ -108,8 +108,8 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
 def judge(index, body):
     """A model that contradicts by odd seeds, and is surer then."""
     odd = body["seed"] % 2 == 1
-    said = {"excerpts": [], "rationale": f"Seed {body['seed']}.", "label": "contradict" if odd else "consistent"}
-    return Action(body=completion(json.dumps({**said, "confidence": 0.95 if odd else 0.6})))
+    reply = {"excerpts": [], "rationale": f"Seed {body['seed']}.", "label": "contradict" if odd else "consistent"}
+    return Action(body=completion(json.dumps({**reply, "confidence": 0.95 if odd else 0.6})))
 
 
 def fake(server):

@@ -31,7 +31,7 @@ def bodies(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("one", "two"),
+    ("first", "second"),
     [
         ("CHAPTER I", "CHAPTER II"),
         ("Chapter 1", "Chapter 2"),
@@ -46,9 +46,9 @@ def bodies(text: str) -> list[list[str]]:
         ("Book One Hundred and One", "Book One Hundred and Two"),
     ],
 )
-def test_headings_begin_chapters(one: str, two: str) -> None:
-    text = f"{one}\n\n{ONE}\n\n{two}\n\n{TWO}\n\n{THREE}\n"
-    assert titles(text) == [one.strip(), two.strip()]
+def test_headings_begin_chapters(first: str, second: str) -> None:
+    text = f"{first}\n\n{ONE}\n\n{second}\n\n{TWO}\n\n{THREE}\n"
+    assert titles(text) == [first.strip(), second.strip()]
     assert bodies(text) == [[ONE], [TWO, THREE]]
 
 
@@ -117,8 +117,8 @@ def test_three_levels_nest_as_they_first_come() -> None:
 
 def test_a_parts_own_text_is_a_section_without_a_number_of_its_own() -> None:
     text = f"PART ONE\n\n{PREFACE}\n\nCHAPTER I\n\n{ONE}\n\nPART TWO\n\n{PREFACE} Again.\n\nCHAPTER II\n\n{TWO}"
-    found = [(s.title, s.paragraphs[0].attributes["chapter_number"]) for s in parse(text).sections]
-    assert found == [
+    sections = [(s.title, s.paragraphs[0].attributes["chapter_number"]) for s in parse(text).sections]
+    assert sections == [
         ("PART ONE", 0),
         ("PART ONE › CHAPTER I", 1),
         ("PART TWO", 1),
@@ -232,11 +232,11 @@ def test_what_is_no_book_is_refused(data: bytes, message: str) -> None:
 
 
 def test_the_same_book_in_two_files_has_the_same_words() -> None:
-    one = parse_novel("one.txt", f"{HEADER}CHAPTER I\n\n{ONE}{FOOTER}".encode())
+    book = parse_novel("one.txt", f"{HEADER}CHAPTER I\n\n{ONE}{FOOTER}".encode())
     wrapped = parse_novel("two.txt", f"CHAPTER I\n\n{ONE.replace(' ', chr(10), 1)}".encode())
     other = parse_novel("three.txt", f"CHAPTER I\n\n{TWO}".encode())
-    assert words_digest(one) == words_digest(wrapped)
-    assert words_digest(one) != words_digest(other)
+    assert words_digest(book) == words_digest(wrapped)
+    assert words_digest(book) != words_digest(other)
 
 
 @given(

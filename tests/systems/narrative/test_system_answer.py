@@ -307,8 +307,8 @@ def late(replies):
     """Replies in the order of the calls, the first one last."""
     left = iter(enumerate(replies))
 
-    async def give(at, reply):
-        for _ in range(50 - 5 * at):
+    async def give(index, reply):
+        for _ in range(50 - 5 * index):
             await asyncio.sleep(0)
         return reply
 

@@ -57,19 +57,19 @@ def tools(path):
 
 @pytest.mark.parametrize("key", ["46", "137", "007", "9"])
 def test_a_real_index_gives_what_the_plain_one_gives(tools, key):
-    def told(found):
+    def told(dossier):
         return (
-            (found.doc_id, found.title, found.knows_character, [claim.text for claim in found.claims]),
+            (dossier.doc_id, dossier.title, dossier.knows_character, [claim.text for claim in dossier.claims]),
             {
                 (passage.node_id, passage.chapter, passage.progress_pct, passage.anchor, passage.text)
-                for passage in found.passages
+                for passage in dossier.passages
             },
-            {(finding.rule, finding.node_id) for finding in found.check.findings},
+            {(finding.rule, finding.node_id) for finding in dossier.check.findings},
         )
 
     real, plain = prepared(STORIES[key], tools), prepared(STORIES[key])
     assert told(real) == told(plain)
-    similarities = [[claim.similarity for claim in found.claims] for found in (real, plain)]
+    similarities = [[claim.similarity for claim in dossier.claims] for dossier in (real, plain)]
     assert similarities[0] == pytest.approx(similarities[1], abs=1e-5)
 
 

@@ -99,8 +99,8 @@ def test_whole_stories_follow_its_own_schema_and_the_book(key):
 
 
 def test_without_findings_the_rationale_says_how_much_the_rules_read():
-    said = asked("search")["rationale"]
-    assert said.endswith("The rules read 2 dated or placed claims of the story and 5 of the book.")
+    rationale = asked("search")["rationale"]
+    assert rationale.endswith("The rules read 2 dated or placed claims of the story and 5 of the book.")
 
 
 # ---- the columns of a vote
@@ -141,9 +141,9 @@ def test_results_have_the_asked_columns_and_exact_ids():
         }
         for key, label, n, error in given
     ]
-    said = {"007": 'He said "no",\nthen yes.', "1": "Why."}
+    explanations = {"007": 'He said "no",\nthen yes.', "1": "Why."}
     votes = [
-        {"question_id": key, "answer_value": label, "is_blank": not label, "explanation": said.get(key, "")}
+        {"question_id": key, "answer_value": label, "is_blank": not label, "explanation": explanations.get(key, "")}
         for key, label in (*((item[0], item[1]) for item in given), ("11", ""))
     ]
     assert list(csv.reader(io.StringIO(results_csv(votes, answers, [])))) == [
@@ -184,8 +184,8 @@ def test_flipped_labels_change_nothing_to_the_byte():
 
 @given(st.text(max_size=80), st.text(max_size=200))
 def test_a_quotation_is_found_in_the_text_or_not_at_all(quote, text):
-    found = find_quote(quote, text)
-    assert found is None or found in text
+    quotation = find_quote(quote, text)
+    assert quotation is None or quotation in text
     if len(quote.split()) == 1:
         assert find_quote(quote.strip(), f"a {quote.strip()} b") is not None or not quote.strip()
 

@@ -32,8 +32,8 @@ def story(content="He slept.", character="Anton Varga", book=BOOK, caption=""):
 def test_ids_are_kept_labels_are_left_out_and_a_caption_may_be_missing():
     assert list(STORIES) == ["46", "137", "007", "9", "10"]
     assert all(set(story.columns) == {"book_name", "char", "caption"} for story in STORIES.values())
-    (one,) = read_questions("t.csv", b"id,book_name,char,content\n1,B,C,text\n", columns=SYSTEM.columns)
-    assert story_of(one) == Story("text", "C", "B", "")
+    (question,) = read_questions("t.csv", b"id,book_name,char,content\n1,B,C,text\n", columns=SYSTEM.columns)
+    assert story_of(question) == Story("text", "C", "B", "")
 
 
 # ---- what is searched
@@ -52,21 +52,21 @@ def test_clauses_end_where_sentences_and_subclauses_do():
 
 
 def test_queries_are_clauses_then_the_story_with_its_character_then_the_caption():
-    one = Story("He ran away. She stayed at home.", "Tom Ayrton/Ben Joyce", "B", "The Mutiny")
-    assert one.queries(with_character=True) == (
+    story = Story("He ran away. She stayed at home.", "Tom Ayrton/Ben Joyce", "B", "The Mutiny")
+    assert story.queries(with_character=True) == (
         ("He ran away.", "clause"),
         ("She stayed at home.", "clause"),
         ("Tom Ayrton Ben Joyce He ran away. She stayed at home.", "story"),
         ("The Mutiny", "caption"),
     )
-    assert one.queries(with_character=False)[2] == (one.content, "story")
+    assert story.queries(with_character=False)[2] == (story.content, "story")
 
 
 def test_a_story_of_ten_thousand_words_has_few_queries_that_lose_no_word():
     content = " ".join(f"On day {n} he walked to town{n} and back." for n in range(1250))
-    one = Story(content, "Anton", BOOK, "")
-    assert len(one.clauses) <= MOST_CLAUSES
-    assert " ".join(one.clauses).split() == content.split()
+    story = Story(content, "Anton", BOOK, "")
+    assert len(story.clauses) <= MOST_CLAUSES
+    assert " ".join(story.clauses).split() == content.split()
 
 
 @pytest.mark.parametrize(("n_words", "k"), [(19, 10), (20, 11), (100, 15), (400, 30), (10_000, 30)])
@@ -149,10 +149,10 @@ def test_a_name_in_the_books_text_is_known(name, known):
 def test_rules_read_the_whole_book_and_a_findings_excerpt_joins_those_that_were_retrieved():
     content = "He grew vines and kept nets on the wall. Born in Oporto, he grew vines on the wall."
     question = stories(f'1,The Prisoner of the Rock,Anton Varga,,"{content}",contradict')["1"]
-    without, found = (prepared(question, k=1, reasoning=on) for on in (False, True))
-    [finding] = found.check.findings
+    without, with_rules = (prepared(question, k=1, reasoning=on) for on in (False, True))
+    [finding] = with_rules.check.findings
     assert (finding.rule, finding.chapter) == ("born_twice", "CHAPTER I. THE HARBOUR")
-    [retrieved], [first, joined] = without.passages, found.passages
+    [retrieved], [first, joined] = without.passages, with_rules.passages
     assert first == retrieved
     assert joined.node_id == finding.node_id != first.node_id
     assert finding.excerpt in joined.text
