@@ -80,13 +80,16 @@ class ChatReplica(Together):
 
 
 @contextmanager
-def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iterator[dict[str, str]]:
+def serving(
+    deployments: Mapping[str, Deployment], release: bool = True, beat_s: float = BEAT_S
+) -> Iterator[dict[str, str]]:
     """Run the deployments' applications while the block runs.
 
     Args:
         deployments: By name.
         release: Share them with other jobs, and end afterwards those that none uses; needless on a cluster that this
             job started and will end.
+        beat_s: Seconds between two heartbeats for the shared ones.
 
     Yields:
         Application name by deployment name.
@@ -115,7 +118,7 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
             registry.beat.remote(user, list(ours.values()))
 
     try:
-        with repeated(beat, BEAT_S, "beat") if release else nullcontext():
+        with repeated(beat, beat_s, "beat") if release else nullcontext():
             for name, application in ours.items():
                 claim: ApplicationClaim = "start"
                 while release and (claim := ray_get(registry.claim.remote(user, application))) == "wait":
@@ -131,7 +134,14 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
 class Applications:
     """Records which job uses which Serve application: one job starts it, the last to leave ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, beat_s: float = BEAT_S, lost_after_s: float = LOST_AFTER_S) -> None:
+        """Know no application yet.
+
+        Args:
+            beat_s: Seconds between two looks for lost jobs.
+            lost_after_s: Seconds without a heartbeat after which a job is lost.
+        """
+        self._beat_s, self._lost_after_s = beat_s, lost_after_s
         self._seen: dict[str, dict[str, float]] = {}
         self._starting: dict[str, str] = {}
         self._lock = asyncio.Lock()
@@ -167,7 +177,7 @@ class Applications:
                 try:
                     await asyncio.to_thread(serve.delete, name)
                 except Exception as error:  # Serve's controller may raise anything
-                    _LOG.warning("application %s could not be ended, next try in %g s: %s", name, BEAT_S, error)
+                    _LOG.warning("application %s could not be ended, next try in %g s: %s", name, self._beat_s, error)
                 else:
                     del self._seen[name]
 
@@ -175,15 +185,15 @@ class Applications:
         """End the applications of lost users, and those that could not be ended before."""
         while True:
             asleep = time.monotonic()
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(self._beat_s)
             now = time.monotonic()
             # What held this process up kept heartbeats from it: nobody is lost by that.
-            late = now - asleep - BEAT_S
+            late = now - asleep - self._beat_s
             self._seen = {
                 name: {user: last_seen + late for user, last_seen in seen.items()} for name, seen in self._seen.items()
             }
             users = [user for users in self._seen.values() for user in users.items()]
-            await self.release(*{user for user, seen in users if now - seen > LOST_AFTER_S})
+            await self.release(*{user for user, seen in users if now - seen > self._lost_after_s})
 
 
 def is_running(name: str) -> bool:

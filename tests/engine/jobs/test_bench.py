@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kit import tiny_llama
+from kit.runs_here import index_here, run_here
+from ray.serve.schema import ApplicationStatus
 
 import kohaku_ray.sample
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine import session
 from kohaku_ray.engine.jobs import bench as benching
 from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
-from kohaku_ray.errors import ConfigError, DataError, ModelError
+from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.identity import token_counter
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import Measurement, records
 from kohaku_ray.records import Reply
+from kohaku_ray.run.sources import questions_of
 
 WINDOW = 1024
 SHORT_ANSWERS = (
@@ -52,9 +54,9 @@ def config(tiny):
 
 @pytest.mark.parametrize("n_tokens", [1, 50, 700])
 def test_prompts_have_the_tokens_asked_repeat_for_their_number_alone_and_share_no_beginning(tiny, n_tokens):
-    one, again = (Texts(VllmConfig(model=tiny), n_tokens) for _ in range(2))
-    prompts = [one.messages(cell, at) for cell in (1, 2) for at in range(30)]
-    assert prompts == [again.messages(cell, at) for cell in (1, 2) for at in range(30)]
+    texts, again = (Texts(VllmConfig(model=tiny), n_tokens) for _ in range(2))
+    prompts = [texts.messages(cell, number) for cell in (1, 2) for number in range(30)]
+    assert prompts == [again.messages(cell, number) for cell in (1, 2) for number in range(30)]
     counts = token_counter(tiny)([user for _, (_, user) in prompts])
     assert all(abs(count - n_tokens) <= 3 for count in counts), counts
     assert len({system.split()[0] for (_, system), _ in prompts}) == 60
@@ -104,7 +106,7 @@ class Application:
 
     async def remote(self, requests):
         outcomes = await asyncio.gather(*map(self.ask, requests), return_exceptions=True)
-        for failed in [one for one in outcomes if isinstance(one, BaseException)]:
+        for failed in [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
             raise failed
         return outcomes
 
@@ -120,29 +122,59 @@ class Application:
         return Reply("", 100, 50, self.n_tokens or request.max_tokens), 0.001
 
 
+class FakeCluster:
+    """A Ray cluster of one node with four CPUs, on which every application of Serve is up."""
+
+    def __init__(self, application: Application, plain) -> None:
+        self._application, self._plain = application, plain
+
+    def replace_ray(self, patch: pytest.MonkeyPatch) -> None:
+        resources = {"CPU": 4.0}
+        everything = SimpleNamespace(get=lambda name: SimpleNamespace(status=ApplicationStatus.RUNNING))
+        for name, result in (
+            ("is_initialized", True),
+            ("get_runtime_context", SimpleNamespace(runtime_env={})),
+            ("cluster_resources", resources),
+            ("nodes", [{"Alive": True, "NodeID": "n", "Resources": resources}]),
+            ("cancel", None),
+            ("serve.start", None),
+            ("serve.status", SimpleNamespace(applications=everything)),
+            ("serve.get_app_handle", self._application),
+        ):
+            patch.setattr(f"ray.{name}", lambda *_, result=result, **__: result)
+        patch.setattr("ray.get", lambda ref: ref)
+        patch.setattr("ray.remote", self._remote)
+
+    def _remote(self, kind):
+        """The benchmark's one task runs plain vLLM; its one actor knows which application is up."""
+        method = SimpleNamespace(remote=lambda *_: "ready")
+        actor = SimpleNamespace(beat=method, claim=method, release=method)
+        started = (lambda *_: actor) if isinstance(kind, type) else self._plain
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=started))
+
+
 @pytest.fixture
 def bench(config, tmp_path, monkeypatch):
     """Run a benchmark of two cells over an application, on a cluster that has room for it."""
     pytest.importorskip("vllm")
 
-    @contextmanager
-    def nothing_started(*_, **__):
-        yield {"tiny": "application"}
-
     def no_engine(*_):
         raise ModelError("plain vLLM ended with code 1: no memory")
 
-    def run(application: Application, plain=no_engine, **changes):
-        monkeypatch.setattr(session, "connected", nothing_started)
-        monkeypatch.setattr("kohaku_ray.engine.serving.applications.serving", nothing_started)
-        monkeypatch.setattr(benching, "run_apart", plain)
-        monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
-        monkeypatch.setattr(benching, "node_resources", lambda: [{"CPU": 4.0}])
-        monkeypatch.setattr("ray.serve.get_app_handle", lambda _: application)
+    def run(application: Application, plain=no_engine, overrides=(), **changes):
+        FakeCluster(application, plain).replace_ray(monkeypatch)
         grid = {"replicas": (2,), "members": (1, 3), "concurrency": (2,), "questions": 5, "context_tokens": 50}
-        return run_bench(config(), Grid(**grid | changes), str(tmp_path))
+        return run_bench(config(*overrides), Grid(**grid | changes), str(tmp_path))
 
     return run
+
+
+@pytest.fixture
+def index_path(tmp_path, tiny_encoder) -> str:
+    """An index of the sample."""
+    path = str(tmp_path / "index")
+    index_here(load_config("demo", [f"index.path={path}", f"index.encoder.model={tiny_encoder}"]))
+    return path
 
 
 def written(path: Path) -> list[tuple[str, str]]:
@@ -187,21 +219,30 @@ def test_plain_vllm_gets_the_calls_of_one_replica_and_as_many_questions_in_fligh
         }
 
 
-def test_plain_vllm_gets_an_answer_runs_calls_with_as_many_questions_in_flight(bench, monkeypatch):
-    ran = load_config("demo", ["cluster.blocks_in_flight=3", "cluster.block_size=2"])
-    measured = Measurement(8, 16, 2.0, 100, 50, n_answers=8, n_usable=8)
-    calls = [[{"messages": [], "max_tokens": 5, "seed": seed} for seed in range(2)] for _ in range(8)]
-    monkeypatch.setattr(benching, "with_index", lambda config, _: config)
-    monkeypatch.setattr(benching, "answer_on", lambda *_: (ran, measured, ()))
-    monkeypatch.setattr(benching, "calls_of", lambda config: calls if config is ran else [])
+def test_plain_vllm_gets_an_answer_runs_calls_with_as_many_questions_in_flight(
+    bench, monkeypatch, tmp_path, index_path, tiny_encoder
+):
+    overrides = [f"index.path={index_path}", f"index.encoder.model={tiny_encoder}"]
+    small = ["questions.limit=8", "ensemble.members=2", "kohaku.max_retries=0"]
+    small += ["cluster.blocks_in_flight=3", "cluster.block_size=2"]
+    ran = load_config("demo", [*overrides, *small, f"run={tmp_path}/run", f"ledger.path={tmp_path}/ledger"])
+    run_here(ran)
+    measured = Measurement(8, 24, 2.0, 100, 50, n_answers=16, n_usable=16)
+    monkeypatch.setattr(benching, "answer_on", lambda *_: (ran, measured, ()))  # a run on Ray actors
     jobs = []
 
     def engine(job, *_):
         jobs.append(job)
         return iter(())
 
-    bench(Application({}), plain=engine, replicas=(1,), answer_questions=8)
-    assert jobs[0]["runs"][-1] == {"in_flight": 6, "questions": calls}, "three blocks of two questions"
+    bench(Application({}), plain=engine, overrides=overrides, replicas=(1,), answer_questions=8)
+    run = jobs[0]["runs"][-1]
+    assert run["in_flight"] == 6, "three blocks of two questions"
+    assert [len(calls) for calls in run["questions"]] == [3] * 8, "a plan, and an answer of each member"
+    texts = [{call["messages"][-1]["content"] for call in calls} for calls in run["questions"]]
+    assert [len(prompts) for prompts in texts] == [2] * 8, "members share a prompt"
+    for question, prompts in zip(questions_of(ran), texts, strict=True):
+        assert all(question.text in prompt for prompt in prompts)
 
 
 def test_a_cell_that_fails_keeps_the_others(bench, tmp_path):
@@ -218,21 +259,18 @@ def test_an_interrupt_leaves_what_was_measured(bench, tmp_path):
     assert written(tmp_path) == [("serve", "measured")]
 
 
-def test_answer_runs_that_cannot_be_made_keep_the_cells_and_say_why(bench, tmp_path, monkeypatch):
-    def full(*_):
-        raise DataError("the disk is full")
-
-    monkeypatch.setattr(benching, "with_index", lambda config, _: config)
-    monkeypatch.setattr(benching, "answer_on", full)
-    result = bench(Application({}), answer_questions=4)
+def test_answer_runs_that_cannot_be_made_keep_the_cells_and_say_why(bench, tmp_path, index_path):
+    overrides = [f"index.path={index_path}", f"questions.path={tmp_path}/none.csv"]
+    result = bench(Application({}), overrides=overrides, answer_questions=4)
     assert all(cell.measured for cell in result.cells)
-    assert [run.reason for run in result.runs] == ["DataError: the disk is full"]
+    [reason] = [run.reason for run in result.runs]
+    assert reason.startswith(f"DataError: {tmp_path}/none.csv")
     assert written(tmp_path)[2:] == [*[("serve", "measured")] * 2, ("answers", "failed")]
 
 
 def test_replies_of_another_length_are_no_measurement(bench):
-    said = bench(Application({}, n_tokens=100)).cells[0].reason
-    assert "10 calls generated 1000 tokens but were to generate 1280" in said
+    reason = bench(Application({}, n_tokens=100)).cells[0].reason
+    assert "10 calls generated 1000 tokens but were to generate 1280" in reason
 
 
 @pytest.mark.ray
@@ -245,17 +283,17 @@ def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, conf
     grid = Grid(replicas=(1, 64), members=(1, 3), concurrency=(4,), **sizes)
     bench = run_bench(config(*SHORT_ANSWERS, f"index.path={tmp_path}/none", window_tokens=4096), grid, str(tmp_path))
 
-    one, three = (cell.measured for cell in bench.cells if cell.replicas == 1)
+    single, three = (cell.measured for cell in bench.cells if cell.replicas == 1)
     plain_one, plain_three = (plain.measured for plain in bench.plain)
-    assert None not in (one, three, plain_one, plain_three), [bench.plain, bench.cells]
-    for measured, n in ((one, 1), (three, 3), (plain_one, 1), (plain_three, 3)):
+    assert None not in (single, three, plain_one, plain_three), [bench.plain, bench.cells]
+    for measured, n in ((single, 1), (three, 3), (plain_one, 1), (plain_three, 3)):
         assert (measured.n_questions, measured.n_calls) == (6, 6 * n)
         assert measured.completion_tokens == 6 * n * 16, "every call generates what it was asked"
         assert 300 * 6 * n < measured.prompt_tokens < 350 * 6 * n
         assert measured.wall_s > 0
         assert measured.cpu_s > 0
-    assert (one.prompt_tokens, three.prompt_tokens) == (plain_one.prompt_tokens, plain_three.prompt_tokens)
-    assert one.rates["cached_share"] == 0, "no question and no cell shares a prefix with another"
+    assert (single.prompt_tokens, three.prompt_tokens) == (plain_one.prompt_tokens, plain_three.prompt_tokens)
+    assert single.rates["cached_share"] == 0, "no question and no cell shares a prefix with another"
     assert 0.75 * 2 / 3 < three.rates["cached_share"] <= 2 / 3, "whole blocks of 300 tokens, of two members in three"
     assert all(
         0 < row["of_plain"] < 5 for row in records(bench) if row["kind"] == "serve" and row["status"] == "measured"
@@ -271,8 +309,10 @@ def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, conf
     assert plain_run.completion_tokens == pytest.approx(run.completion_tokens, rel=0.03), "the same seeds and grammars"
     assert plain_run.cached_tokens / plain_run.prompt_tokens > 2 / 3 * 0.75
 
-    skipped = [one for one in (*bench.cells, *bench.runs) if one.replicas == 64]
-    assert [(one.is_skipped, one.reason) for one in skipped] == [(True, "the cluster has 6 CPUs but they need 128")] * 3
+    skipped = [entry for entry in (*bench.cells, *bench.runs) if entry.replicas == 64]
+    assert [(entry.is_skipped, entry.reason) for entry in skipped] == [
+        (True, "the cluster has 6 CPUs but they need 128")
+    ] * 3
     assert [path.name for path in tmp_path.glob("answers-*")] == [], "index, ledger and run are temporary"
     assert bench.n_failed == 0
     rows = json.loads((tmp_path / "throughput.json").read_text())["rows"]

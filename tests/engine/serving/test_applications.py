@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from types import SimpleNamespace
 
 import pytest
+import ray
+from ray.serve.schema import ApplicationStatus
 
-from kohaku_ray.engine.serving import applications
-from kohaku_ray.engine.serving.applications import Applications
+from kohaku_ray.engine.serving.applications import Applications, serving
 
 
 class FakeServe:
@@ -25,13 +27,16 @@ class FakeServe:
             raise TimeoutError("the controller is busy")
         self.running.discard(name)
 
+    def status(self) -> SimpleNamespace:
+        running = SimpleNamespace(status=ApplicationStatus.RUNNING)
+        return SimpleNamespace(applications=dict.fromkeys(self.running, running))
+
 
 @pytest.fixture
 def serve(monkeypatch):
     fake = FakeServe()
-    monkeypatch.setattr(applications, "serve", fake)
-    monkeypatch.setattr(applications, "is_running", lambda name: name in fake.running)
-    monkeypatch.setattr(applications, "BEAT_S", 0.01)
+    monkeypatch.setattr("ray.serve.delete", fake.delete)
+    monkeypatch.setattr("ray.serve.status", fake.status)
     return fake
 
 
@@ -68,11 +73,9 @@ def test_a_starter_that_is_gone_is_replaced(serve):
     asyncio.run(run())
 
 
-def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve, monkeypatch, caplog):
-    monkeypatch.setattr(applications, "LOST_AFTER_S", 0.05)
-
+def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve, caplog):
     async def run():
-        applications = Applications()
+        applications = Applications(beat_s=0.01, lost_after_s=0.05)
         await applications.claim("one", "app")
         await applications.claim("one", "other")
         serve.running |= {"app", "other"}
@@ -90,11 +93,9 @@ def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve,
     assert "application app could not be ended, next try in 0.01 s: the controller is busy" in caplog.text
 
 
-def test_what_holds_the_registry_up_loses_no_user(serve, monkeypatch):
-    monkeypatch.setattr(applications, "LOST_AFTER_S", 0.3)
-
+def test_what_holds_the_registry_up_loses_no_user(serve):
     async def run():
-        registry = Applications()
+        registry = Applications(beat_s=0.01, lost_after_s=0.3)
         await registry.claim("one", "app")
         serve.running.add("app")
         await asyncio.sleep(0.05)
@@ -108,26 +109,25 @@ def test_what_holds_the_registry_up_loses_no_user(serve, monkeypatch):
 
 @pytest.mark.parametrize("is_up", [True, False])
 def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch, is_up):
+    beats, n_asked = [], 0
+
     class Registry:
-        n_beats = 0
+        beat = SimpleNamespace(remote=lambda user, names: beats.append(user))
+        release = SimpleNamespace(remote=str)
 
-        class beat:
-            @staticmethod
-            def remote(user, names):
-                Registry.n_beats += 1
+    def is_initialized():
+        nonlocal n_asked
+        n_asked += 1
+        return is_up
 
-        class release:
-            remote = staticmethod(str)
-
-    asked = []
-    monkeypatch.setattr(applications, "BEAT_S", 0.01)
-    monkeypatch.setattr(applications, "_start_serve", lambda: None)
-    monkeypatch.setattr(applications, "detached_actor", lambda actor, name: Registry)
-    monkeypatch.setattr(applications, "ray_get", str)
-    monkeypatch.setattr(applications.ray, "is_initialized", lambda: asked.append(1) or is_up)
-    with applications.serving({}):
+    actor = SimpleNamespace(remote=Registry)
+    monkeypatch.setattr(ray, "remote", lambda kind: SimpleNamespace(options=lambda **_: actor))
+    monkeypatch.setattr(ray, "get", str)
+    monkeypatch.setattr(ray, "is_initialized", is_initialized)
+    monkeypatch.setattr("ray.serve.start", lambda **_: None)
+    with serving({}, beat_s=0.01):
         deadline = time.monotonic() + 10
-        while len(asked) < 3:
+        while n_asked < 3:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    assert (Registry.n_beats > 0) == is_up
+    assert bool(beats) == is_up
