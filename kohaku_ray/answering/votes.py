@@ -22,7 +22,7 @@ from kohaku_ray.run.summary import AnswerSummary, group_errors
 from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables, grouped
 from kohaku_ray.values.normalise import group_values
 
-Row = TypeVar("Row")
+AnyRow = TypeVar("AnyRow")
 TableRows = list[dict[str, Any]]
 
 
@@ -150,7 +150,7 @@ def _vote_rows(config: Config, asked: Sequence[tuple[Question, TableRows]], weig
     return voted
 
 
-def _drop_settled(rows: Iterable[Row | None]) -> list[Row]:
+def _drop_settled(rows: Iterable[AnyRow | None]) -> list[AnyRow]:
     return [row for row in rows if row is not None]
 
 

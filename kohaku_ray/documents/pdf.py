@@ -27,8 +27,8 @@ from kohaku_ray.documents.pdf_blocks import Block, PdfImages, blocks_of
 from kohaku_ray.documents.pdf_page import (
     BULLETS,
     CAPTION,
-    Line,
     Page,
+    TextLine,
     begins_item,
     compounds_in,
     ends_sentence,
@@ -99,7 +99,7 @@ class Furniture:
         for page_number, line, shown in lowest:
             if self._steps[shown - page_number] >= MIN_PAGES:
                 self._remove(pages[page_number - pages[0].number], "page number", [line])
-        marginal: list[list[tuple[Line, str]]] = []  # the outermost lines at the top and the bottom of each page
+        marginal: list[list[tuple[TextLine, str]]] = []  # the outermost lines at the top and the bottom of each page
         for page in pages:
             top, bottom = page.height * MARGIN_SHARE, page.height * (1 - MARGIN_SHARE)
             above = sorted((line for line in page.lines if line.y1 <= top), key=lambda line: line.y0)
@@ -118,7 +118,7 @@ class Furniture:
     def _drop_sidebars(self, pages: Sequence[Page]) -> None:
         """Remove what stands at the same place beside the text of most slides: a list of sections, a number."""
         slides = [page for page in pages if page.width > page.height]
-        beside: list[list[Line]] = []  # lines at the side of each slide, a figure only in a corner
+        beside: list[list[TextLine]] = []  # lines at the side of each slide, a figure only in a corner
         for page in slides:
             left, right = SIDE_SHARE * page.width, (1 - SIDE_SHARE) * page.width
             top, bottom = MARGIN_SHARE * page.height, (1 - MARGIN_SHARE) * page.height
@@ -147,13 +147,13 @@ class Furniture:
             described.append(f"{pluralize(self.n_marks, 'mark')} of notes, set apart in brackets")
         return tuple(described)
 
-    def _remove(self, page: Page, what: str, lines: Sequence[Line]) -> None:
+    def _remove(self, page: Page, what: str, lines: Sequence[TextLine]) -> None:
         if lines:
             self.dropped.setdefault(what, Counter()).update(line.text for line in lines)
             gone = set(map(id, lines))
             page.lines = [line for line in page.lines if id(line) not in gone]
 
-    def _is_running(self, line: Line, text: str, page: Page, numbers: Sequence[Line]) -> bool:
+    def _is_running(self, line: TextLine, text: str, page: Page, numbers: Sequence[TextLine]) -> bool:
         if _is_page_number(line, text, page):
             return True
         if not any(map(str.isalpha, line.text)):
@@ -169,13 +169,13 @@ class Furniture:
         return repeated and not _is_in_table(line, page)
 
 
-def _is_page_number(line: Line, text: str, page: Page) -> bool:
+def _is_page_number(line: TextLine, text: str, page: Page) -> bool:
     if line.size > MAX_NUMBER_SHARE * page.height or _PAGE_NUMBER.fullmatch(text) is None:
         return False
     return text != "#" or not _is_among_numbers(line, page)
 
 
-def _is_among_numbers(number: Line, page: Page) -> bool:
+def _is_among_numbers(number: TextLine, page: Page) -> bool:
     """Whether a number stands right over or under another one, or in a row of three, as cells and axis labels do."""
     reach, n_beside = MAX_ROW_GAP * number.size, 0
     for line in page.lines:
@@ -189,9 +189,9 @@ def _is_among_numbers(number: Line, page: Page) -> bool:
     return n_beside > 1
 
 
-def _is_in_table(line: Line, page: Page) -> bool:
+def _is_in_table(line: TextLine, page: Page) -> bool:
     """Whether a line is one of several in a row, right above or below as many in the same columns."""
-    rows: list[list[Line]] = [[], [], []]  # beside it, right above, right below
+    rows: list[list[TextLine]] = [[], [], []]  # beside it, right above, right below
     for other in page.lines:
         distance = (other.y0 - line.y0) / line.size
         if abs(distance) < MAX_ROW_STEP and other.size:
@@ -205,9 +205,9 @@ def _is_in_table(line: Line, page: Page) -> bool:
     )
 
 
-def _first_rows(lines: Sequence[Line]) -> list[Line]:
+def _first_rows(lines: Sequence[TextLine]) -> list[TextLine]:
     """Lines of the first rows, the sorted lines given from the edge inwards."""
-    rows: list[list[Line]] = []
+    rows: list[list[TextLine]] = []
     for line in lines:
         if rows and abs(line.y0 - rows[-1][0].y0) <= 0.5 * line.size:
             rows[-1].append(line)
@@ -218,11 +218,11 @@ def _first_rows(lines: Sequence[Line]) -> list[Line]:
     return [line for row in rows for line in row]
 
 
-def _without_digits(line: Line) -> str:
+def _without_digits(line: TextLine) -> str:
     return _DIGITS.sub("#", line.text).casefold()
 
 
-def _keys(line: Line, text: str, page: Page) -> tuple[tuple[str, int], tuple[str, int]]:
+def _keys(line: TextLine, text: str, page: Page) -> tuple[tuple[str, int], tuple[str, int]]:
     """Text without digits, and height on the page, from the bottom in its lower half, since pages differ in height.
 
     Heights are rounded to two scales, half a step apart: lines at nearly the same height share at least one of the two.
@@ -237,7 +237,7 @@ MIN_COVERED = 2  # fewest lines that a watermark lies across
 MAX_WATERMARKS = 20  # most lines on a page that are looked at; more large ones are a poster
 
 
-def _watermarks(lines: Sequence[Line]) -> list[Line]:
+def _watermarks(lines: Sequence[TextLine]) -> list[TextLine]:
     """Large words that lie across lines of text: smaller ones run through their middle."""
     if len(lines) <= MIN_COVERED:
         return []
@@ -264,9 +264,9 @@ MIN_SYMBOLS = 20  # fewest times that the same characters stand in a cloud
 MIN_SPREAD = 10  # fewest heights, and left edges, at which they do
 
 
-def _plot_symbols(lines: Sequence[Line]) -> list[Line]:
+def _plot_symbols(lines: Sequence[TextLine]) -> list[TextLine]:
     """The points of a plot, drawn as characters: the same one or two, no letters, all over a part of the page."""
-    short: dict[str, list[Line]] = {}
+    short: dict[str, list[TextLine]] = {}
     for line in lines:
         if len(line.text) < 3 and not any(map(str.isalnum, line.text)):
             short.setdefault(line.text, []).append(line)
@@ -286,7 +286,7 @@ MIN_EVEN_SHARE = 0.6  # least share of line numbers at the usual distance from t
 MIN_OUTSIDE_SHARE = 0.95  # least share of lines that are on the inner side of their numbers
 
 
-def _line_numbers(lines: Sequence[Line]) -> list[Line]:
+def _line_numbers(lines: Sequence[TextLine]) -> list[TextLine]:
     """Numbers that count the lines of a page, in its left or right margin: 001, 002 and so on, or 5, 10."""
     numbers = [line for line in lines if line.text.rstrip(":.").isdecimal() and len(line.text) < 6]
     if len(numbers) < MIN_LINE_NUMBERS:
@@ -295,7 +295,7 @@ def _line_numbers(lines: Sequence[Line]) -> list[Line]:
     rest = [line for line in lines if id(line) not in ids]
     if not rest:
         return []
-    counting: dict[int, Line] = {}
+    counting: dict[int, TextLine] = {}
     for is_left in (True, False):
         for column in (*_columns(numbers, lambda line: line.x1), *_columns(numbers, lambda line: line.x0)):
             edge = max(line.x1 for line in column) if is_left else min(line.x0 for line in column)
@@ -305,11 +305,11 @@ def _line_numbers(lines: Sequence[Line]) -> list[Line]:
     return list(counting.values())
 
 
-def _columns_of(line: Line) -> tuple[tuple[str, int], tuple[str, int]]:
+def _columns_of(line: TextLine) -> tuple[tuple[str, int], tuple[str, int]]:
     return ("left", round(line.x0)), ("right", round(line.x1))
 
 
-def _few_line_numbers(lines: Sequence[Line], columns: Collection[tuple[str, int]]) -> list[Line]:
+def _few_line_numbers(lines: Sequence[TextLine], columns: Collection[tuple[str, int]]) -> list[TextLine]:
     """Numbers of the lines of a page with few, in the margin where those of other pages stand."""
     numbers = [line for line in lines if line.text.rstrip(":.").isdecimal() and len(line.text) < 6]
     numbers = [line for line in numbers if any(column in columns for column in _columns_of(line))]
@@ -326,9 +326,9 @@ def _few_line_numbers(lines: Sequence[Line], columns: Collection[tuple[str, int]
     return [line for line in beside if is_whole and (line.x1 <= left or line.x0 >= right)]
 
 
-def _columns(numbers: Sequence[Line], edge: Callable[[Line], float]) -> Iterator[list[Line]]:
+def _columns(numbers: Sequence[TextLine], edge: Callable[[TextLine], float]) -> Iterator[list[TextLine]]:
     """Numbers whose edges lie one below the other, each column from top to bottom."""
-    column: list[Line] = []
+    column: list[TextLine] = []
     for line in [*sorted(numbers, key=edge), None]:
         if line is not None and (not column or edge(line) - edge(column[-1]) < 1.0):
             column.append(line)
@@ -338,7 +338,7 @@ def _columns(numbers: Sequence[Line], edge: Callable[[Line], float]) -> Iterator
         column = [] if line is None else [line]
 
 
-def _counts_lines(column: Sequence[Line], rest: Sequence[Line]) -> bool:
+def _counts_lines(column: Sequence[TextLine], rest: Sequence[TextLine]) -> bool:
     """Whether numbers, from top to bottom, grow evenly at even distances, and stand beside prose or in small print."""
     values = [int(line.text.rstrip(":.")) for line in column]
     steps = Counter(after - value for value, after in pairwise(values))
@@ -355,7 +355,7 @@ def _counts_lines(column: Sequence[Line], rest: Sequence[Line]) -> bool:
     return _is_prose(column, rest)
 
 
-def _is_prose(column: Sequence[Line], rest: Sequence[Line]) -> bool:
+def _is_prose(column: Sequence[TextLine], rest: Sequence[TextLine]) -> bool:
     """Whether sentences run over the lines beside numbers: they are no column of a table, nor a numbered list."""
     heights = {round(line.y0 + line.y1) for line in column}
     beside = [line for line in rest if any(round(line.y0 + line.y1) + d in heights for d in range(-4, 5))]

@@ -25,9 +25,9 @@ from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_page import (
     CAPTION,
     MAX_GRID_HEADER,
-    Line,
     Page,
     Picture,
+    TextLine,
     around,
     begins_item,
     ends_sentence,
@@ -43,7 +43,7 @@ MAX_NAME_CHARS = 30  # longest line of a name in a header of several rows
 MAX_HEADER_ROWS = 4  # most lines of names above the first row of values
 MAX_LINE_CHARS = 80  # longest line of a wrapped cell
 MAX_NAME_GAP = 4.0  # farthest that a name over several columns stands from one of them, in font sizes
-TextRow = Sequence[Line]
+TextRow = Sequence[TextLine]
 _DRAWN = re.compile(
     r"(?:[-+\d.,]+ )?[-+_=.:*'` ]*[|/\\\u2500-\u257f][-+_=.:*'`|/\\ \u2500-\u257f]*$"  # of these characters alone
     r"|[|+`'\\\u2500-\u257f][|`\\ ]*(?:--|[\u2500-\u257f])|[+|]-[+-]"
@@ -51,7 +51,7 @@ _DRAWN = re.compile(
 """A piece that is a line or branch of a plot or tree: ``|``, ``0.8 |``, ``/ \\``, ``|-- bin``, ``+-+``."""
 
 
-def find_columns(rows: Sequence[TextRow]) -> list[Line]:
+def find_columns(rows: Sequence[TextRow]) -> list[TextLine]:
     """Columns from left to right, as wide as all pieces of the fullest rows; of these the longest, if they overlap."""
     n = max(map(len, rows))
     full = [row for row in rows if len(row) == n]
@@ -65,12 +65,12 @@ def find_columns(rows: Sequence[TextRow]) -> list[Line]:
     return columns
 
 
-def _column_around(pieces: Sequence[Line]) -> Line:
+def _column_around(pieces: Sequence[TextLine]) -> TextLine:
     left, right = min(piece.x0 for piece in pieces), max(piece.x1 for piece in pieces)
-    return Line(left, pieces[0].y0, right, pieces[-1].y1, "", pieces[0].size)
+    return TextLine(left, pieces[0].y0, right, pieces[-1].y1, "", pieces[0].size)
 
 
-def columns_under(piece: Line, columns: Sequence[Line], reach: float = 1.0) -> list[int]:
+def columns_under(piece: TextLine, columns: Sequence[TextLine], reach: float = 1.0) -> list[int]:
     """Which columns a piece stands under or over; else the nearest, if it is within so many font sizes."""
     overlapping = [i for i, column in enumerate(columns) if min(piece.x1, column.x1) - max(piece.x0, column.x0) > 0]
     if overlapping:
@@ -135,7 +135,7 @@ def _n_in_bands(window: Sequence[TextRow]) -> int:
 
     No row of pieces is full there: columns are what no piece bridges, and rows of cells what white space parts.
     """
-    columns: list[Line] = []
+    columns: list[TextLine] = []
     n_lines: list[int] = []
     rows: list[TextRow] = []
     for row in window:
@@ -166,7 +166,7 @@ def _n_in_bands(window: Sequence[TextRow]) -> int:
     return len(rows) if any(is_number(piece.text) for band in bands for piece in band) and max(lengths) < 100 else 0
 
 
-def _may_be_names(row: TextRow, columns: Sequence[Line]) -> bool:
+def _may_be_names(row: TextRow, columns: Sequence[TextLine]) -> bool:
     """Whether a row above the first full one holds names, of which one may span columns."""
     columns_of_pieces = [columns_under(piece, columns, MAX_NAME_GAP) for piece in row]
     are_apart = all(a and b and a[-1] < b[0] for a, b in pairwise(columns_of_pieces))
@@ -174,7 +174,7 @@ def _may_be_names(row: TextRow, columns: Sequence[Line]) -> bool:
     return all(columns_of_pieces) and are_apart and are_names
 
 
-def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[Line]) -> bool:
+def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[TextLine]) -> bool:
     """Whether each piece of a row is in a column of its own."""
     row = window[i]
     columns_of_pieces = [columns_under(piece, columns) for piece in row]
@@ -225,7 +225,7 @@ def _are_drawn(rows: Sequence[TextRow]) -> bool:
     return 2 * n_drawn >= len(rows)
 
 
-def count_header(rows: Sequence[TextRow], columns: Sequence[Line]) -> int:
+def count_header(rows: Sequence[TextRow], columns: Sequence[TextLine]) -> int:
     """How many of the first rows name the columns: those in bold, else those above the first with a number."""
     are_bold = (all(piece.bold and not _is_value(piece) for piece in row) for row in rows)
     bold = next((i for i, is_bold in enumerate(are_bold) if not is_bold), len(rows))
@@ -236,13 +236,13 @@ def count_header(rows: Sequence[TextRow], columns: Sequence[Line]) -> int:
     return first if first <= MAX_HEADER_ROWS and _are_parts(above, columns) else min(first, 1)
 
 
-def _are_parts(rows: Sequence[TextRow], columns: Sequence[Line]) -> bool:
+def _are_parts(rows: Sequence[TextRow], columns: Sequence[TextLine]) -> bool:
     """Whether rows of names are parts of one header: short, and of two one lacks names."""
     are_short = all(len(piece.text) <= MAX_NAME_CHARS for row in rows for piece in row)
     return are_short and all(min(len(upper), len(row)) < len(columns) for upper, row in pairwise(rows))
 
 
-def rows_of_cells(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list[Line]]:
+def rows_of_cells(rows: Sequence[TextRow], columns: Sequence[TextLine]) -> list[list[TextLine]]:
     """Put the lines of one row of cells together, where less lies between them than between rows of cells.
 
     Nothing is put together unless each row then has one label, and one piece in another column, too.
@@ -268,15 +268,15 @@ def rows_of_cells(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list
     return bands if 0 in single and len(single) > 1 else [list(row) for row in rows]
 
 
-def fill_labels(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list[Line]]:
+def fill_labels(rows: Sequence[TextRow], columns: Sequence[TextLine]) -> list[list[TextLine]]:
     """Give rows without a label that of the rows beside it, where its place says which it labels.
 
     A label stands at the first of its rows, or in the middle of them, perhaps between two. Rows with one label have
     different keys in the second column, words or years: a sum below a table has none.
     """
     filled = [list(row) for row in rows]
-    labels: list[tuple[float, Line]] = []
-    entries: list[list[Line]] = []
+    labels: list[tuple[float, TextLine]] = []
+    entries: list[list[TextLine]] = []
     for row in filled:
         if columns_under(row[0], columns) == [0]:
             labels.append((row[0].y0, row[0]))
@@ -300,13 +300,13 @@ def fill_labels(rows: Sequence[TextRow], columns: Sequence[Line]) -> list[list[L
     return filled
 
 
-def _key(row: TextRow, columns: Sequence[Line]) -> str:
+def _key(row: TextRow, columns: Sequence[TextLine]) -> str:
     """The text in the second column, if it may tell rows apart."""
     key = next((piece for piece in row if columns_under(piece, columns) == [1]), None)
     return "" if key is None or _is_value(key) else key.text
 
 
-def _is_value(piece: Line) -> bool:
+def _is_value(piece: TextLine) -> bool:
     """Whether it is a number, and no year."""
     is_year = len(piece.text) == 4 and piece.text.isdigit() and piece.text[:2] in ("19", "20")
     return is_number(piece.text) and not is_year
@@ -330,7 +330,7 @@ MAX_TABLE_LINES = 3000  # most lines on a page that is searched for tables betwe
 MAX_SPAN = 5  # most columns that one name spans without a rule below it
 
 
-def ruled_tables(page: Page) -> list[Line]:
+def ruled_tables(page: Page) -> list[TextLine]:
     """Replace the lines of grids, and those between rules, by one line of kind ``table`` per table."""
     lines = page.lines
     for (box, cells), header in zip(page.grids, page.headers, strict=True):
@@ -350,14 +350,14 @@ def ruled_tables(page: Page) -> list[Line]:
     return lines
 
 
-def table_line(cells: Cells, box: Box, header: int) -> Line:
+def table_line(cells: Cells, box: Box, header: int) -> TextLine:
     """Make one line of kind ``table`` of a table's cells, empty ones included; ``header`` as in `write_rows`."""
-    return Line(*box, "\n".join(write_rows(cells, header)), kind="table", cells=cells, header=header)
+    return TextLine(*box, "\n".join(write_rows(cells, header)), kind="table", cells=cells, header=header)
 
 
-def rows_of(region: Sequence[Line]) -> list[list[Line]]:
+def rows_of(region: Sequence[TextLine]) -> list[list[TextLine]]:
     """Group lines, given from top to bottom, into rows from left to right; pictures and tables are single rows."""
-    rows: list[list[Line]] = []
+    rows: list[list[TextLine]] = []
     for line in region:
         last = rows[-1][0] if rows else None
         is_beside = False
@@ -374,7 +374,7 @@ def rows_of(region: Sequence[Line]) -> list[list[Line]]:
     return rows
 
 
-def aligned_table(page: Page, rows: Sequence[Sequence[Line]]) -> Line:
+def aligned_table(page: Page, rows: Sequence[Sequence[TextLine]]) -> TextLine:
     """Make a table of rows whose pieces stand in columns."""
     n_header = count_header(rows, find_columns(rows))
     is_bold = all(line.bold for line in rows[0]) and not any(line.bold for row in rows[n_header:] for line in row[1:])
@@ -383,16 +383,16 @@ def aligned_table(page: Page, rows: Sequence[Sequence[Line]]) -> Line:
     return table_line(cells, around([cell.box for row in rows for cell in row]), header)
 
 
-def is_inside(line: Line, box: Box, margin: float = 2.0) -> bool:
+def is_inside(line: TextLine, box: Box, margin: float = 2.0) -> bool:
     """Whether the middle of a line of text is in a box with a margin, in points."""
     x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
     is_within = box[0] - margin <= x <= box[2] + margin and box[1] - margin <= y <= box[3] + margin
     return line.kind == "text" and is_within
 
 
-def _between(page: Page, lines: list[Line], left: float, right: float, heights: Sequence[float]) -> list[Line]:
+def _between(page: Page, lines: list[TextLine], left: float, right: float, heights: Sequence[float]) -> list[TextLine]:
     """Replace the lines between a stack of rules by tables: runs of the spaces that hold rows of cells."""
-    spaces: list[list[list[Line]]] = []
+    spaces: list[list[list[TextLine]]] = []
     for top, bottom in pairwise(heights):
         inside = [line for line in lines if is_inside(line, (left, top, right, bottom))]
         spaces.append(rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))))
@@ -426,7 +426,7 @@ def _between(page: Page, lines: list[Line], left: float, right: float, heights: 
     return lines
 
 
-def _rows_below(lines: Sequence[Line], box: Box, rows: Sequence[Sequence[Line]]) -> list[list[Line]]:
+def _rows_below(lines: Sequence[TextLine], box: Box, rows: Sequence[Sequence[TextLine]]) -> list[list[TextLine]]:
     """The rows that go on below the last rule at the same distance, as where every second row has a background."""
     taken = {id(line) for row in rows for line in row}
     inside = [line for line in lines if is_inside(line, box, 4) and id(line) not in taken]
@@ -446,7 +446,7 @@ def _rows_below(lines: Sequence[Line], box: Box, rows: Sequence[Sequence[Line]])
 
 
 def _cells(
-    page: Page, rows: Sequence[Sequence[Line]], n_header: int, set_apart: bool, is_ruled: bool = True
+    page: Page, rows: Sequence[Sequence[TextLine]], n_header: int, set_apart: bool, is_ruled: bool = True
 ) -> tuple[Cells, int]:
     """Put every piece under a column; the rows of a header are one, and so are those of a cell.
 
@@ -466,7 +466,7 @@ def _cells(
     return table, 0 if names_columns(table, set_apart=bold) else -1
 
 
-def _body(rows: Sequence[Sequence[Line]], columns: Sequence[Line], is_ruled: bool) -> Cells:
+def _body(rows: Sequence[Sequence[TextLine]], columns: Sequence[TextLine], is_ruled: bool) -> Cells:
     """The cells of rows below a header."""
     rows = fill_labels(rows_of_cells(rows, columns), columns)
     tops = [max(line.y0 for line in row[1:] or row) for row in rows]
@@ -485,7 +485,7 @@ def _body(rows: Sequence[Sequence[Line]], columns: Sequence[Line], is_ruled: boo
 
 
 def _goes_on(
-    row: Sequence[Line], columns_of_lines: Sequence[int], above: Sequence[str], step: float, tight: float
+    row: Sequence[TextLine], columns_of_lines: Sequence[int], above: Sequence[str], step: float, tight: float
 ) -> bool:
     """Whether a row is the next line of the cells above: a lone piece right of the first column, or text set tight.
 
@@ -498,10 +498,10 @@ def _goes_on(
     return len(row) < len(above) and all(above[column] for column in columns_of_lines)
 
 
-def _names(page: Page, rows: Sequence[Sequence[Line]], columns: Sequence[Line]) -> list[str]:
+def _names(page: Page, rows: Sequence[Sequence[TextLine]], columns: Sequence[TextLine]) -> list[str]:
     """Names of columns from the rows of a header, each name at all columns that it spans."""
     stacked: list[list[tuple[str, bool]]] = []
-    lines: list[list[Line]] = []
+    lines: list[list[TextLine]] = []
     for row in rows:  # a name in the middle of the header's rows belongs to the upper one
         is_label = bool(lines) and len(row) == 1 and not _column(row[0], columns) and _column(lines[-1][0], columns)
         if is_label:
@@ -521,7 +521,7 @@ def _names(page: Page, rows: Sequence[Sequence[Line]], columns: Sequence[Line]) 
 
 
 def _spread(
-    row: Sequence[Line], spans: Sequence[tuple[int, int]], below: Sequence[Line], columns: Sequence[Line]
+    row: Sequence[TextLine], spans: Sequence[tuple[int, int]], below: Sequence[TextLine], columns: Sequence[TextLine]
 ) -> list[tuple[int, int]]:
     """Let names also span the columns beside them that have a name in the row below alone.
 
@@ -548,7 +548,7 @@ def _spread(
 
 
 def _span(
-    page: Page, line: Line, row: Sequence[Line], below: Sequence[Line] | None, columns: Sequence[Line]
+    page: Page, line: TextLine, row: Sequence[TextLine], below: Sequence[TextLine] | None, columns: Sequence[TextLine]
 ) -> tuple[int, int]:
     """First and last column that a name spans: by the rule below it, by its width, or as the middle of several."""
     column_index = _column(line, columns)
@@ -572,7 +572,7 @@ def _span(
     return column_index, column_index
 
 
-def _column(line: Line, columns: Sequence[Line]) -> int:
+def _column(line: TextLine, columns: Sequence[TextLine]) -> int:
     """The column that a cell overlaps most in width, else the nearest."""
 
     def common(i: int) -> float:
@@ -591,8 +591,8 @@ _DOWNWARDS = attrgetter("y0", "x0")
 
 
 def reading_order(
-    lines: Sequence[Line], gutter: float | None = None, depth: int = 0
-) -> tuple[list[list[Line]], float | None]:
+    lines: Sequence[TextLine], gutter: float | None = None, depth: int = 0
+) -> tuple[list[list[TextLine]], float | None]:
     """Cut a page into regions with one column each, in reading order, each from top to bottom.
 
     ``gutter`` is the middle of the previous page's gutter, in points; that of this page, if any, is returned too.
@@ -602,8 +602,8 @@ def reading_order(
     if middle is None:
         return ([list(ordered)] if ordered else []), None
     known = gutter is not None
-    regions: list[list[Line]] = []
-    full: list[Line] = []
+    regions: list[list[TextLine]] = []
+    full: list[TextLine] = []
     has_columns = False
     for band in _bands(ordered, middle):
         left = [line for line in band if line.x1 <= middle]
@@ -629,7 +629,7 @@ def reading_order(
     return (regions, middle) if has_columns else ([list(ordered)], None)
 
 
-def _gutter(lines: Sequence[Line], known: float | None) -> float | None:
+def _gutter(lines: Sequence[TextLine], known: float | None) -> float | None:
     """The middle of the strip with most lines on both sides of it and fewest across; None where there is none."""
     if len(lines) < 2:
         return None
@@ -671,14 +671,14 @@ def _best_strip(lefts: Sequence[float], rights: Sequence[float], left: float, sc
     return left + (first + last) / 2 / scale if first >= 0 else None
 
 
-def _bands(ordered: Sequence[Line], gutter: float) -> list[list[Line]]:
+def _bands(ordered: Sequence[TextLine], gutter: float) -> list[list[TextLine]]:
     """The lines between two that cross the gutter, and each that does, from top to bottom."""
     crossing = [line for line in ordered if line.x0 < gutter < line.x1]
     if not crossing:
         return [list(ordered)]
     crossing.sort(key=_middle)
     heights = list(map(_middle, crossing))
-    bands: list[list[Line]] = [[] for _ in range(2 * len(crossing) + 1)]
+    bands: list[list[TextLine]] = [[] for _ in range(2 * len(crossing) + 1)]
     bands[1::2] = ([line] for line in crossing)
     for line in ordered:
         if not line.x0 < gutter < line.x1:
@@ -686,12 +686,12 @@ def _bands(ordered: Sequence[Line], gutter: float) -> list[list[Line]]:
     return [band for band in bands if band]
 
 
-def _middle(line: Line) -> float:
+def _middle(line: TextLine) -> float:
     """Twice the height of a line's middle on the page."""
     return line.y0 + line.y1
 
 
-def _are_columns(left: Sequence[Line], right: Sequence[Line], known: bool) -> bool:
+def _are_columns(left: Sequence[TextLine], right: Sequence[TextLine], known: bool) -> bool:
     """Whether two sides of a band are prose side by side, rather than a table's cells or one side's short lines."""
     if not left or not right:
         return False
@@ -739,7 +739,7 @@ class Block:
 
 def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], float | None]:
     """Cut a page without running heads into blocks; gutters as in `reading_order`."""
-    images = [Line(*box, "", kind="image") for box in page.images]
+    images = [TextLine(*box, "", kind="image") for box in page.images]
     regions, gutter = reading_order([*ruled_tables(page), *images], gutter)
     blocks = [block for region in regions for block in _group(page, region)]
     for kind, short in (("image", "img"), ("table", "table")):
@@ -760,7 +760,7 @@ def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], flo
     return blocks, gutter
 
 
-def _group(page: Page, region: Sequence[Line]) -> list[Block]:
+def _group(page: Page, region: Sequence[TextLine]) -> list[Block]:
     """The blocks of a region, from top to bottom."""
     rows = rows_of(region)
     singles = []  # the pieces of each row as one line
@@ -768,7 +768,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
         longest = max(row, key=lambda line: len(line.text))
         box = around([line.box for line in row])
         text = " ".join(line.text for line in row)
-        singles.append(row[0] if len(row) == 1 else Line(*box, text, longest.size, longest.bold))
+        singles.append(row[0] if len(row) == 1 else TextLine(*box, text, longest.size, longest.bold))
     steps = [
         (after.y0 - line.y0) / line.size
         for line, after in pairwise(singles)
@@ -781,7 +781,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
     reach = max(1.5, 1.25 * leading)
     left = min((line.x0 for line in singles), default=0.0)
     blocks: list[Block] = []
-    members: list[Line] = []
+    members: list[TextLine] = []
 
     def close() -> None:
         if members:
@@ -802,7 +802,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
     return blocks
 
 
-def _belongs(members: Sequence[Line], line: Line, reach: float, left: float) -> bool:
+def _belongs(members: Sequence[TextLine], line: TextLine, reach: float, left: float) -> bool:
     """Whether a line goes on with the paragraph above it, no more than ``reach`` font sizes below its last line."""
     last = members[-1]
     if last.kind != "text" or line.kind != "text" or line.is_note:
@@ -824,7 +824,7 @@ def _belongs(members: Sequence[Line], line: Line, reach: float, left: float) -> 
     return not (is_indented and is_flush and not begins_item(members[0].text) and ends_sentence(last.text))
 
 
-def _block(page: Page, members: Sequence[Line]) -> Block:
+def _block(page: Page, members: Sequence[TextLine]) -> Block:
     first = members[0]
     lines = first.text.split("\n") if first.kind == "table" else [line.text for line in members]
     lengths = [len(line.text) for line in members]
@@ -917,7 +917,7 @@ def _clusters(page: Page) -> list[Box]:
     return drawings
 
 
-def _with_labels(box: Box, lines: Sequence[Line]) -> Box:
+def _with_labels(box: Box, lines: Sequence[TextLine]) -> Box:
     """Extend a drawing by the axis labels around it."""
     boxes = [box]
     for line in lines:

@@ -187,7 +187,7 @@ def _spaced_parts(text: str) -> list[re.Match[str]]:
     return [match for match in _SPACED_PART.finditer(text) if 4 * sum(map(str.isalpha, match[0])) > len(match[0])]
 
 
-def _respaced_parts(line: Line, chars: Sequence[tuple[float, float, float, str]]) -> str:
+def _respaced_parts(line: TextLine, chars: Sequence[tuple[float, float, float, str]]) -> str:
     """Write the words of a line of which a part is set letter by letter."""
     ordered = sorted(chars)
     if "".join(char[3] for char in ordered) != line.text.replace(" ", ""):
@@ -523,7 +523,7 @@ _TEXT, _IMAGE, _VECTOR = 0, 1, 3  # muPDF's kinds of block
 
 
 @dataclass(slots=True)
-class Line:
+class TextLine:
     """Text on one line between two wide gaps, or a whole image or table, which is ordered with the lines; in points."""
 
     x0: float
@@ -552,7 +552,7 @@ class Page:
     number: int  # from 1
     width: float  # in points; of a page printed sideways, as its text is read
     height: float
-    lines: list[Line]  # in the order they were drawn
+    lines: list[TextLine]  # in the order they were drawn
     images: list[Box] = field(default_factory=list)  # where pictures are
     rules: list[tuple[float, float, float]] = field(default_factory=list)  # left, right, height on the page
     grids: list[tuple[Box, list[list[str]]]] = field(default_factory=list)  # bordered tables: place, rows of cells
@@ -628,12 +628,12 @@ def read_page(page: Any, images: bool = False) -> Page:
     return read
 
 
-def _split_at_spaces(page: Any, lines: list[Line]) -> list[Line]:
+def _split_at_spaces(page: Any, lines: list[TextLine]) -> list[TextLine]:
     """Cut lines whose words are set apart by spaces, as the cells of a table are by some programs."""
     if not any(_MANY_SPACES in line.text for line in lines):
         return lines
     words = page.get_text("words")
-    cut: list[Line] = []
+    cut: list[TextLine] = []
     for line in lines:
         parts = [part for part in line.text.split(_MANY_SPACES) if part.strip()]
         inside = [word for word in words if line.y0 - 1 < (word[1] + word[3]) / 2 < line.y1 + 1] if parts[1:] else []
@@ -649,7 +649,7 @@ def _split_at_spaces(page: Any, lines: list[Line]) -> list[Line]:
     return cut
 
 
-def _respace(page: Any, lines: Sequence[Line]) -> None:
+def _respace(page: Any, lines: Sequence[TextLine]) -> None:
     """Write the words of lines that are set letter by letter, by the distances of their characters."""
     import pymupdf
 
@@ -667,7 +667,7 @@ def _respace(page: Any, lines: Sequence[Line]) -> None:
                 left, _, right, _ = char["bbox"]
                 rows.setdefault(round(char["origin"][1]), []).append((left, right, span["size"], char["c"]))
 
-    def inside(line: Line) -> list[tuple[float, float, float, str]]:
+    def inside(line: TextLine) -> list[tuple[float, float, float, str]]:
         return [
             char
             for height in range(round(line.y0), round(line.y1) + 1)
@@ -744,9 +744,9 @@ def _turns(textpage: Any) -> list[list[int]]:
     return [[0 if abs(v.x) >= abs(v.y) else 1 if v.y < 0 else 3 for v in block] for block in vectors]
 
 
-def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
+def _lines(runs: Sequence[Sequence[Piece]]) -> list[TextLine]:
     """Put pieces together to lines, in the order they were drawn."""
-    lines: list[Line] = []
+    lines: list[TextLine] = []
     ends_in_space = False
     for run in _with_fractions(runs):
         for pieces in _in_line(run):
@@ -765,7 +765,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
                 _append(lines[-1], stripped, box, ends_in_space or text[0] == " ")
             else:
                 is_note = stripped[0] == "[" != pieces[0]["text"].lstrip()[:1]
-                lines.append(Line(*box, stripped, size, bold, is_note=is_note))
+                lines.append(TextLine(*box, stripped, size, bold, is_note=is_note))
             if len(pieces) > 1 and "[" in text:
                 lines[-1].n_marks += text.count("[") - sum(piece["text"].count("[") for piece in pieces)
             ends_in_space = text[-1] == " "
@@ -830,14 +830,14 @@ def _continues(last: Piece, piece: Piece) -> bool:
     return touches and _RIGHT_TO_LEFT.search(last["text"] + piece["text"]) is not None
 
 
-def _attach_scripts(lines: list[Line]) -> list[Line]:
+def _attach_scripts(lines: list[TextLine]) -> list[TextLine]:
     """Join marks, exponents and indices that were drawn apart from their lines to these."""
     least = 0.9 * max([line.size for line in lines], default=0.0)
     small = [line for line in lines if len(line.text) <= MAX_SCRIPT_CHARS and line.size < least]
     small = [line for line in small if _SCRIPT.fullmatch(line.text)]
     if not small:
         return lines
-    ends: dict[tuple[int, int], list[Line]] = {}
+    ends: dict[tuple[int, int], list[TextLine]] = {}
     for line in lines:
         for x in (line.x0, line.x1) if line.size else ():
             ends.setdefault((round(x / 8), round(line.y0 / 8)), []).append(line)
@@ -877,7 +877,7 @@ def around(boxes: Sequence[Box]) -> Box:
     return min(left), min(top), max(right), max(bottom)
 
 
-def _goes_on(last: Line, box: Box, size: float, text: str) -> bool:
+def _goes_on(last: TextLine, box: Box, size: float, text: str) -> bool:
     """Whether a piece is on the same line as the last, with no more than a letter's width between."""
     x0, y0, x1, y1 = box
     if not last.size < MAX_RATIO * size < MAX_RATIO * MAX_RATIO * last.size:
@@ -892,7 +892,7 @@ def _goes_on(last: Line, box: Box, size: float, text: str) -> bool:
     return -0.5 * size < gap < 0.9 * size
 
 
-def _append(last: Line, text: str, box: Box, spaced: bool) -> None:
+def _append(last: TextLine, text: str, box: Box, spaced: bool) -> None:
     """Add text to a line, after a space where there is one or the gap is as wide as one."""
     x0, y0, x1, y1 = box
     is_before = x0 < last.x0

@@ -33,7 +33,12 @@ _FITS = 0.35  # score of a number in the unit asked for
 
 SoughtKind = Literal["number", "year", "boolean", "name"]
 
-_QUOTED: Mapping[kinds.Kind, SoughtKind] = {"number": "number", "range": "number", "boolean": "boolean", "text": "name"}
+_QUOTED: Mapping[kinds.ValueKind, SoughtKind] = {
+    "number": "number",
+    "range": "number",
+    "boolean": "boolean",
+    "text": "name",
+}
 _YES_NO = re.compile(r"^\s*(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should)\b", re.IGNORECASE)
 _YEAR = re.compile(r"\b(?:what|which) year\b|^\s*when\b", re.IGNORECASE)
 _RANGE = re.compile(r"\brange\b|\bbetween\b|\bfrom what\b", re.IGNORECASE)

@@ -16,7 +16,7 @@ from kohaku_ray.index.terms import stop_words
 from kohaku_ray.models.json_text import find, find_cut, loads, loops
 from kohaku_ray.models.schema import ANSWER_FIELDS, MOST_QUERY_CHARS
 from kohaku_ray.records import Prediction, Reply
-from kohaku_ray.values.kinds import STATEMENT, Kind, read_as
+from kohaku_ray.values.kinds import STATEMENT, ValueKind, read_as
 from kohaku_ray.values.read import BOOLEANS, WRAPPING, clean_text, is_blank_lenient
 
 CUT = "length"
@@ -38,7 +38,7 @@ def parse_answer(
     allowed: Collection[str],
     attempt: int = 0,
     unit: str | None = None,
-    kind: Kind | None = None,
+    kind: ValueKind | None = None,
 ) -> Prediction:
     """Read an answer.
 
@@ -222,7 +222,7 @@ def _bare_ref(text: str) -> str:
     return _REF_PREFIX.sub("", text.strip(WRAPPING)).strip(WRAPPING)
 
 
-def _value_of(fields: Mapping[str, Any], kind: Kind | None, unit: str | None) -> tuple[str, bool, str]:
+def _value_of(fields: Mapping[str, Any], kind: ValueKind | None, unit: str | None) -> tuple[str, bool, str]:
     """Return the value, whether it is of the kind asked for, and the flag of an ``answer`` that stands in."""
     given = value_text(fields["answer_value"] if "answer_value" in fields else fields.get("answer"))
     answer = value_text(fields.get("answer"))

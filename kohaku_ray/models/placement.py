@@ -93,7 +93,7 @@ def placement_of(application: str, bound: float = BOUND) -> Placement[Any]:
     return _PLACEMENTS.setdefault(application, Placement(bound))
 
 
-def counts_of(application: str) -> tuple[int, int]:
+def count_placements(application: str) -> tuple[int, int]:
     """Count the questions this process placed for an application, and those it moved."""
     placement = _PLACEMENTS.get(application)
     return (placement.n_placed, placement.n_moved) if placement is not None else (0, 0)

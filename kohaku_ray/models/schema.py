@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kohaku_ray.records import BLANK
-from kohaku_ray.values.kinds import LONGEST_TEXT, Kind
+from kohaku_ray.values.kinds import LONGEST_TEXT, ValueKind
 
 ANSWER_FIELDS = ("explanation", "answer", "answer_value", "answer_unit", "ref_id")
 """Fields of an answer in the order they are generated: the reasoning comes before the value it leads to."""
@@ -27,7 +27,7 @@ _SEPARATED = r"-?([0-9]{1,3}(,[0-9]{3}){1,5}|[0-9]{1,18})(\.[0-9]{1,12})?([eE][+
 _RANGE = rf"\[{_NUMBER},{_NUMBER}\]"
 _SHORT = {"type": "string", "maxLength": LONGEST_TEXT}
 _UNIT = {"type": "string", "maxLength": 40}
-_VALUES: dict[Kind | None, dict[str, Any]] = {
+_VALUES: dict[ValueKind | None, dict[str, Any]] = {
     "range": {"type": "string", "pattern": f"^({BLANK}|{_RANGE})$"},
     "number": {"type": "string", "pattern": f"^({BLANK}|{_NUMBER}|{_RANGE})$"},
     # A small model whose answer is "True" writes is_blank where 1 and 0 are its only other choices.
@@ -42,7 +42,7 @@ _COPIED = {"type": "string", "pattern": f"^({BLANK}|{_SEPARATED}|{_RANGE})$"}
 def answer_schema(
     doc_ids: Sequence[str],
     constrain: bool = True,
-    kind: Kind | None = None,
+    kind: ValueKind | None = None,
     most_chars: int | None = None,
     most_refs: int | None = None,
     fields: Sequence[str] = ANSWER_FIELDS,

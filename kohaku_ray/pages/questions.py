@@ -14,7 +14,7 @@ from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.pages.evidence import Citation, Documents, Excerpt, NodeLocation, NodeLocations, excerpt
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.files import Row, RunFiles, StepRows, steps_of
+from kohaku_ray.run.files import RunFiles, RunRow, StepRows, steps_of
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_blank
 
@@ -67,7 +67,7 @@ class Truth:
 class StepItem:
     """One item of a step."""
 
-    row: Row  # of trace.parquet
+    row: RunRow  # of trace.parquet
     path: tuple[str, ...]  # titles and ordinals from the document down; empty where it is not a node
     page: int | None
     excerpt: Excerpt
@@ -100,7 +100,7 @@ class Step:
 class MemberView:
     """One member's answer; its tokens are those of all attempts."""
 
-    row: Row  # of answers.parquet
+    row: RunRow  # of answers.parquet
     group: int | None  # of the vote; None where it is not known
     outcome: str
     prompt_tokens: int
@@ -123,7 +123,7 @@ class QuestionView:
     """One question as the page shows it."""
 
     anchor: str  # its id on the page
-    vote: Row  # of votes.parquet
+    vote: RunRow  # of votes.parquet
     outcome: str
     truth: Truth | None
     citations: tuple[Citation, ...]
@@ -137,7 +137,7 @@ class QuestionView:
         return tuple(step for step in self.steps if step.rows.pool is not None)
 
     @property
-    def images(self) -> tuple[Row, ...]:
+    def images(self) -> tuple[RunRow, ...]:
         """The image items of all steps, each image paragraph once."""
         rows = [item.row for step in self.steps for item in step.items if item.row["kind"] == IMAGE]
         return tuple({row["node_id"]: row for row in reversed(rows)}.values())[::-1]
@@ -217,7 +217,7 @@ class Gold:
     scores: Mapping[str, Mapping[str, QuestionScore]]
 
 
-def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]]:
+def shown_steps(trace: Sequence[RunRow], n: int) -> list[tuple[StepRows, list[RunRow]]]:
     """Share ``n`` places of each step evenly among its lists (of members and attempts): each with its items shown."""
     steps = steps_of(trace)
     n_lists = Counter(step.name for step in steps)
@@ -280,7 +280,7 @@ def _outcome(abstains: bool, truth: Truth | None) -> str:
 
 
 def _members(
-    vote: Row, answers: Sequence[Row], usage: Sequence[Row], truth: Truth | None, compat: str | None
+    vote: RunRow, answers: Sequence[RunRow], usage: Sequence[RunRow], truth: Truth | None, compat: str | None
 ) -> tuple[MemberView, ...]:
     # Grouped as the vote did, by value or, when it was the published vote, by spelling.
     values = ["" if row["is_blank"] else row["answer_value"] for row in answers]
@@ -307,7 +307,7 @@ def _members(
     return tuple(members)
 
 
-def _groups(vote: Row, members: Sequence[MemberView]) -> tuple[VoteGroup, ...]:
+def _groups(vote: RunRow, members: Sequence[MemberView]) -> tuple[VoteGroup, ...]:
     total = sum(vote["group_weights"]) or 1.0
     winner = next((member.group for member in members if member.row["member"] == vote["winner"]), None)
     groups = []
@@ -320,12 +320,12 @@ def _groups(vote: Row, members: Sequence[MemberView]) -> tuple[VoteGroup, ...]:
 
 
 def _steps(
-    vote: Row, rows: Sequence[Row], truth: Truth | None, locations: NodeLocations, limits: PageLimits
+    vote: RunRow, rows: Sequence[RunRow], truth: Truth | None, locations: NodeLocations, limits: PageLimits
 ) -> tuple[Step, ...]:
     cited = {ref.lower() for ref in vote["ref_ids"]}
     gold = {ref.lower() for ref in truth.row.ref_ids} - {BLANK} if truth is not None else set()
 
-    def view(row: Row) -> StepItem:
+    def view(row: RunRow) -> StepItem:
         if row["node_id"] is None:
             return StepItem(row, (), None, excerpt(NodeLocation(()), row["text"], limits.match_chars, 0), False, False)
         location = locations.find(row["node_id"], row["text"])
@@ -348,6 +348,6 @@ def _steps(
     )
 
 
-def _names(row: Row) -> set[str]:
+def _names(row: RunRow) -> set[str]:
     """What a reference may call an item: its node, its document, or its note."""
     return {row[name].lower() for name in ("node_id", "doc_id", "note") if row[name]}

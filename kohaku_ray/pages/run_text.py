@@ -11,7 +11,7 @@ from kohaku_ray.documents.content import file_name
 from kohaku_ray.pages.tables import as_text
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.files import Row, SentPrompt, question_rows, steps_of
+from kohaku_ray.run.files import RunRow, SentPrompt, question_rows, steps_of
 from kohaku_ray.run.summary import pluralize, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.table import Column, Table, TableRow
@@ -34,7 +34,7 @@ def show_question(run: str, question_id: str, n_items: int | None) -> str:
     return describe_question(question_rows(run, question_id), n_items)
 
 
-def describe_question(rows: Mapping[str, list[Row]], n_items: int | None) -> str:
+def describe_question(rows: Mapping[str, list[RunRow]], n_items: int | None) -> str:
     """Format the rows of one question (``question_rows``)."""
     vote = rows["votes"][0]
     parts = [f"{vote['question_id']}  {vote['question']}", *_steps(rows["trace"], n_items), ""]
@@ -59,13 +59,13 @@ def describe_question(rows: Mapping[str, list[Row]], n_items: int | None) -> str
     return "\n".join(parts)
 
 
-def describe_questions(votes: Sequence[Row]) -> str:
+def describe_questions(votes: Sequence[RunRow]) -> str:
     """List a run's questions: id, what the ensemble answers, and the question's text."""
     rows = [[vote["question_id"], _short(describe_vote(vote)), _short(vote["question"])] for vote in votes]
     return as_text(Table.of(["question_id", "answer", "question"], rows, n_text=3))
 
 
-def describe_replays(runs: Sequence[Row]) -> str:
+def describe_replays(runs: Sequence[RunRow]) -> str:
     """Lay out the runs of bundles: scores and costs, whether their replay is the same, and what differs."""
     head = ["run", "model", "metric", Column("score", ".4f"), "95 % interval", "questions", "members"]
     head += ["tokens in", "cached", "out", "s"]
@@ -105,13 +105,13 @@ def describe_prompts(prompts: Sequence[SentPrompt]) -> str:
     return "\n\n".join(parts)
 
 
-def describe_vote(vote: Row) -> str:
+def describe_vote(vote: RunRow) -> str:
     """Format what the ensemble, or a member, answers in one line."""
     value = BLANK if vote["is_blank"] else f"{vote['answer_value']} {vote['answer_unit']}".rstrip()
     return f"{value}  [{', '.join(vote['ref_ids'])}]"
 
 
-def _steps(rows: list[Row], n: int | None) -> Iterator[str]:
+def _steps(rows: list[RunRow], n: int | None) -> Iterator[str]:
     for step in steps_of(rows):
         owner = "" if step.member == SHARED else f" of member {step.member}"
         again = f", attempt {step.attempt}" if step.attempt else ""
@@ -124,7 +124,7 @@ def _steps(rows: list[Row], n: int | None) -> Iterator[str]:
         yield from (f"  error: {error}" for error in step.errors)
 
 
-def _item(row: Row) -> Iterator[str]:
+def _item(row: RunRow) -> Iterator[str]:
     where = "  ".join(part for part in (row["node_id"], row["note"], _numbers(row["scores"])) if part)
     first, *more = [part for part in (where, _short(row["text"])) if part]
     yield f"  {row['rank']:>4}. {first}"
@@ -139,7 +139,7 @@ def _numbers(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {write_number(value)}" for name, value in values.items())
 
 
-def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
+def _members(answers: list[RunRow], usage: list[RunRow]) -> Iterator[str]:
     for row in answers:
         calls = [call for call in usage if call["member"] == row["member"]]
         tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)

@@ -17,7 +17,8 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.tables import SCHEMAS, grouped
 from kohaku_ray.storage import is_directory, join_path, read_file, without_options
 
-Row = dict[str, Any]
+RunRow = dict[str, Any]
+"""A row of one of a run's tables, by column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class RunFiles:
     path: str
     facts: Mapping[str, Any]
     config: Mapping[str, Any]
-    tables: Mapping[str, list[Row]]
+    tables: Mapping[str, list[RunRow]]
     submission: Submission
 
     @property
@@ -46,7 +47,7 @@ class RunFiles:
         """Look up a fact in ``run.json`` (see ``facts_of``)."""
         return self.facts.get(name, default)
 
-    def by_question(self, table: str) -> dict[str, list[Row]]:
+    def by_question(self, table: str) -> dict[str, list[RunRow]]:
         """Group a table's rows by question, in file order."""
         return grouped(self.tables[table], lambda row: str(row["question_id"]))
 
@@ -64,9 +65,9 @@ class StepRows:
     name: str
     member: int
     attempt: int
-    items: list[Row]
+    items: list[RunRow]
     errors: tuple[str, ...]
-    pool: Row | None = None
+    pool: RunRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def read_run(run: str) -> RunFiles:
     return RunFiles(directory.path, facts, config, tables, read_submission(directory.file("submission.csv")))
 
 
-def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
+def question_rows(run: str, question_id: str) -> dict[str, list[RunRow]]:
     """Read one question's rows of every table; raises a ``DataError`` where the run, finished, has none."""
     directory = _existing(run)
     mine = pc.field("question_id") == question_id
@@ -109,7 +110,7 @@ def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
     return rows
 
 
-def voted_questions(run: str) -> list[Row]:
+def voted_questions(run: str) -> list[RunRow]:
     """Read the vote on every question of a finished run, in order."""
     return rows_of(_existing(run).read_table("votes"))
 
@@ -120,19 +121,19 @@ def _existing(run: str) -> RunDirectory:
     return RunDirectory(run)
 
 
-def rows_of(table: pa.Table) -> list[Row]:
+def rows_of(table: pa.Table) -> list[RunRow]:
     """Turn a run's table into rows, maps into dicts; if a map has a name twice, the last value wins."""
-    rows: list[Row] = table.to_pylist(maps_as_pydicts="lossy")
+    rows: list[RunRow] = table.to_pylist(maps_as_pydicts="lossy")
     return rows
 
 
-def steps_of(trace: Sequence[Row]) -> list[StepRows]:
+def steps_of(trace: Sequence[RunRow]) -> list[StepRows]:
     """Group a question's rows of trace.parquet by step, member and attempt, in order of appearance."""
     steps = grouped(trace, lambda row: (row["step"], row["member"], row["attempt"]))
     return [_step(key, rows) for key, rows in steps.items()]
 
 
-def _step(key: tuple[str, int, int], rows: list[Row]) -> StepRows:
+def _step(key: tuple[str, int, int], rows: list[RunRow]) -> StepRows:
     items = [row for row in rows if row["text"] or row["node_id"] or row["note"] or row["scores"]]
     errors = tuple(dict.fromkeys(row["error"] for row in rows if row["error"]))
     first = items[0] if items else None

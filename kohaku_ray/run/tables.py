@@ -101,13 +101,13 @@ SPENT = ("prompt_tokens", "cached_tokens", "completion_tokens", "queue_s", "serv
 """Columns of usage that can be summed."""
 
 
-Row = TypeVar("Row")
+AnyRow = TypeVar("AnyRow")
 Key = TypeVar("Key")
 
 
-def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+def grouped(rows: Iterable[AnyRow], key: Callable[[AnyRow], Key]) -> dict[Key, list[AnyRow]]:
     """Group rows by a key, in order of appearance."""
-    groups: dict[Key, list[Row]] = {}
+    groups: dict[Key, list[AnyRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups

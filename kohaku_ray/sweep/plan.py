@@ -252,13 +252,13 @@ class _Planner:
         path = config.index.path if is_base_usable else join_path(sweep.indexes, index_id)
         index = config.index.model_copy(update={"path": _absolute(path)})
         run = _absolute(join_path(sweep.runs, run_id))
-        placed = config.model_copy(update={"run": run, "index": index})
+        run_config = config.model_copy(update={"run": run, "index": index})
         if not is_finished(run):  # a finished run needs no model
             self._check_models(config)
             if not self._cached(("there", index.path), lambda: is_there(index.path)):
                 self._check_captioner(config)
-        self.runs.setdefault(run_id, placed)
-        self.indexes.setdefault(index.path, placed)
+        self.runs.setdefault(run_id, run_config)
+        self.indexes.setdefault(index.path, run_config)
         return cell_id, run_id
 
     def _index_settings(self, config: Config) -> dict[str, Any]:

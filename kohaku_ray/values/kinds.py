@@ -9,10 +9,10 @@ from kohaku_ray.values.amounts import read_asked
 from kohaku_ray.values.normalise import LONGEST_NUMBER, normalise, write_number
 from kohaku_ray.values.read import BOOLEANS
 
-Kind = Literal["number", "range", "boolean", "text"]
+ValueKind = Literal["number", "range", "boolean", "text"]
 """A range answers a question for a number too: many truths are ranges."""
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ValueKind] = {
     **dict.fromkeys(("number", "numeric", "integer", "float", "count", "percentage"), "number"),
     **dict.fromkeys(("range", "interval"), "range"),
     **dict.fromkeys(("boolean", "bool", "true/false", "yes/no"), "boolean"),
@@ -38,7 +38,7 @@ _FIRST_WORD = re.compile(r"[\W_]*(true|false|yes|no|[01])(?:\.0)?\b(?![.,]?[0-9]
 _ONE_NUMBER = re.compile(r"^\s*\[\s*([^,\]]+?)\s*,\s*\1\s*\]\s*$")  # a range from a number to itself
 
 
-def kind_of(question: str, unit: str | None, answer_type: str | None) -> Kind | None:
+def kind_of(question: str, unit: str | None, answer_type: str | None) -> ValueKind | None:
     """Return the kind of value that a question asks for; None where neither its type, unit nor text says it."""
     stated = KINDS.get((answer_type or "").strip().lower())
     if stated is None and STATEMENT.match(question):
@@ -48,7 +48,7 @@ def kind_of(question: str, unit: str | None, answer_type: str | None) -> Kind | 
     return stated
 
 
-def read_as(value: str, kind: Kind | None, unit: str | None = None) -> tuple[str, bool]:
+def read_as(value: str, kind: ValueKind | None, unit: str | None = None) -> tuple[str, bool]:
     """Read a value as the kind that is asked for (None: any), in the unit that is asked for.
 
     Returns:

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from kohaku_ray.models.placement import Placement, counts_of, placement_of
+from kohaku_ray.models.placement import Placement, count_placements, placement_of
 
 
 def ring_order(question: str, replicas: list[int]) -> list[int]:
@@ -100,6 +100,6 @@ def test_simulated_loads_stay_within_the_bound(n_replicas):
 
 
 def test_counts_of_an_application_nobody_placed_for_are_zero_and_leave_its_bound_open():
-    assert counts_of("nobody") == (0, 0)
+    assert count_placements("nobody") == (0, 0)
     assert placement_of("nobody", 3.0)._bound == 3.0
     assert placement_of("nobody") is placement_of("nobody", 2.0)

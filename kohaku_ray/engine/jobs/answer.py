@@ -158,7 +158,7 @@ def make_run(
     with directory.owned():
         paid = directory.paid(identity)
         directory.begin(config, identity, paid)
-        before = {name: ledger.placed(application) for name, application in applications.items()}
+        before = {name: ledger.count_placements(application) for name, application in applications.items()}
         progress = ledger.progress() if is_alone else None
         work = RunWork(pool, context)
 
@@ -181,7 +181,7 @@ def make_run(
             name: paid.get(name, 0) + sum(summary.spent.get(part, 0) for part in parts) for name, parts in used.items()
         }
         for name, application in applications.items():
-            counts = zip(ledger.placed(application), before[name], strict=True)
+            counts = zip(ledger.count_placements(application), before[name], strict=True)
             summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
         ledger.flush()
         summary.wall_s = time.perf_counter() - began

@@ -93,9 +93,9 @@ class Ledger:
         for shard in self._shards:
             shard.prepare_calls.remote()
 
-    def placed(self, application: str) -> tuple[int, int]:
+    def count_placements(self, application: str) -> tuple[int, int]:
         """Count the questions placed on an application's replicas so far, and those moved off an overloaded one."""
-        counts = ray_get([shard.placed.remote(application) for shard in self._shards])
+        counts = ray_get([shard.count_placements.remote(application) for shard in self._shards])
         return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
 
     def paid(self) -> dict[str, Paid]:

@@ -21,7 +21,7 @@ from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.serving.handles import CallOutcome, Handles, import_serve
 from kohaku_ray.errors import DataError, ModelError
-from kohaku_ray.models.placement import counts_of
+from kohaku_ray.models.placement import count_placements
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import RENEWAL_S
@@ -139,9 +139,9 @@ class LedgerShard:
         """Import now what calls replicas: the first call would wait for it."""
         import_serve()
 
-    async def placed(self, application: str) -> tuple[int, int]:
+    async def count_placements(self, application: str) -> tuple[int, int]:
         """Count the questions this shard sent to an application's replicas, and those moved off an overloaded one."""
-        return counts_of(application)
+        return count_placements(application)
 
     async def progress(self) -> tuple[int, int, int, int]:
         """Count the calls in flight, those made since this shard started, and the tokens that these read and wrote."""

@@ -22,7 +22,7 @@ from kohaku_ray.retrieval.fusion import with_parents
 from kohaku_ray.systems.base import Ask, Rows
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
-from kohaku_ray.values.kinds import Kind
+from kohaku_ray.values.kinds import ValueKind
 
 _SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")
 
@@ -37,7 +37,7 @@ ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
         "kind": kind,
     }
     for order in ("context_first", "question_first")
-    for instructions, kind in product(("full", "short"), (None, *get_args(Kind)))
+    for instructions, kind in product(("full", "short"), (None, *get_args(ValueKind)))
 )
 
 
@@ -46,7 +46,7 @@ def answer_prompt(
     question: Question,
     context: Context,
     settings: KohakuSettings,
-    kind: Kind | None,
+    kind: ValueKind | None,
     images: Sequence[PromptImage] = (),
 ) -> Prompt:
     """Ask for the answer: the documents and their captions before or after the question and its instructions."""

@@ -272,7 +272,7 @@ def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replic
     assert len(counts) == 3
     # Each shard keeps its own questions within the bound, rounded up.
     assert max(counts.values()) <= 24 / 3 * 1.25 + 3
-    n_placed, n_moved = ledger.placed(three_replicas)
+    n_placed, n_moved = ledger.count_placements(three_replicas)
     assert n_placed == 24
     assert 0 <= n_moved < 24
     overflow = [replace(request("overflow", seed), session_id=f"question {seed}") for seed in range(6)]
