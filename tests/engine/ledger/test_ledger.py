@@ -265,8 +265,8 @@ def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replic
     requests = [replace(request(f"{n}?"), session_id=f"question {n}") for n in range(24) for _ in range(5)]
     requests = [replace(request, seed=seed) for seed, request in enumerate(requests)]
     homes: dict[str, set[str]] = {}
-    for request, asked in zip(requests, ask(ledger, three_replicas, *requests), strict=True):
-        homes.setdefault(request.session_id, set()).add(asked.entry.reply.replica)
+    for chat_request, asked in zip(requests, ask(ledger, three_replicas, *requests), strict=True):
+        homes.setdefault(chat_request.session_id, set()).add(asked.entry.reply.replica)
     assert all(len(replicas) == 1 for replicas in homes.values())
     counts = Counter(replica for [replica] in homes.values())
     assert len(counts) == 3
@@ -276,6 +276,6 @@ def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replic
     assert n_placed == 24
     assert 0 <= n_moved < 24
     overflow = [replace(request("overflow", seed), session_id=f"question {seed}") for seed in range(6)]
-    for request in overflow:
+    for chat_request in overflow:
         with pytest.raises(ContextOverflowError, match="longer than the model takes"):
-            ask(ledger, three_replicas, request)
+            ask(ledger, three_replicas, chat_request)
