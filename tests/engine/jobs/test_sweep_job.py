@@ -210,8 +210,7 @@ def models_apart(indexes, tmp_path_factory):
         axis = {"floor": {"roles.answer.model": "extractive"}}
         axis["keyless"] = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
         for name, tries in (("api", {"max_tries": 1}), ("prose", {})):
-            model = deployment(server, model=name, **tries)
-            axis[name] = {"roles.answer.model": name, f"deployments.{name}": model}
+            axis[name] = {"roles.answer.model": name, f"deployments.{name}": deployment(server, model=name, **tries)}
         common = {"seeds": [0], "indexes": indexes, "prefer": ["encoders/jina_v3"], "by": "split"}
         common["set"] = {"kohaku.count_question": True}  # with one query the planner is not asked
         path = write_sweep(home, [{"name": "m", "axes": {"model": dict(axis)}}], **common)
