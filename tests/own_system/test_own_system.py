@@ -101,6 +101,7 @@ def home(cluster, tiny_encoder, tmp_path_factory):
     return home
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_index_and_answer_write_its_tables(home):
     trace = pl.read_parquet(home / "run/trace.parquet")
@@ -114,6 +115,7 @@ def test_index_and_answer_write_its_tables(home):
     assert (facts["system"], facts["metrics"]) == ("lookup", ["exact", "wattbot"])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_validate_show_vote_score_compare_and_report(home, capsys):
     assert main(["validate", f"{home}/own.yaml", "--settings"]) == 0

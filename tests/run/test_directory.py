@@ -283,7 +283,8 @@ def same(run, whole):
 
 def test_validate_deep_names_every_damaged_file(finished, capsys):
     run, config = finished
-    asked = ["validate", "demo", "--set", f"run={run}", "--set", f"index.path={run}/index", "--deep"]
+    places = [f"--set={key}={run}/{key}" for key in ("index.path", "ledger.path")]  # not a demo's that was run here
+    asked = ["validate", "demo", f"--set=run={run}", *places, "--deep"]
     assert main(asked) == 0
     assert "files: index and finished run, where there are any, are as they were written" in capsys.readouterr().out
     for name in ("answers.jsonl", "votes.parquet"):

@@ -89,6 +89,7 @@ def test_the_same_command_again_replays_to_the_byte(sample_run, run_answer):
         assert Path(again.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_with_replan_a_member_plans_again_before_each_retry_and_the_first_calls_stay_the_same(
     sample_run, run_answer, tmp_path
 ):
@@ -184,6 +185,7 @@ def test_show_prints_the_prompts_as_sent(sample_run, capsys):
     assert all(" ".join(text.split()) in user for text in context[:3])
 
 
+@pytest.mark.slow
 def test_a_block_that_takes_long_counts_the_questions_that_are_answered(sample_config, run_answer, monkeypatch, capsys):
     monkeypatch.setattr(answer_job, "SAY_EVERY_S", 0.5)
     first: dict[str, object] = {}
@@ -271,6 +273,7 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
     assert len(read_submission(f"{config.run}/submission.csv").rows) == 5
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_asking_and_a_larger_one_goes_on(sample_config, tmp_path, capsys, run_answer, monkeypatch):
     monkeypatch.setattr(answer_job, "run_answer", run_answer)
 
@@ -328,6 +331,7 @@ def test_a_run_whose_every_call_fails_stops_asking_and_says_why(
         assert not again.stopped
 
 
+@pytest.mark.slow
 def test_an_engine_that_refuses_the_length_is_asked_for_less(sample_config, run_answer):
     lengths: list[int] = []
 

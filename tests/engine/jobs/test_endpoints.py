@@ -19,7 +19,7 @@ from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.endpoint import PROBE
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 SMALL = ("questions.limit=6", "ensemble.members=2", "kohaku.bm25_top_k=0")
 

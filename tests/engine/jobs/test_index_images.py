@@ -60,6 +60,7 @@ def stamps(path: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mtime_ns for file in path.iterdir() if file.suffix == ".png"}
 
 
+@pytest.mark.slow
 def test_images_are_kept_and_counted(built):
     home, summary = built
     docs, path = home / "docs", home / "index"

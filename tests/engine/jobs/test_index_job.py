@@ -336,6 +336,7 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     assert not list((tmp_path / "index").glob("pending/*"))
 
 
+@pytest.mark.slow
 def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_reject(
     cluster, tmp_path, monkeypatch, tiny_encoder
 ):
@@ -382,6 +383,7 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     np.testing.assert_allclose(vectors, make_encoder(config).encode_passages([nodes.text_of(chunk)]), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_path, monkeypatch, config_of):
     from kohaku_ray.engine.jobs import index_stream as job
 

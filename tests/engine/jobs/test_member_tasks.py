@@ -62,6 +62,7 @@ def test_each_member_and_block_is_a_task_of_that_name_and_siblings_ask_together(
     assert tasks.of("LedgerShard.ask", 6).total() <= n_calls / 2, "members of a question ask in one message"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["answer", "question"])
 def test_a_member_that_fails_is_in_error_alone_and_the_others_are_voted_on(sample_config, run_answer, scope):
     overrides = ["system=tests.own_system.sharing:SYSTEM", "questions.limit=4", "ensemble.members=3"]
@@ -104,6 +105,7 @@ class Killer:
         return Action(delay_s=0.5)
 
 
+@pytest.mark.slow
 def test_one_process_of_members_dies_while_others_answer_and_all_is_answered_and_asked_once(sample_config, run_answer):
     killer = Killer()
     with FakeOpenAI(killer.script) as server:

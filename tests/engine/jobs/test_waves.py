@@ -55,6 +55,7 @@ def test_a_settled_question_is_voted_over_those_who_answered():
     assert tables["answers"]["member"].to_pylist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("scope", ["answer", "question"])
 def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config, run_answer, scope):
