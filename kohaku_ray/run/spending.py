@@ -80,10 +80,9 @@ class Spending:
         for application, part in self._ledger.paid().items():
             cost = dollars(Reply("", **asdict(part)), self._prices[application])
             paid.update({"tokens": part.prompt_tokens + part.completion_tokens, "dollars": cost})
-        # A shard that was started again has forgotten what it made.
-        self._paid = {name: max(amount, self._paid.get(name, 0)) for name, amount in paid.items()}
+        self._paid = paid
         self.stopped = self.stopped or self._budget.over(self._paid)
-        if self.stopped:
+        if self.stopped:  # told at every look: a shard that was started again has forgotten it
             self._ledger.stop(self.stopped)
 
     def shown(self) -> str:

@@ -39,6 +39,7 @@ class Ledger:
         """Connect to shards, by their numbers, for a run of this name (default: a new one)."""
         self._shards = list(shards)
         self._run = run or uuid.uuid4().hex
+        self._paid: dict[str, dict[str, Paid]] = {}  # by each start of a shard, as it last said
         self._lookups: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
         self._calls: dict[tuple[int, str], list[tuple[Wanted, asyncio.Future[LedgerReply | Refused]]]] = {}
 
@@ -99,9 +100,13 @@ class Ledger:
         return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
 
     def paid(self) -> dict[str, Paid]:
-        """Sum what the calls made for this run used, by application."""
+        """Sum what the calls made for this run used, by application.
+
+        A shard that was started again has forgotten what it made before: that counts as this object last heard it.
+        """
+        self._paid.update(ray_get([shard.paid.remote(self._run) for shard in self._shards]))
         total: dict[str, Paid] = {}
-        for parts in ray_get([shard.paid.remote(self._run) for shard in self._shards]):
+        for parts in self._paid.values():
             for application, part in parts.items():
                 total[application] = total.get(application, Paid()) + part
         return total

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -109,6 +110,7 @@ class LedgerShard:
         self._lease_failure: str | None = None
         self._write_failure: str | None = None
         self._n_made = self._n_read = self._n_written = 0
+        self._start = uuid.uuid4().hex
         self._paid: dict[str, dict[str, Paid]] = {}  # by run and application
         self._stopped: dict[str, str] = {}  # runs that make no more calls, each with the reason
         self._hold()
@@ -147,9 +149,9 @@ class LedgerShard:
         """Count the calls in flight, those made since this shard started, and the tokens that these read and wrote."""
         return len(self._in_flight), self._n_made, self._n_read, self._n_written
 
-    async def paid(self, run: str) -> dict[str, Paid]:
-        """Sum what the calls that this shard made for a run used, by application."""
-        return self._paid.get(run, {})
+    async def paid(self, run: str) -> tuple[str, dict[str, Paid]]:
+        """Sum what the calls made for a run since this shard started used, by application; the start has a name."""
+        return self._start, self._paid.get(run, {})
 
     async def stop(self, run: str, reason: str) -> None:
         """Make no more calls for a run; those in flight end, and recorded replies are still given."""

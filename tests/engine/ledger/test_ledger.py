@@ -126,6 +126,7 @@ def test_a_shard_killed_comes_back_with_what_it_flushed(application, server, tmp
     kept = ask(ledger, application, *(request(f"kept {n}") for n in range(4)))
     ledger.flush()
     ask(ledger, application, request("unflushed"))
+    paid = ledger.paid()[application].prompt_tokens
     before = server.n_requests
     victim = psutil.Process(ray.get(ledger._shards[0].__ray_call__.remote(lambda _: os.getpid())))
     ray.kill(ledger._shards[0], no_restart=False)
@@ -134,6 +135,8 @@ def test_a_shard_killed_comes_back_with_what_it_flushed(application, server, tmp
     assert [reply.entry.reply for reply in again[:4]] == [reply.entry.reply for reply in kept]
     assert [reply.source for reply in again] == ["ledger"] * 4 + ["made"]
     assert server.n_requests - before == 1
+    assert paid == 500
+    assert ledger.paid()[application].prompt_tokens == 600, "what was asked twice was paid twice"
 
 
 @pytest.mark.parametrize(("text", "error"), [("overflow", ContextOverflowError), ("forbidden", ModelError)])
