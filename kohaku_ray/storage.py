@@ -41,10 +41,13 @@ TEMPORARY = ".tmp"
 CONNECT_S, REQUEST_S = 5.0, 30.0
 """Seconds without a connection, and without a byte of an answer, after which a request to S3 has failed."""
 
+GCS_RETRY_S = 15
+"""Seconds for which a request to Google Cloud Storage is repeated; its own default is 15 minutes."""
+
 _CREDENTIALS = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_TOKEN"
     r"|UNRECOGNIZED_CLIENT|MISSING_AUTHENTICATION_TOKEN|HTTP status 40[13]|HTTP response code: 40[13]"
-    r"|Could not find credentials",
+    r"|Could not find credentials|Could not create a OAuth2 access token",
     re.IGNORECASE,
 )
 _NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|Bucket '.*' not found|bucket does not exist", re.IGNORECASE)
@@ -89,6 +92,8 @@ def open_filesystem(path: str) -> tuple[Any, str]:
             f"{scheme}://…@{rest.partition('@')[2]} holds credentials, which config.yaml and messages would repeat: "
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment instead"
         )
+    if path.startswith(("gs://", "gcs://")) and "retry_limit_seconds=" not in path:
+        path += f"{'&' if '?' in path else '?'}retry_limit_seconds={GCS_RETRY_S}"
     filesystem, inner = fs.FileSystem.from_uri(path)
     if isinstance(filesystem, fs.S3FileSystem):
         _, (options,) = filesystem.__reduce__()
@@ -143,9 +148,15 @@ def refusal(path: str, what: str, error: object) -> StorageError:
     """Make the error of a remote file, from what its storage said."""
     where, reason = without_options(path), str(error)
     bucket = f"bucket {urlsplit(path).netloc}"
-    asked = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    on_google = where.startswith(("gs://", "gcs://"))
+    asked = not on_google and (os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
     if _NO_BUCKET.search(reason):
         way_out = f"there is no {bucket}: create it, or correct the path"
+    elif _CREDENTIALS.search(reason) and on_google:
+        way_out = (
+            f"{bucket} needs credentials: set GOOGLE_APPLICATION_CREDENTIALS to the file of an account that may list, "
+            "read, write and delete there, for the driver and for every node of the cluster"
+        )
     elif _CREDENTIALS.search(reason):
         way_out = (
             f"{bucket} refuses these credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and "
@@ -153,9 +164,10 @@ def refusal(path: str, what: str, error: object) -> StorageError:
             "driver and for every node of the cluster"
         )
     else:
+        settings = "" if on_google else "AWS_ENDPOINT_URL, AWS_REGION and "
         way_out = (
-            f"{bucket} did not answer{f' at {asked}' if asked else ''}: check AWS_ENDPOINT_URL, AWS_REGION and the "
-            "network, then repeat the command, which goes on where it stopped"
+            f"{bucket} did not answer{f' at {asked}' if asked else ''}: check {settings}the network, then repeat the "
+            "command, which goes on where it stopped"
         )
     return StorageError(f"{what} {where}: {way_out} ({reason})")
 

@@ -140,6 +140,21 @@ def test_wrong_credentials_name_the_bucket_and_the_cure(s3):
         s3.demand_credentials(False)
 
 
+def test_google_without_credentials_is_asked_for_seconds_and_the_cure_is_its_own(tmp_path, monkeypatch):
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # no credentials of `gcloud auth`
+    monkeypatch.setenv("GCE_METADATA_ROOT", "127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(
+        StorageError, match=r"gs://bucket/x: bucket bucket needs credentials: set GOOGLE_APPLICATION_CREDENTIALS"
+    ):
+        is_file("gs://bucket/x?retry_limit_seconds=2")
+    assert time.monotonic() - began < 20
+    for path, seconds in (("gs://bucket/x", storage.GCS_RETRY_S), ("gcs://bucket/x?retry_limit_seconds=7", 7)):
+        filesystem, _ = storage.open_filesystem(path)
+        assert filesystem.__reduce__()[1][0]["retry_time_limit"].total_seconds() == seconds
+
+
 def test_a_bucket_that_is_not_there_is_named(s3):
     with pytest.raises(StorageError, match=r"cannot write s3://nowhere/x: there is no bucket nowhere: create it"):
         publish(s3.uri("x").replace("s3://kohaku", "s3://nowhere"), b"1")
