@@ -83,7 +83,7 @@ class ChatReplica(Together):
 def serving(
     deployments: Mapping[str, Deployment], release: bool = True, beat_s: float = BEAT_S
 ) -> Iterator[dict[str, str]]:
-    """Run the deployments' applications while the block runs.
+    """Run the deployments' applications while the block runs; all of them start at once.
 
     Args:
         deployments: By name.
@@ -117,14 +117,24 @@ def serving(
         if ray.is_initialized():  # else Ray would start a cluster of its own
             registry.beat.remote(user, list(ours.values()))
 
+    def claim_and_start(name: str) -> ApplicationClaim:
+        claimed: ApplicationClaim = ray_get(registry.claim.remote(user, ours[name])) if release else "start"
+        if claimed == "start":
+            with _coming_up(ours[name], name, deployments[name]):
+                target = serve.RunTarget(_bind(ours[name], name, deployments[name]), ours[name], route_prefix=None)
+                serve.run_many([target], wait_for_applications_running=False)
+        return claimed
+
     try:
         with repeated(beat, beat_s, "beat") if release else nullcontext():
+            claims = {name: claim_and_start(name) for name in ours}
             for name, application in ours.items():
-                claim: ApplicationClaim = "start"
-                while release and (claim := ray_get(registry.claim.remote(user, application))) == "wait":
+                while claims[name] == "wait":  # another job is starting it
                     time.sleep(0.5)
-                if claim == "start":
-                    _start(application, name, deployments[name])
+                    claims[name] = claim_and_start(name)
+                if claims[name] == "start":
+                    with _coming_up(application, name, deployments[name]):
+                        _wait_until_running(application, name, deployments[name])
             yield names
     finally:
         if release:
@@ -232,11 +242,11 @@ def build(arguments: Mapping[str, str]) -> serve.Application:
     return _bind(arguments.get("application", name), name, config.deployments[name])
 
 
-def _start(application: str, name: str, deployment: Deployment) -> None:
-    target = serve.RunTarget(_bind(application, name, deployment), name=application, route_prefix=None)
+@contextmanager
+def _coming_up(application: str, name: str, deployment: Deployment) -> Iterator[None]:
+    """End an application that does not come up in the block, and say why."""
     try:
-        serve.run_many([target], wait_for_applications_running=False)
-        _wait_until_running(application, name, deployment)
+        yield
     except (RuntimeError, ModelError) as error:
         serve.delete(application)
         raise ModelError(

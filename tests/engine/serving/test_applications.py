@@ -12,6 +12,7 @@ import ray
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.engine.serving.applications import Applications, serving
+from kohaku_ray.systems.offline import ExtractiveConfig
 
 
 class FakeServe:
@@ -105,6 +106,30 @@ def test_what_holds_the_registry_up_loses_no_user(serve):
         await until(lambda: not serve.running)  # from here on it is silent by itself
 
     asyncio.run(run())
+
+
+def test_all_models_of_a_run_start_at_once(serve, monkeypatch):
+    """Each of them takes minutes to load; here none comes up before all were asked for."""
+
+    def run_many(targets, wait_for_applications_running):
+        asked.extend(target.name for target in targets)
+        serve.running |= set(asked) if len(asked) == 3 else set()
+
+    asked: list[str] = []
+    starting = SimpleNamespace(status=ApplicationStatus.DEPLOYING, deployments={}, message="")
+    status = serve.status
+
+    def all_statuses():
+        return SimpleNamespace(applications=dict.fromkeys(asked, starting) | status().applications)
+
+    monkeypatch.setattr("ray.serve.status", all_statuses)
+    monkeypatch.setattr("ray.serve.run_many", run_many)
+    monkeypatch.setattr("ray.serve.start", lambda **_: None)
+    monkeypatch.setattr("ray.cluster_resources", dict)
+    monkeypatch.setattr("ray.available_resources", dict)
+    models = {name: ExtractiveConfig(start_timeout_s=1) for name in ("first", "second", "third")}
+    with serving(models, release=False) as names:
+        assert list(names.values()) == asked
 
 
 @pytest.mark.parametrize("is_up", [True, False])
