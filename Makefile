@@ -98,7 +98,9 @@ reproduce: setup ## Make the bundled runs of real models again, without a model,
 	$(BIN)/kohaku-ray --quiet index demo
 	$(BIN)/kohaku-ray replay $(wildcard kohaku_ray/sample/bundles/*.zip) --index runs/demo/index
 
-bench: setup ## Benchmarks, each against a peer or a limit of the same run.
+bench: setup ## Benchmarks on WattBot (in KOHAKU_DATA), each against a peer or a limit of the same run.
+	@test -d "$${KOHAKU_DATA:-../shared/data}/wattbot" || \
+		{ echo "bench: set KOHAKU_DATA to the directory that holds wattbot/ (docs/benchmarks.md)" >&2; exit 2; }
 	$(BIN)/python benchmarks/index.py
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/vote.py

@@ -16,7 +16,9 @@ def make_parser() -> argparse.ArgumentParser:
     from kohaku_ray.ensemble import rule
 
     parser = argparse.ArgumentParser(
-        prog="kohaku-ray", description="Citation-precise, ensemble question answering in batch, on Ray."
+        prog="kohaku-ray",
+        description="Citation-precise, ensemble question answering in batch, on Ray.",
+        epilog="To try it on the sample: kohaku-ray index demo && kohaku-ray answer demo",
     )
     parser.add_argument("--version", action="version", version=f"kohaku-ray {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -119,7 +121,14 @@ def make_parser() -> argparse.ArgumentParser:
     vote = _add(commands, run.vote)
     vote.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files, in member order")
     vote.add_argument("-o", "--output", required=True, metavar="CSV", help="the voted submission")
-    vote.add_argument("--strategy", default="answer_priority", choices=get_args(rule.Strategy))
+    vote.add_argument(
+        "--strategy",
+        default="answer_priority",
+        choices=get_args(rule.Strategy),
+        help="how answer and references are chosen: the answer first and the references among its runs (default), each "
+        "on its own, the references first, the references of all runs with the answer or those they share, of all "
+        "runs, or the first run that answers",
+    )
     vote.add_argument(
         "--ignore-blank",
         action=argparse.BooleanOptionalAction,
@@ -141,7 +150,12 @@ def make_parser() -> argparse.ArgumentParser:
         choices=get_args(rule.Weighting),
         help="weights of the members: all equal, or by how often each agrees with the others",
     )
-    vote.add_argument("--tiebreak", default="first", choices=get_args(rule.Tiebreak))
+    vote.add_argument(
+        "--tiebreak",
+        default="first",
+        choices=get_args(rule.Tiebreak),
+        help="on equal votes for two answers: the earliest run's (default), or abstain",
+    )
     vote.add_argument("--compat", choices=get_args(rule.Compat), help="reproduce the published string-for-string vote")
     vote.add_argument("--jsonl", metavar="FILE", help="write the voted answers as JSON lines too (see answers.jsonl)")
     vote.add_argument("--metadata", metavar="CSV", help="id and url of each document, for ref_url")
@@ -153,14 +167,18 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="gold answers: CSV, JSON lines or Parquet (default: the first run's question file)",
     )
-    score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be given twice")
+    score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be repeated")
     score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     score.add_argument("--errors", action="store_true", help="count the error classes")
     score.add_argument("--jsonl", metavar="FILE", help="write the score of every file and question as JSON lines")
 
     compare = _add(commands, run.compare)
     compare.add_argument("runs", nargs="+", metavar="RUN", help="runs' directories or submission files")
-    compare.add_argument("--truth", metavar="CSV", help="gold answers (default: the first run's question file)")
+    compare.add_argument(
+        "--truth",
+        metavar="FILE",
+        help="gold answers: CSV, JSON lines or Parquet (default: the first run's question file)",
+    )
     compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
     compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     page = "also write a page: two runs' answers side by side; of more runs, the groups of --by"
@@ -196,7 +214,11 @@ def make_parser() -> argparse.ArgumentParser:
 
     report = _add(commands, run.report)
     report.add_argument("run", metavar="RUN", help="a run's directory")
-    report.add_argument("--truth", metavar="CSV", help="gold answers (default: the run's question file if it has them)")
+    report.add_argument(
+        "--truth",
+        metavar="FILE",
+        help="gold answers: CSV, JSON lines or Parquet (default: the run's question file if it has them)",
+    )
     report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
 
     index_map = _add(commands, run.index_map, "map")
@@ -267,10 +289,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add(commands: Any, function: Callable[..., Any], name: str = "") -> argparse.ArgumentParser:
-    """Add a command: its name is the function's, its help the first line of the function's docstring."""
+    """Add a command: its name is the function's, its description the first line of the function's docstring."""
     summary = (function.__doc__ or "").partition("\n")[0].rstrip(".")
     parser: argparse.ArgumentParser = commands.add_parser(
-        name or function.__name__, help=summary[:1].lower() + summary[1:]
+        name or function.__name__, help=summary[:1].lower() + summary[1:], description=f"{summary}."
     )
     parser.set_defaults(command=function)
     return parser
@@ -300,7 +322,7 @@ def _add_others(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONFIG",
-        help="a preset or YAML file whose settings replace those of CONFIG, such as models/ollama; may be given twice",
+        help="a preset or YAML file whose settings replace those of CONFIG, such as models/ollama; may be repeated",
     )
     _completed(others, _presets)
     _add_overrides(parser)
@@ -317,7 +339,7 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change one setting, such as kohaku.top_k=8; may be given twice",
+        help="change one setting, such as kohaku.top_k=8; may be repeated",
     )
 
 
