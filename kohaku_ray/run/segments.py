@@ -206,9 +206,13 @@ class SegmentStore:
             self._directory.write(name, b"probe")
             self._directory.remove(name)
 
-    def has_replies(self) -> bool:
-        """Return whether any reply is recorded."""
-        return any(name.endswith(".arrow") for name in self._directory.names(FOLDER))
+    def models(self) -> set[str]:
+        """Return the identities of the models that have recorded replies."""
+        try:
+            tables = [table for _, table in self._tables(self._names()) if table is not None]
+            return {model for table in tables for model in table["model"].unique().to_pylist()}
+        finally:
+            self.table_of.cache_clear()  # no file stays mapped
 
     def load(self, mine: Callable[[str], bool]) -> Loaded:
         """Read the replies of the keys for which ``mine`` holds; see ``index``."""

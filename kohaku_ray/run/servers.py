@@ -29,21 +29,25 @@ T = TypeVar("T")
 def check_servers(config: Config, deployments: Mapping[str, Deployment]) -> list[str]:
     """Check that deployments' servers answer and have their models; returns warnings.
 
-    A job that may have all its replies in its ledger needs no server, and a cluster's nodes may reach one that this
+    A job whose ledger has replies of the model may need no server, and a cluster's nodes may reach one that this
     machine does not: there it is a warning.
 
     Raises:
         ConfigError: A server is not there, refuses the key, or has not the model.
     """
     faults = find_faults(deployments.items())
-    if faults and not may_go_on(config):
+    missing = [deployment for position, deployment in enumerate(deployments.values()) if position in faults]
+    if faults and not may_go_on(config, missing):
         raise ConfigError("; ".join(faults.values()))
     return [*faults.values()]
 
 
-def may_go_on(config: Config) -> bool:
-    """Tell whether a job may do without a server that is not seen here."""
-    return cluster_address(config.cluster) is not None or SegmentStore(config.ledger.path).has_replies()
+def may_go_on(config: Config, *missing: Iterable[Deployment]) -> bool:
+    """Tell whether a job may do without the servers of one of these groups, which are not seen here."""
+    if cluster_address(config.cluster) is not None:
+        return True
+    recorded = SegmentStore(config.ledger.path).models()
+    return any({deployment.model_identity for deployment in group} <= recorded for group in missing)
 
 
 def find_faults(deployments: Iterable[tuple[str, Deployment]]) -> dict[int, str]:

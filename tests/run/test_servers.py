@@ -11,7 +11,10 @@ from run_files import small_run, small_truth
 
 from kohaku_ray.cli import main
 from kohaku_ray.engine import session
+from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.records import Reply
 from kohaku_ray.run.scoring import score_run
+from kohaku_ray.run.segments import Entry, SegmentStore
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
@@ -69,13 +72,18 @@ def test_a_model_under_another_name_is_used(command):
         command("answer", "demo", model="alias", url=server.base_url)
 
 
-def test_a_recorded_run_needs_no_server(command, tmp_path, capsys):
-    segments = tmp_path / "runs/demo/ledger/segments"
-    segments.mkdir(parents=True)
-    (segments / "0-abc.arrow").write_bytes(b"a recorded reply")
+@pytest.mark.parametrize("arguments", [("answer", "demo"), ("sweep", "rerank", "--base", "demo")])
+def test_a_recorded_run_needs_no_server(command, tmp_path, capsys, arguments):
+    """But replies of another model, such as the baseline's before the first run on a server, are no help."""
+    mine = OpenAIConfig(kind="openai", model="small", base_url=NOWHERE, api_key_env=None)
+    for path in ("runs/demo/ledger", "runs/ledger"):  # of the run, of the sweep
+        SegmentStore(str(tmp_path / path)).write([("a" * 64, Entry(Reply("yes"), "extractive", 0.1))])
+    assert command(*arguments)[0] == 2
+    for path in ("runs/demo/ledger", "runs/ledger"):
+        SegmentStore(str(tmp_path / path)).write([("b" * 64, Entry(Reply("yes"), mine.model_identity, 0.1))])
     with pytest.raises(pytest.fail.Exception, match="Ray was started"):
-        command("answer", "demo")
-    assert "answer  warning: deployments.mine cannot be reached" in capsys.readouterr().err
+        command(*arguments)
+    assert f"{arguments[0]:<8}warning: deployments.mine cannot be reached" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def run_sweep(plan: SweepPlan) -> SweepSummary:
 
 
 def _check_servers(waiting: Mapping[str, Config]) -> None:
-    """Warn of servers that are not there; an error if every run needs one of them, and the ledger holds no reply."""
+    """Warn of servers that are not there; an error if every run needs one of them that has no reply in the ledger."""
     servers = {
         app: (name, config.used_deployments[name])
         for config in waiting.values()
@@ -148,7 +148,7 @@ def _check_servers(waiting: Mapping[str, Config]) -> None:
     if not faults:
         return
     needs = [faults.keys() & set(_applications(config).values()) for config in waiting.values()]
-    if all(needs) and not may_go_on(next(iter(waiting.values()))):
+    if not may_go_on(next(iter(waiting.values())), *([servers[app][1] for app in apps] for apps in needs)):
         raise ConfigError("; ".join(faults.values()))
     for fault in faults.values():
         print_progress(f"sweep   warning: {fault}")
