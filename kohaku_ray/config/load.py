@@ -358,4 +358,11 @@ def explain(entry: Any, system: System | None = None, given: Any = None, hide: C
     text = "" if entry["type"] == "missing" else f" is {got}:"
     if entry["type"] in ("int_parsing", "float_parsing") and _GROUPED.fullmatch(str(entry.get("input"))):
         message += ": write it as 2_000_000 or 2000000"
+    if entry["type"] == "tuple_type":
+        message = f"a list is needed{f', such as [{got}]' if isinstance(entry['input'], str) else ''}"
+    elif entry["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        section = _section_at(entry["loc"])
+        is_known = entry["type"] == "model_type" and section is not Config  # a system's own section is not in it
+        keys = f", with keys such as {', '.join([*section.model_fields][:3])}" if is_known else ""
+        message = f"a section is needed{keys}"
     return f"{key}{text} {message[:1].lower()}{message[1:]}"

@@ -300,6 +300,9 @@ def truth_of(runs: Sequence[str]) -> str:
     """Find gold answers: the first question file that a run's configuration names."""
     path = next(filter(None, map(_questions_path, runs)), None)
     if path is None:
+        for run in runs:
+            if not is_file(run) and not is_directory(run):
+                raise DataError(f"{run}: no such file or directory: give a run's directory or a submission file")
         raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: give --truth CSV")
     return path
 

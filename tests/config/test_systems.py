@@ -135,7 +135,7 @@ RANKER = "deployments.ranker={kind: cross_encoder, model: m}"
         (["kohaku.cross_encoder=big"], "kohaku.cross_encoder is 'big' but deployments has 'extractive'"),
         ([RANKER, "roles.answer.model=ranker"], "roles.answer.model is 'ranker', a deployment of kind cross_encoder"),
         (["kohaku.cross_encoder=extractive"], "kohaku.cross_encoder is 'extractive', a deployment of kind extractive"),
-        (["roles.answer=big"], "roles.answer is 'big': input should be a valid dictionary"),
+        (["roles.answer=big"], "roles.answer is 'big': a section is needed, with keys such as model"),
         (["roles.answer.modle=big"], "no key roles.answer.modle, did you mean roles.answer.model?"),
     ],
 )

@@ -153,6 +153,10 @@ def test_a_runs_own_questions_are_its_truth_whatever_answered_them(tmp_path, mon
     )
     run = small_run(tmp_path / "run", config=config)
     assert own_truth(str(run)) == truth_of([str(tmp_path), str(run)]) == str(truth)
+    with pytest.raises(DataError, match=r"no run's directory among them names its questions: give --truth CSV"):
+        truth_of([str(truth)])
+    with pytest.raises(DataError, match=r"nosuch\.csv: no such file or directory"):
+        truth_of([str(truth), "nosuch.csv"])
     truth.unlink()
     assert own_truth(str(run)) is None
 
