@@ -78,4 +78,4 @@ class TransientModelError(ModelError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest the closest known word; empty where none is close."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f", did you mean {close[0]}?" if close else ""
+    return f" (did you mean {close[0]}?)" if close else ""

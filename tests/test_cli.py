@@ -290,7 +290,7 @@ def test_validate_names_odd_gold_and_a_metric_that_there_is_not(capsys, tmp_path
     assert main(["validate", "demo", *flags, "--set", "questions.metrics=[wattbot2026]"]) == 0
     assert "q1: the band [5,4] has its low end 5 above its high end 4" in capsys.readouterr().out
     assert main(["validate", "demo", *flags, "--set", "questions.metrics=[wattbot2025]"]) == 2
-    assert "metric wattbot2025: no such metric, did you mean wattbot2026?" in capsys.readouterr().err
+    assert "metric wattbot2025: no such metric (did you mean wattbot2026?)" in capsys.readouterr().err
 
 
 def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):

@@ -61,12 +61,12 @@ def test_a_name_is_an_entry_point_or_a_module_of_ones_own(mine):
         (
             find_format,
             "mial",
-            r"format mial: no such format, did you mean mail\?; formats: auto, .*, mail, or your own",
+            r"format mial: no such format \(did you mean mail\?\); formats: auto, .*, mail, or your own",
         ),
         (
             find_metric,
             "wattbt",
-            r"metric wattbt: no such metric, did you mean wattbot\?; metrics: wattbot, .*, odd, or",
+            r"metric wattbt: no such metric \(did you mean wattbot\?\); metrics: wattbot, .*, odd, or",
         ),
         (
             find_system,

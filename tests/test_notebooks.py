@@ -86,6 +86,6 @@ def test_a_jupyter_kernel_shows_runs_and_errors_without_library_frames(tmp_path)
     assert "running=True" in loop["data"]["text/plain"]
     assert "not answered yet" in run["data"]["text/plain"]
     assert "&lt;new&gt;</code>: not answered yet" in run["data"]["text/html"]
-    assert wrong_key["traceback"] == ["ConfigError: demo: no key kohaku.topk, did you mean kohaku.top_k?"]
+    assert wrong_key["traceback"] == ["ConfigError: demo: no key kohaku.topk (did you mean kohaku.top_k?)"]
     [line] = no_index["traceback"]
     assert line.startswith("DataError: there is no index at ")

@@ -307,7 +307,7 @@ def _unknown(loc: tuple[str, ...], system: System) -> str:
     known = list(dict.fromkeys(".".join(parts[:n]) for parts in keys for n in range(1, len(parts) + 1)))
     known += [f"{key.rpartition('.')[0]}.{name}" for name in _section_at(parents).model_fields]
     last = loc[-1]
-    elsewhere = next((f", did you mean {name}?" for name in known if name.rpartition(".")[2] == last), "")
+    elsewhere = next((f" (did you mean {name}?)" for name in known if name.rpartition(".")[2] == last), "")
     return f"no key {key}{did_you_mean(key, known) or elsewhere}"
 
 

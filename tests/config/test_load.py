@@ -56,8 +56,8 @@ def test_override_beats_file_beats_base(tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("kohaku.topk=3", r"no key kohaku\.topk, did you mean kohaku\.top_k\?"),
-        ("top_k=3", r"no key top_k, did you mean kohaku\.top_k\?"),
+        ("kohaku.topk=3", r"no key kohaku\.topk \(did you mean kohaku\.top_k\?\)"),
+        ("top_k=3", r"no key top_k \(did you mean kohaku\.top_k\?\)"),
         ("kohaku.top_k=0", r"kohaku\.top_k is 0: input should be greater than or equal to 1"),
         ("ensemble.members=five", r"ensemble\.members is 'five': input should be a valid integer"),
         ("ensemble.vote.strategy=best", r"strategy is 'best': input should be 'answer_priority'"),

@@ -146,5 +146,7 @@ def test_directories_are_searched_for_a_formats_suffixes(tmp_path):
 def test_formats_are_found_by_name():
     assert [find_format(name) for name in ("auto", "text", "news", "novel")] == [AUTO, TEXT, NEWS, NOVEL]
     assert find_format("documents.test_formats:MAIL").suffixes == MAIL.suffixes
-    with pytest.raises(ConfigError, match=r"format novle: no such format, did you mean novel\?; formats: auto, text, "):
+    with pytest.raises(
+        ConfigError, match=r"format novle: no such format \(did you mean novel\?\); formats: auto, text, "
+    ):
         find_format("novle")

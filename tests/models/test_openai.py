@@ -219,7 +219,7 @@ def test_a_model_that_is_not_there_is_said_with_those_that_are():
     with FakeOpenAI(lambda index, body: missing, models=["fake:7b", "large"]) as server:
         (error,) = ask(server, request())
     assert str(error).startswith(
-        "model 'fake' is not on the server, which has fake:7b, large, did you mean fake:7b? (fake at"
+        "model 'fake' is not on the server, which has fake:7b, large (did you mean fake:7b?) (fake at"
     )
     with FakeOpenAI(lambda index, body: missing, models=["fake"]) as server:
         (error,) = ask(server, request())

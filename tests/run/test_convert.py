@@ -175,7 +175,7 @@ def test_a_hybrid_env_file(made):
     assert config.index.encoder.model == "nomic-ai/nomic-embed-text-v1.5"
     assert (config.index.bm25.language, config.documents.paths) == ("fr", ("data/corpus.csv",))
     assert left_out.keys() == {"chroma_persist", "openai_api_key", "mmr_topk", "embedding_model"}
-    assert left_out["mmr_topk"] == "no such name, did you mean mmr_top_k?"
+    assert left_out["mmr_topk"] == "no such name (did you mean mmr_top_k?)"
     assert "sk-123" not in Path("my.yaml").read_text() + str(left_out)
 
 
@@ -259,7 +259,7 @@ def test_every_key_goes_where_it_belongs(made, monkeypatch, text, ours, value):
 @pytest.mark.parametrize(
     ("text", "name", "reason"),
     [
-        ("topk = 4", "topk", "no such name, did you mean top_k?"),
+        ("topk = 4", "topk", "no such name (did you mean top_k?)"),
         ("top_k_final = 99", "top_k_final", "it cuts nothing: top_k × planner_max_queries is 27"),
         ("max_concurrent = 5", "max_concurrent", "no part of a run here"),
         ("llm_provider = 'bedrock'", "llm_provider", "no such backend here: add one to deployments"),

@@ -85,7 +85,7 @@ def test_a_model_that_is_not_on_the_server_lists_those_that_are(probe):
     with FakeOpenAI(lambda index, body: missing, models=["smal:7b", "large"]) as server:
         code, _, err = probe(base_url=server.base_url)
     assert code == 2
-    assert "model 'small' is not on the server, which has large, smal:7b, did you mean smal:7b?" in err
+    assert "model 'small' is not on the server, which has large, smal:7b (did you mean smal:7b?)" in err
     many = [f"m{number:02d}" for number in range(MAX_LISTED + 5)]
     with FakeOpenAI(lambda index, body: missing, models=many) as server:
         _, _, err = probe(base_url=server.base_url)
@@ -154,7 +154,7 @@ def test_without_a_probe_the_server_is_asked_for_its_list_alone(probe):
         assert (code, server.n_requests) == (0, 0)
         assert "deployments.mine: openai, small, it answers\n" in out
         _, out, _ = probe(ask=False, base_url=server.base_url, model="smal")
-    assert "warning: not among the server's 2 models (large, small), did you mean small?" in out
+    assert "warning: not among the server's 2 models (large, small) (did you mean small?)" in out
 
 
 def test_a_window_beyond_the_servers_is_refused_with_both(probe):

@@ -62,7 +62,8 @@ def test_a_model_that_the_server_has_not_is_said_with_those_it_has(command):
         code, printed = command("answer", "demo", model="smal", url=server.base_url)
     assert code == 2
     assert (
-        "deployments.mine.model is smal: not among the server's 2 models (large, small), did you mean small?" in printed
+        "deployments.mine.model is smal: not among the server's 2 models (large, small) (did you mean small?)"
+        in printed
     )
 
 

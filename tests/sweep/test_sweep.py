@@ -225,7 +225,7 @@ def test_files_of_a_pool_may_name_the_environment(write, tmp_path, monkeypatch):
 ONE = {"axes": {"kohaku.top_k": [4]}}
 SIZE = {"axes": {"ensemble.members": [1]}}
 BAD = {
-    "no key kohaku.topk, did you mean kohaku.top_k?": {"axes": {"kohaku.topk": [4]}},
+    "no key kohaku.topk (did you mean kohaku.top_k?)": {"axes": {"kohaku.topk": [4]}},
     "kohaku.top_k is 'many': input should be a valid integer": {"axes": {"kohaku.top_k": [4, "many"]}},
     "kohaku.rerank is 'best'": {"axes": {"kohaku.rerank": ["best"]}},
     "axis kohaku.top_k has no values, so the grid is empty": {"axes": {"kohaku.top_k": []}},
@@ -238,7 +238,7 @@ BAD = {
     "seed is no axis": {"axes": {"seed": [1, 2]}},
     "the same seed twice": {"seeds": [1, 1], **ONE},
     "seeds": {"seeds": [], **ONE},
-    "no key sedes, did you mean seeds?": {"sedes": [1], **ONE},
+    "no key sedes (did you mean seeds?)": {"sedes": [1], **ONE},
     "kohaku.top_k is an axis of a study of recorded members": {
         "pool": {"members": 5},
         "axes": {"kohaku.top_k": [4], "ensemble.members": [1]},
@@ -253,7 +253,7 @@ BAD = {
     "did you mean paper?": {"base": "papr", **ONE},
     "two tables are named 'x'": {"tables": [{"name": "x", **ONE}] * 2},
     "tables is []": {"tables": []},
-    "no key tables.0.axs, did you mean axes?": {"tables": [{"name": "x", "axs": {"kohaku.top_k": [4]}, **ONE}]},
+    "no key tables.0.axs (did you mean axes?)": {"tables": [{"name": "x", "axs": {"kohaku.top_k": [4]}, **ONE}]},
     "axis kohaku.top_k is 16: write its values as a list": {"axes": {"kohaku.top_k": 16}},
     "has the same value twice: 16, 8, 16": {"axes": {"kohaku.top_k": [16, 8, 16]}},
     "index.path changes no output": {"axes": {"index.path": ["a", "b"]}},
@@ -277,7 +277,7 @@ def test_a_sweep_that_does_not_fit_is_refused_with_the_way_out(write, message):
 
 
 def test_an_unknown_sweep_is_answered_with_those_there_are():
-    with pytest.raises(ConfigError, match=r"no such sweep, did you mean rerank\?; sweeps: .*paper"):
+    with pytest.raises(ConfigError, match=r"no such sweep \(did you mean rerank\?\); sweeps: .*paper"):
         load_sweep("rerenk")
 
 

@@ -370,7 +370,7 @@ ONE = {"axes": {"kohaku.rerank": ["none", "max"], "kohaku.top_k": [4]}}
 BAD = {
     "paper.figures.score.none.8 is of no cell (axis kohaku.top_k has no 8)": {"score": {"none": {8: 0.5}}},
     "paper.figures.score.none is of no cell (axes are kohaku.rerank, kohaku.top_k)": {"score": {"none": 0.5}},
-    "paper.figures has scores, did you mean score?": {"scores": {"none": {4: 0.5}}},
+    "paper.figures has scores (did you mean score?)": {"scores": {"none": {4: 0.5}}},
     "score.none.4 is 'high': give the paper's figure, a number": {"score": {"none": {4: "high"}}},
 }
 
@@ -386,5 +386,5 @@ def test_figures_that_do_not_fit_are_refused_with_the_way_out(tmp_path, message)
 def test_a_key_of_the_paper_that_does_not_exist_is_answered_with_those_that_do(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump({**ONE, "paper": {"place": "Table 1", "figurs": {}}}))
-    with pytest.raises(ConfigError, match=r"no key tables\.0\.paper\.figurs, did you mean figures\?"):
+    with pytest.raises(ConfigError, match=r"no key tables\.0\.paper\.figurs \(did you mean figures\?\)"):
         load_sweep(str(path))

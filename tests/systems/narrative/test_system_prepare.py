@@ -175,7 +175,7 @@ def test_rules_find_what_the_excerpts_rule_out_and_may_be_off_together_or_one_by
     ]
     assert prepared(STORIES["137"], reasoning=False).check == StoryCheck()
     assert prepared(STORIES["137"], rules=("born_twice",)).check.findings == ()
-    with pytest.raises(ValueError, match=r"'born_twise' is no rule, did you mean born_twice\?"):
+    with pytest.raises(ValueError, match=r"'born_twise' is no rule \(did you mean born_twice\?\)"):
         NarrativeSettings(rules=("born_twise",))
 
 
