@@ -79,7 +79,7 @@ def check_pixels(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
         raise BadImageError(f"{width:,} × {height:,} pixels, at most {MAX_PIXELS:,} are allowed: reduce it")
     if min(width, height) < MIN_PIXELS:
-        raise SmallImageError(f"{width} × {height} pixels, at least {MIN_PIXELS} a side are needed")
+        raise SmallImageError(f"{width} × {height} pixels, at least {MIN_PIXELS} on each side are needed")
 
 
 def without_transparency(picture: Any) -> Any:

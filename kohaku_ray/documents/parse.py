@@ -183,7 +183,7 @@ def without_noise(document: Document) -> Document:
         spans = tuple(span for span in paragraph.sentences if is_kept(text[span.start : span.end]))
         return paragraph if len(spans) == len(paragraph.sentences) else replace(paragraph, sentences=spans)
 
-    odd = [f"{n - 1:,} repetitions of {text[:40]!r}, not indexed" for text, n in repeated.items()]
+    odd = [f"{pluralize(n - 1, 'repetition')} of {text[:40]!r}, not indexed" for text, n in repeated.items()]
     if dropped:
         n, first = dropped.total(), next(iter(dropped))
         odd.append(f"{pluralize(n, 'sentence')} without a letter or digit, such as {first[:20]!r}, not indexed")

@@ -25,6 +25,7 @@ from kohaku_ray.documents.office import html_table
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import Draft, finish, heading_path
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import pluralize
 
 _KEYS = (b'"DoclingDocument"', b'"page_idx"', b'"block_type"', b'"pdf_info"', b'"page_stats"')
 _CONTENT_LIST = re.compile(r"_content_list$")
@@ -90,7 +91,7 @@ class _Tree:
         title = self.title or first or doc_id
         sections = finish(self.drafts, title)
         sections = tuple(replace(item, page=item.paragraphs[0].page) if item.paragraphs else item for item in sections)
-        dropped = tuple(f"{n:,} {what}" for what, n in self.dropped.items())
+        dropped = tuple(pluralize(n, noun) for noun, n in self.dropped.items())
         return Document(doc_id, title, sections, dropped=dropped, n_pages=n_pages)
 
 
@@ -113,9 +114,9 @@ def _box(values: Any) -> Box | None:
 
 
 _DOCLING_FURNITURE = {
-    "page_header": "page headers",
-    "page_footer": "page footers",
-    "document_index": "tables of contents",
+    "page_header": "page header",
+    "page_footer": "page footer",
+    "document_index": "contents page",
 }
 
 
@@ -136,7 +137,7 @@ class _Docling:
         tree = self._tree
         self._read_children(_get(self._root, "body", dict))
         if n_beside := sum(1 for _ in self._items(_get(self._root, "furniture", dict))):
-            tree.dropped["items of the layer furniture"] += n_beside
+            tree.dropped["furniture item"] += n_beside
         titles = [_text(item) for item in _get(self._root, "texts", list) if _get(item, "label", str) == "title"]
         tree.title = " ".join(next(filter(str.strip, titles), "").split())
         return tree.document(default_doc_id(tree.name), len(_get(self._root, "pages", dict)))
@@ -165,7 +166,7 @@ class _Docling:
             if label in _DOCLING_FURNITURE:
                 self._tree.dropped[_DOCLING_FURNITURE[label]] += 1
             elif layer in ("furniture", "background", "invisible"):
-                self._tree.dropped[f"items of the layer {layer}"] += 1
+                self._tree.dropped[f"{layer} item"] += 1
             else:
                 yield item
 
@@ -214,7 +215,7 @@ class _Docling:
         if caption.strip() or description.strip():
             tree.add_image(None, caption or description, page, box)
         else:
-            tree.dropped["pictures without a caption"] += 1
+            tree.dropped["uncaptioned picture"] += 1
         if caption.strip():
             tree.add_text(description, page, box)
         tree.add_text(notes, page)
@@ -222,7 +223,7 @@ class _Docling:
             if data := _get(part, "chart_data", dict):
                 tree.add_html(self._table(data, escape(_text(part, "title"))), page, box)
         if n_inside := sum(1 for _ in self._items(item)):
-            tree.dropped["texts inside pictures"] += n_inside
+            tree.dropped["text block inside a picture"] += n_inside
 
     def _pieces(self, owner: Mapping[str, Any]) -> Iterator[str]:
         """Yield the texts below an item as HTML."""
@@ -354,11 +355,11 @@ def _graph_lines(item: Mapping[str, Any]) -> list[str]:
 
 
 _MINERU_FURNITURE = {
-    "header": "page headers",
-    "footer": "page footers",
-    "page_number": "page numbers",
-    "aside_text": "texts beside the page",
-    "discarded": "texts that MinerU discarded",
+    "header": "page header",
+    "footer": "page footer",
+    "page_number": "page number",
+    "aside_text": "side note",
+    "discarded": "text block discarded by MinerU",
 }
 
 
@@ -420,9 +421,9 @@ def _marker_blocks(root: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 _MARKER_FURNITURE = {
-    "PageHeader": "page headers",
-    "PageFooter": "page footers",
-    "TableOfContents": "tables of contents",
+    "PageHeader": "page header",
+    "PageFooter": "page footer",
+    "TableOfContents": "contents page",
 }
 
 

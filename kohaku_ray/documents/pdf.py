@@ -504,7 +504,7 @@ def describe_contents(blocks: Sequence[Block], entries: Collection[int]) -> tupl
     where = f"page {pages[0]}" if len(pages) == 1 else f"pages {pages[0]} to {pages[-1]}"
     n = sum(len(block.lines) for block in gone)
     first, last = map(without_leaders, (gone[0].lines[0], gone[-1].lines[-1]))
-    return (f"{n:,} lines of contents on {where}, from {first[:40].strip()!r} to {last[-40:].strip()!r}",)
+    return (f"{pluralize(n, 'contents line')} on {where}, from {first[:40].strip()!r} to {last[-40:].strip()!r}",)
 
 
 HEADING_RATIO = 1.2  # text set larger than the document's median by this factor is a heading
@@ -767,7 +767,7 @@ def slide_sections(blocks: Sequence[Block]) -> tuple[tuple[Section, ...], tuple[
         sections.append(Section(title, tuple(paragraph_of(block, compounds) for block in body), page))
     pages = ", ".join(str(slides[i][0].page) for i in sorted(steps)[:MAX_STEPS_SHOWN])
     more = f" and {len(steps) - MAX_STEPS_SHOWN} more" if len(steps) > MAX_STEPS_SHOWN else ""
-    note = f"{len(steps):,} slide{'s' * (len(steps) > 1)} whose text is a part of the next one's: {pages}{more}"
+    note = f"{pluralize(len(steps), 'slide')} whose text is a part of the next one's: {pages}{more}"
     return tuple(sections), (note,) if steps else ()
 
 

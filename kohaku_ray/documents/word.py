@@ -28,6 +28,7 @@ from kohaku_ray.documents.office import (
 from kohaku_ray.documents.raised import write_mark
 from kohaku_ray.documents.sentences import words_of
 from kohaku_ray.documents.text import MAX_HEADING_CHARS, finish
+from kohaku_ray.records import pluralize
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
@@ -91,11 +92,11 @@ class _Reader:
         texts = dict.fromkeys(" ".join("".join(part.element.itertext(f"{_W}t")).split()) for part in parts)
         dropped = [f"header or footer {text[:40]!r}" for text in texts if text]
         counts = {
-            "lines of a table of contents": self._n_contents,
-            "runs of deleted or struck text": self._n_deleted,
-            "runs of hidden text": self._n_hidden,
+            "contents line": self._n_contents,
+            "deleted or struck run": self._n_deleted,
+            "hidden run": self._n_hidden,
         }
-        return [*dropped, *(f"{n:,} {what}" for what, n in counts.items() if n), *describe_images(self._n_images)]
+        return [*dropped, *(pluralize(n, noun) for noun, n in counts.items() if n), *describe_images(self._n_images)]
 
     def read_blocks(self, parent: Any) -> None:
         """Write the paragraphs and tables below an element."""

@@ -25,6 +25,7 @@ from kohaku_ray.evaluation.report import file_report, labels_of, public_first
 from kohaku_ray.evaluation.statistics import Correlation, correlate, mean_sd, ranks
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
+from kohaku_ray.records import pluralize
 
 FEW_QUESTIONS = 20
 """A comparison over fewer questions says little, and is marked."""
@@ -120,7 +121,10 @@ def _notes(
     groups = {f"{split.by} {name}": split.scores[name][0].n for name in split.labels} if split else {}
     for name, n in {"the comparison": len(keys), **groups}.items():
         if n < FEW_QUESTIONS:
-            yield f"{name} has only {n} questions: with fewer than {FEW_QUESTIONS}, a difference may be chance"
+            yield (
+                f"{name} has only {pluralize(n, 'question')}: "
+                f"with fewer than {FEW_QUESTIONS}, a difference may be chance"
+            )
 
 
 @dataclass(frozen=True, slots=True)

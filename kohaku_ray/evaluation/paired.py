@@ -15,6 +15,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, as_vector, sample_sd
 from kohaku_ray.index.arrays import F64
+from kohaku_ray.records import pluralize
 
 N_RESAMPLES = 9_999
 EXACT_DIFFERENCES = 32
@@ -83,7 +84,7 @@ def paired_bootstrap(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES)
     d = as_vector(differences)
     if d.size < 2:
         mean = float(d[0]) if d.size else None
-        return Interval(mean, reason=f"{d.size} questions: an interval needs two")
+        return Interval(mean, reason=f"{pluralize(d.size, 'question')}: an interval needs two")
     mean, centred = float(d.mean()), d - d.mean()
     if np.ptp(d) <= NOISE * np.abs(d).max():
         return Interval(mean, mean, mean, "every question differs by the same, so the interval has no width")

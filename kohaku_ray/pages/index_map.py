@@ -17,6 +17,7 @@ from kohaku_ray.index.images import image_rows
 from kohaku_ray.index.nodes import KINDS, PARAGRAPH
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.plots import INK, drawing, legend_name, new_figure
+from kohaku_ray.records import pluralize
 from kohaku_ray.storage import is_uri, publish
 
 MAX_NODES = 20_000
@@ -88,7 +89,7 @@ def write_index_map(index_path: str, output: str | None = None, max_nodes: int =
     for code, kind in enumerate(_SHOWN):
         drawn, n_nodes = int(np.sum(marks == code)), int(np.sum(shown == code))
         if drawn:
-            counts.append(f"{drawn:,} of {n_nodes:,} {kind}s" if drawn < n_nodes else f"{drawn:,} {kind}s")
+            counts.append(f"{drawn:,} of {pluralize(n_nodes, kind)}" if drawn < n_nodes else pluralize(drawn, kind))
     notes = [f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind."] if len(shown) > max_nodes else []
     if not has_vector.all():
         notes.append("Nodes without text have no vector and are left out.")
@@ -178,7 +179,7 @@ def _draw(doc_ids: Sequence[str], marks: I64, points: F64, title: str, caption: 
             short = name if len(name) <= _LABEL_CHARS else f"{name[: _LABEL_CHARS - 1]}…"
             handles += axes.plot([], [], "s", color=colour, markersize=7, label=short)
         if (n_others := len(set(doc_ids)) - len(colours)) > 0:
-            handles += axes.plot([], [], "s", color=_GREY, markersize=7, label=f"{n_others:,} smaller ones")
+            handles += axes.plot([], [], "s", color=_GREY, markersize=7, label=pluralize(n_others, "smaller one"))
         axes.set_title(title, fontsize=11)
         axes.set_xlabel("first axis (no unit)")
         axes.set_ylabel("second axis (no unit)")

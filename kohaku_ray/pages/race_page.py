@@ -10,6 +10,7 @@ from markupsafe import Markup
 from kohaku_ray.pages.page import Packed, page_environment
 from kohaku_ray.pages.tables import as_html, as_text
 from kohaku_ray.pages.text import write_duration
+from kohaku_ray.records import pluralize
 from kohaku_ray.storage import publish
 from kohaku_ray.sweep.compare import CellView, RaceView
 from kohaku_ray.table import Column, Table
@@ -50,7 +51,7 @@ def _counts(view: RaceView) -> list[str]:
     n_left = sum(bool(racer.left) for racer in racers.values())
     total = max(view.n_asked + view.n_saved, 1)
     counts = [
-        f"{len(racers) - n_left:,} of {len(racers):,} cells in the race",
+        f"{len(racers) - n_left:,} of {pluralize(len(racers), 'cell')} in the race",
         f"{view.n_asked:,} {view.unit} asked for, about {view.n_saved:,} saved ({view.n_saved / total:.0%})",
     ]
     if view.seconds_left is not None:

@@ -85,7 +85,7 @@ def describe_replays(runs: Sequence[RunRow]) -> str:
         notes.append(f"{run['name']}: {verdict}")
         notes += [f"  {line}" for line in run["differences"]]
         notes += [
-            f"  {n:,} rows differ by another processor's rounding, in {column} alone"
+            f"  {pluralize(n, 'row')} with another processor's rounding, in {column} alone"
             for column, n in run["rounded"].items()
         ]
     return "\n".join([as_text(Table.of(head, rows, n_text=3)), "", *notes])

@@ -320,7 +320,9 @@ def describe_run(
     if summary.stopped:
         parts.append(f"stopped asking: {summary.stopped}")
     if summary.n_unanswered:
-        parts.append(f"{pluralize(summary.n_unanswered, 'model call')} got no reply: run it again to repeat them")
+        parts.append(
+            f"{pluralize(summary.n_unanswered, 'model call')} got no reply: run it again to repeat what failed"
+        )
     elif summary.n_member_errors:
         parts.append("these replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for new ones")
     if scored is None:

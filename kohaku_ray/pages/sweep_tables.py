@@ -276,7 +276,7 @@ def verdict(selection: Selection | None, name: str = "") -> list[str]:
     """Say what a selection can tell and what not; ``name`` names the best cell."""
     if selection is None:
         return []
-    n, cells = pluralize(selection.n_questions, "question"), f"{selection.n_cells:,} cells"
+    n, cells = pluralize(selection.n_questions, "question"), pluralize(selection.n_cells, "cell")
     lines = []
     if selection.detectable is not None and selection.detectable_best is not None:
         seen, best = f"{selection.detectable:.2f}", f"{selection.detectable_best:.2f}"

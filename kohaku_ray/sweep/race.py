@@ -340,7 +340,9 @@ class SweepRace:
         }
         if len(fit) < len(candidates):
             left = len(candidates) - len(fit)
-            self.notes.append(f"{left} cells answer all questions: they have other ones, or votes by agreement.")
+            self.notes.append(
+                f"{pluralize(left, 'cell')} outside the race, of other questions or votes by agreement: answered whole."
+            )
         raced = [[cell for cell in planned.cells if cell.cell_id in fit] for planned in plan.tables]
         n_pools = sum(planned.table.pool is not None for planned in plan.tables)
         self._n_tables = n_pools + sum(map(bool, raced))  # also of one cell: others may be added
@@ -651,7 +653,8 @@ def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
     """Tell one entry of the log in a line."""
     time_text, act = f"{entry.get('time', '')}  ", entry["act"]
     if act == "dropped":
-        return f"{time_text}{entry.get('name')} dropped after {entry.get('questions')} questions ({entry.get('why')})"
+        after = pluralize(entry.get("questions", 0), "question")
+        return f"{time_text}{entry.get('name')} dropped after {after} ({entry.get('why')})"
     if act == "refused":
         asked = next((other for other in entries if other.get("request") == entry.get("request")), entry)
         return f"{time_text}refused to {asked['act']} {asked.get('name', asked.get('values', ''))}: {entry.get('why')}"
@@ -659,7 +662,7 @@ def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
     done = next(
         (other for other in entries if other["act"] == "done" and other.get("request") == entry.get("request")), None
     )
-    when = f" after {done.get('questions')} questions" if done else " (not read yet)"
+    when = f" after {pluralize(done.get('questions', 0), 'question')}" if done else " (not read yet)"
     return f"{time_text}{act} {what}, by hand{when}"
 
 

@@ -37,7 +37,7 @@ def test_a_contents_page_is_dropped_where_text_is_left_and_named(leader):
     document = parse_file("manual.pdf", contents_page(leader, "The plant used 5 kWh. It ran for two days."))
     assert sentences(document) == ["The plant used 5 kWh.", "It ran for two days."]
     assert document.dropped[0] == (
-        "24 lines of contents on page 1, from '1.1 Section about subject 0 … 3' to '6.4 Section about subject 23 … 26'"
+        "24 contents lines on page 1, from '1.1 Section about subject 0 … 3' to '6.4 Section about subject 23 … 26'"
     )
 
 

@@ -137,7 +137,7 @@ class TestWord:
             )
         document = parse_file("x.docx", saved(file))
         assert document.sections[0].paragraphs[0].text == "It is 10^9 W of CO2 and 12.5 more"
-        assert document.dropped == ("2 runs of deleted or struck text", "1 runs of hidden text")
+        assert document.dropped == ("2 deleted or struck runs", "1 hidden run")
 
     def test_what_the_library_leaves_out_is_read(self):
         """Content controls, text boxes (once, though stored twice), and formulas."""
@@ -219,7 +219,7 @@ class TestWord:
         file.sections[0].header.paragraphs[0].text = "Confidential 2024"
         document = parse_file("x.docx", saved(file))
         assert [paragraph.text for paragraph in document.sections[0].paragraphs] == ["A sentence of the report."]
-        assert document.dropped == ("header or footer 'Confidential 2024'", "1 lines of a table of contents")
+        assert document.dropped == ("header or footer 'Confidential 2024'", "1 contents line")
 
     def test_bold_lines_are_headings_where_no_style_is(self):
         file = Word()

@@ -99,7 +99,7 @@ class TestDocling:
             ],
             "1 Results › 1.1 Cost": [("x = 1", 3), ("The cost of $4.6 M", 3)],
         }
-        assert document.dropped == ("1 page headers", "1 texts inside pictures")
+        assert document.dropped == ("1 page header", "1 text block inside a picture")
         assert [section.page for section in document.sections] == [1, 3]
 
     def test_boxes_are_from_the_top_left_corner(self):
@@ -187,7 +187,7 @@ class TestDocling:
         assert [paragraph.text for paragraph in document.sections[0].paragraphs] == [
             "Figure 1.", "A bar of 12.", "Source: a survey of 2020.", "Energy\nYear: 2020; MWh: 12", "A hall of 5 MW.",
         ]  # fmt: skip
-        assert document.dropped == ("1 pictures without a caption",)
+        assert document.dropped == ("1 uncaptioned picture",)
 
     def test_the_content_of_a_cell_is_read_once(self):
         rich = {**cell("It was 12.", 1, 1), "ref": {"$ref": "#/texts/0"}}
@@ -203,7 +203,7 @@ class TestDocling:
         group = {"label": "section", "name": "sheet: Energy 2023", "children": refs("texts/0")}
         document = docling_of(groups=[group], texts=texts, order=["groups"], **root)
         assert (document.dropped, tree(document)) == (
-            ("1 page footers", "1 items of the layer furniture"), {"Energy 2023": [("It was 5.", 1)]}
+            ("1 page footer", "1 furniture item"), {"Energy 2023": [("It was 5.", 1)]}
         )  # fmt: skip
 
     @pytest.mark.parametrize("version", ["1.0.0", "1.99.3"])
@@ -263,7 +263,7 @@ class TestMinerU:
                 ("a = 1", 7),
             ],
         }
-        assert document.dropped == ("1 page headers", "1 page numbers")
+        assert document.dropped == ("1 page header", "1 page number")
         assert document.sections[0].paragraphs[0].bbox == (100, 100, 900, 150)
 
     def test_older_keys_of_captions(self):
@@ -310,7 +310,7 @@ class TestMarker:
         assert sections["Power of sites"] == [("The sites use 3 MW. They grow.", 1), ("- PUE of 1.12\n- PUE of 1.4", 1)]
         assert sections["Sites"][0] == ("Table 1: Sites & PUE\nSite: A; PUE: 1.12", 2)
         assert sections["Sites"][1][0].endswith("Measured.")
-        assert document.dropped == ("1 page headers",)
+        assert document.dropped == ("1 page header",)
         assert document.sections[0].paragraphs[0].bbox == (10, 20, 300, 40)
 
     def test_chunks(self):

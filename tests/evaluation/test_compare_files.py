@@ -137,7 +137,7 @@ def test_parts_of_the_truth(files):
     assert (correlation.pearson, correlation.spearman, correlation.kendall) == pytest.approx((-1.0, -1.0, -1.0))
     assert split.correlations["public", "(empty)"].reason == "all scores are the same on one side"
     assert comparison.pair is None
-    assert "split (empty) has only 1 questions: with fewer than 20, a difference may be chance" in comparison.notes
+    assert "split (empty) has only 1 question: with fewer than 20, a difference may be chance" in comparison.notes
 
 
 def test_parts_as_text(files):

@@ -333,7 +333,7 @@ def test_what_a_vote_reads_is_equal_to_the_last_digit_or_a_difference(bundled):
     assert compare_outputs(voted(0.0), voted(1e-2)).differences
     [run] = replay_bundle(bundled).runs
     told = describe_replays([asdict(replace(run, rounded={"trace.scores": 1163}))])
-    assert "  1,163 rows differ by another processor's rounding, in trace.scores alone" in told
+    assert "  1,163 rows with another processor's rounding, in trace.scores alone" in told
 
 
 def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tmp_path):

@@ -410,7 +410,7 @@ def test_cells_with_other_questions_are_not_raced(load):
     asked = drive(race)
     assert all("q" in key for ids in asked for key in ids)
     assert len(by_name(race)) == 2
-    assert "2 cells answer all questions: they have other ones, or votes by agreement." in race.notes
+    assert "2 cells outside the race, of other questions or votes by agreement: answered whole." in race.notes
     assert {config.questions.limit for config in race.whole.values()} == {None, 7}
 
 

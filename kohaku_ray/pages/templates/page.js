@@ -43,7 +43,7 @@
     if (target === null) return;
     const row = target.closest("details.q");
     if (row !== null && row.hidden) reset();
-    for (let at = target.closest("details"); at !== null; at = at.parentElement.closest("details")) at.open = true;
+    for (let section = target.closest("details"); section !== null; section = section.parentElement.closest("details")) section.open = true;
     fill(target.matches(".body") ? target : null).then(() => (row ?? target).scrollIntoView());
   }
 
@@ -54,29 +54,29 @@
   let folded = [];
   window.addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("details.q[open] details:not([open])")];
-    for (const one of folded) one.open = true;
+    for (const section of folded) section.open = true;
   });
   window.addEventListener("afterprint", () => {
-    for (const one of folded) one.open = false;
+    for (const section of folded) section.open = false;
   });
 
   const form = document.getElementById("controls");
   const list = document.getElementById("questions");
   const rows = list === null ? [] : [...list.querySelectorAll(":scope > details.q")];
-  let said = null;
+  let texts = null;
 
   function apply() {
-    said ??= rows.map((row) => row.firstElementChild.textContent.toLowerCase());
+    texts ??= rows.map((row) => row.firstElementChild.textContent.toLowerCase());
     const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const wanted = [...form.querySelectorAll("select")].filter((one) => one.name !== "sort" && one.value !== "");
+    const wanted = [...form.querySelectorAll("select")].filter((select) => select.name !== "sort" && select.value !== "");
     let n = 0;
-    rows.forEach((row, at) => {
-      const fits = words.every((word) => said[at].includes(word))
-        && wanted.every((one) => `|${row.dataset[one.name]}|`.includes(`|${one.value}|`));
+    rows.forEach((row, number) => {
+      const fits = words.every((word) => texts[number].includes(word))
+        && wanted.every((select) => `|${row.dataset[select.name]}|`.includes(`|${select.value}|`));
       row.hidden = !fits;
       n += fits;
     });
-    form.querySelector("output").textContent = `${n.toLocaleString("en")} of ${rows.length.toLocaleString("en")} questions`;
+    form.querySelector("output").textContent = `${n.toLocaleString("en")} of ${rows.length.toLocaleString("en")} question${rows.length === 1 ? "" : "s"}`;
     form.elements.open.textContent = n > MOST_OPENED ? `Open the first ${MOST_OPENED}` : "Open these";
   }
 
@@ -88,9 +88,9 @@
   }
 
   function reset(values = new URLSearchParams()) {
-    for (const one of form.querySelectorAll("select, input[type=search]")) {
-      one.value = values.get(one.name) ?? "";
-      if (one.selectedIndex === -1) one.selectedIndex = 0;
+    for (const control of form.querySelectorAll("select, input[type=search]")) {
+      control.value = values.get(control.name) ?? "";
+      if (control.selectedIndex === -1) control.selectedIndex = 0;
     }
     sort();
     apply();
@@ -108,8 +108,8 @@
 
   function step(by) {
     const shown = [...list.children].filter((row) => !row.hidden);
-    const at = shown.findIndex((row) => row.contains(document.activeElement));
-    const next = shown[at === -1 ? 0 : at + by];
+    const current = shown.findIndex((row) => row.contains(document.activeElement));
+    const next = shown[current === -1 ? 0 : current + by];
     if (next === undefined) return;
     next.firstElementChild.focus({ preventScroll: true });
     next.scrollIntoView({ block: "nearest" });
