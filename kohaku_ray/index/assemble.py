@@ -19,6 +19,7 @@ from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.index.propagate import propagate
 from kohaku_ray.index.settings import ChildWeights, IndexConfig, ParagraphVectors
+from kohaku_ray.records import pluralize
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def collect(
     if not has_vector.all():
         row = rows[first[np.flatnonzero(~has_vector)[0]]]
         raise DataError(
-            f"{int((~has_vector).sum()):,} texts have no vector, the first is that of {nodes.node_id(row)}: encode them"
+            f"{pluralize(int((~has_vector).sum()), 'text')} without a vector, the first is that of "
+            f"{nodes.node_id(row)}: encode all texts"
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():

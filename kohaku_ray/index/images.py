@@ -22,6 +22,7 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import Captions, ImageVectorKind
 from kohaku_ray.index.store import REINDEX, read_manifest, read_table
+from kohaku_ray.records import pluralize
 from kohaku_ray.storage import Directory, join_path, make_directory, publish
 
 _FILE = re.compile(r"images/([0-9a-f]{32})\.png")
@@ -217,8 +218,9 @@ def join_image_vectors(
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
         raise DataError(
-            f"{int(bad.sum()):,} images have no finite vector, the first is that of {nodes.node_id(int(rows[first]))} "
-            f"(images/{digests[first]}.png): index again, and encode with precision float32"
+            f"{pluralize(int(bad.sum()), 'image')} without a finite vector, the first is "
+            f"{nodes.node_id(int(rows[first]))} (images/{digests[first]}.png): index again, and encode with precision "
+            "float32"
         )
     # A shard may have no image, and then vectors of no length: Arrow has no such list.
     return ImageVectors(rows, keys, vectors if both.dim else np.empty((0, 1), np.float32))

@@ -22,7 +22,7 @@ from kohaku_ray.index.views import View, check_views, kinds_key, views_of
 from kohaku_ray.records import digest, plain
 from kohaku_ray.storage import Directory
 
-REINDEX = "re-index with `kohaku-ray index`"
+REINDEX = "re-index with `kohaku-ray index CONFIG`, or `run.index()` in Python"
 """The way out of most errors of an index."""
 
 FORMAT = 5
@@ -276,7 +276,10 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
     except StorageError:
         raise
     except DataError as error:
-        raise DataError(f"there is no index at {directory.path}: build one with `kohaku-ray index CONFIG`") from error
+        raise DataError(
+            f"there is no index at {directory.path}: build one with `kohaku-ray index CONFIG`, "
+            "or `run.index()` in Python"
+        ) from error
     try:
         manifest = json.loads(data)
         layout = manifest["format"]
@@ -335,8 +338,10 @@ def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, A
     have, want = ({"context_header": False} | _leaves(plain(settings)) for settings in (built, expected))
     for key, value in want.items():
         if key not in have or have[key] != value:
+            built_as = f"without {key}" if have.get(key) is None else f"with {key} {have[key]!r}"
+            asked = "leaves it out" if value is None else f"says {value!r}"
             raise IndexMismatchError(
-                f"the index at {path} was built with {key} {have.get(key)!r} but the configuration says {value!r}: "
+                f"the index at {path} was built {built_as} but the configuration {asked}: "
                 f"{REINDEX}, or change the configuration back"
             )
 

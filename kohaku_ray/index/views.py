@@ -88,7 +88,7 @@ def check_views(path: str, views: Iterable[View], needed: Iterable[View]) -> Non
                 known = ", ".join(f"{name} ({way})" for name, way in ways.items()) or "none"
                 raise IndexMismatchError(
                     f"the index at {path} has no {way} view of {view.key}; its views are {known}: "
-                    "`kohaku-ray index CONFIG` adds it without encoding anything twice"
+                    "`kohaku-ray index CONFIG`, or `run.index()` in Python, adds it without encoding anything twice"
                 )
 
 

@@ -279,7 +279,10 @@ class Batch:
         self._takes = inspect.signature(model.forward).parameters.keys()
         types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
         if not ATTENTION.issuperset(types) or getattr(model, "_is_stateful", False):
-            raise ConfigError(f"{type(model).__name__} is no model of attention alone: serve it by vLLM or llama.cpp")
+            raise ConfigError(
+                f"{type(model).__name__} has layers other than attention, which kind transformers cannot decode: serve "
+                "it by vLLM or llama.cpp"
+            )
         self.clear()
 
     def clear(self) -> None:
@@ -474,7 +477,7 @@ class DecodingRow:
     def record(self, token: int) -> None:
         """Append a token, unless the row cannot go on, and see whether the reply ends with it."""
         if self.error is None and token < 0:
-            self.error = ModelError("the model's logits are no numbers: set dtype to bfloat16 or float32")
+            self.error = ModelError("the model's logits are not numbers: set dtype to bfloat16 or float32")
         elif self.error is None and self.is_constrained and not self.grammar.consume_token(token):
             self.error = ModelError(f"the grammar of the reply broke: {self.grammar.get_error()}")
         if self.error is not None:

@@ -19,7 +19,7 @@ from kohaku_ray.index.identity import encoder_identity, passage_part
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.models.openai import Limiter, OpenAIBackend, OpenAIConfig, TokenBucket
-from kohaku_ray.records import plain
+from kohaku_ray.records import plain, pluralize
 from kohaku_ray.settings import ServerSettings
 from kohaku_ray.storage import Directory
 
@@ -253,7 +253,8 @@ class EndpointEncoder:
             raise ModelError(f"{where} returned what is no vector ({error}): serve an embedding model") from None
         if len(data) != len(texts):
             raise ModelError(
-                f"{where} returned {len(data)} vectors for {len(texts)} texts: lower index.encoder.batch_texts (now "
+                f"{where} returned {pluralize(len(data), 'vector')} for {pluralize(len(texts), 'text')}: "
+                f"lower index.encoder.batch_texts (now "
                 f"{self._settings.batch_texts}) if the server takes fewer at once"
             )
         if rows.keys() != set(range(len(texts))):

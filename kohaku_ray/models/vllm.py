@@ -19,6 +19,7 @@ from pydantic import Field, PrivateAttr, StringConstraints, model_validator
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.models.backend import WeightsConfig, check_window, find_model_config
+from kohaku_ray.records import pluralize
 from kohaku_ray.settings import ModelPath, PositiveInt, is_model_path
 
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+$")]
@@ -266,7 +267,8 @@ def check_adapters(deployment: VllmConfig, base: Path | None) -> None:
     max_loras, least = deployment.engine_kwargs.get("max_loras"), least_max_loras(deployment)
     if deployment.cpus is not None and max_loras is not None and max_loras < least:
         raise ConfigError(
-            f"engine_kwargs.max_loras is {max_loras} but {len(deployment.adapters)} adapters on CPUs need {least}, one "
+            f"engine_kwargs.max_loras is {max_loras} but on CPUs "
+            f"{pluralize(len(deployment.adapters), 'adapter')} must have {least}, one "
             "of them empty, as vLLM's CPU engine would else mix up replies: leave it out"
         )
     for name, source in deployment.adapters.items():

@@ -155,7 +155,7 @@ def _table_block(stats: TableStats, number: int, metric: Metric, anchors: Mappin
         "finished": f"{sum(cell.state == 'finished' for cell in grid.cells.values())} of {len(grid.cells)}",
         "scores": score_table(stats, anchors),
         "measures": list(measure_tables(stats)),
-        "footnotes": [*footnotes(stats), *stats.table.notes],
+        "footnotes": footnotes(stats),
         "verdict": table_verdict(stats),
         "legend": legend(stats),
         "charts": table_charts(grid, stats.comparisons, stats.selection.detectable if stats.selection else None),

@@ -304,7 +304,8 @@ def _studied(
         for position, scored in ensembles(configs, table.subsamples, members, reader.metric).items():
             cells[position] = replace(scored, cell_id=cells[position].cell_id, labels=cells[position].labels)
         drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
-        what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
+        pooled = pluralize(members.pool.n_members, "recorded member")
+        what = f"Ensembles of {pooled}: {drawn} subsamples of each size, no new call."
         notes = (what, *outlook(members, reader.metric), *members.notes)
     title, axes = table.title or table.name, _axes(table)
     whole = SweepTable(table.name, title, axes, tuple(cells), repeats="subsamples", notes=notes)

@@ -213,6 +213,8 @@ def _of_one_table(values: SweepValues, file: Path) -> SweepValues:
 
 def _read(file: Path) -> SweepValues:
     values = parse_file(file, directory_of(file))
+    if values is None:
+        raise ConfigError(f"{file} is empty: write a sweep's keys, such as `axes:`")
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `axes:`")
     return values
@@ -223,7 +225,7 @@ def _validated(values: SweepValues, where: str) -> SweepConfig:
     for key in values:
         if key in {*Config.model_fields, *system_names()} and key not in fields:
             raise ConfigError(
-                f"{where} is a run's configuration (it has {key}) and no sweep: give it as a sweep's base, "
+                f"{where} is a run's configuration (it has {key}) and not a sweep's: give it as the base of one, "
                 f"`kohaku-ray sweep SWEEP --base {where}`"
             )
         if key not in fields:

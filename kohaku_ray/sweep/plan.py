@@ -15,7 +15,7 @@ from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
 from kohaku_ray.index.store import Index
-from kohaku_ray.records import digest
+from kohaku_ray.records import digest, pluralize
 from kohaku_ray.run.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision
 from kohaku_ray.run.identity import file_digest, is_finished, output_determinants, run_identity
@@ -94,7 +94,7 @@ def plan_sweep(loaded: LoadedSweep) -> SweepPlan:
     cells = [cell for table in tables for cell in table.cells]
     if all(cell.reason for cell in cells):
         reasons = "; ".join(dict.fromkeys(cell.reason for cell in cells))
-        raise ConfigError(f"{loaded.where}: none of {len(cells)} cells can be run: {reasons}")
+        raise ConfigError(f"{loaded.where}: none of {pluralize(len(cells), 'cell')} can be run: {reasons}")
     return plan
 
 

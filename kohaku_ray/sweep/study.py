@@ -57,7 +57,7 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
         except ConfigError as error:
             reason = str(error)
             if n == "all" and size <= members.pool.n_members:
-                reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
+                reason = f"too many subsamples of {size} to count them all: set subsamples to a number"
             by_position |= {position: SweepCell("", {}, "skipped", reason) for position in positions}
             continue
         for number, position in enumerate(positions):

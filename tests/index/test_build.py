@@ -158,7 +158,7 @@ def test_bad_input_is_refused_and_names_the_node(tmp_path, documents, fake_encod
     two = documents("a", "b")
     texts = ["a used 5 kWh.", "Page 3", "It rose.", "Pictures", "Chart of a"]
     keys, vectors = vector_keys(encoder.identity, texts), encoder.encode_passages(texts)
-    with pytest.raises(DataError, match="2 texts have no vector, the first is that of"):
+    with pytest.raises(DataError, match="2 texts without a vector, the first is that of"):
         call(tmp_path, two, encoder, keys=keys, vectors=vectors)
     vectors[0, 0] = np.nan
     with pytest.raises(DataError, match="the vector of a:sec0:p0:s0 is not finite"):

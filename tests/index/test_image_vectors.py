@@ -80,10 +80,10 @@ def test_an_image_without_a_finite_vector_is_named(nodes):
     image_vectors = join_image_vectors(nodes, plan, (images.keys[::-1], images.vectors[::-1]), KnownVectors())
     np.testing.assert_array_equal(image_vectors.vectors, images.vectors)
     digest = image_rows(nodes)[1][1]
-    with pytest.raises(DataError, match=rf"1 images have no finite vector, the first .* \(images/{digest}\.png\)"):
+    with pytest.raises(DataError, match=rf"1 image without a finite vector, the first .* \(images/{digest}\.png\)"):
         join_image_vectors(nodes, plan, (images.keys[:1], images.vectors[:1]), KnownVectors())
     images.vectors[1, 0] = np.nan
-    with pytest.raises(DataError, match="1 images have no finite vector"):
+    with pytest.raises(DataError, match="1 image without a finite vector"):
         join_image_vectors(nodes, plan, (images.keys, images.vectors), KnownVectors())
 
 

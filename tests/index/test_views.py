@@ -33,7 +33,7 @@ def test_a_missing_view_is_named_with_those_there_are_and_the_way_out():
     views = united([NODES, PARAGRAPHS])
     check_views("/x", views, [NODES, View(("paragraph", "sentence"), dense=True), PARAGRAPHS])
     known = r"its views are paragraph \(lexical\), paragraph\+sentence \(dense\)"
-    way_out = "`kohaku-ray index CONFIG` adds it without encoding anything twice"
+    way_out = r"`kohaku-ray index CONFIG`, or `run\.index\(\)` in Python, adds it without encoding anything twice"
     for needed, view in [
         (SECTIONS, "dense view of section"),
         (View(("paragraph",), dense=True), "dense view of paragraph"),

@@ -182,7 +182,7 @@ def numbered(*index):
         (one([10**400]), {}, r"returned what is no vector"),
         (numbered(1, 2), {}, r"numbered 2 vectors 1, 2 in place of 0 to 1: set index\.encoder\.batch_texts to 1"),
         (numbered(0, 0), {}, r"numbered 2 vectors 0, 0 in place of 0 to 1"),
-        (lambda number, body: (200, embeddings([[1.0]])), {}, r"returned 1 vectors for 2 texts: lower .* \(now 32\)"),
+        (lambda number, body: (200, embeddings([[1.0]])), {}, r"returned 1 vector for 2 texts: lower .* \(now 32\)"),
         (lambda number, body: (200, {"choices": []}), {}, r"no list of vectors: is this an embeddings endpoint"),
         (lambda number, body: (401, "bad key"), {}, r"/v1/embeddings: HTTP 401 .*: set index\.encoder\.api_key_env to"),
     ],

@@ -452,6 +452,9 @@ def test_the_papers_figure_stands_below_ours_and_is_marked(sweep):
 
 def test_a_page_shows_code_for_backticks_in_notes(sweep):
     notes = ("3 answers carry an error (column `error` of answers.parquet), not <b>`x<i>`</b>.",)
-    text = page(replace(sweep, notes=notes, tables=(), questions=(), runs=()), [])
+    table = replace(sweep.tables[-1], notes=("Forecast of `value` by the default rule.",))
+    made = replace(sweep, notes=notes, tables=(table,), questions=(), runs=())
+    text = page(made, compute_sweep_stats(made))
+    assert "Forecast of <code>value</code> by" in text
     assert "(column <code>error</code> of answers.parquet), not &lt;b&gt;<code>x&lt;i&gt;</code>&lt;/b&gt;." in text
     assert "`" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)

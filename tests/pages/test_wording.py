@@ -31,6 +31,12 @@ def test_no_template_shows_backticks():
         assert "`" not in shown, file.name
 
 
+def test_no_template_writes_a_plural_behind_any_count():
+    for file in (PACKAGE / "pages/templates").glob("*.html.j2"):
+        counts = re.findall(r"(?<!of )\{\{ (?!limits)[^{}]*\|count \}\} \w+s\b", file.read_text())
+        assert counts == [], file.name
+
+
 @pytest.mark.parametrize(
     ("n", "text"), [(1, "1 CPU"), (1.0, "1 CPU"), (0.5, "0.5 CPUs"), (0, "0 CPUs"), (12_345, "12,345 CPUs")]
 )

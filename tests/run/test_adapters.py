@@ -78,7 +78,7 @@ def test_the_engine_has_room_for_every_adapter(base, style, tmp_path):
     on_cpus = both.model_copy(update={"cpus": 1})
     assert engine_kwargs(on_cpus)["max_loras"] == 3, "one place stays empty"
     tight = on_cpus.model_copy(update={"engine_kwargs": {"max_loras": 2}})
-    with pytest.raises(ConfigError, match=r"tiny: engine_kwargs\.max_loras is 2 but 2 adapters on CPUs need 3"):
+    with pytest.raises(ConfigError, match=r"tiny: engine_kwargs\.max_loras is 2 but on CPUs 2 adapters must have 3"):
         check_deployment("tiny", tight, here=False)
     low = both.model_copy(update={"engine_kwargs": {"max_lora_rank": 8}})
     with pytest.raises(

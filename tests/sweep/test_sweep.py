@@ -353,3 +353,10 @@ def test_the_winning_mix_is_one_vote_over_five_configurations():
         config.ensemble.vote.model_dump_json() for config in (*configs_of.values(), *configs(loaded, mix).values())
     }
     assert len(votes) == 1
+
+
+def test_an_empty_sweep_is_named_as_empty(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("# nothing yet\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml is empty: write a sweep's keys, such as `axes:`"):
+        load_sweep(str(file))

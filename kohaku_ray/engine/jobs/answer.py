@@ -261,7 +261,8 @@ def answer_all(
             failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers
             n_failed = n_failed + result.n_answers if failed else 0
             if config.fail_after is not None and n_failed >= config.fail_after and not summary.stopped:
-                in_a_row, why = f"{n_failed} answers in a row", next(iter(result.errors), "no reason given")
+                in_a_row = f"{pluralize(n_failed, 'answer')} in a row"
+                why = next(iter(result.errors), "no reason given")
                 summary.stopped = (
                     f"{in_a_row} got no reply (fail_after is {config.fail_after}), the last because: {why}"
                 )

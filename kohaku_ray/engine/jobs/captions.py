@@ -132,7 +132,7 @@ async def _ask_all(
         request, printed = call
         async with slots:
             if config.fail_after is not None and n_failed >= config.fail_after:
-                return ImageCaption(error=f"not asked: {n_failed} calls in a row had failed")
+                return ImageCaption(error=f"not asked: {pluralize(n_failed, 'call')} in a row had failed")
             try:
                 asked = await ledger.ask(request, application)
                 caption = ImageCaption(joined_caption(printed, description_of(asked.entry.reply)))

@@ -171,8 +171,9 @@ def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: En
     counts = parsed.reduce()
     if (counts["n_documents"], counts["n_rejects"]) != (work.n_documents, len(work.rejects)):
         raise DataError(
-            f"parsing gave {work.n_documents} documents and {len(work.rejects)} rejects but the index at "
-            f"{config.index.path} has {counts['n_documents']} and {counts['n_rejects']}: index again"
+            f"parsing gave {pluralize(work.n_documents, 'document')} and rejected "
+            f"{pluralize(len(work.rejects), 'file')} but the index at {config.index.path} has "
+            f"{counts['n_documents']} and {counts['n_rejects']}: index again"
         )
     reduced = time.perf_counter()
     return IndexSummary(
@@ -230,9 +231,10 @@ class _Parsed:
             work: Work = ray_get(counted)
             n_files, rejects = len(self.files), work.rejects
             if work.n_files != n_files:
-                raise DataError(f"{n_files} files were given to parse, {work.n_files} came back: index again")
+                raise DataError(f"{pluralize(n_files, 'file')} given to parse, {work.n_files} came back: index again")
             print_progress(
-                f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, {work.n_texts} texts to encode"
+                f"parse   {n_files}/{n_files} files, {len(rejects)} rejected, "
+                f"{pluralize(work.n_texts, 'text')} to encode"
             )
             if not work.n_documents:
                 first, reason = rejects[0]
@@ -359,7 +361,7 @@ def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bo
                 by_encoder[row["encoder"]] += row["n_texts"]
                 n_tokens += row["n_tokens"]
             if parsed.work is None:
-                parsing.show(parsed.n_files, f"{by_encoder.total()} texts encoded")
+                parsing.show(parsed.n_files, f"{pluralize(by_encoder.total(), 'text')} encoded")
                 continue
             if encoding is None:
                 shown.close()

@@ -301,8 +301,8 @@ def wait_for_the_reducer(longest_s: float = 5.0) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("index.encoder.dim=128", r"encoder\.dim None but the configuration says 128"),
-        ("index.encoder.query_prompt='query: '", r"encoder\.query_prompt None but the configuration says 'query: '"),
+        ("index.encoder.dim=128", r"without encoder\.dim but the configuration says 128"),
+        ("index.encoder.query_prompt='query: '", r"without encoder\.query_prompt but the configuration says 'query: '"),
         ("index.weights=tokens", r"weights 'chars' but the configuration says 'tokens'"),
     ],
 )
