@@ -395,7 +395,7 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
     with monkeypatch.context() as patch:
         whole = job._parse
         patch.setattr(job, "_parse", lambda config, files, name: whole(config, files[:-1], name))
-        with pytest.raises(DataError, match="2 files were given to parse, 1 came back"):
+        with pytest.raises(DataError, match="2 files given to parse, 1 came back"):
             run_index(config)
     monkeypatch.setattr(job, "join_shards", lossy)
     with pytest.raises(DataError, match=r"gave 2 documents and 0 rejects but the index at .* has 1 and 0"):
