@@ -398,7 +398,7 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
         with pytest.raises(DataError, match="2 files given to parse, 1 came back"):
             run_index(config)
     monkeypatch.setattr(job, "join_shards", lossy)
-    with pytest.raises(DataError, match=r"gave 2 documents and 0 rejects but the index at .* has 1 and 0"):
+    with pytest.raises(DataError, match=r"gave 2 documents and rejected 0 files but the index at .* has 1 and 0"):
         run_index(config)
 
 
