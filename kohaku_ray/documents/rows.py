@@ -29,6 +29,7 @@ from kohaku_ray.documents.sentences import split_lines, split_sentences
 from kohaku_ray.documents.tables import written_rows
 from kohaku_ray.documents.text import text_sections
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import pluralize
 
 HUB = "hf://"  # prefix of a data set on the Hugging Face hub, whose rows are read as JSON lines
 JSON_LINES = ("jsonl", "ndjson")
@@ -127,8 +128,8 @@ def read_cells(name: str, text: str) -> tuple[list[str], list[Mapping[str, Any]]
             elif cells:
                 if any(map(str.strip, cells[len(header) :])):
                     raise DataError(
-                        f"{name}: line {line} has {len(cells)} cells, the header has {len(header)}: put texts with "
-                        f"{'commas' if separator == ',' else repr(separator)} in double quotes"
+                        f"{name}: line {line} has {pluralize(len(cells), 'cell')}, the header has {len(header)}: "
+                        f"put texts with {'commas' if separator == ',' else repr(separator)} in double quotes"
                     )
                 row = dict(zip_longest(header, cells[: len(header)]))
                 if any(cells[i : i + 1] not in ([], cells[first : first + 1]) for first, i in doubled if header[i]):
@@ -332,7 +333,7 @@ def csv_rows(
             if header is None:
                 header = _header(name, cells, required, way_out, fold_names)
             elif len(cells) != len(header):
-                reason = f"has {len(cells)} cells, the header has {len(header)}"
+                reason = f"has {pluralize(len(cells), 'cell')}, the header has {len(header)}"
                 rows.append((line, f"{reason}: put texts with commas or line breaks in double quotes"))
             else:
                 rows.append((line, {column: cell for column, cell in zip(header, cells, strict=True) if column}))

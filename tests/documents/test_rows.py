@@ -127,7 +127,7 @@ def test_a_text_column_is_enough():
     [
         (
             'text,page\n"a\nb",1\nc\n',
-            "docs/rows.csv: line 4 has 1 cells, the header has 2: put texts with commas or line breaks in",
+            "docs/rows.csv: line 4 has 1 cell, the header has 2: put texts with commas or line breaks in",
         ),
         ("text,page\na,b,1\n", "docs/rows.csv: line 2 has 3 cells, the header has 2: put texts with commas"),
         ("text,text\na,b\n", "docs/rows.csv has two columns called 'text': rename or remove one."),
