@@ -1,4 +1,5 @@
-"""What Serve asks of a cluster with GPUs that nobody has, for replicas of vLLM (a program; prints one JSON object).
+"""What Serve asks of a cluster with GPUs that nobody has, for replicas of vLLM (a program, given a
+model; prints one JSON object).
 
 Everything is as in a job but the engine: a replica that would start one is up at once.
 """
@@ -22,6 +23,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.demand import replicas_demand
 
+MODEL = sys.argv[1]
 STORE = 100 * 2**20
 ON_REPLICAS = {"replica_node": 0.001}
 
@@ -60,18 +62,19 @@ def idle_engines() -> None:
 
 def asked(name: str, nodes: dict[str, str], **settings: Any) -> dict[str, Any]:
     """Start a deployment: the placement group that Serve made for it."""
-    deployment = VllmConfig(model="/models/none", resources=ON_REPLICAS, start_timeout_s=120, **settings)
+    deployment = VllmConfig(model=MODEL, resources=ON_REPLICAS, start_timeout_s=120, **settings)
     check_cluster(replicas_demand({name: deployment}), ClusterConfig())
-    applications._start(name, name, deployment)
+    with applications.serving({name: deployment}, release=False) as running:
+        application = running[name]
     [group] = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
     figures = {
         "strategy": group["strategy"],
         "bundles": [group["bundles"][index] for index in sorted(group["bundles"])],
         "nodes": sorted({nodes[node] for node in group["bundles_to_node_id"].values()}),
-        "n_up": applications.replicas_up([name]),
-        "worker_gpus": serve.get_app_handle(name).worker_gpus.remote().result(),
+        "n_up": applications.replicas_up([application]),
+        "worker_gpus": serve.get_app_handle(application).worker_gpus.remote().result(),
     }
-    serve.delete(name)
+    serve.delete(application)
     return figures
 
 
@@ -83,7 +86,6 @@ def main() -> None:
         names[node.node_id] = name
     ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False)
     idle_engines()
-    applications._start_serve()
     results: dict[str, Any] = {
         "tensor": asked("tensor", names, tensor_parallel=4),
         "pipeline": asked("pipeline", names, tensor_parallel=4, pipeline_parallel=2),

@@ -329,7 +329,7 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     assert not (tmp_path / "index" / "manifest.json").exists()
     again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
-    left = int(again.stderr.split("rejected, ")[1].split()[0])
+    left = int(again.stderr.split("rejected, ")[1].split()[0].replace(",", ""))
     assert n_done > 100
     assert 0 < left <= len(sentences) - n_done
     assert Index.open(str(tmp_path / "index")).manifest["counts"]["n_vectors"] >= len(sentences)

@@ -288,7 +288,13 @@ def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(tmp_path):
     # What a job sets for its own handles, and the session's cluster may have set, is not the program's.
     env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_SERVE_")}
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path, env=env
+        [sys.executable, str(script), tiny_llama.build(tmp_path, ["some words to learn"], window=16384)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        cwd=tmp_path,
+        env=env,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Triton" not in done.stdout + done.stderr
