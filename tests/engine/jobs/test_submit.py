@@ -82,6 +82,7 @@ def test_a_job_is_submitted_to_a_cluster_as_the_page_says(tmp_path, monkeypatch)
     assert os.listdir(tmp_path / "project/runs") == ["large"]
 
 
+@pytest.mark.slow
 def test_a_job_attaches_to_an_application_and_leaves_it_running(sample_config, run_answer):
     attach = "deployments.extractive={kind: extractive, application: shared-models}"
     config = sample_config(attach, "questions.limit=2", "ensemble.members=1")
