@@ -41,6 +41,8 @@ TEMPORARY = ".tmp"
 CONNECT_S, REQUEST_S = 5.0, 30.0
 """Seconds without a connection, and without a byte of an answer, after which a request to S3 has failed."""
 
+_GOOGLE = ("gs://", "gcs://")
+
 GCS_RETRY_S = 15
 """Seconds for which a request to Google Cloud Storage is repeated; its own default is 15 minutes."""
 
@@ -92,7 +94,7 @@ def open_filesystem(path: str) -> tuple[Any, str]:
             f"{scheme}://…@{rest.partition('@')[2]} holds credentials, which config.yaml and messages would repeat: "
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment instead"
         )
-    if path.startswith(("gs://", "gcs://")) and "retry_limit_seconds=" not in path:
+    if path.startswith(_GOOGLE) and "retry_limit_seconds=" not in path:
         path += f"{'&' if '?' in path else '?'}retry_limit_seconds={GCS_RETRY_S}"
     filesystem, inner = fs.FileSystem.from_uri(path)
     if isinstance(filesystem, fs.S3FileSystem):
@@ -148,7 +150,7 @@ def refusal(path: str, what: str, error: object) -> StorageError:
     """Make the error of a remote file, from what its storage said."""
     where, reason = without_options(path), str(error)
     bucket = f"bucket {urlsplit(path).netloc}"
-    on_google = where.startswith(("gs://", "gcs://"))
+    on_google = where.startswith(_GOOGLE)
     asked = not on_google and (os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
     if _NO_BUCKET.search(reason):
         way_out = f"there is no {bucket}: create it, or correct the path"
