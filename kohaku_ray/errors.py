@@ -5,6 +5,7 @@
     KohakuRayError
     ├── ConfigError              a configuration, a flag or the cluster's size; exit code 2
     │   └── ConflictError        values that are valid alone but not together
+    ├── CodeRefusedError         code that a bundle's configuration names, which nobody has trusted
     ├── DataError                a file or its content
     │   ├── TreeError            nodes that do not form a tree
     │   ├── IndexMismatchError   an index built with another configuration
@@ -36,6 +37,10 @@ class ConfigError(KohakuRayError):
 
 class ConflictError(ConfigError):
     """Values of a configuration are valid alone, but not together."""
+
+
+class CodeRefusedError(KohakuRayError):
+    """A configuration that is not trusted names code; no kind of ``ConfigError``, so nothing goes on without it."""
 
 
 class DataError(KohakuRayError):

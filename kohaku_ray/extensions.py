@@ -2,6 +2,9 @@
 
 An installed package adds to a kind by the entry-point group ``kohaku_ray.systems``, ``kohaku_ray.metrics`` or
 ``kohaku_ray.formats``.
+
+Whatever imports code that a configuration names passes through ``check_code_trusted``: a replay of somebody's bundle
+refuses it there.
 """
 
 from __future__ import annotations
@@ -9,12 +12,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Literal, TypeVar
 
-from kohaku_ray.errors import ConfigError, did_you_mean
+from kohaku_ray.errors import CodeRefusedError, ConfigError, did_you_mean
 
 ExtensionKind = Literal["systems", "metrics", "formats"]
 T = TypeVar("T")
@@ -47,12 +50,39 @@ BUILT_IN: Mapping[ExtensionKind, Mapping[str, str]] = {
 """``module:NAME`` of the package's own, by kind and name; nothing is imported before it is asked for."""
 
 
+_refusals: list[str] = []  # of the whole process, threads included: who refuses code now, and the way out
+
+
+@contextmanager
+def refuse_named_code(way_out: str) -> Iterator[None]:
+    """Refuse all code that a configuration names and nobody installed as an extension, while the block runs.
+
+    Args:
+        way_out: What a person can do, for the message.
+    """
+    _refusals.append(way_out)
+    try:
+        yield
+    finally:
+        _refusals.remove(way_out)
+
+
+def check_code_trusted(what: str) -> None:
+    """Refuse ``what`` where named code is refused; called before the code is looked for, imported or run.
+
+    Raises:
+        CodeRefusedError: ``refuse_named_code`` is in force.
+    """
+    if _refusals:
+        raise CodeRefusedError(f"{what} is code that a configuration names; nothing was imported: {_refusals[-1]}")
+
+
 @functools.cache
-def installed(kind: ExtensionKind) -> Mapping[str, str]:
-    """Find what installed packages register; a package installed later is seen by the next process."""
+def installed(group: str) -> Mapping[str, str]:
+    """Find the entry points of installed packages; a package installed later is seen by the next process."""
     from importlib.metadata import entry_points  # reads the metadata of every installed package: about 20 ms
 
-    return {entry.name: entry.value for entry in entry_points(group=f"kohaku_ray.{kind}")}
+    return {entry.name: entry.value for entry in entry_points(group=group)}
 
 
 def find_registered(kind: ExtensionKind, name: str, wanted: type[T]) -> T:
@@ -69,7 +99,7 @@ def find_registered(kind: ExtensionKind, name: str, wanted: type[T]) -> T:
     what = kind.removesuffix("s")
     target = BUILT_IN[kind].get(name, name)
     if ":" not in target:
-        others = installed(kind)
+        others = installed(f"kohaku_ray.{kind}")
         names = [*BUILT_IN[kind], *others]
         if name not in others:
             raise ConfigError(
@@ -77,6 +107,8 @@ def find_registered(kind: ExtensionKind, name: str, wanted: type[T]) -> T:
                 "your own as module:NAME"
             )
         target = others[name]
+    elif target == name:
+        check_code_trusted(f"{what} {name}")
     module, _, attribute = target.partition(":")
     with suppress(FileNotFoundError):  # a directory that is gone has no module
         here = os.getcwd()

@@ -1,5 +1,6 @@
 """Systems, metrics and formats by name: the package's, an installed package's, one's own."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -97,3 +98,23 @@ def test_a_working_directory_that_is_gone_ends_no_run_that_needs_nothing_of_it(t
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program], cwd=gone, env=env, capture_output=True, text=True)
     assert done.stdout == "wattbot\n", done.stderr
+
+
+def test_code_by_a_name_is_imported_where_it_can_be_refused():
+    """Modules by a name that is no constant are imported where ``check_code_trusted`` stands before, or named here."""
+    own = {"__init__.py", "engine/ledger", "documents/lean_imports.py", "documents/office.py", "cli/commands.py"}
+    package = Path(extensions.__file__).parent
+    for path in package.rglob("*.py"):
+        place = path.relative_to(package).as_posix()
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef) or place in own:
+                continue
+            calls = [call for call in ast.walk(function) if isinstance(call, ast.Call)]
+            names = [ast.unparse(call.func).rpartition(".")[2] for call in calls]
+            for call, name in zip(calls, names, strict=True):
+                imports = name in ("import_module", "__import__") and not isinstance(call.args[0], ast.Constant)
+                runs = any(
+                    keyword.arg == "trust_remote_code" and "encoder" in ast.unparse(keyword.value)
+                    for keyword in call.keywords
+                )
+                assert not (imports or runs) or "check_code_trusted" in names, f"{place}:{call.lineno}"

@@ -35,11 +35,12 @@ from kohaku_ray.answering.replay import (
 )
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.load import expand, merge, parse_file
-from kohaku_ray.config.plain import leaves, unset_variables, value_at
+from kohaku_ray.config.plain import unset_variables, value_at
 from kohaku_ray.ensemble.settings import EnsembleConfig
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import CodeRefusedError, ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.extensions import refuse_named_code
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
 from kohaku_ray.models.vllm import join_adapter
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown
@@ -296,19 +297,15 @@ def replay_bundle(path: str, index: str | None = None, home: str | None = None, 
 
     ``index`` is the directory of the index, if the bundle has none; default: that of the run's configuration. The runs
     stay in ``home``, an empty directory, under ``again``; default: they are not kept. ``trust_code``: modules that a
-    configuration of the bundle names may be imported.
+    configuration of the bundle names may be imported; else ``extensions.check_code_trusted`` refuses them.
 
     Raises:
         ConfigError: It is no whole bundle of this version (see ``unpack``), or its code is not trusted.
         DataError: There is no index, or another one.
     """
-    with nullcontext(home) if home else tempfile.TemporaryDirectory() as home:
+    trust = nullcontext() if trust_code else refuse_named_code("give --trust-code if you trust whoever made the bundle")
+    with trust, nullcontext(home) if home else tempfile.TemporaryDirectory() as home:
         manifest = unpack(path, home)
-        if not trust_code and (code := [named for run in manifest.runs for named in _find_code(home, run)]):
-            raise ConfigError(
-                f"{path} was made with code that is not of an installed system: {', '.join(dict.fromkeys(code))}; "
-                "nothing was imported: give --trust-code if you trust whoever made the bundle"
-            )
         try:
             replies = SegmentStore(f"{home}/ledger").load(lambda _: True)
             recorded = RecordedEncoders.read(f"{home}/{RECORDED}")
@@ -319,7 +316,10 @@ def replay_bundle(path: str, index: str | None = None, home: str | None = None, 
         runs, configs = [], dict[str, Config]()
         for name, run in manifest.runs.items():
             closed = RecordedReplies(replies.entries, {*run.refused})
-            again, configs[name] = _replay_run(path, home, manifest, name, closed, recorded, index)
+            try:
+                again, configs[name] = _replay_run(path, home, manifest, name, closed, recorded, index)
+            except CodeRefusedError as error:
+                raise ConfigError(f"{path}: {error}") from None
             runs.append(again)
         if manifest.sweep is None:
             return Replay(tuple(runs))
@@ -331,21 +331,6 @@ def replay_bundle(path: str, index: str | None = None, home: str | None = None, 
         before = {file.name: file.read_bytes() for file in Path(home, "sweep").glob("*")}
         comparison = compare_outputs(before, {name: text.encode() for name, text in tables.items()})
         return Replay(tuple(runs), tables, tuple(comparison.differences))
-
-
-def _find_code(home: str, run: str) -> list[str]:
-    """List the code that a run's configuration names by module or lets a model bring: key and value."""
-    code = []
-    for key, value in leaves(parse_file(Path(home, "runs", run, "config.yaml"))):
-        names_system = key == ("system",) or (key[:1], key[-1:]) == (("deployments",), ("system",))
-        if names_system or key[:2] == ("questions", "metrics"):
-            is_code = ":" in str(expand(value))
-        else:
-            name = key[-1].replace("-", "_") if key else ""
-            is_package = name == "spacy" and "." in str(expand(value))  # whose parent would be imported to look for it
-            is_code = is_package or (name == "trust_remote_code" and value not in (False, None))
-        code += [f"{'.'.join(key)} {value}"[:200]] if is_code else []
-    return code
 
 
 def _replay_run(

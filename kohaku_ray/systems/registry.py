@@ -16,7 +16,7 @@ DEFAULT_SYSTEM = "kohaku"
 
 def system_names() -> tuple[str, ...]:
     """List the names of all systems, sorted."""
-    return tuple(sorted({*BUILT_IN["systems"], *installed("systems")}))
+    return tuple(sorted({*BUILT_IN["systems"], *installed("kohaku_ray.systems")}))
 
 
 @functools.cache

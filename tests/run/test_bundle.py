@@ -25,8 +25,10 @@ from kohaku_ray.answering import replay
 from kohaku_ray.answering.bundle import BundleSource, find_source, make_bundle, replay_bundle
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
-from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError
+from kohaku_ray.errors import CodeRefusedError, ConfigError, ContextOverflowError, DataError
+from kohaku_ray.extensions import refuse_named_code
 from kohaku_ray.index.store import Index
+from kohaku_ray.index.torch_model import load_model
 from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.pages.run_text import describe_replays
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown
@@ -280,27 +282,45 @@ CODE = "from pathlib import Path\nPath('imported').touch()\n"
     ("old", "new", "named"),
     [
         ("system: kohaku\n", "system: evilmod:SYSTEM\n", "system evilmod:SYSTEM"),
-        ("system: kohaku\n", "system: ${NOBODY:-evilmod:SYSTEM}\n", "system ${NOBODY:-evilmod:SYSTEM}"),
-        ("    system: kohaku\n", "    system: evilmod:SYSTEM\n", "deployments.extractive.system evilmod:SYSTEM"),
-        ("metrics: null\n", "metrics: [wattbot, evilmod:METRIC]\n", "questions.metrics.1 evilmod:METRIC"),
-        ("trust_remote_code: false\n", "trust_remote_code: true\n", "index.encoder.trust_remote_code True"),
+        ("system: kohaku\n", "system: ${NOBODY:-evilmod:SYSTEM}\n", "system evilmod:SYSTEM"),
+        ("metrics: null\n", "metrics: [wattbot, evilmod:METRIC]\n", "metric evilmod:METRIC"),
+        ("  format: null\n", "  format: evilmod:NEWS\n", "format evilmod:NEWS"),  # attack5 A3
     ],
 )
 def test_code_that_a_bundle_names_is_not_imported(bundled, tmp_path, monkeypatch, capsys, old, new, named):
-    (tmp_path / "evilmod.py").write_text(CODE)
-    monkeypatch.chdir(tmp_path)
+    bad = with_code(bundled, tmp_path, monkeypatch, old, new)
+    refused(bad, rf"{re.escape(named)} is code .*; nothing was imported: give --trust-code", capsys)
+    assert not (tmp_path / "imported").exists()
+    main(["replay", "--trust-code", bad])
+    assert (tmp_path / "imported").exists()
+    assert "--trust-code" not in capsys.readouterr().err
+    sys.modules.pop("evilmod", None)
+
+
+def with_code(bundled, directory, monkeypatch, old, new):
+    (directory / "evilmod.py").write_text(CODE)
+    monkeypatch.chdir(directory)
     files = files_in(bundled)
     config = "\n" + files["runs/run/config.yaml"].decode()
     before, line, after = config.partition(f"\n{old}" if old.startswith("system") else old)
     assert line
     files["runs/run/config.yaml"] = f"{before}{line[: -len(old)]}{new}{after}".encode()
-    bad = zipped(files, tmp_path / "bad.zip")
-    refused(bad, rf"{re.escape(named)}; nothing was imported: give --trust-code", capsys)
-    main(["replay", "--trust-code", bad])
-    says = capsys.readouterr().err
-    assert (tmp_path / "imported").exists() == (named.startswith("system") or "metrics" in named)
-    assert "--trust-code" not in says
-    sys.modules.pop("evilmod", None)
+    return zipped(files, directory / "bad.zip")
+
+
+def test_code_that_a_replay_does_not_need_is_not_imported(bundled, tmp_path, monkeypatch):
+    """What is recorded needs no encoder; where one would be loaded all the same, its code is refused."""
+    for old, new in (
+        ("trust_remote_code: false\n", "trust_remote_code: true\n"),
+        ("    system: kohaku\n", "    system: evilmod:SYSTEM\n"),  # of a deployment: replies are recorded, too
+    ):
+        assert replay_bundle(with_code(bundled, tmp_path, monkeypatch, old, new)).same
+    with refuse_named_code("trust it"), pytest.raises(CodeRefusedError, match=r"evilmod.* is code .*: trust it"):
+        load_config("narrative", ["narrative.spacy=evilmod"])
+    for setting in ("model=package:evilmod", "trust_remote_code=true"):
+        with refuse_named_code("trust it"), pytest.raises(CodeRefusedError, match=r"is code .*: trust it"):
+            load_model(load_config("default", [f"index.encoder.{setting}"]).index.encoder)
+    assert not (tmp_path / "imported").exists()
 
 
 def test_numbers_that_another_processor_rounds_are_no_difference(bundled):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import field_validator
 
 from kohaku_ray.errors import ConflictError, did_you_mean
+from kohaku_ray.extensions import check_code_trusted, installed
 from kohaku_ray.settings import PositiveInt, Settings, Share
 from kohaku_ray.systems.narrative.rules import RULES
 
@@ -48,6 +49,8 @@ class NarrativeSettings(Settings):
     @field_validator("spacy")
     @classmethod
     def _installed(cls, name: str | None) -> str | None:
+        if name is not None and name not in installed("spacy_models"):
+            check_code_trusted(f"spaCy pipeline {name}")
         if name is not None and (find_spec("spacy") is None or not (Path(name).is_dir() or find_spec(name))):
             raise ValueError(
                 f"{name!r} or spaCy itself is not installed: pip install 'kohaku-ray[narrative]' brings spaCy and "
