@@ -18,6 +18,7 @@ from kohaku_ray.index.chunks import cut_near, without_header
 from kohaku_ray.index.identity import encoder_identity, passage_part
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.settings import EndpointConfig
+from kohaku_ray.index.store import read_manifest
 from kohaku_ray.models.openai import Limiter, OpenAIBackend, OpenAIConfig, TokenBucket
 from kohaku_ray.records import plain, pluralize
 from kohaku_ray.settings import ServerSettings
@@ -171,13 +172,7 @@ class EndpointEncoder:
         [[vector]] = self._endpoint.gather([self._vectors([PROBE], "", False)])
         directory = Directory(self._index_path)
         asked = plain(passage_part(encoder_identity(self._settings)))
-        try:
-            noted = json.loads(directory.read(PROBE_FILE).to_pybytes())
-            before = np.array(noted["vector"], np.float32) if noted["asked"] == asked else None
-        except StorageError:
-            raise
-        except (DataError, ValueError, LookupError, TypeError):
-            before = None
+        before = self._noted_vector(directory, asked)
         if before is None:
             if writes:
                 self._check_batches(vector)
@@ -192,11 +187,41 @@ class EndpointEncoder:
                 "model again, or set index.encoder.identity to a name for the new one and index again"
             )
 
+    def _noted_vector(self, directory: Directory, asked: Any) -> F32 | None:
+        """Read the probe's vector as noted for ``asked``; None: nothing there was encoded so."""
+        try:
+            noted = json.loads(directory.read(PROBE_FILE).to_pybytes())
+            if noted["asked"] == asked:
+                return np.array(noted["vector"], np.float32)
+        except StorageError:
+            raise
+        except (DataError, ValueError, LookupError, TypeError):
+            pass
+        try:
+            encoder = read_manifest(directory)["settings"]["encoder"]
+        except StorageError:
+            raise
+        except DataError:
+            return None
+        if plain(passage_part(encoder)) == asked:
+            raise IndexMismatchError(
+                f"index.encoder: the vectors of {directory.path} are by {self._endpoint.where}, and {PROBE_FILE} "
+                "there, which tells one model from another, is missing or damaged: copy it from where the index was "
+                "made, or set index.encoder.identity to a new name and index again"
+            )
+        return None
+
     def _check_batches(self, alone: F32) -> None:
-        """Raise unless the probe has its vector also among other texts, shorter ones and itself."""
+        """Raise unless the probe has its vector also among other texts, shorter ones and itself, and these another."""
         texts = [text for n in range(1, 9) for text in (PROBE, PROBE, PROBE[: 8 * n])]
         batches = divide_texts(texts, self._settings.batch_texts, self._settings.batch_tokens * CHARS_PER_TOKEN, len)
         vectors = np.concatenate(self._endpoint.gather(self._vectors(batch, "", False) for batch in batches))
+        others = [vectors[position] for position, text in enumerate(texts) if text != PROBE]
+        if (cosine := min(float(alone @ other) for other in others)) > SAME_COSINE:
+            raise ModelError(
+                f"index.encoder: {self._endpoint.where} gives different texts one vector: {PROBE!r} and its first "
+                f"words have {_shown(alone)} (cosine {cosine:.4f}): serve an embedding model, with its own pooling"
+            )
         beside = min((vectors[position] for position, text in enumerate(texts) if text == PROBE), key=alone.dot)
         if (cosine := float(alone @ beside)) < SAME_COSINE:
             raise ModelError(

