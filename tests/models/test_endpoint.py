@@ -268,9 +268,7 @@ def test_an_index_whose_probe_is_missing_or_damaged_is_refused(tmp_path, damage)
         server._vectors_of = lambda texts: letters(texts)[:, ::-1]
         message = r"probe\.json there, .* missing or damaged: copy it .*identity"
         for use in (lambda: make_query_encoder(made).encode_queries(["abc"]), lambda: check_endpoint(made)):
-            with pytest.raises(
-                IndexMismatchError, match=r"probe\.json there, .* missing or damaged: copy it .*identity"
-            ):
+            with pytest.raises(IndexMismatchError, match=message):
                 use()
         check_endpoint(load_config("demo", [*overrides, "index.encoder.identity=new"]))
 
