@@ -173,6 +173,19 @@ def check_working_directory() -> None:
         ) from None
 
 
+_RAY_COPY = "/runtime_resources/working_dir_files/"
+
+
+def check_kept(paths: Mapping[str, str]) -> None:
+    """Refuse paths, by key or flag, inside the copy of a working directory that Ray makes for a job, and deletes."""
+    if lost := [f"{key} is {path}" for key, path in paths.items() if _RAY_COPY in path]:
+        raise ConfigError(
+            f"{', '.join(lost)}: inside the copy of the working directory that Ray deletes after the job. Give a "
+            "directory that all nodes share: --set shared=/path puts relative ones of run, index.path, ledger.path "
+            "and tracking.store, and of a sweep's output, runs and indexes, into it"
+        )
+
+
 _SECRET_NAME = re.compile(
     r"(?:key|token|secret|password|passwd|authorization|auth|credentials?|sig|signature|cookie)$", re.IGNORECASE
 )

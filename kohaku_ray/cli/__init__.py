@@ -17,6 +17,7 @@ from kohaku_ray.pages.terminal import (
     signals_interrupt,
 )
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
+from kohaku_ray.settings import check_kept
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = OK
     with shown_as(quiet=arguments.quiet, as_json=arguments.json), signals_interrupt():
         try:
+            if arguments.name != "sweep":  # whose relative directory ``shared`` moves
+                written = {f"the {name}": getattr(arguments, name, None) for name in ("output", "jsonl", "page")}
+                check_kept({name: os.path.abspath(path) for name, path in written.items() if path})
             returned = arguments.command(arguments)
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
                 print_summary(outcome.line, outcome.as_json(arguments.name, arguments.hide))

@@ -41,6 +41,9 @@ def move_to_shared(values: Mapping[str, Any], run: str, ledger: str) -> dict[str
         section = values.get(name, {})
         if isinstance(section, Mapping):
             moves[name] = {**section, "path": join_shared(shared, section.get("path", default))}
+    tracking = values.get("tracking", {})
+    if isinstance(tracking, Mapping):
+        moves["tracking"] = {**tracking, "store": join_shared(shared, tracking.get("store") or ".")}
     return moves
 
 

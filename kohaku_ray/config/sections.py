@@ -99,3 +99,6 @@ class TrackingConfig(Settings):
 
     MLflow's default is `sqlite:///mlflow.db` in the working directory, a file that `mlflow ui` shows.
     """
+    store: FilePath | None = None
+    """Directory of a tracker's local files (`mlflow.db`, `mlruns`, `wandb`) and of a relative `uri`; None: `shared`, or
+    else the working directory."""

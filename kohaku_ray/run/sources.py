@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,11 +18,9 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
 from kohaku_ray.run.tables import ANSWER_FILES
-from kohaku_ray.settings import SAMPLE
+from kohaku_ray.settings import SAMPLE, check_kept
 from kohaku_ray.storage import is_directory, is_file, is_uri, join_path
 from kohaku_ray.systems.questions import read_questions
-
-_RAY_COPY = "/runtime_resources/working_dir_files/"
 
 _IMAGES = frozenset({"png", "jpg", "jpeg", "gif", "webp", "bmp", "tif", "tiff", "svg", "jp2"})
 _MOST_NAMED = 3
@@ -75,17 +73,6 @@ def _real(path: str) -> str:
     if path.startswith("file://"):
         path = unquote(path.removeprefix("file://"))
     return path.rstrip("/") if is_uri(path) else os.path.realpath(path)
-
-
-def check_kept(directories: Mapping[str, str]) -> None:
-    """Refuse paths inside the copy of a working directory that Ray makes for a job, and deletes after it."""
-    lost = [f"{key} is {path}" for key, path in directories.items() if _RAY_COPY in path]
-    if lost:
-        raise ConfigError(
-            f"{', '.join(lost)}: inside the copy of the working directory that Ray deletes after the job. Give a "
-            "directory that all nodes share: --set shared=/path puts relative ones of run, index.path and ledger.path, "
-            "and of a sweep's output, runs and indexes, into it"
-        )
 
 
 def check_images(config: Config) -> None:

@@ -7,9 +7,13 @@ import json
 import logging
 import os
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.plain import leaves
@@ -17,13 +21,14 @@ from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run.scoring import ScoredRun
 from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.settings import check_kept
 from kohaku_ray.storage import is_file, is_uri, join_path, publish, read_file
 
 ARTIFACTS = ("report.html", "submission.csv", "answers.jsonl", "config.yaml")
 """Files of a run that are exported, where they are there."""
 
 MARK = "tracked.json"
-"""File of a run that was exported: the tracker's settings and where it is there."""
+"""File of a run that was exported: the tracker's settings, where it is there, its id and the local store, if one."""
 
 _MLFLOW_PARAMS, _MLFLOW_CHARS = 100, 6000  # of one request, and of one value
 
@@ -39,8 +44,15 @@ class Exported:
     group: str = ""
 
 
+class Place(NamedTuple):
+    """Where a tracker put what it got: in words, and the id that it gave."""
+
+    where: str
+    run_id: str
+
+
 def check_tracking(config: Config) -> None:
-    """Check before anything starts that the configured tracker's packages are there."""
+    """Check before anything starts that the configured tracker's packages are there, and that its store is kept."""
     name = config.tracking.to
     if name is None:
         return
@@ -54,10 +66,44 @@ def check_tracking(config: Config) -> None:
             f"tracking.to is {name} but the package {missing[0]} is missing{where}: pip install 'kohaku-ray[{name}]', "
             "or set tracking.to to null"
         )
+    store = local_store(config.tracking.model_copy(update={"store": None}))
+    if store is not None and is_uri(config.tracking.store or ""):
+        raise ConfigError(
+            f"tracking.store is {config.tracking.store}, where {name} cannot write: give a local directory, or "
+            "a server by tracking.uri"
+        )
+    check_kept({"tracking.store": local_store(config.tracking) or ""})
+
+
+def local_store(tracking: TrackingConfig) -> str | None:
+    """Find the file or directory of this machine that a tracker writes to; None: a server, or a database's own."""
+    if tracking.to == "wandb":
+        return os.path.join(_wandb_directory(tracking), "wandb") if _is_wandb_offline() else None
+    uri = _mlflow_uri(tracking)
+    if uri.startswith("sqlite:///"):
+        return uri.removeprefix("sqlite:///").partition("?")[0]
+    return None if is_uri(uri) and not uri.startswith("file:") else uri.removeprefix("file://")
 
 
 def _mlflow_uri(tracking: TrackingConfig) -> str:
-    return tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "") or "sqlite:///mlflow.db"
+    """Return MLflow's address; that of a local store with an absolute path, which no later job reads otherwise."""
+    uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "") or "sqlite:///mlflow.db"
+    base = _directory(tracking.store)
+    if uri.startswith("sqlite:///"):
+        return f"sqlite:///{os.path.join(base, uri.removeprefix('sqlite:///'))}"
+    return uri if is_uri(uri) or uri.startswith("databricks") else os.path.join(base, uri)
+
+
+def _wandb_directory(tracking: TrackingConfig) -> str:
+    return _directory(tracking.store or os.environ.get("WANDB_DIR"))
+
+
+def _directory(store: str | None) -> str:
+    return os.path.abspath(store or "")
+
+
+def _is_wandb_offline() -> bool:
+    return os.environ.get("WANDB_MODE", "online") in ("offline", "dryrun")
 
 
 def _without_password(uri: str) -> str:
@@ -83,28 +129,47 @@ def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, swee
     artifacts = [os.path.join(summary.run, name) for name in ARTIFACTS]
     files = [file for file in artifacts if os.path.isfile(file)]
     name = os.path.basename(summary.run.rstrip("/"))
-    where = export(config, Exported(name, settings_of(config), figures_of(summary, scored), files, sweep), summary.run)
-    mark = {**_mark_of(config), "where": where}
+    place = export(config, Exported(name, settings_of(config), figures_of(summary, scored), files, sweep), summary.run)
+    mark = {**_mark_of(config), **place._asdict(), "kept_in": local_store(config.tracking)}
     publish(join_path(summary.run, MARK), json.dumps(mark, indent=2).encode(), "check the run's directory")
-    return where
+    return place.where
 
 
 def is_tracked(config: Config) -> bool:
-    """Tell whether a run was exported to the tracker that is configured now, or none is."""
+    """Tell whether a run was exported to the tracker that is configured now, or none is; a local store must have it."""
     if config.tracking.to is None:
         return True
     path = join_path(config.run, MARK)
-    return is_file(path) and _mark_of(config).items() <= json.loads(read_file(path)).items()
+    if not is_file(path):
+        return False
+    mark = json.loads(read_file(path))
+    if not _mark_of(config).items() <= mark.items():
+        return False
+    store = local_store(config.tracking)
+    return store is None or (mark.get("kept_in") == store and _holds(store, str(mark.get("run_id"))))
+
+
+def _holds(store: str, run_id: str) -> bool:
+    """Tell whether a local store, a database or a directory, has a run."""
+    if os.path.isdir(store):  # MLflow: EXPERIMENT/RUN; Weights & Biases: offline-run-TIME-RUN
+        return any(Path(store).glob(f"*/{run_id}")) or any(Path(store).glob(f"offline-run-*-{run_id}"))
+    if not os.path.isfile(store):
+        return False
+    try:
+        with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT 1 FROM runs WHERE run_uuid = ?", (run_id,)).fetchone() is not None
+    except sqlite3.Error:
+        return False
 
 
 def _mark_of(config: Config) -> dict[str, str | None]:
     """Say which tracker is configured, its secrets hidden."""
-    settings = config.tracking.model_dump()
+    settings = config.tracking.model_dump(exclude={"store"})
     return settings | {name: config.hide(text) for name, text in settings.items() if text is not None}
 
 
-def export(config: Config, exported: Exported, directory: str) -> str:
-    """Hand a run or a sweep, whose results lie in ``directory``, to the configured tracker; returns its address."""
+def export(config: Config, exported: Exported, directory: str) -> Place:
+    """Hand a run or a sweep, whose results lie in ``directory``, to the configured tracker; returns where it is."""
     tracking = config.tracking
     assert tracking.to is not None
     try:
@@ -140,8 +205,8 @@ def figures_of(summary: AnswerSummary, scored: ScoredRun | None) -> dict[str, fl
     return figures | {"seconds": summary.wall_s}
 
 
-def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
-    uri = _mlflow_uri(settings)
+def _to_mlflow(settings: TrackingConfig, exported: Exported) -> Place:
+    uri, store = _mlflow_uri(settings), local_store(settings)
     if not _is_database(uri) and (not is_uri(uri) or uri.startswith("file:")) and not uri.startswith("databricks"):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it was asked for by name
     # MLflow itself would ask a server that is not there for minutes.
@@ -154,7 +219,9 @@ def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
 
     client = mlflow.MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name(settings.project)
-    experiment = known.experiment_id if known is not None else client.create_experiment(settings.project)
+    # Beside a local database, not in the working directory of the process that first exports.
+    files = Path(store).parent.joinpath("mlruns").as_uri() if store is not None and uri.startswith("sqlite:") else None
+    experiment = known.experiment_id if known is not None else client.create_experiment(settings.project, files)
     tags = {"sweep": exported.group} if exported.group else {}
     run_id = client.create_run(experiment, run_name=exported.name, tags=tags).info.run_id
     now = int(time.time() * 1000)
@@ -165,10 +232,10 @@ def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
     for file in exported.files:
         client.log_artifact(run_id, file)
     client.set_terminated(run_id)
-    return f"mlflow experiment {settings.project}, run {run_id} ({_without_password(uri)})"
+    return Place(f"mlflow experiment {settings.project}, run {run_id} ({_without_password(uri)})", run_id)
 
 
-def _to_wandb(settings: TrackingConfig, exported: Exported) -> str:
+def _to_wandb(settings: TrackingConfig, exported: Exported) -> Place:
     import wandb
 
     server = {} if settings.uri is None else {"base_url": settings.uri}
@@ -176,6 +243,7 @@ def _to_wandb(settings: TrackingConfig, exported: Exported) -> str:
         project=settings.project,
         name=exported.name,
         group=exported.group or None,
+        dir=_wandb_directory(settings),
         config=dict(exported.params),
         reinit="create_new",
         settings=wandb.Settings(console="off", silent=True, **server),
@@ -185,7 +253,7 @@ def _to_wandb(settings: TrackingConfig, exported: Exported) -> str:
         for file in exported.files:
             artifact.add_file(file)
         run.log_artifact(artifact)
-        return f"wandb project {settings.project}, run {run.id} ({run.url or run.dir})"
+        return Place(f"wandb project {settings.project}, run {run.id} ({run.url or run.dir})", run.id)
 
 
-_TRACKERS: Mapping[str, Callable[[TrackingConfig, Exported], str]] = {"mlflow": _to_mlflow, "wandb": _to_wandb}
+_TRACKERS: Mapping[str, Callable[[TrackingConfig, Exported], Place]] = {"mlflow": _to_mlflow, "wandb": _to_wandb}

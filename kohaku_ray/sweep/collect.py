@@ -441,5 +441,5 @@ def track_sweep(plan: SweepPlan, files: Sequence[str], figures: Mapping[str, flo
         where.append(track(config, summary, scores_of(config, summary)[0], name) or "")
     if left:
         facts = {"sweep": plan.loaded.where, "runs": str(len(plan.runs))}
-        where.append(export(left[0], Exported(name, facts, figures, files, name), output))
+        where.append(export(left[0], Exported(name, facts, figures, files, name), output).where)
     return where

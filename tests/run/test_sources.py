@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.sources import check_places, describe_passed_over, find_sources, read_metadata
@@ -25,7 +26,7 @@ def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tm
     assert config.prompts is None
 
 
-def test_outputs_that_ray_would_delete_after_the_job_are_refused_at_once(monkeypatch, tmp_path):
+def test_outputs_that_ray_would_delete_after_the_job_are_refused_at_once(monkeypatch, tmp_path, capsys):
     copy = tmp_path / "session/runtime_resources/working_dir_files/_ray_pkg_0"
     copy.mkdir(parents=True)
     monkeypatch.chdir(copy)
@@ -36,6 +37,8 @@ def test_outputs_that_ray_would_delete_after_the_job_are_refused_at_once(monkeyp
     )
     with pytest.raises(ConfigError, match=expected):
         check_places(resolve_paths(load_config("my.yaml", ["index.path=/elsewhere/index"])))
+    assert main(["vote", "a.csv", "-o", "voted.csv"]) == 2
+    assert re.search(r"the output is \S+/_ray_pkg_0/voted\.csv: inside", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])

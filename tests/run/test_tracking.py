@@ -49,7 +49,9 @@ def test_what_a_database_needs_is_said_before_anything_starts(tmp_path, monkeypa
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sqlalchemy" else find_spec("json"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    reason = r"package sqlalchemy is missing \(for its store, sqlite:///mlflow.db\): pip install 'kohaku-ray\[mlflow\]'"
+    reason = (
+        r"package sqlalchemy is missing \(for its store, sqlite:////.*/mlflow.db\): pip install 'kohaku-ray\[mlflow\]'"
+    )
     with pytest.raises(ConfigError, match=reason):
         check_tracking(load_config(None, ["tracking.to=mlflow"]))
     for uri in ("http://127.0.0.1:5000", "runs/store", "file:///tmp/store"):
@@ -140,6 +142,34 @@ def test_mlflow_has_settings_figures_and_files(kind, tmp_path, monkeypatch, capf
     assert "submission.csv" in {file.path for file in client.list_artifacts(run.info.run_id)}
 
 
+@pytest.mark.parametrize("uri", ["null", "store"])
+def test_a_local_store_that_is_gone_gets_the_run_again(uri, tmp_path, monkeypatch):
+    """users5 3.1: the store lay in the copy of a working directory that Ray deletes, the run was marked as exported."""
+    pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    settings = ("tracking.to=mlflow", f"tracking.uri={uri}")
+    copy = tmp_path / "session/runtime_resources/working_dir_files/_ray_pkg_0"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    with pytest.raises(
+        ConfigError, match=r"tracking\.store is \S+_ray_pkg_0/(mlflow\.db|store): inside .* --set shared="
+    ):
+        track(*run_of(tmp_path, *settings), None)
+    config, summary = run_of(tmp_path, *settings, f"shared={tmp_path}/shared")
+    (tmp_path / "shared").mkdir()
+    track(config, summary, None)
+    assert not list(copy.iterdir())
+    assert is_tracked(config)
+    monkeypatch.chdir(tmp_path)
+    assert is_tracked(config), "wherever it is asked from"
+    os.rename(tmp_path / "shared", tmp_path / "moved")
+    assert not is_tracked(config)
+    with pytest.raises(ConfigError, match=r"tracking\.store is s3://b/x, where mlflow cannot write"):
+        check_tracking(run_of(tmp_path, *settings, "tracking.store=s3://b/x")[0])
+
+
 def test_mlflow_has_a_sweep_whose_runs_are_exported_once(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
@@ -175,9 +205,13 @@ def test_wandb_offline_has_settings_figures_and_files(tmp_path, monkeypatch):
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
         monkeypatch.setenv(name, value)
     config, summary = run_of(tmp_path, "tracking.to=wandb", "tracking.project=water")
+    assert not is_tracked(config)
     where = track(config, summary, scores_of(config, summary)[0])
     assert where.startswith("wandb project water, run ")
     [log] = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     recorded = log.read_bytes()
     for text in (b"top_k", b"wattbot.value", b"used.dollars"):
         assert text in recorded
+    assert is_tracked(config)
+    os.rename(tmp_path / "wandb", tmp_path / "gone")
+    assert not is_tracked(config)

@@ -18,9 +18,8 @@ from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.servers import check_servers
-from kohaku_ray.run.sources import check_kept
 from kohaku_ray.run.summary import pluralize
-from kohaku_ray.settings import resolve_paths
+from kohaku_ray.settings import check_kept, resolve_paths
 
 
 def run_batch(config: Config, source: str, output: str) -> BatchSummary:

@@ -50,9 +50,10 @@ from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.servers import find_faults, may_go_on
-from kohaku_ray.run.sources import check_kept, check_places, questions_of
+from kohaku_ray.run.sources import check_places, questions_of
 from kohaku_ray.run.spending import Spending
 from kohaku_ray.run.summary import AnswerSummary, pluralize
+from kohaku_ray.settings import check_kept
 from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
