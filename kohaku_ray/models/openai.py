@@ -22,6 +22,7 @@ from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, Tra
 from kohaku_ray.models.backend import ModelConfig
 from kohaku_ray.models.dialect import Dialect
 from kohaku_ray.models.json_text import find, loads
+from kohaku_ray.models.redaction import Redaction
 from kohaku_ray.models.request import ChatRequest, data_uris
 from kohaku_ray.records import Reply
 from kohaku_ray.settings import (
@@ -282,9 +283,7 @@ class OpenAIBackend:
         # A header's token without its scheme, and what of an address is percent-encoded.
         secrets |= {word for secret in secrets for word in secret.split() if len(word) >= SECRET_CHARS}
         secrets |= {quote(secret, safe="") for secret in secrets}
-        # The longest first: one may be a part of another.
-        patterns = [_spellings(secret) for secret in sorted(secrets, key=len, reverse=True)]
-        self._secrets = re.compile("|".join(patterns)) if patterns else None
+        self._redacted = Redaction(secrets)
         self._limiter: Limiter = limiter or TokenBucket(None)
         self._client: httpx.AsyncClient | None = None
         self._listed_models: list[str] | None = None
@@ -535,10 +534,6 @@ class OpenAIBackend:
             return "the server does not take this request: check deployments.*.extra_body"
         return "the server does not take this request: check deployments.*.schema_mode and extra_body"
 
-    def _redacted(self, text: str) -> str:
-        """Hide the secrets in a text, however it spells them: what is written is what its JSON says after parsing."""
-        return text if self._secrets is None else self._secrets.sub("[key]", text)
-
 
 def retry_after_s(header: str | None) -> float | None:
     """Read a Retry-After header: seconds or an HTTP date, at most ``MAX_RETRY_AFTER_S``; None if it is neither."""
@@ -570,28 +565,6 @@ def _checked_url(base_url: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not is_address:
         raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
     return url
-
-
-_DROPPED = (
-    r"[\s\x00-\x1f\x7f-\x9f\xad\u034f\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u3164\ufe00-\ufe0f\ufeff"
-    r"\uffa0\ud800-\udfff]"
-)
-_DROPPED_ESCAPE = (
-    r"\\{1,4}(?:[nrtbf]|(?i:u(?:00(?:[0189][0-9a-f]|20|7f|a0|ad)|034f|11(?:5f|60)|180e|20(?:0[0-9a-f]|2[89a-f]|6[0-4])|"
-    r"3164|fe0[0-9a-f]|feff|ffa0|d[89a-f][0-9a-f]{2})))"
-)
-_BETWEEN = f"(?:{_DROPPED}|{_DROPPED_ESCAPE})*+"
-"""What may stand between the characters of a key and is dropped, or read as a space, before a text is written."""
-
-
-def _spellings(secret: str) -> str:
-    """Write a pattern of a secret in every spelling that JSON reads alike, also in JSON within JSON."""
-    secret = "".join(secret.split())  # a space within may be any space
-    if not secret.isascii():
-        return re.escape(secret)
-    plain = (re.escape(char) if char.isalnum() else r"\\{0,4}" + re.escape(char) for char in secret)
-    chars = (rf"(?:{spelled}|\\{{1,4}}(?i:u{ord(char):04x}))" for char, spelled in zip(secret, plain, strict=True))
-    return _BETWEEN.join(chars)
 
 
 _OWN_HEADERS = frozenset(

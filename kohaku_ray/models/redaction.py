@@ -1,0 +1,51 @@
+"""Hide secrets in what a server says, however it spells them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+HIDDEN = "[key]"
+
+_CODE = r"\\+u([0-9a-fA-F]{4})"  # of JSON, also of JSON within JSON
+_ESCAPED = re.compile(_CODE)
+_ESCAPE = re.compile(r"\\+[nrtbf]?")
+_PIECE = re.compile(rf"{_CODE}|{_ESCAPE.pattern}|.", re.DOTALL)
+_UNSEEN = bytes(range(33)) + b"\x7f\\"
+
+
+class Redaction:
+    """Writes ``[key]`` for each secret in a text."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        """Hide the longest secrets first: one may be a part of another."""
+        self._secrets = sorted(filter(None, secrets), key=len, reverse=True)
+        self._decoded = list(filter(None, map(_decode, filter(str.isascii, self._secrets))))
+
+    def __call__(self, text: str) -> str:
+        """Hide secrets, also those with escapes of JSON, or with characters between theirs that cannot be seen."""
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        decoded = _decode(text)
+        for secret in self._decoded:
+            if secret in decoded:
+                text = _hide_decoded(text, secret)
+                decoded = _decode(text)
+        return text
+
+
+def _decode(text: str) -> bytes:
+    """Keep the characters of a text that can be seen and are ASCII, with JSON's escapes resolved."""
+    if "\\" in text:
+        text = _ESCAPE.sub("", _ESCAPED.sub(lambda code: chr(int(code[1], 16)), text) if "\\u" in text else text)
+    return text.encode("ascii", "ignore").translate(None, _UNSEEN)
+
+
+def _hide_decoded(text: str, secret: bytes) -> str:
+    seen = [(piece.span(), char) for piece in _PIECE.finditer(text) if (char := _decode(piece[0]))]
+    decoded, start, written, end = b"".join(char for _, char in seen), 0, [], 0
+    while (start := decoded.find(secret, start)) >= 0:
+        written += [text[end : seen[start][0][0]], HIDDEN]
+        start += len(secret)
+        end = seen[start - 1][0][1]
+    return "".join([*written, text[end:]])
