@@ -20,16 +20,16 @@ class Redaction:
     def __init__(self, secrets: Iterable[str]) -> None:
         """Hide the longest secrets first: one may be a part of another."""
         self._secrets = sorted(filter(None, secrets), key=len, reverse=True)
-        self._decoded = list(filter(None, map(_decode, filter(str.isascii, self._secrets))))
+        self._decoded = [_decode(secret) for secret in self._secrets if secret.isascii() and _decode(secret)]
 
     def __call__(self, text: str) -> str:
         """Hide secrets, also those with escapes of JSON, or with characters between theirs that cannot be seen."""
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
         decoded = _decode(text)
-        for secret in self._decoded:
-            if secret in decoded:
-                text = _hide_decoded(text, secret)
+        for spelled in self._decoded:
+            if spelled in decoded:
+                text = _hide_decoded(text, spelled)
                 decoded = _decode(text)
         return text
 
@@ -43,7 +43,8 @@ def _decode(text: str) -> bytes:
 
 def _hide_decoded(text: str, secret: bytes) -> str:
     seen = [(piece.span(), char) for piece in _PIECE.finditer(text) if (char := _decode(piece[0]))]
-    decoded, start, written, end = b"".join(char for _, char in seen), 0, [], 0
+    decoded, start, end = b"".join(char for _, char in seen), 0, 0
+    written: list[str] = []
     while (start := decoded.find(secret, start)) >= 0:
         written += [text[end : seen[start][0][0]], HIDDEN]
         start += len(secret)
