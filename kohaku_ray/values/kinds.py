@@ -6,8 +6,9 @@ import re
 from typing import Literal
 
 from kohaku_ray.values.amounts import read_asked
-from kohaku_ray.values.normalise import LONGEST_NUMBER, normalise, write_number
+from kohaku_ray.values.normalise import normalise, write_number
 from kohaku_ray.values.read import BOOLEANS
+from kohaku_ray.values.spelling import LONGEST_VALUE
 
 ValueKind = Literal["number", "range", "boolean", "text"]
 """A range answers a question for a number too: many truths are ranges."""
@@ -29,7 +30,7 @@ NUMERIC = re.compile(
 )
 """Stands in a question that asks for a number."""
 
-LONGEST_TEXT = LONGEST_NUMBER
+LONGEST_TEXT = LONGEST_VALUE
 """Longest answer value, in characters: a longer one is prose."""
 
 _NORMAL = {"number": ("number", "pair"), "range": ("pair",)}

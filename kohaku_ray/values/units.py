@@ -69,6 +69,7 @@ PLAIN: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("time", 60.0, ("min", "mins", "minute", "minutes")),
     ("time", 3600.0, ("h", "hr", "hrs", "hour", "hours")),
     ("time", 86400.0, ("d", "day", "days")),
+    ("time", 604800.0, ("week", "weeks")),
     ("data", 2.0**10, ("KiB", "kibibyte", "kibibytes")),
     ("data", 2.0**20, ("MiB", "mebibyte", "mebibytes")),
     ("data", 2.0**30, ("GiB", "gibibyte", "gibibytes")),
