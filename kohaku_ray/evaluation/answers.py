@@ -63,9 +63,20 @@ def exact_match(truth: str, given: str) -> float:
     return float(normalise(truth) == normalise(given))
 
 
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"  # Thai, Lao, Burmese, Khmer, kana, Han
+_CHARACTER = re.compile(f"[{_UNSPACED}]")
+_CHARACTER_OR_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+
+
+def _tokens(text: str) -> list[str]:
+    """Split at spaces (SQuAD); in a script without them each character is a token, as in MLQA's script."""
+    text = normalise(text)
+    return _CHARACTER_OR_WORD.findall(text) if _CHARACTER.search(text) else text.split()
+
+
 def overlap(truth: str, given: str) -> tuple[float, float]:
     """F1 and recall of the tokens of two texts; tokens count as often as they occur (SQuAD)."""
-    gold, given_tokens = normalise(truth).split(), normalise(given).split()
+    gold, given_tokens = _tokens(truth), _tokens(given)
     if not gold or not given_tokens:
         same = float(gold == given_tokens)
         return same, same

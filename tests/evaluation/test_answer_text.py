@@ -55,6 +55,20 @@ def test_equal_to_the_published_script(truth, prediction):
     assert overlap(truth, prediction)[0] == pytest.approx(published_f1(truth, prediction))
 
 
+@pytest.mark.parametrize(
+    ("truth", "given_text", "f1"),
+    [
+        ("天氣很好", "天氣好", 6 / 7),  # llmtrim#52
+        ("天氣很好。", "天氣很好", 1),
+        ("อากาศดี", "อากาศดี", 1),  # xtreme#28
+        ("GPT-4 在 2023 年", "GPT4 在2023年", 1),
+        ("天氣很好", "cats", 0),
+    ],
+)
+def test_where_no_space_parts_words_each_character_is_a_token(truth, given_text, f1):
+    assert overlap(truth, given_text)[0] == pytest.approx(f1)
+
+
 def rated(truth, cells):
     return ANSWER.score_question(
         SubmissionRow("q", answer=truth), SubmissionRow("q", **({"answer_value": "is_blank"} | cells))
