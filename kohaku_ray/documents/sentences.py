@@ -36,7 +36,8 @@ _MAY_END = words_of(  # those that end one when a word follows that commonly beg
     jan feb mar apr jun jul aug sep sept oct nov dec"""
 )
 _BEFORE_NUMBER = words_of(  # those only in front of a number or a label: `no`, `tab` and `app` are words too
-    """no nos p pp vol vols sec secs sect tab tabs ref refs app appx art alg thm def prop lem cor ex para pt pts ver"""
+    """no nos p pp vol vols sec secs sect tab tabs ref refs app appx art alg thm def prop lem cor ex para pt pts ver
+    env"""
 )
 _ABBREVIATIONS = _MID_SENTENCE | _MAY_END | _BEFORE_NUMBER
 
@@ -47,8 +48,13 @@ _STARTER = re.compile(
 )
 """Words that commonly begin a sentence."""
 
-_PLAIN_QUOTES = tuple(zip("“”„«»‘’‚", '"""""\'\'\'', strict=True))
-"""Punkt knows only straight quotes; each is one character, so that spans stay valid."""
+_PLAIN_QUOTES = tuple(zip("“”„«»‘’‚", "\"\"\"()'''", strict=True))
+"""Punkt knows only straight quotes and brackets; each is one character, so that spans stay valid.
+
+Of a straight quote with a space on both sides, as « and » have in French, it cannot tell which side it belongs to.
+"""
+
+_ELISION = re.compile(r"(?:[cdjlmnst]|qu)'(?=\w)", re.IGNORECASE)  # l'art. 5
 
 _STOP_BEFORE_CAPITAL = re.compile(r"\.([\"')\]]*)\s+(?=[A-Z])")
 _NOT_IN_WORD = re.compile(r"[^\w.]")
@@ -212,10 +218,15 @@ def _stops(block: str) -> Iterator[tuple[re.Match[str], str]]:
         last_space = flat.rfind(" ", stopped, end)
         start = last_space + 1 if last_space > stopped else word
         if before is not None and stopped <= start:
-            yield before, block[word : before.end("after")]
+            yield before, _context(block, word, before)
         before, word, stopped = stop, start, end
     if before is not None:
-        yield before, block[word : before.end("after")]
+        yield before, _context(block, word, before)
+
+
+def _context(block: str, word: int, stop: re.Match[str]) -> str:
+    elided = _ELISION.match(block, word)
+    return block[elided.end() if elided else word : stop.end("after")]
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:

@@ -85,6 +85,20 @@ def test_splits_at_a_real_end(first, second):
     assert sentences(f"{first} {second}") == [first, second]
 
 
+@pytest.mark.parametrize(
+    "expected",
+    [  # pySBD#132, languagetool#5333, mediacloud/sentence-splitter#1
+        ["Selon l'art. 5 de la loi, « Le réseau a tenu » en 2023.", "Il y a env. 3,5 % de pertes."],
+        ["Il entra.", "« Bonjour ! » dit-il.", "« Bonjour », dit-elle."],
+        ["Sie näherte sich Louis.", "„Darf ich mitspielen?“, fragte sie schüchtern."],
+        ["Si « cf. » désigne l’abréviation de « confer », il convient de l'écrire.", "Puis la suite."],
+        ["(« BPP »), une filiale de Properties Inc. (« BOPI »), dont les actifs ont été transférés.", "Fin."],
+    ],
+)
+def test_french_and_german_sentences_with_quotes_and_abbreviations(expected):
+    assert sentences(" ".join(expected)) == expected
+
+
 def test_chinese_full_stops_split_without_spaces():
     assert sentences("这是一。这是二。") == ["这是一。", "这是二。"]
 
