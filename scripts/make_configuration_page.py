@@ -8,9 +8,13 @@ Examples are values that a preset of `configs/` sets; for other keys they follow
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,26 +168,37 @@ def summary(section: type[Settings]) -> str:
     return " ".join((section.__doc__ or "").split("\n\n")[0].split())
 
 
+def meanings(section: type[Settings]) -> dict[str, str]:
+    """Read the docstring under each key of a section, also of those that it inherits."""
+    told: dict[str, str] = {}
+    for declared in reversed(section.__mro__):
+        if issubclass(declared, Settings):
+            [body] = ast.parse(textwrap.dedent(inspect.getsource(declared))).body
+            for key, below in pairwise(body.body):  # type: ignore[attr-defined]
+                if isinstance(key, ast.AnnAssign) and isinstance(below, ast.Expr):
+                    told[ast.unparse(key.target)] = " ".join(ast.literal_eval(below.value).split())
+    return told
+
+
 def keys(section: type[Settings]) -> Iterator[tuple[str, Mapping[str, Any], bool, type[Settings]]]:
     """Yield each key that holds a value: its name, its JSON schema, whether it must be given, its section.
 
     Raises:
         ValueError: A key has no meaning: write a docstring under it.
     """
-    described = section.model_json_schema()
+    described, told = section.model_json_schema(), meanings(section)
     for name, entry in described["properties"].items():
         if name in ("kind", "settings") or "$ref" in str({**entry, "default": None}):
             continue
-        if not entry.get("description"):
+        if not told.get(name):
             raise ValueError(f"{section.__name__}.{name} has no meaning: write a docstring under it")
-        yield name, entry, name in described.get("required", ()), section
+        yield name, {**entry, "description": told[name]}, name in described.get("required", ()), section
 
 
 def _row(prefix: str, name: str, entry: Mapping[str, Any], needed: bool, section: type[Settings]) -> str:
     default = "must be given" if needed else _code(entry.get("default", {} if "object" in str(entry) else None))
     given = example(prefix + name, entry, section)
-    meaning = " ".join(entry["description"].split())
-    cells = (f"`{name}`", _type(entry), default, meaning, f"`{name}: {_flow(given)}`")
+    cells = (f"`{name}`", _type(entry), default, entry["description"], f"`{name}: {_flow(given)}`")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -7,16 +7,18 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from kohaku_ray.answering.local_index import IndexOperations
 from kohaku_ray.answering.tools import MemberTools, RunContext, Shared
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.records import Prediction, Question
-from kohaku_ray.run.models import Call
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.systems.base import Answer, Traced
 from kohaku_ray.values.read import clean_text
+
+if TYPE_CHECKING:
+    from kohaku_ray.answering.index_operations import IndexOperations
+    from kohaku_ray.run.models import Call
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")

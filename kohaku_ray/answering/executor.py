@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion, answer_block, prepare_block
-from kohaku_ray.answering.local_index import IndexOperations
+from kohaku_ray.answering.index_operations import IndexOperations
 from kohaku_ray.answering.tools import RunContext, Shared
 from kohaku_ray.answering.votes import settle_block, vote_block
 from kohaku_ray.config import Config

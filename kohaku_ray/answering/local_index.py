@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from kohaku_ray.answering.batching import BatchingObject, ShardItems, batched, cached, on_shards
+from kohaku_ray.answering.index_operations import Kinds, ShardOperations, Tokenizer, Within
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, F64, I64, Hits
@@ -35,15 +36,6 @@ from kohaku_ray.systems.base import Depth
 QUERIES_AT_ONCE = 1024
 """Most queries per batch: a larger batch fills the encoder's fixed shapes better."""
 
-Tokenizer = tuple[str, str | None]
-"""Name and revision of a tokenizer."""
-
-Kinds = tuple[str, ...]
-"""Node kinds of a view."""
-
-Within = tuple[str, ...] | None
-"""Documents to search; None: all."""
-
 Depths = Mapping[Kinds, Depth]
 """How deep the runs that share an index search it, by the kinds of a view."""
 
@@ -51,52 +43,6 @@ Search = Callable[["LocalIndex", Sequence[Any], Kinds, int, Within], Coroutine[A
 
 PairScorer = Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
 """Scores (query, text) pairs by the cross-encoder of an application."""
-
-
-class IndexOperations(Protocol):
-    """The operations of an index. Each takes items and returns one result per item, in their order.
-
-    Rows are those of the whole index, however many shards it has. A view is named by its node kinds; ``within`` holds a
-    search to some documents, before ``top_k``.
-    """
-
-    async def embed(self, texts: Sequence[str], of_images: bool, /) -> list[F32]:
-        """Encode queries; those of images by the encoder that images have of their own. Unit vectors of shape (d,)."""
-        ...
-
-    async def search(self, vectors: Sequence[F32], kinds: Kinds, top_k: int, within: Within, /) -> list[Hits]:
-        """Find each vector's nearest nodes, by cosine."""
-        ...
-
-    async def lexical(self, queries: Sequence[str], kinds: Kinds, top_k: int, within: Within, /) -> list[Hits]:
-        """Find each query's best nodes by BM25."""
-        ...
-
-    async def term_weights(self, rows: Sequence[int], kinds: Kinds, /) -> list[tuple[I64, F64]]:
-        """Fetch nodes' terms and their BM25 weights."""
-        ...
-
-    async def vectors(self, rows: Sequence[int], /) -> list[F32]:
-        """Fetch nodes' own vectors; zeros for a node without one."""
-        ...
-
-    async def rank_pairs(self, pairs: Sequence[tuple[str, str]], application: str, /) -> list[float]:
-        """Score (query, text) pairs by the cross-encoder of an application."""
-        ...
-
-    async def nodes(
-        self, asked: Sequence[tuple[int, ...]], section_tokens: int, tokenizers: tuple[Tokenizer, ...], /
-    ) -> list[NodeTable]:
-        """Cut out nodes with the text around them, one table per tuple of rows; see ``NodeTable.neighbourhood``."""
-        ...
-
-
-class ShardOperations(Protocol):
-    """The operations of one shard alone, which the holders of other shards ask for."""
-
-    def run_alone(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
-        """Run an operation on this shard alone."""
-        ...
 
 
 def _ask_all(layout: ShardLayout, items: Sequence[Any]) -> ShardItems:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kohaku_ray.answering.executor import InProcessExecutor, block_size, start_block
-from kohaku_ray.answering.local_index import IndexOperations, LocalIndex
+from kohaku_ray.answering.index_operations import IndexOperations
+from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import LedgerClient, RunContext
 from kohaku_ray.answering.votes import vote_by_agreement
 from kohaku_ray.config import Config, build_config

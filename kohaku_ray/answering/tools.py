@@ -6,12 +6,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kohaku_ray.answering.local_index import IndexOperations, Tokenizer
-from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.identity import prompt_counter
@@ -25,6 +23,10 @@ from kohaku_ray.run.models import Call, FailedCall, Model, chat_request, dollars
 from kohaku_ray.run.segments import LedgerReply
 from kohaku_ray.storage import join_path
 from kohaku_ray.systems.tools import Limits, Made
+
+if TYPE_CHECKING:
+    from kohaku_ray.answering.index_operations import IndexOperations, Tokenizer
+    from kohaku_ray.config import Config
 
 PROMPTS_KEPT = 10_000
 """Most prompts whose token counts a process caches: members share prompts."""

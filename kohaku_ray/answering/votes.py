@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
-from kohaku_ray.config import Config
 from kohaku_ray.ensemble.decide import settle_all
 from kohaku_ray.ensemble.pool import agreement_weights
 from kohaku_ray.ensemble.vote import vote_all
@@ -21,6 +19,10 @@ from kohaku_ray.run.models import Call, seed_of
 from kohaku_ray.run.summary import AnswerSummary, group_errors
 from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables, grouped
 from kohaku_ray.values.normalise import group_values
+
+if TYPE_CHECKING:
+    from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion
+    from kohaku_ray.config import Config
 
 AnyRow = TypeVar("AnyRow")
 TableRows = list[dict[str, Any]]

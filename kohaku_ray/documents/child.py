@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from kohaku_ray.documents.bounded import MEMORY_GIB, document_adapter, load_sentences, packed, reads_pdf
 from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.formats import FORMATS, OnDemand
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import DataError
 
@@ -72,6 +73,9 @@ def _load() -> None:
     """Import what parsers import on first use, so that it does not count against a file's time limit."""
     import selectolax.lexbor  # noqa: F401
 
+    for parser in FORMATS.values():
+        if isinstance(parser, OnDemand):
+            parser.load()
     document_adapter()
     load_sentences()
 

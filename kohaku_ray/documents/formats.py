@@ -9,37 +9,52 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import PurePosixPath
+from typing import Any
 
 from kohaku_ray.documents.content import file_name
-from kohaku_ray.documents.html import parse_html
-from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Document, Parsed
-from kohaku_ray.documents.parser_output import parse_json
-from kohaku_ray.documents.pdf import parse_pdf
 from kohaku_ray.documents.rows import HUB, parse_csv, suffix_of
-from kohaku_ray.documents.sheets import parse_xlsx
-from kohaku_ray.documents.slides import parse_pptx
 from kohaku_ray.documents.text import parse_text
-from kohaku_ray.documents.word import parse_docx
 from kohaku_ray.extensions import find_registered
 
 Parser = Callable[..., Document]
 
+
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """A parser that is imported when a file is read: every actor imports `FORMATS`, all parsers take half a second."""
+
+    module: str
+    name: str
+
+    def load(self) -> Parser:
+        """Import it."""
+        parser: Parser = getattr(import_module(f"kohaku_ray.documents.{self.module}"), self.name)
+        return parser
+
+    def __call__(self, *arguments: Any, **options: Any) -> Document:
+        """Import it and call it."""
+        return self.load()(*arguments, **options)
+
+
+_MARKDOWN, _HTML = OnDemand("markdown", "parse_markdown"), OnDemand("html", "parse_html")
+
 FORMATS: Mapping[str, Parser] = {
-    ".json": parse_json,
-    ".md": parse_markdown,
-    ".markdown": parse_markdown,
+    ".json": OnDemand("parser_output", "parse_json"),
+    ".md": _MARKDOWN,
+    ".markdown": _MARKDOWN,
     ".txt": parse_text,
     ".text": parse_text,
-    ".pdf": parse_pdf,
-    ".html": parse_html,
-    ".htm": parse_html,
+    ".pdf": OnDemand("pdf", "parse_pdf"),
+    ".html": _HTML,
+    ".htm": _HTML,
     ".csv": parse_csv,
     ".tsv": parse_csv,
-    ".docx": parse_docx,
-    ".pptx": parse_pptx,
-    ".xlsx": parse_xlsx,
+    ".docx": OnDemand("word", "parse_docx"),
+    ".pptx": OnDemand("slides", "parse_pptx"),
+    ".xlsx": OnDemand("sheets", "parse_xlsx"),
 }
 """Parser of a file, by the suffix of its name in lower case."""
 

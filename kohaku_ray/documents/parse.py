@@ -37,6 +37,7 @@ from kohaku_ray.documents.formats import (
     FORMATS,
     TEXT,
     DocumentFormat,
+    OnDemand,
     known_suffixes,
     suffix,
 )
@@ -151,7 +152,10 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None, images: b
     in_child = len(data) >= CHILD_MIN_BYTES.get(ending, len(data) + 1) or not _in_main_thread()
     if timeout_s is not None and in_child:
         return parse_in_child(name, data, timeout_s, images)
-    read = partial(FORMATS[ending], name, data, **({"images": True} if images and ending in _WITH_IMAGES else {}))
+    parser = FORMATS[ending]
+    if isinstance(parser, OnDemand):
+        parser = parser.load()  # here, so that it does not count against the file's time limit
+    read = partial(parser, name, data, **({"images": True} if images and ending in _WITH_IMAGES else {}))
     return _in_time(lambda: _checked(name, _guarded(name, read), images), name, data, timeout_s)
 
 

@@ -24,7 +24,6 @@ from kohaku_ray.documents.content import (
 )
 from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
-from kohaku_ray.documents.parser_output import olmocr_id, parse_olmocr
 from kohaku_ray.documents.sentences import split_lines, split_sentences
 from kohaku_ray.documents.tables import written_rows
 from kohaku_ray.documents.text import text_sections
@@ -193,6 +192,9 @@ def parse_rows(name: str, data: bytes) -> Parsed:
     A row has a text, and may have an id, a title and metadata in all other columns; or it is a KohakuRAG document, with
     ``sections``.
     """
+    # Here: question files are read by this module, too, and the parsers of HTML and Markdown are slow to import.
+    from kohaku_ray.documents.parser_output import olmocr_id
+
     rejects: list[tuple[str, str]] = []
     rows = read_rows(name, data, "documents", rejects)
     columns = dict.fromkeys(column for row in rows for column in row)
@@ -215,6 +217,8 @@ def parse_rows(name: str, data: bytes) -> Parsed:
 
 
 def _document(default: str, row: Mapping[str, Any]) -> Document:
+    from kohaku_ray.documents.parser_output import olmocr_id, parse_olmocr  # see ``parse_rows``
+
     doc_id = valid_doc_id(_first(row, IDS) or default, "row")
     if row.get("sections"):
         root = {**row, "document_id": doc_id}

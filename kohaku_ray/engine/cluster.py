@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config.sections import ClusterConfig
+from kohaku_ray.engine import NAMESPACE
 from kohaku_ray.engine.local_ray import (
     end_started,
     few_processes,
@@ -40,9 +41,6 @@ from kohaku_ray.storage import Directory, join_path, read_file, without_options
 
 FREED_S = 10.0
 """Longest time in which Ray gives back the GPUs of actors that have ended."""
-
-NAMESPACE = "kohaku_ray"
-"""Ray namespace of every named actor."""
 
 ANSWERS_S = 10.0
 """Longest time to find out whether a Ray cluster answers at an address."""

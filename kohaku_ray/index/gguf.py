@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import digest
@@ -117,6 +116,8 @@ def _mb(n_bytes: int) -> str:
 
 
 def _convert(file: Path, directory: Path) -> None:
+    from unittest import mock
+
     import torch
     from tqdm import tqdm
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,10 +12,11 @@ from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.models.backend import BackendConfig
-from kohaku_ray.models.endpoint import Endpoint, EndpointRanker
-from kohaku_ray.models.openai import Limiter
 from kohaku_ray.records import canonical_json
 from kohaku_ray.settings import ModelPath, PositiveInt, ServerSettings
+
+if TYPE_CHECKING:
+    from kohaku_ray.models.openai import Limiter
 
 RERANKER_TEMPLATE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
@@ -75,6 +76,8 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
     def load(self, limiter: Limiter | None = None) -> Any:
         """Load the model on its device, or name its server, whose replicas share a rate limit."""
         if self.base_url is not None:
+            from kohaku_ray.models.endpoint import Endpoint, EndpointRanker  # every actor imports the settings
+
             return EndpointRanker(Endpoint(self, self.base_url, self.model, self.max_ongoing, limiter), self.model)
         with without_sklearn():
             from sentence_transformers import CrossEncoder

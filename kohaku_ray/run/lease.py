@@ -5,6 +5,7 @@ A ledger, a run, an index that is built and the output of a batch have one.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -16,11 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING
 
 from kohaku_ray.errors import DataError, KohakuRayError, StorageError
 from kohaku_ray.storage import Directory
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 LEASE = "lease.json"
 CLAIM = "claim-"
@@ -57,7 +60,11 @@ class Lease:
         return start_of(self.pid) == self.started
 
 
-_LEASE = TypeAdapter(Lease)
+@functools.cache
+def _lease_adapter() -> TypeAdapter[Lease]:
+    from pydantic import TypeAdapter  # of a ledger's shards, only the one that finds a lease reads it
+
+    return TypeAdapter(Lease)
 
 
 def start_of(pid: int) -> str | None:
@@ -239,8 +246,8 @@ class LeaseFile:
         except DataError:
             return None
         try:
-            return _LEASE.validate_json(data, strict=True)
-        except ValidationError:
+            return _lease_adapter().validate_json(data, strict=True)
+        except ValueError:
             raise DataError(
                 f"{self._directory.full(name)} says who writes this {self._what} and cannot be read: no job of this "
                 "version wrote it; delete the file if no job is running there"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import ChatDeployment
-from kohaku_ray.models.backend import PriceConfig
-from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import ChatRequest, seed_for
-from kohaku_ray.records import Reply
-from kohaku_ray.run.segments import ReplySource
+
+if TYPE_CHECKING:  # actors that count calls know no configuration
+    from kohaku_ray.config import Config
+    from kohaku_ray.config.deployments import ChatDeployment
+    from kohaku_ray.models.backend import PriceConfig
+    from kohaku_ray.models.prompts import Prompt
+    from kohaku_ray.records import Reply
+    from kohaku_ray.run.segments import ReplySource
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kohaku_ray.config.sections import BudgetConfig
-from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.run.models import dollars
+
+if TYPE_CHECKING:  # a ledger's shard sums what was paid, and knows no configuration
+    from kohaku_ray.config.sections import BudgetConfig
+    from kohaku_ray.models.backend import PriceConfig
 
 LOOK_EVERY_S = 1.0
 """Seconds between two looks: what is asked in between, and the calls in flight then, may cost more than the budget."""

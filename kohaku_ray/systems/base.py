@@ -9,21 +9,23 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from kohaku_ray.ensemble.vote import Ballot
+from kohaku_ray.ensemble.rule import Ballot
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.views import View
 from kohaku_ray.models.prompts import Prompt, Prompts, read_templates
-from kohaku_ray.models.request import Backend
-from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.settings import PositiveInt, Settings
 from kohaku_ray.systems.questions import QuestionColumns
-from kohaku_ray.systems.tools import Tools
+
+if TYPE_CHECKING:
+    from kohaku_ray.index.nodes import NodeTable
+    from kohaku_ray.models.request import Backend
+    from kohaku_ray.records import Prediction, Question, TraceRow
+    from kohaku_ray.systems.tools import Tools
 
 __all__ = ["Answer", "Ask", "Chunks", "Depth", "Role", "System", "Traced", "Uses", "View", "ballot_of"]
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from kohaku_ray.models.backend import BackendConfig
-from kohaku_ray.models.baseline import Dummy
 from kohaku_ray.settings import PositiveInt, Share
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
 
@@ -46,7 +45,12 @@ class ExtractiveConfig(BackendConfig):
 
     def make_backend(self, limiter: Any = None, *, with_key: bool = True) -> Any:
         """Build the system's baseline; see ``BackendConfig.make_backend``."""
-        return (find_system(self.system).offline or Dummy)(self.abstain_below, self.window_tokens)
+        offline = find_system(self.system).offline
+        if offline is None:
+            from kohaku_ray.models.baseline import Dummy  # every actor imports the settings
+
+            offline = Dummy
+        return offline(self.abstain_below, self.window_tokens)
 
 
 def with_default_system(key: str, entry: Any, system: str) -> Any:

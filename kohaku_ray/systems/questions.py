@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kohaku_ray.documents.rows import read_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question
 from kohaku_ray.settings import FilePath, PositiveInt, Settings
@@ -67,6 +66,8 @@ def read_questions(
     Raises:
         DataError: The file cannot be read or lacks a column, an id is missing or repeated, or a question is too long.
     """
+    from kohaku_ray.documents.rows import read_rows  # actors know the settings of this module, and read no questions
+
     rows = read_rows(name, data, "questions")
     if not rows:
         raise DataError(f"{name}: no questions")

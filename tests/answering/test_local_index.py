@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from index.small_index import FakeEncoder, index_documents, make_documents
 
-from kohaku_ray.answering.local_index import IndexOperations, LocalIndex, united_depths
+from kohaku_ray.answering.index_operations import IndexOperations
+from kohaku_ray.answering.local_index import LocalIndex, united_depths
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.members import RemoteIndex
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError

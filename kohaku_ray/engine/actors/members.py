@@ -1,4 +1,4 @@
-"""The actors of an answer job: retrievers prepare evidence, members answer from it, voters vote and write the files."""
+"""The actor in which members of an ensemble answer from evidence that a retriever has prepared."""
 
 from __future__ import annotations
 
@@ -8,27 +8,14 @@ import pickle
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
-import pyarrow as pa
-import ray
+from kohaku_ray.answering.block import MemberAnswer, answer_block
+from kohaku_ray.answering.index_operations import IndexOperations
 
-from kohaku_ray.answering.batching import Method
-from kohaku_ray.answering.block import MemberAnswer, PreparedQuestion, answer_block, prepare_block
-from kohaku_ray.answering.local_index import Depths, LocalIndex
-from kohaku_ray.answering.tools import RunContext, Shared
-from kohaku_ray.answering.votes import settle_block, vote_block, vote_by_agreement
-from kohaku_ray.config import Config
-from kohaku_ray.engine import metrics
-from kohaku_ray.engine.serving.handles import rank_pairs
-from kohaku_ray.engine.serving.limiter import limiter_of_encoder
-from kohaku_ray.index.gpu import missing
-from kohaku_ray.records import Question
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.indexes import searched_views
-from kohaku_ray.run.outputs import write_run
-from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tables import Parts, Tables
+if TYPE_CHECKING:
+    from kohaku_ray.answering.batching import Method
+    from kohaku_ray.answering.tools import Shared
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -36,7 +23,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 def _in_actor(method: Method[Item, *Arguments, Result]) -> Method[Item, *Arguments, Result]:
-    """Run an operation of ``LocalIndex`` in the actor of a ``RemoteIndex``."""
+    """Run an operation of an index in the actor of a ``RemoteIndex``."""
 
     @functools.wraps(method)
     async def call(self: RemoteIndex, items: Sequence[Item], *params: *Arguments) -> list[Result]:
@@ -52,63 +39,18 @@ class RemoteIndex:
     def __init__(self, retriever: Any) -> None:
         self._retriever = retriever
 
-    embed = _in_actor(LocalIndex.embed)
-    search = _in_actor(LocalIndex.search)
-    lexical = _in_actor(LocalIndex.lexical)
-    term_weights = _in_actor(LocalIndex.term_weights)
-    vectors = _in_actor(LocalIndex.vectors)
-    rank_pairs = _in_actor(LocalIndex.rank_pairs)
-    nodes = _in_actor(LocalIndex.nodes)
+    embed = _in_actor(IndexOperations.embed)
+    search = _in_actor(IndexOperations.search)
+    lexical = _in_actor(IndexOperations.lexical)
+    term_weights = _in_actor(IndexOperations.term_weights)
+    vectors = _in_actor(IndexOperations.vectors)
+    rank_pairs = _in_actor(IndexOperations.rank_pairs)
+    nodes = _in_actor(IndexOperations.nodes)
 
     def run_alone(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
         """See ``ShardOperations``."""
         results: Awaitable[list[Any]] = self._retriever.run.remote(method, list(items), params, alone=True)
         return results
-
-
-class Retriever:
-    """Holds an index or one of its shards, prepares blocks of questions of any run on it, and searches it for members.
-
-    Retrievers of an index's shards ask each other: each takes blocks, and searches the shards of all.
-    """
-
-    def __init__(self, config: Config, depths: Depths | None = None, shard: int = 0, peers: Sequence[str] = ()) -> None:
-        """Name an index, which is opened on first use; ``peers`` names a retriever per shard, among them this one."""
-        self._config, self._depths, self._shard = config, depths, shard
-        self._peer = functools.cache(lambda other: RemoteIndex(ray.get_actor(peers[other])))
-
-    def ready(self) -> str:
-        """Open the index now, on the GPU if it is searched there; raises what ``open_index`` does.
-
-        Returns:
-            Why `index.search_device: auto` has FAISS search on the CPU of a retriever that has a GPU; else empty.
-        """
-        index = self._index
-        if self._config.cluster.retriever.n_gpus and self._config.index.search_device == "auto" and (why := missing()):
-            return f"index.search_device auto: FAISS searches on the CPU, since {why}"
-        return index.open_views([view.kinds for view in searched_views(self._config)])
-
-    async def run(self, method: str, items: list[Any], params: tuple[Any, ...], alone: bool = False) -> list[Any]:
-        """Run a method of ``LocalIndex``, on this retriever's shard ``alone`` or on all."""
-        if alone:
-            return await self._index.run_alone(method, items, params)
-        results: list[Any] = await getattr(self._index, method)(items, *params)
-        return results
-
-    async def prepare(
-        self, context: RunContext, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
-    ) -> list[PreparedQuestion | None]:
-        """See ``prepare_block``."""
-        return await prepare_block(context, self._index, questions, member, settled)
-
-    def counts(self) -> Counter[tuple[str, str]]:
-        """Count the items that the runs asked for and those that were computed: see ``BatchingObject.counted``."""
-        return self._index.counted
-
-    @functools.cached_property
-    def _index(self) -> LocalIndex:
-        config = self._config
-        return LocalIndex.open(config, self._depths, self._shard, self._peer, rank_pairs, limiter_of_encoder(config))
 
 
 class MemberProcess:
@@ -174,33 +116,3 @@ class SentAnswer:
     def unpack(self, read: Callable[[bytes], Any]) -> MemberAnswer:
         """Return the answer with its trace, which ``read`` unpickles."""
         return replace(self.answered, answer=replace(self.answered.answer, trace=read(self.trace)))
-
-
-class Voter:
-    """Votes on blocks, without a state; the one on the driver's node writes the run's files.
-
-    An actor, since each task would start a process.
-    """
-
-    def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
-        """See ``vote_block``; equal pickled traces are read once."""
-        read = functools.cache(pickle.loads)
-        answered = [[None if row is None else row.unpack(read) for row in member] for member in parts[n_prepared:]]
-        result, tables = vote_block(config, n_prepared, *parts[:n_prepared], *answered)
-        n_in_error = result.n_questions_in_error
-        metrics.add("kohaku_ray_questions_total", result.n_questions - n_in_error, outcome="answered")
-        metrics.add("kohaku_ray_questions_total", n_in_error, outcome="error")
-        return result, tables
-
-    def settle(self, config: Config, questions: Sequence[Question], *sent: Sequence[SentAnswer | None]) -> list[bool]:
-        """See ``settle_block``."""
-        answered = [[None if row is None else row.answered for row in member] for member in sent]
-        return settle_block(config, questions, *answered)
-
-    def vote_by_agreement(self, config: Config, blocks: Sequence[Any]) -> list[pa.Table]:
-        """See ``vote_by_agreement``; ``blocks`` are the refs of a run's tables."""
-        return vote_by_agreement(config, Parts(blocks, ray.get))
-
-    def write(self, config: Config, run: str, blocks: Sequence[Any], votes: Sequence[pa.Table] | None) -> None:
-        """Write a run's files from the refs of its blocks' tables in order, one block at a time; see ``write_run``."""
-        write_run(config, RunDirectory(run), Parts(blocks, ray.get, votes))

@@ -16,7 +16,9 @@ from kohaku_ray.answering.local_index import Depths
 from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
-from kohaku_ray.engine.actors.members import MemberProcess, Retriever, Voter
+from kohaku_ray.engine.actors.members import MemberProcess
+from kohaku_ray.engine.actors.retriever import Retriever
+from kohaku_ray.engine.actors.voter import Voter
 from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import ray
 
 from kohaku_ray.config.sections import LedgerConfig
-from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, print_progress
+from kohaku_ray.engine import NAMESPACE
+from kohaku_ray.engine.cluster import idle_cpus, print_progress
 from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, LedgerShard, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from kohaku_ray.engine import metrics
-from kohaku_ray.engine.cluster import NAMESPACE
+from kohaku_ray.engine import NAMESPACE, metrics
 from kohaku_ray.engine.errors import Refused, ReplicaLostError, message_of, root_cause
 from kohaku_ray.errors import ModelError, TransientModelError
 from kohaku_ray.models.request import ChatRequest, request_key

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.cluster import NAMESPACE
+from kohaku_ray.engine import NAMESPACE
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.models.openai import TokenBucket
 from kohaku_ray.records import digest

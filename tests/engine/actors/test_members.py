@@ -13,7 +13,9 @@ from kohaku_ray.answering.block import PreparedQuestion, prepare_question
 from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.members import MemberProcess, Retriever, Voter
+from kohaku_ray.engine.actors.members import MemberProcess
+from kohaku_ray.engine.actors.retriever import Retriever
+from kohaku_ray.engine.actors.voter import Voter
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question, Reply, TraceRow
