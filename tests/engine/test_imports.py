@@ -12,8 +12,7 @@ SLOW = {
     "faiss", "fastapi", "httpx", "markdown_it", "matplotlib", "mlflow", "nltk", "polars", "pymupdf", "scipy",
     "selectolax", "sentence_transformers", "sklearn", "torch", "transformers", "vllm",
 }  # fmt: skip
-"""Packages that take more than 30 ms of CPU each, of those that are installed with this one (the three rooms' own, which
-Ray imports itself, are not among them)."""
+"""Packages that take more than 30 ms of CPU each, of those that come with this one and that Ray does not import."""
 
 PARSERS = {f"kohaku_ray.documents.{name}" for name in ("html", "markdown", "formulas", "parser_output", "pdf", "word")}
 SETTINGS = {"pydantic", "jinja2", "kohaku_ray.config", "kohaku_ray.settings", "kohaku_ray.systems"}
@@ -21,7 +20,8 @@ SETTINGS = {"pydantic", "jinja2", "kohaku_ray.config", "kohaku_ray.settings", "k
 
 def imported(code: str) -> set[str]:
     """Modules, packages among them, that a new process has imported after some code; Ray's and pyarrow's own aside."""
-    check = f"import ray, pyarrow, sys, json; before = set(sys.modules)\n{code}\nprint(json.dumps([*{{*sys.modules}} - before]))"
+    start = "import ray, pyarrow, sys, json; before = set(sys.modules)"
+    check = f"{start}\n{code}\nprint(json.dumps([*{{*sys.modules}} - before]))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 

@@ -14,6 +14,8 @@ from kohaku_ray.answering.block import MemberAnswer, answer_block
 from kohaku_ray.answering.index_operations import IndexOperations
 
 if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
     from kohaku_ray.answering.batching import Method
     from kohaku_ray.answering.tools import Shared
 
@@ -36,7 +38,7 @@ def _in_actor(method: Method[Item, *Arguments, Result]) -> Method[Item, *Argumen
 class RemoteIndex:
     """An index that a retriever actor holds."""
 
-    def __init__(self, retriever: Any) -> None:
+    def __init__(self, retriever: ActorHandle) -> None:
         self._retriever = retriever
 
     embed = _in_actor(IndexOperations.embed)
