@@ -73,7 +73,7 @@ TEXTS = {
     "name": "depth",
     "output": "runs/sweeps/mine",
     "passage_prompt": "passage: ",
-    "place": "Table 1, Figure 10",
+    "paper": "Table 1, Figure 10",
     "prompts": "my_prompts",
     "query_prompt": "query: ",
     "reasoning_end": "</think>",
@@ -94,7 +94,6 @@ VALUES: dict[str, Any] = {
     "headers": {"api-key": "${AZURE_KEY}"},
     "engine_kwargs": {"gpu_memory_utilization": 0.85},
     "files": ["runs/*.csv"],
-    "figures": {"score": {"none": {4: 0.808, 16: 0.833}}},
     "prefer": ["encoders/jina_v3"],
     "adapters": {"physics": "/adapters/physics"},
     "resources": {"replica_node": 0.001},
@@ -160,7 +159,6 @@ def every_section() -> Iterator[tuple[str, str, type[Settings]]]:
     yield "A sweep's race", "race.", sweep_schema.RaceConfig
     yield "A sweep's tables", "tables.", sweep_schema.TableConfig
     yield "A table's pool", "pool.", sweep_schema.PoolConfig
-    yield "A table's paper", "paper.", sweep_schema.PaperConfig
 
 
 def summary(section: type[Settings]) -> str:

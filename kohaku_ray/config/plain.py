@@ -195,18 +195,6 @@ def expand(value: Any) -> Any:
     return Environment().expand(value)
 
 
-def as_written(value: Any) -> Any:
-    """Replace ``${NAME:-default}`` by the default at any depth, whatever the environment has."""
-    if isinstance(value, Mapping):
-        return {key: as_written(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [as_written(inner) for inner in value]
-    if not isinstance(value, str):
-        return value
-    text = _VARIABLE.sub(lambda match: match[0] if match[2] is None else match[2], value)
-    return value.with_text(text) if isinstance(value, RelativeToFile) else text
-
-
 def unset_variables(text: str) -> list[str]:
     """Return the environment variables that a configuration's text refers to and the environment lacks."""
     return [name for name in dict.fromkeys(match[1] for match in _VARIABLE.finditer(text)) if name not in os.environ]

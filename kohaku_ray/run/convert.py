@@ -223,9 +223,10 @@ _JINA = {"jina": "jinaai/jina-embeddings-v3", "jinav4": "jinaai/jina-embeddings-
 
 
 def _kohakurag(given: _Given) -> Values:
-    # One file is one run there, without a budget for the context; a retry widens top_k alone.
-    values: Values = {"system": "kohaku", "kohaku.max_context_tokens": None, "kohaku.widen_final": False}
-    values["ensemble.members"] = 1
+    # One file is one run there, without a budget for the context; a matched paragraph brings its whole section, a retry
+    # widens top_k alone.
+    values: Values = {"system": "kohaku", "kohaku.section_tokens": None, "kohaku.max_context_tokens": None}
+    values |= {"kohaku.widen_final": False, "ensemble.members": 1}
     for name, (default, key, change) in _RENAMED.items():
         if (value := given.take(name, default)) is not None:
             values[key] = change(value)

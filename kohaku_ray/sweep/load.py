@@ -28,11 +28,11 @@ from kohaku_ray.config.load import (
     validated,
 )
 from kohaku_ray.config.paths import PRESETS, directory_of, join_shared
-from kohaku_ray.config.plain import as_written, expand, label_of, leaves, misread, shown
+from kohaku_ray.config.plain import expand, label_of, leaves, misread, shown
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import FilePath, PositiveInt, Settings, join_to_file
-from kohaku_ray.sweep.compare import SCORE
+from kohaku_ray.sweep.published import read_paper
 from kohaku_ray.systems.registry import system_names
 
 SWEEPS = PRESETS / "sweeps"
@@ -69,7 +69,6 @@ class LoadedSweep:
     presets: Mapping[str, SweepValues] = field(default_factory=dict)  # values of those that tables and cells name
     given_keys: tuple[str, ...] = ()  # keys that the sweep's own base and its ``set`` give
     left_out: frozenset[str] = frozenset()  # preferred presets that are not used
-    published: LoadedSweep | None = None  # the same without the command line, and with the models its presets name
 
     @property
     def base(self) -> SweepValues:
@@ -144,23 +143,14 @@ def load_sweep(
             override(values, text)
         return values
 
-    @functools.cache
-    def publish(preferred: tuple[str, ...]) -> SweepValues:
-        values: SweepValues = as_written(read_values([*sweep.base, *preferred], beside=str(file)))
-        for key, value in sweep.set.items():
-            put(values, key, value, where=str(file))
-        return values
-
     if shared := join_to_file(compose(sweep.prefer).get("shared")):
         moves = ("output", "runs", "indexes")
         given |= {name: join_shared(shared, given.get(name, getattr(sweep, name))) for name in moves}
         sweep = _validated(given, str(file))
     named = dict.fromkeys(name for table in sweep.tables for name in table.presets())
     presets = {name: read_values([name], beside=str(file)) for name in named}
-    written = {name: as_written(values) for name, values in presets.items()}
     base_keys = (".".join(key_path) for key_path, _ in leaves(read_values(sweep.base, beside=str(file))))
-    published = LoadedSweep(sweep, str(file), publish, written)
-    loaded = LoadedSweep(sweep, str(file), compose, presets, (*base_keys, *sweep.set), published=published)
+    loaded = LoadedSweep(sweep, str(file), compose, presets, (*base_keys, *sweep.set))
     try:
         for table in sweep.tables:
             check_table(loaded, table)
@@ -244,7 +234,7 @@ def _explained(entry: Any) -> str:
     if entry["type"] != "extra_forbidden":
         return explain(entry)
     key, path = entry["loc"][-1], ".".join(entry["loc"])
-    sections = (TableConfig, PoolConfig, PaperConfig, RaceConfig)
+    sections = (TableConfig, PoolConfig, RaceConfig)
     return f"no key {path}{did_you_mean(key, [name for section in sections for name in section.model_fields])}"
 
 
@@ -313,45 +303,6 @@ class PoolConfig(Settings):
         return self
 
 
-class PaperConfig(Settings):
-    """Where a paper has a table, and its figures there."""
-
-    place: str
-    """Its numbers in the paper, such as `Table 1, Figure 10`."""
-    questions: str = "WattBot's 41"
-    """The questions that the paper asks there; with any but these no cell has its setting."""
-    note: str = ""
-    """What is to be said of the paper's figures that stand beside no cell."""
-    figures: dict[str, Any] | None = Field(default_factory=dict)
-    """By `score` or the name of a measure: the paper's figures by the labels of the axes, in the axes' order; null: the
-    paper has the cell and gives no figure. Without any, it has all cells and gives none; null: it has none of the
-    cells. Each stands beside the sweep's own where a cell has the setting of `base`, `prefer` and `set` on these
-    questions."""
-
-    @field_validator("figures")
-    @classmethod
-    def _are_numbers(cls, figures: dict[str, Any] | None) -> dict[str, Any] | None:
-        for name, labels, figure in figures_in(figures or {}):
-            if isinstance(figure, bool) or not isinstance(figure, int | float | None):
-                raise ValueError(
-                    f"{'.'.join((name, *labels))} is {shown(figure)}: give the paper's figure, a number, or null"
-                )
-        return figures
-
-
-def figures_in(figures: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yield the name, the labels and the value of every figure of a paper."""
-
-    def walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-        if not isinstance(value, Mapping):
-            yield path[0], path[1:], value
-            return
-        for key, inner in value.items():
-            yield from walk(inner, (*path, label_of(key)))
-
-    yield from walk(figures, ())
-
-
 class TableConfig(Settings):
     """One table: axes over configuration keys, combined."""
 
@@ -380,8 +331,9 @@ class TableConfig(Settings):
     """Makes the table a study of recorded members: axes only over `ensemble.members` and `ensemble.vote`."""
     subsamples: PositiveInt | Literal["all"] = 32
     """Ensembles of each size drawn from the pool; all: the exact expectation."""
-    paper: PaperConfig | None = None
-    """Where a paper has this table, and its figures."""
+    paper: str | None = None
+    """The table of KohakuRAG's paper that this one repeats, by its place there, such as `Table 1, Figure 10`. Its
+    figures stand beside the cells that have its setting; of the others is said what differs."""
 
     @field_validator("prefer", mode="before")
     @classmethod
@@ -439,27 +391,12 @@ class TableConfig(Settings):
             raise ValueError("subsamples is all but pool.strata is set: only drawn ones have shares, drop one of them")
         return self
 
-    @model_validator(mode="after")
-    def _figures_have_cells(self) -> TableConfig:
-        for name, cell_labels, _ in figures_in(self.paper.figures or {}) if self.paper else ():
-            if name != SCORE and name not in self.show:
-                raise ValueError(
-                    f"paper.figures has {name}{did_you_mean(name, [SCORE, *self.show])}: name score, or show it"
-                )
-            axes = list(self.labels().items())
-            wrong = next(
-                (
-                    (axis, label)
-                    for (axis, labels), label in zip(axes, cell_labels, strict=False)
-                    if label not in labels
-                ),
-                None,
-            )
-            if wrong is not None or len(cell_labels) != len(axes):
-                known = f"axis {wrong[0]} has no {wrong[1]}" if wrong else f"axes are {', '.join(self.labels())}"
-                key = ".".join(("paper.figures", name, *cell_labels))
-                raise ValueError(f"{key} is of no cell ({known}): give each a label per axis")
-        return self
+    @field_validator("paper")
+    @classmethod
+    def _is_in_the_paper(cls, place: str | None) -> str | None:
+        if place is not None and place not in (places := read_paper().tables):
+            raise ValueError(f"paper is {place}{did_you_mean(place, places)}: name one of {'; '.join(places)}")
+        return place
 
     @property
     def n_cells(self) -> int:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from kohaku_ray.config import Config
+from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.deployments import Deployment
+from kohaku_ray.config.paths import PRESETS
 from kohaku_ray.config.plain import label_of, leaves
-from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.models.vllm import join_adapter
 from kohaku_ray.records import digest
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.sweep.compare import SweepTable
-from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS, PaperConfig, figures_in
+from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, truth_of_sweep
+from kohaku_ray.sweep.published import read_paper
 
 WATTBOT = "cae5b03d25e03ef4"
 """Digest of the ids of WattBot's 41 training questions, which the paper's tables are over."""
 
-_PAPERS = {"questions": PaperConfig.model_fields["questions"].default, "documents": "32"}
+WATTBOT_QUESTIONS = "WattBot's 41"
 
 _ELSEWHERE = (
     *KEYS_WITHOUT_EFFECT_ON_OUTPUTS,
@@ -57,50 +59,46 @@ def model_name(deployment: Deployment) -> str:
 
 def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str, float]], list[str]]:
     """Return the paper's figures of every cell, none where its setting is another, and what is to be said of them."""
-    table, cells, published = planned.table, planned.cells, plan.loaded.published
+    place, cells, paper = planned.table.paper, planned.cells, read_paper()
     shown: list[Mapping[str, float]] = [{} for _ in cells]
-    if table.paper is None or published is None:
+    if place is None:
         return shown, []
-    figures: dict[tuple[str, ...], dict[str, float]] = {}
-    for name, labels, figure in figures_in(table.paper.figures or {}):
-        figures.setdefault(labels, {}).update({} if figure is None else {name: float(figure)})
+    published = paper.tables[place]
     live = [position for position, cell in enumerate(cells) if not cell.reason]
-    has_all = table.paper.figures is not None and not figures
-    published_cells = [
-        position for position, cell in enumerate(cells) if has_all or tuple(cell.labels.values()) in figures
-    ]
-    tested = [position for position in published_cells if position in live]
     differing: dict[str, list[int]] = {}
+    published_cells: list[int] = []
     collections: dict[str, dict[str, str]] = {}  # read once
-    for position, setting in enumerate(table.settings()):
-        if position not in tested:
+    for position, cell in enumerate(cells):
+        config = None if cell.reason else planned.configs[cell.cell_id]
+        ours = {} if config is None else facts_of(config)
+        if (labels := published.labels_of(ours | dict(cell.labels))) is None:
             continue
-        config = planned.configs[cells[position].cell_id]
+        published_cells.append(position)
+        if config is None:
+            continue
         if (asked := repr((config.documents, config.questions))) not in collections:
-            rows = truth_of_sweep(config, find_metric(config.declaration.metrics[0])).rows
-            is_wattbot = digest(sorted(rows)) == WATTBOT
-            collections[asked] = {
-                "questions": _PAPERS["questions"]
-                if is_wattbot
-                else f"{len(rows)} of {Path(config.questions.path).name}",
-                "documents": str(len(find_sources(config))),
-            }
-        try:
-            facts = _facts(published.config(table, setting, config.seed))
-            theirs = facts | _PAPERS | {"questions": table.paper.questions}
-            ours = _facts(config) | collections[asked]
-            if ours["encoder"] != theirs["encoder"]:  # its dimensions and prompts are its own
-                ours, theirs = (
-                    {key: value for key, value in of.items() if not key.startswith("encoder.")} for of in (ours, theirs)
-                )
-            pairs = [(key, ours.get(key, "none"), theirs.get(key, "none")) for key in dict.fromkeys([*ours, *theirs])]
-            differences = [f"{key} {config.hide(mine)} (paper: {paper})" for key, mine, paper in pairs if mine != paper]
-        except ConfigError as error:
-            differences = [f"the sweep's own base makes no configuration: {error}"]
+            collections[asked] = _collection(config)
+        stated = published.setting_of(labels)
+        preset = paper.presets[stated["encoder"]]
+        theirs = _facts_of_presets(preset) | stated
+        theirs |= {"questions": published.questions, "documents": paper.documents}
+        ours |= {"runs": theirs["runs"] if planned.table.pool else str(len(plan.loaded.sweep.seeds))}
+        ours |= collections[asked]
+        if ours["encoder"] != theirs["encoder"]:  # its dimensions and prompts are its own
+            ours, theirs = (
+                {key: value for key, value in of.items() if not key.startswith("index.encoder.")}
+                for of in (ours, theirs)
+            )
+        differences = [
+            f"{key} {config.hide(ours.get(key, 'none'))} (paper: {theirs.get(key, 'none')})"
+            for key in dict.fromkeys([*ours, *theirs])
+            if ours.get(key, "none") != theirs.get(key, "none")
+        ]
         for text in differences:
             differing.setdefault(text, []).append(position)
         if not differences:
-            shown[position] = figures.get(tuple(cells[position].labels.values()), {})
+            shown[position] = {name: of[labels] for name, of in published.figures.items() if labels in of}
+    tested = [position for position in published_cells if position in live]
     others = {position for positions in differing.values() for position in positions}
     n_same, n_skipped = len(tested) - len(others), len(published_cells) - len(tested)
     notes = (
@@ -110,11 +108,11 @@ def _compared(plan: SweepPlan, planned: PlannedTable) -> tuple[list[Mapping[str,
     )
     if any(shown):
         notes.append("its figures stand beside them")
-    elif not any(figures.values()) and not table.paper.note:
+    elif not published.figures and not published.note:
         notes.append("it gives no figures")
     notes += [f"{n_skipped} skipped here"] if n_skipped else []
-    told = [f"{'; '.join(notes)}." if notes else "", table.paper.note]
-    lines = [f"{table.paper.place} of the paper: {' '.join(filter(None, told))}"]
+    told = [f"{'; '.join(notes)}." if notes else "", published.note]
+    lines = [f"{place} of the paper: {' '.join(filter(None, told))}"]
     together: dict[tuple[int, ...], list[str]] = {}
     for text, positions in differing.items():
         together.setdefault(tuple(positions), []).append(text)
@@ -140,7 +138,22 @@ def _named(cells: Sequence[PlannedCell], named_cells: Collection[int], among: Se
     return ", ".join(f"({', '.join(cells[position].labels.values())})" for position in named_cells)
 
 
-def _facts(config: Config) -> dict[str, str]:
+def _collection(config: Config) -> dict[str, str]:
+    """Name a configuration's questions and count its documents."""
+    rows = truth_of_sweep(config, find_metric(config.declaration.metrics[0])).rows
+    is_wattbot = digest(sorted(rows)) == WATTBOT
+    questions = WATTBOT_QUESTIONS if is_wattbot else f"{len(rows)} of {Path(config.questions.path).name}"
+    return {"questions": questions, "documents": str(len(find_sources(config)))}
+
+
+@functools.cache
+def _facts_of_presets(encoder: str) -> dict[str, str]:
+    """Return the settings that the paper does not name, as preset ``paper`` and an encoder's preset have them."""
+    return facts_of(load_config([str(PRESETS / "paper.yaml"), str(PRESETS / f"{encoder}.yaml")]))
+
+
+def facts_of(config: Config) -> dict[str, str]:
+    """Write every setting of a configuration that decides an output as a label by its key; models and encoder by name."""
     index, uses, members = config.index, config.uses, range(config.ensemble.members)
     models = dict.fromkeys(config.role(role, member).model for role in uses.roles for member in members)
     captions = [model_name(deployment) for deployment in config.caption_deployments.values()]
@@ -154,7 +167,7 @@ def _facts(config: Config) -> dict[str, str]:
         "answered by": ", ".join(dict.fromkeys(model_name(config.models[name]) for name in models)),
         "encoder": index.encoder.model.rstrip("/").rsplit("/", 1)[-1],
         "captions": ", ".join(captions) or (index.captions if index.images else "none"),
-        **{f"encoder.{key}": label_of(value) for key, value in encoder.items()},
+        **{f"index.encoder.{key}": label_of(value) for key, value in encoder.items()},
         **{
             f"roles.{role}.{k}": label_of(v)
             for role, settings in played.items()

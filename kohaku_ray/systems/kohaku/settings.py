@@ -18,7 +18,7 @@ class KohakuSettings(Settings):
     queries: PositiveInt = 4
     """Retrieval queries per question, the question itself among them (see `count_question`); then 1 is no planner."""
     count_question: bool = True
-    """Whether the question is one of `queries`; false: so many are planned beside it, as KohakuRAG's paper counts."""
+    """Whether the question is one of `queries`, as KohakuRAG counts; false: so many are planned beside it."""
     replan: bool = False
     """Ask the planner again before each retry, which then searches its own queries (Algorithm 1 of the paper); false:
     all attempts share one plan and one search. Each member that retries asks by itself, with its own seed."""
