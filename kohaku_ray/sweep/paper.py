@@ -153,7 +153,7 @@ def _facts_of_presets(encoder: str) -> dict[str, str]:
 
 
 def facts_of(config: Config) -> dict[str, str]:
-    """Write every setting of a configuration that decides an output as a label by its key; models and encoder by name."""
+    """Return every setting that decides an output, as labels by key; models and encoder by their names."""
     index, uses, members = config.index, config.uses, range(config.ensemble.members)
     models = dict.fromkeys(config.role(role, member).model for role in uses.roles for member in members)
     captions = [model_name(deployment) for deployment in config.caption_deployments.values()]

@@ -1,4 +1,4 @@
-"""KohakuRAG's paper as data (``configs/published/kohakurag.yaml``): its tables, the setting of each cell, its figures."""
+"""KohakuRAG's paper as data (``configs/published/kohakurag.yaml``): tables, settings, figures."""
 
 from __future__ import annotations
 

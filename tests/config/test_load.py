@@ -37,7 +37,9 @@ def test_presets_hold_the_papers_numbers():
     assert numbers(ours) == ((4, 16, 32, "combined", "max", 0.4, "tree", 4), ("context_first", 2, 5))
     assert numbers(paper) == ((4, 16, 32, "combined", "minmax", 0.5, "node", 0), ("context_first", 0, 1))
     assert numbers(local) == ((3, 8, 10, "combined", "max", 0.4, "node", 0), ("question_first", 3, 5))
-    assert (paper.settings.count_question, paper.settings.n_searched, ours.settings.n_searched) == (False, 5, 4)
+    # A.2: 4 × 16 = 64 raw matches; a retry widens top_k alone.
+    assert paper.settings.n_searched * paper.settings.top_k == 64
+    assert not paper.settings.widen_final
     assert (paper.settings.section_tokens, paper.settings.max_context_tokens) == (None, None)
     assert [config.settings.replan for config in (paper, local, ours)] == [False] * 3
     assert local.settings.retrieval_threshold == 0.25

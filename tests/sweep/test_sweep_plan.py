@@ -202,7 +202,7 @@ def test_a_sweep_of_which_nothing_can_be_run_is_refused(make_plan):
 def test_calls_are_counted_by_what_decides_them(make_plan):
     plan = make_plan(
         seeds=[0, 1],
-        set={"kohaku.top_k_final": None, "kohaku.count_question": True, "questions.limit": 10},
+        set={"kohaku.top_k_final": None, "questions.limit": 10},
         axes={"kohaku.queries": [1, 4], "kohaku.max_retries": [0, 2]},
     )
     estimated = estimate(plan, nothing)

@@ -346,7 +346,7 @@ def test_a_replan_that_fails_falls_back_to_the_question_and_says_so():
 
 
 @pytest.mark.parametrize(("queries", "asked_for"), [(1, 1), (2, 2)])
-def test_as_the_paper_counts_all_queries_are_planned_beside_the_question(queries, asked_for):
+def test_all_queries_may_be_planned_beside_the_question(queries, asked_for):
     tools, config = tools_for(), settings(queries=queries, count_question=False)
     evidence = prepared(tools, config)
     assert evidence.queries == (QUESTION.text, *QUERIES[:queries])

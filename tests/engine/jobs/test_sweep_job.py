@@ -212,7 +212,6 @@ def models_apart(indexes, tmp_path_factory):
         for name, tries in (("api", {"max_tries": 1}), ("prose", {})):
             axis[name] = {"roles.answer.model": name, f"deployments.{name}": deployment(server, model=name, **tries)}
         common = {"seeds": [0], "indexes": indexes, "prefer": ["encoders/jina_v3"], "by": "split"}
-        common["set"] = {"kohaku.count_question": True}  # with one query the planner is not asked
         path = write_sweep(home, [{"name": "m", "axes": {"model": dict(axis)}}], **common)
         del axis["prose"]
         without = write_sweep(home, [{"name": "m", "axes": {"model": axis}}], "without", **common)
