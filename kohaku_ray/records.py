@@ -137,7 +137,7 @@ FLAGS = {
     "withheld": "say is_blank beside a value that has no reference or is of another kind (the value is dropped)",
     "cut": "were cut off (what was complete is kept)",
     "shortened": "were given from a prompt that the server had cut",
-    "few_sources": "rest on a context of fewer than three documents",
+    "few_sources": "rest on a context of fewer than three texts",
 }
 """What can be wrong with an answer that could be read, or with its context, and how it is said of several."""
 

@@ -157,10 +157,10 @@ CLASS_NOTES = {
     FALSE_NEGATIVE: "abstained, but the truth has an answer",
     UNIT_CONVERSION: "off by a power of ten, within 5 %",
     ROUNDING: "at most 10 % off the true number",
-    VALUE_SELECTION: "another number, farther off than rounding, or another year",
+    VALUE_SELECTION: "another number, farther off than rounding",
     TYPE_MISMATCH: "a number where the truth is a range or text, or the other way round; "
     "or the right value, spelled as the scorer does not read it",
-    CATEGORICAL_MISMATCH: "another text than the truth",
+    CATEGORICAL_MISMATCH: "another text than the truth, or no for yes",
     REFERENCE_MISMATCH: "the right value, but other references than the truth",
 }
 """What each class means, in a few words."""
@@ -179,8 +179,8 @@ def classify(truth: SubmissionRow, given: SubmissionRow) -> str | None:
 def class_of(truth: SubmissionRow, given: SubmissionRow, value_score: float) -> str | None:
     """Name the class of a prediction whose value has a score (1.0: right); None where nothing is wrong.
 
-    Values are read as a vote reads them. References are checked only where the value is right. A range is a unit
-    conversion or a rounding error when each of its wrong ends is one; a year for another year is neither.
+    The decision tree of KohakuRAG's paper (C.1), with values read as a vote reads them: of a right value the references
+    are compared, and a range is a unit conversion or a rounding error when each of its wrong ends is one.
     """
     if is_blank(truth.answer_value) and not is_blank(given.answer_value):
         return FALSE_POSITIVE
@@ -193,11 +193,8 @@ def class_of(truth: SubmissionRow, given: SubmissionRow, value_score: float) -> 
     kinds = {"text" if read.kind == "list" else read.kind for read in (true_value, value)}
     if same(true_value, value) or len(kinds) > 1 or true_value.dimension != value.dimension:
         return TYPE_MISMATCH
-    if not numbers:
+    if not numbers or {fold(truth.answer_value), fold(given.answer_value)} <= BOOLEANS.keys():
         return CATEGORICAL_MISMATCH
-    has_no_unit = is_blank(truth.answer_unit) or fold(truth.answer_unit).startswith("year")
-    if has_no_unit and all(year.is_integer() and 1500 <= year < 2100 for year in (*true_numbers, *numbers)):
-        return VALUE_SELECTION
     pairs = list(zip(true_numbers, numbers, strict=True))
     wrong = [pair for pair in pairs if not close(*pair)] or pairs
     if all(is_unit_conversion(truth, given) for truth, given in wrong):

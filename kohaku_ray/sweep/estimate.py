@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -9,10 +11,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.index.nodes import PARAGRAPH, SENTENCE
+from kohaku_ray.index.store import Index
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.identity import model_parts
@@ -115,7 +121,15 @@ class Estimate:
     n_answers_most: int  # the same if every retry is used
     n_asked: int  # opening and answer calls of all runs if no answer is blank
     n_recorded: int  # replies in the ledger, of any run
-    prompt_tokens: int  # bound for the distinct answer calls if no answer is blank: their number times the budget
+    prompt_tokens: int  # context of the distinct answer calls if no answer is blank: their number times the budget
+    is_bound: bool  # else without a budget: the matches times the mean text that one of this index brings
+
+    @property
+    def context_tokens(self) -> str:
+        """The tokens of context, as a bound or as a mean."""
+        if self.is_bound:
+            return f"at most {self.prompt_tokens:,}"
+        return f"about {self.prompt_tokens:,} (matches, each with the mean text that one brings)"
 
     @property
     def share_distinct(self) -> float:
@@ -137,7 +151,7 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
     opening_again: dict[str, set[str]] = {}
     first: dict[str, tuple[int, int]] = {}
     further: dict[str, int] = {}
-    n_asked = 0
+    n_asked, is_bound = 0, True
     for config in plan.runs.values():
         questions, uses = questions_of(config), config.uses
         keys = _opening_keys(config, questions)
@@ -151,7 +165,11 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
             n, shown = len(questions) * models.count(name), _what_is_shown(config, name, uses.retry_settings)
             window = config.models[name].window  # type: ignore[union-attr]
             n_first, tokens = first.get(shown, (0, 0))
-            first[shown] = (max(n_first, n), max(tokens, n * (uses.context_tokens or window)))
+            longest = uses.context_tokens or window
+            if not uses.context_tokens and uses.context_matches and is_there(config.index.path):
+                is_bound = False
+                longest = min(longest, math.ceil(uses.context_matches * _mean_parent_tokens(config.index.path)))
+            first[shown] = (max(n_first, n), max(tokens, n * longest))
             retried = _what_is_shown(config, name, {*uses.retry_settings} - {*uses.further_settings})
             further[retried] = max(further.get(retried, 0), n * (uses.attempts - 1))
     known = {path: recorded(path) for path in opening}
@@ -165,7 +183,16 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
         n_asked=n_asked,
         n_recorded=sum(map(len, known.values())),
         prompt_tokens=sum(tokens for _, tokens in first.values()),
+        is_bound=is_bound,
     )
+
+
+@functools.cache
+def _mean_parent_tokens(index: str) -> float:
+    """Return the mean tokens of what a match shows: a sentence its paragraph, a paragraph its section."""
+    nodes = Index.open(index).nodes
+    is_match = np.isin(nodes.kind, [SENTENCE, PARAGRAPH])
+    return float(nodes.tokens[nodes.parent[is_match]].mean()) if is_match.any() else 0.0
 
 
 def _opening_keys(config: Config, questions: Sequence[Question], attempt: int = 0) -> list[str]:
@@ -239,7 +266,7 @@ def describe_plan(plan: SweepPlan, recorded: RecordedKeys) -> str:
         f"answers   {pluralize(costs.n_answers, 'distinct call')}, up to {costs.n_answers_most:,} with every retry",
         f"calls     {costs.n_asked:,} by all runs before retries, {costs.share_distinct:.0%} of them distinct",
         f"ledger    {costs.n_recorded:,} recorded replies; how many answers are among them shows when planning is done",
-        f"tokens    at most {costs.prompt_tokens:,} of context in the distinct answer calls before retries",
+        f"tokens    {costs.context_tokens} of context in the distinct answer calls before retries",
     ]
     if by := plan.loaded.sweep.by:
         asked = {repr(config.questions): config for config in plan.configs}.values()

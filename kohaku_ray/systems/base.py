@@ -89,6 +89,7 @@ class Uses:
         further_settings: Those of them that change the further attempts, not only their number.
         opens_again: Whether each further attempt of a member makes the calls of ``opening`` again.
         context_tokens: Longest context of the first attempt, in tokens; None: the model's window.
+        context_matches: Most matches of the first attempt whose parents are shown; None: not known.
         cross_encoder: Deployment that ranks pairs; None: no pairs are ranked.
         images: Roles whose requests carry images.
     """
@@ -100,6 +101,7 @@ class Uses:
     further_settings: tuple[str, ...] = ()
     opens_again: bool = False
     context_tokens: int | None = None
+    context_matches: int | None = None
     cross_encoder: str | None = None
     images: tuple[str, ...] = ()
 

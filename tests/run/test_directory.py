@@ -213,7 +213,7 @@ def test_page_and_terminal_warn_of_few_documents_and_of_an_encoder_that_is_not_h
     printed = said_of(config, AnswerSummary(str(run), n_questions=1, n_answers=3, flags={"few_sources": 2}))
     page = html.unescape(Path(write_report(str(run))).read_text(encoding="utf-8"))
     for warning in (
-        "2 of 3 answers rest on a context of fewer than three documents",
+        "2 of 3 answers rest on a context of fewer than three texts",
         "preferred is jinaai/jina-embeddings-v4 (encoders/jina_v4), which this machine does not have",
     ):
         assert warning in printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,7 @@ class ActorPool:
         # attempts). docs/operations.md has their product.
         always: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
         n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
+        self._pool_id = pool
         n = n_retrievers(config, n_shards, ray.cluster_resources())
         config = self._config = with_retriever_gpus(config, _take_free_gpus(config, n * n_shards))
         resources = {"num_cpus": config.cluster.retriever.cpus, "num_gpus": config.cluster.retriever.n_gpus}
@@ -96,12 +98,14 @@ class ActorPool:
             coordinates = {"num_cpus": idle_cpus(), "resources": config.cluster.resources}
             spread = {**coordinates, "scheduling_strategy": "SPREAD", **always}
             process = ray.remote(max_concurrency=1000, **spread)(MemberProcess)
-            self.members = [process.remote() for _ in range(self._n_workers)]
+            names = (f"kohaku_ray members {self._pool_id} {number}" for number in range(self._n_workers))
+            self.members = [process.options(name=name).remote() for name in names]
             voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
             # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            self.voters = [voter.options(num_cpus=0, resources={}, scheduling_strategy=here).remote()]
-            self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
+            first, *others = (f"kohaku_ray voter {self._pool_id} {number}" for number in range(n_voters(config)))
+            self.voters = [voter.options(name=first, num_cpus=0, resources={}, scheduling_strategy=here).remote()]
+            self.voters += [voter.options(name=name).remote() for name in others]
         notes: set[str] = set()
         waiting = self._opened
         while waiting:
@@ -145,9 +149,9 @@ class RunWork:
 
     def submit(self, number: int, block: Sequence[Question]) -> tuple[Any, Any]:
         """Submit a block; returns the refs of its result and of its tables."""
-        result, tables = start_block(
-            self.config, RayExecutor(self._pool, self._context_ref, self._config_ref, number, block)
-        )
+        run = os.path.basename(self.config.run)
+        executor = RayExecutor(self._pool, self._context_ref, self._config_ref, number, block, run)
+        result, tables = start_block(self.config, executor)
         return result, tables
 
     def n_answered(self) -> int:
@@ -172,13 +176,13 @@ class RayExecutor:
     """Runs the steps of one block on the actors of a pool; the block's number decides which ones."""
 
     def __init__(
-        self, pool: ActorPool, context_ref: Any, config_ref: Any, number: int, questions: Sequence[Question]
+        self, pool: ActorPool, context_ref: Any, config_ref: Any, number: int, questions: Sequence[Question], run: str
     ) -> None:
         self._context_ref, self._config_ref, self._questions = context_ref, config_ref, questions
         self._retriever = pool.retrievers[number % len(pool.retrievers)]
         self._process = pool.members[number % len(pool.members)]
         self._voter = pool.voters[number % len(pool.voters)]
-        self._number = number
+        self._name = f"block {number} · {run}"
 
     def prepare(self, member: int, settled: Any | None) -> Any:
         """See ``Executor``."""
@@ -186,7 +190,7 @@ class RayExecutor:
 
     def answer(self, member: int, prepared: Any, settled: Any | None) -> Any:
         """See ``Executor``."""
-        task = self._process.answer.options(name=f"member {member} · block {self._number}")
+        task = self._process.answer.options(name=f"member {member} · {self._name}")
         return task.remote((self._context_ref, prepared), member, self._retriever, settled)
 
     def settle(self, answered: Sequence[Any]) -> Any:

@@ -68,7 +68,7 @@ SYSTEM = System(
         "expand": Role(
             template="expand.j2", max_tokens=500, temperature=0.9, top_p=0.9, stage="prepare", examples=EXPAND_EXAMPLES
         ),
-        "answer": Role(template="answer.j2", max_tokens=2048, temperature=0.3, examples=ANSWER_EXAMPLES),
+        "answer": Role(template="answer.j2", max_tokens=5000, temperature=0.3, top_p=0.9, examples=ANSWER_EXAMPLES),
     },
     uses=uses,
     prepare=prepare,

@@ -33,7 +33,7 @@ class HybridSettings(Settings):
     expansion: bool = True
     """Stage 2: a model writes sub-queries; off: the question is the only one."""
     max_expanded_questions: PositiveInt = 10
-    """Stage 2: sub-queries, the question among them."""
+    """Stage 2: queries, the question among them; 11: ten sub-queries beside it, as published."""
     expansion_tries: PositiveInt = 3
     """Stage 2: replies asked, each with its own seed, before the question stands alone."""
     rrf_k: PositiveInt = 60

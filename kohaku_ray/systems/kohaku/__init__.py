@@ -33,6 +33,7 @@ def uses(settings: KohakuSettings) -> Uses:
         further_settings=("replan", "widen_final"),
         opens_again=settings.replan,
         context_tokens=settings.max_context_tokens,
+        context_matches=settings.n_matches if settings.context == "groups" else None,
         cross_encoder=settings.cross_encoder,
         images=("answer",) if settings.send_images else (),
     )

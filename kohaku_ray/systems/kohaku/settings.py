@@ -97,6 +97,13 @@ class KohakuSettings(Settings):
         return self.queries if self.count_question else self.queries + 1
 
     @property
+    def n_matches(self) -> int:
+        """Most matches of the first attempt."""
+        dense = self.n_searched * self.top_k
+        kept = dense if self.top_k_final is None else min(dense, self.top_k_final)
+        return kept + (self.bm25_top_k if self.bm25 == "append" else 0)
+
+    @property
     def longest_section(self) -> int:
         """Most tokens of a section around a matched paragraph; sums with other counts stay within 64 bits."""
         return UNBOUNDED if self.section_tokens is None else self.section_tokens

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import ray
 from kit.answers import COMPARED, fake, rows_of
 from kit.fake_openai import Action, FakeOpenAI
 from kit.ray_processes import our_processes
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.ray
 
 N_PROCESSES = 3
 """Member processes of the session's pool."""
-NAME = re.compile(r"member (\d+) · block (\d+)")
+NAME = re.compile(r"member (\d+) · block (\d+) · .+")
 
 
 class Tasks:
@@ -56,7 +57,10 @@ def test_each_member_and_block_is_a_task_of_that_name_and_siblings_ask_together(
     tasks = Tasks()
     summary = run_answer(config)
     named = tasks.of("MemberProcess.answer", 12)
-    assert named == {(f"member {member} · block {block}", 0): 1 for member in range(4) for block in range(3)}
+    run = Path(config.run).name
+    assert named == {(f"member {member} · block {block} · {run}", 0): 1 for member in range(4) for block in range(3)}
+    actors = {item["name"].rsplit(" ", 2)[0] for item in ray.util.list_named_actors(all_namespaces=True)}
+    assert {"kohaku_ray members", "kohaku_ray voter"} <= actors
     n_calls = sum(summary.n_calls.values())
     assert n_calls >= 24
     assert tasks.of("LedgerShard.ask", 6).total() <= n_calls / 2, "members of a question ask in one message"

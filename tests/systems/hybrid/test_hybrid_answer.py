@@ -46,7 +46,7 @@ def test_an_answer_from_few_texts_is_flagged_for_terminal_and_page(n_texts, is_f
     answer, _ = answered(reply(), evidence=replace(EVIDENCE, texts=texts))
     assert ("few_sources" in answer.prediction.flags) == is_few
     lines = describe_flags(Counter(answer.prediction.flags), 1)
-    assert ("1 of 1 answers rest on a context of fewer than three documents" in lines) == is_few
+    assert ("1 of 1 answers rest on a context of fewer than three texts" in lines) == is_few
 
 
 def test_no_text_at_all_is_said_by_the_answer_and_not_flagged():
