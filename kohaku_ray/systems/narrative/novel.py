@@ -92,6 +92,9 @@ _HEADING = re.compile(
     r"[ \t]*_?(?P<kind>CHAPTER|Chapter|PART|Part|BOOK|Book|VOLUME|Volume)[ \t]+(?:(?:THE|The|the)[ \t]+)?"
     r"(?P<number>\d+|[A-Za-z]+(?:[ \t-]+[A-Za-z]+){0,4})(?P<rest>.*)"
 )
+_NAMED_HEADING = re.compile(r"[ \t]*_?(?P<kind>CHAPTER|PART|BOOK|VOLUME)[ \t]+[A-Z][A-Z \t'’-]*")
+_BARE_NUMBER = re.compile(r"\s*(?P<number>\d{1,3}|[IVXLC]+)\.?\s*")
+_BARE_WORD = re.compile(r"\s*_?(?:PROLOGUE|EPILOGUE|Prologue|Epilogue)[.]?_?\s*")
 _TITLE = re.compile(r"[ \t]*(?:[.:;,\]—–-]+[ \t]*(?P<marked>.*)|[ \t](?P<plain>.*)|)")
 _TITLE_START = re.compile(r"[^\W\da-z]|[\d“‘\"'([_—]")
 _LONE_TITLE = re.compile(r"[“‘\"'_]?[^\W\da-z].*[\w_]")
@@ -103,14 +106,14 @@ _PROSE_WORDS = 4
 class _Heading:
     """A line that may head a division, and the paragraphs before the next one."""
 
-    kind: str
-    number: int
+    kind: str  # empty: a division as the book's chapters are
+    number: int | str  # or the word in place of one
     line: str
     bare: bool
     paragraphs: list[str] = field(default_factory=list)
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> tuple[str, int | str]:
         """Equal to that of its line in a table of contents, however number and title are written there."""
         return self.kind, self.number
 
@@ -119,7 +122,8 @@ def parse_novel(name: str, data: bytes) -> Document:
     """Parse a novel.
 
     Chapters begin at CHAPTER, PART, BOOK or VOLUME with a roman, arabic or spelled-out number at the start of a
-    paragraph; a division above chapters comes first in their titles (``PART ONE › CHAPTER II THE STORM``). A table of
+    paragraph, or with words in capitals; at PROLOGUE and EPILOGUE; and, in a book without CHAPTER, at numbers on lines of
+    their own that follow one another after whole sentences, which page numbers do not. A division above chapters comes first in their titles (``PART ONE › CHAPTER II THE STORM``). A table of
     contents is dropped. Text before the first chapter is kept when it has prose. Without chapters the whole book is one
     section. Lines stay as they are wrapped. Bytes that are not UTF-8, nor UTF-16 with its mark, are read as
     Windows-1252, a superset of Latin-1. Each paragraph's attributes are ``book``, ``chapter`` (the section's title),
@@ -147,8 +151,10 @@ def novel_sections(text: str, book: str) -> tuple[Section, ...]:
     front += extra
     if not headings:
         return _section(book, front, book, 1, 100.0)
-    counts = Counter(heading.kind for heading in reversed(headings))
-    leaf = max(counts, key=lambda kind: counts[kind])
+    counts = Counter(heading.kind for heading in reversed(headings) if heading.kind)
+    leaf = max(counts, key=lambda kind: counts[kind], default="")
+    for heading in headings:
+        heading.kind = heading.kind or leaf
     n_chapters = sum(heading.kind == leaf for heading in headings)
     sections = _section(PREAMBLE, front, book, 0, 0.0) if any(map(_is_prose, front)) else ()
     above: list[_Heading] = []
@@ -201,8 +207,13 @@ def _read(text: str) -> tuple[list[str], list[_Heading]]:
     front: list[str] = []
     headings: list[_Heading] = []
     lines = [line.rstrip() for line in text.replace("\f", "\n\n").split("\n")]
-    for block in re.split(r"\n{2,}", "\n".join(lines)):
-        opened, body = _split_block(block.strip("\n"))
+    blocks = [block.strip("\n") for block in re.split(r"\n{2,}", "\n".join(lines))]
+    numbers = _bare_numbers(blocks)
+    for position, block in enumerate(blocks):
+        if position in numbers:
+            opened, body = [_Heading("chapter", numbers[position], block.strip(), bare=True)], ""
+        else:
+            opened, body = _split_block(block)
         headings += opened
         under = headings[-1].paragraphs if headings else front
         if body.strip() and not (not headings and _CREDIT.match(body.strip())):
@@ -215,6 +226,25 @@ def _read(text: str) -> tuple[list[str], list[_Heading]]:
             heading.line += " " + line
             del heading.paragraphs[0]
     return front, headings
+
+
+def _bare_numbers(blocks: Sequence[str]) -> dict[int, int]:
+    """Numbers that are chapters' whole headings, by their blocks: they count on (or begin anew) after whole sentences."""
+    numbers: dict[int, int] = {}
+    for position, block in enumerate(blocks):
+        match = _BARE_NUMBER.fullmatch(block)
+        if match is None:
+            heading = _heading(block.partition("\n")[0])
+            if heading is not None and heading.kind == "chapter":
+                return {}
+            continue
+        number, last = number_of(match["number"]), next(reversed(numbers.values()), None)
+        before = blocks[position - 1].rstrip() if position else ""
+        ends = position - 1 in numbers or not before or _SENTENCE_END.search(before) or _heading(before) is not None
+        if number is None or not ends or (last is not None and number not in (1, last + 1)):
+            return {}
+        numbers[position] = number
+    return numbers if len(numbers) > 1 else {}
 
 
 def _split_block(block: str) -> tuple[list[_Heading], str]:
@@ -237,6 +267,8 @@ def _split_block(block: str) -> tuple[list[_Heading], str]:
 
 def _heading(line: str) -> _Heading | None:
     """A line as a heading: kind, number, and after it nothing or the beginning of a title."""
+    if _BARE_WORD.fullmatch(line):
+        return _Heading("", line.strip(" \t_.").upper(), line.strip().strip("_"), bare=True)
     match = _HEADING.fullmatch(line)
     if match is None or len(line.strip()) > MAX_TITLE_CHARS:
         return None
@@ -249,6 +281,8 @@ def _heading(line: str) -> _Heading | None:
         text = (title["marked"] or title["plain"] or "").strip() if title else ""
         if title is not None and (not text or _TITLE_START.match(text)):
             return _Heading(match["kind"].lower(), number, line.strip().strip("_"), bare=not text)
+    if (named := _NAMED_HEADING.fullmatch(line)) is not None:
+        return _Heading(named["kind"].lower(), line.strip(" \t_"), line.strip().strip("_"), bare=True)
     return None
 
 

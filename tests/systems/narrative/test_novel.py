@@ -321,3 +321,19 @@ def test_a_title_line_is_the_title_without_an_e_texts_header(title, author):
     inside = parse_novel("pg123.txt", b"It was a note.\n\nTitle: none of it. It goes on and on, as letters do.\n")
     assert inside.title == "pg123"
     assert "Title: none" in str(inside.sections)
+
+
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        # book-to-skill#28, readest#3570
+        ("3\n\nIt went on.\n\n4\n\nIt went wrong.\n\nEPILOGUE\n\nIt ended.", ["3", "4", "EPILOGUE"]),
+        ("Prologue\n\nIt was.\n\nI\n\nOne day.\n\nII.\n\nAnother.", ["Prologue", "I", "II."]),
+        ("CHAPTER PROLOGUE\n\nIt was.\n\nCHAPTER I\n\nThen.", ["CHAPTER PROLOGUE", "CHAPTER I"]),
+        ("PART TWELFTH NIGHT\n\nIt was.\n\nPART TWO\n\nThen.", ["PART TWELFTH NIGHT", "PART TWO"]),
+        ("CHAPTER I\n\n1\n\nA day.\n\n2\n\nA night.\n\nCHAPTER II\n\nThen.", ["CHAPTER I", "CHAPTER II"]),
+        ("It was the\n\n12\n\nbest of times.\n\n13\n\nIt was over.", ["x"]),
+    ],
+)
+def test_bare_numbers_and_words_head_chapters_and_page_numbers_do_not(text, titles):
+    assert [section.title for section in parse_novel("x.txt", text.encode()).sections] == titles
