@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -300,10 +300,6 @@ class Sweep:
     def resume(self, cell: str) -> None:
         """Ask the job to let a cell that has left the race go on to the end."""
         steer_sweep(self.loaded, "resume", cell)
-
-    def add(self, values: Mapping[str, Any]) -> None:
-        """Ask the job to add values to axes, by axis."""
-        steer_sweep(self.loaded, "add", values)
 
 
 def vote(files: Sequence[str], rule: VoteRule | None = None) -> FileVote:

@@ -114,7 +114,6 @@ def make_parser() -> argparse.ArgumentParser:
     for option, value, text in (
         ("--stop", "CELL", "ask the job that races this sweep to stop a cell, and end here"),
         ("--resume", "CELL", "ask it to let a cell that has left go on to the end"),
-        ("--add", "KEY=VALUE", "ask it to add a value to an axis"),
     ):
         acts.add_argument(option, action="append", default=[], metavar=value, help=text)
 

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kohaku_ray.cli.results import (
     AnswerResult,
@@ -255,11 +255,10 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.sweep.collect import track_sweep
     from kohaku_ray.sweep.load import load_sweep
     from kohaku_ray.sweep.plan import plan_sweep
-    from kohaku_ray.sweep.race import Act, read_additions, steer_sweep
+    from kohaku_ray.sweep.race import Act, steer_sweep
 
     loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race)
-    added = [read_additions(arguments.add)] if arguments.add else []
-    asked: dict[Act, list[Any]] = {"stop": arguments.stop, "resume": arguments.resume, "add": added}
+    asked: dict[Act, list[str]] = {"stop": arguments.stop, "resume": arguments.resume}
     for act, requests in asked.items():
         if requests:
             named = ", ".join(steer_sweep(loaded, act, what) for what in requests)

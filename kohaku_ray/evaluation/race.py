@@ -86,7 +86,7 @@ class Race:
         self._spans = np.maximum.accumulate(spans[::-1])[::-1]  # the widest of the questions to come, itself included
         self._rows: dict[str, int] = {}
         self._x: F64 = np.zeros((0, self.n_questions))
-        self._n, self._done, self._since = (np.zeros(0, dtype=np.int64) for _ in range(3))
+        self._n, self._done = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self._sum, self._peak = np.zeros(0), np.zeros(0)
         self._money: F64 = np.zeros((0, BETS.size))  # logarithms
         self._kept: set[str] = set()
@@ -96,9 +96,9 @@ class Race:
         self._pace: list[tuple[int, float, int, float]] = []  # leader and second before each question, and their sums
 
     def enter(self, name: str, *, is_kept: bool = False) -> None:
-        """Let a cell in, at the first question; bets on it begin with the next question that any cell answers.
+        """Let a cell in before the first question, or again: one that had left goes on where it was, and is kept.
 
-        ``is_kept``: it is never dropped. A cell that had left goes on where it was, and is kept.
+        ``is_kept``: it is never dropped.
         """
         if name in self._rows:
             if self._left.pop(name, "") or is_kept:
@@ -107,7 +107,6 @@ class Race:
         self._rows[name] = len(self._rows)
         self._x = np.vstack([self._x, np.full(self.n_questions, np.nan)])
         self._n, self._done = np.append(self._n, 0), np.append(self._done, 0)
-        self._since = np.append(self._since, len(self._pace))
         self._sum, self._peak = np.append(self._sum, 0.0), np.append(self._peak, 1.0)
         self._money = np.vstack([self._money, np.zeros(BETS.size)])
         if is_kept:
@@ -187,8 +186,8 @@ class Race:
             fair = (self.n_questions * self.tolerance - ahead) / (self.n_questions - t)
             fair = np.maximum(fair, (_ROUNDING - 1.0) * span)  # below -span the cell is out of reach
             gain = (self._x[rival, t] - x - fair) / (span + fair) if span else np.zeros(len(rows))
-            may_bet = (self._since[rows] <= t) & (rival != rows)
-            self._money[rows] += np.log(np.maximum(1.0 + BETS * np.where(may_bet, gain, 0.0)[:, None], 1e-300))
+            gain = np.where(rival != rows, gain, 0.0)
+            self._money[rows] += np.log(np.maximum(1.0 + BETS * gain[:, None], 1e-300))
             self._peak[rows] = np.maximum(self._peak[rows], np.exp(np.minimum(self._money[rows], 700.0)).mean(axis=1))
             self._sum[rows] += x
             self._done[rows] += 1

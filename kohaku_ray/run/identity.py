@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from kohaku_ray.config import Config, as_yaml
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.config.plain import leaves, shown
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.records import digest, digest_text, pluralize
@@ -148,9 +149,21 @@ def check_replaces(config: Config) -> None:
 
 
 def summary_of(run: str) -> AnswerSummary:
-    """Return the counts that a finished run has recorded."""
+    """Return the counts that a finished run has recorded.
+
+    Raises:
+        DataError: They are not what a run writes.
+    """
     facts, known = _facts(run), {field.name for field in fields(AnswerSummary)}
-    return AnswerSummary(**{key: facts[key] for key in known & facts.keys()})
+    try:
+        return TypeAdapter(AnswerSummary).validate_python({key: facts[key] for key in known & facts.keys()})
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        where, file = ".".join(map(str, first["loc"])), join_path(run, "run.json")
+        raise DataError(
+            f"{file} is not what the run wrote ({where} is {shown(first['input'])}): repeat `kohaku-ray answer "
+            "--again`, which takes the replies from the ledger"
+        ) from None
 
 
 def _facts(run: str) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.yaml_text import read_yaml
-from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, did_you_mean
+from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.race import Left, Race, Racer, shard_size
 from kohaku_ray.evaluation.submissions import read_submission
@@ -33,8 +32,8 @@ from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.compare import CellView, RaceView, SweepCell, SweepTable
-from kohaku_ray.sweep.load import LoadedSweep, TableConfig, check_table, choices_of
-from kohaku_ray.sweep.plan import PlannedCell, SweepPlan, plan_sweep, truth_of_sweep
+from kohaku_ray.sweep.load import LoadedSweep
+from kohaku_ray.sweep.plan import PlannedCell, SweepPlan, truth_of_sweep
 
 LOG = "sweep.jsonl"
 """File of a raced sweep's directory: one JSON object per line, what happened and what persons asked for."""
@@ -45,11 +44,11 @@ SHARDS = "race"
 PAYS_FROM = 200
 """Questions from which recorded runs have saved half of their calls."""
 
-Act = Literal["stop", "resume", "add"]
+Act = Literal["stop", "resume"]
 LogEntry = dict[str, Any]
 _ENTRY: Mapping[str, type] = {
     **dict.fromkeys(("act", "request", "cell", "name", "table", "why"), str),
-    **dict.fromkeys(("values", "cells", "in_race"), dict),
+    **dict.fromkeys(("cells", "in_race"), dict),
     "questions": int,
 }
 """Types of what entries hold."""
@@ -103,57 +102,34 @@ class SweepLog:
         return DataError(f"{self.path}: cannot be {what} ({error.strerror}): {way_out}")
 
 
-def steer_sweep(loaded: LoadedSweep, act: Act, what: str | Mapping[str, Any]) -> str:
-    """Ask the job of a sweep to stop, resume or add a cell; it reads the request before its next shard.
+def steer_sweep(loaded: LoadedSweep, act: Act, what: str) -> str:
+    """Ask the job of a sweep to stop or resume a cell; it reads the request before its next shard and after the last.
 
     Args:
         loaded: The sweep.
         act: What to do.
-        what: The cell, by labels such as ``top_k=8, rerank=none`` or by its id; to add: values by axis.
+        what: The cell, by labels such as ``top_k=8, rerank=none`` or by its id.
 
     Returns:
-        What was asked for.
+        The cell's name.
 
     Raises:
-        ConfigError: There is no such cell, it is the last one, or the values fit no table.
+        ConfigError: There is no such cell, or it is the last one.
     """
     if loaded.sweep.race is None:
         raise ConfigError(f"{loaded.where}: race is off, so no job reads requests between shards: set race to on")
     log, request = SweepLog(loaded.sweep.output), uuid.uuid4().hex[:8]
-    if act == "add":
-        assert isinstance(what, Mapping)
-        with_added(loaded, what)
-        log.append("add", request=request, values=dict(what))
-        return ", ".join(f"{key}={value}" for key, value in what.items())
     entries, _ = log.read()
     begun: dict[str, Any] = next((entry for entry in reversed(entries) if entry["act"] == "begin"), {})
     names: dict[str, str] = dict(begun.get("cells", {}))
     if not names:
         raise ConfigError(f"{log.path}: no job has begun to race this sweep, so it has no cells: start it first")
-    cell = find_cell(names, str(what))
+    cell = find_cell(names, what)
     seen: dict[str, Any] = next((entry for entry in reversed(entries) if entry["act"] == "seen"), {})
     if act == "stop" and [cell] in seen.get("in_race", {}).values():
         raise ConfigError(f"{names[cell]} is the last cell in the race: end the job instead, or resume another first")
     log.append(act, request=request, cell=cell, name=names[cell])
     return names[cell]
-
-
-def read_additions(texts: Sequence[str]) -> dict[str, Any]:
-    """Read ``KEY=VALUE`` texts, each with a value in YAML, as ``steer_sweep`` takes them."""
-    values: dict[str, Any] = {}
-    for text in texts:
-        key, equals, raw = text.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--add {text}: expected KEY=VALUE, such as --add ensemble.members=3")
-        if key.strip() in values:
-            raise ConfigError(
-                f"--add {key.strip()} is given twice: the keys are of one cell; add another by a second command"
-            )
-        try:
-            values[key.strip()] = read_yaml(raw)
-        except ValueError as error:
-            raise ConfigError(f"--add {text}: the value is no YAML ({error})") from None
-    return values
 
 
 def find_cell(names: Mapping[str, str], text: str) -> str:
@@ -179,58 +155,6 @@ def find_cell(names: Mapping[str, str], text: str) -> str:
     some = "; ".join(names[cell] for cell in matching[:5])
     raise ConfigError(
         f"{len(matching)} cells are {text!r} ({some}{' …' if len(matching) > 5 else ''}): name more labels"
-    )
-
-
-def with_added(loaded: LoadedSweep, values: Mapping[str, Any]) -> LoadedSweep:
-    """Add values to the axes of every table that has these axes, or a cell to every list of cells with these keys.
-
-    Raises:
-        ConfigError: No table has, or a value does not fit.
-    """
-    tables: list[TableConfig] = []
-    for table in loaded.sweep.tables:
-        update: dict[str, Any] = {}
-        if table.pool is None and table.combine == "list" and values.keys() == table.cells[0].keys():
-            update = {"cells": (*table.cells, {key: values[key] for key in table.cells[0]})}
-        elif table.pool is None and table.combine == "grid" and values.keys() <= table.axes.keys():
-            update = {"axes": {name: _extended(name, axis, values) for name, axis in table.axes.items()}}
-        if update:
-            table = TableConfig.model_validate({**table.model_dump(), **update})
-            check_table(loaded, table)
-        tables.append(table)
-    if tables == list(loaded.sweep.tables):
-        axes = dict.fromkeys(axis for table in loaded.sweep.tables if table.pool is None for axis in table.labels())
-        unknown = next((key for key in values if key not in axes), "")
-        raise ConfigError(
-            f"{', '.join(map(str, values))}: no table has these axes without these values"
-            f"{did_you_mean(unknown, axes)}; axes: {', '.join(axes)}"
-        )
-    return replace(loaded, sweep=loaded.sweep.model_copy(update={"tables": tuple(tables)}))
-
-
-def _extended(name: str, axis: Any, values: Mapping[str, Any]) -> Any:
-    if name not in values:
-        return axis
-    if isinstance(axis, Mapping):
-        given = values[name]
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"axis {name} has labels: add a label with its keys, {name}={{label: {{key: value}}}}")
-        for label, values_of in given.items():
-            if not isinstance(label, str):
-                raise ConfigError(f"axis {name}: labels are texts and {label} is none: write it in quotes")
-            if axis.get(label, values_of) != values_of:
-                raise ConfigError(f"axis {name} has the label {label} already, with other values: name another")
-        return {**axis, **given}
-    known = {label for label, _ in choices_of(name, axis)}
-    return (
-        *axis,
-        *(
-            value
-            for label, values_of in choices_of(name, [values[name]])
-            if label not in known
-            for value in values_of.values()
-        ),
     )
 
 
@@ -269,17 +193,12 @@ class TableRace:
 class ShardWork:
     """Runs that have to answer some questions, each in a directory of its own."""
 
-    plan: SweepPlan
     question_ids: tuple[str, ...]
     configs: Mapping[str, Config]  # by run id
 
 
 class SweepRace:
-    """The race of a sweep, table by table, over one order of the questions that most of its cells have.
-
-    Attributes:
-        plan: The sweep with the cells that were added.
-    """
+    """The race of a sweep, table by table, over one order of the questions that most of its cells have."""
 
     def __init__(self, plan: SweepPlan) -> None:
         assert plan.loaded.sweep.race is not None
@@ -294,7 +213,8 @@ class SweepRace:
         self._applied: set[str] = set()
         self._n_observed, self._steered = 0, -1  # shards that were observed, and after which the log was read last
         self._began, self._seconds, self._n_answered = 0.0, 0.0, 0
-        kinds = Counter(_asked_of(config) for config in self._candidates(plan).values())
+        candidates = self._candidates(plan)
+        kinds = Counter(_asked_of(config) for config in candidates.values())
         self._usual = kinds.most_common(1)[0][0] if kinds else None
         config = next((run_config for run_config in plan.runs.values() if _asked_of(run_config) == self._usual), None)
         truth = truth_of_sweep(config, self._metric).rows if config else {}
@@ -304,12 +224,36 @@ class SweepRace:
         self.order, self._truth = [scored[question] for question in order], truth
         self.size = min(self.rule.shard or shard_size(len(scored)), max(len(scored), 1))
         self._unanswerable = [self._metric.unanswerable(truth[key]) for key in self.order]
-        self._include(plan)
+        fit = {
+            cell: config
+            for cell, config in candidates.items()
+            if _asked_of(config) == self._usual and config.ensemble.vote.weights != "agreement"
+        }
+        if len(fit) < len(candidates):
+            left = len(candidates) - len(fit)
+            self.notes.append(
+                f"{pluralize(left, 'cell')} outside the race, of other questions or votes by agreement: answered whole."
+            )
+        raced = [[cell for cell in planned.cells if cell.cell_id in fit] for planned in plan.tables]
+        n_pools = sum(planned.table.pool is not None for planned in plan.tables)
+        self._n_tables = n_pools + sum(len(cells) > 1 for cells in raced)
+        low, high = (self._shares([self._metric.parts_at_end(end)] * len(self.order)) for end in (0.0, 1.0))
+        for planned, cells in zip(plan.tables, raced, strict=True):
+            if len(cells) < 2:
+                continue
+            race = Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance)
+            table_race = TableRace(planned.table.title or planned.table.name, race, {})
+            self.tables[planned.table.name] = table_race
+            for cell in cells:
+                is_whole = all(is_finished(plan.runs[run].run) for run in cell.runs.values())
+                table_race.names[cell.cell_id] = name_of(cell)
+                table_race.race.enter(cell.cell_id, is_kept=is_whole)
+                self._runs[cell.cell_id] = dict(cell.runs)
         entries, _ = self.log.read()
         key = digest([self.order, self.size, self.rule.error, self.rule.tolerance])
         same = next((line for line, entry in enumerate(entries) if entry.get("race") == key), len(entries))
         seen = [entry.get("questions", 0) for entry in entries[same:] if entry["act"] == "seen"]
-        self._front = max(seen, default=0)
+        self._front = max((n_seen for n_seen in seen if n_seen <= len(self.order)), default=0)
         self._known = {
             (entry["act"], *(entry.get(name) for name in ("cell", "table", "questions"))) for entry in entries[same:]
         }
@@ -329,36 +273,6 @@ class SweepRace:
             for cell in planned.cells
             if planned.table.pool is None and planned.table.name not in pools and not cell.reason
         }
-
-    def _include(self, plan: SweepPlan) -> None:
-        """Let the cells of a plan in that are not in yet."""
-        self.plan, candidates, self.notes = plan, self._candidates(plan), []
-        fit = {
-            cell: config
-            for cell, config in candidates.items()
-            if _asked_of(config) == self._usual and config.ensemble.vote.weights != "agreement"
-        }
-        if len(fit) < len(candidates):
-            left = len(candidates) - len(fit)
-            self.notes.append(
-                f"{pluralize(left, 'cell')} outside the race, of other questions or votes by agreement: answered whole."
-            )
-        raced = [[cell for cell in planned.cells if cell.cell_id in fit] for planned in plan.tables]
-        n_pools = sum(planned.table.pool is not None for planned in plan.tables)
-        self._n_tables = n_pools + sum(map(bool, raced))  # also of one cell: others may be added
-        low, high = (self._shares([self._metric.parts_at_end(end)] * len(self.order)) for end in (0.0, 1.0))
-        for planned, cells in zip(plan.tables, raced, strict=True):
-            if len(cells) < 2:
-                continue
-            race = Race(low, high, self.rule.error / self._n_tables, self.rule.tolerance)
-            table_race = self.tables.setdefault(
-                planned.table.name, TableRace(planned.table.title or planned.table.name, race, {})
-            )
-            for cell in (cell for cell in cells if cell.cell_id not in table_race.names):
-                is_whole = all(is_finished(plan.runs[run].run) for run in cell.runs.values())
-                table_race.names[cell.cell_id] = name_of(cell)
-                table_race.race.enter(cell.cell_id, is_kept=is_whole)
-                self._runs[cell.cell_id] = dict(cell.runs)
 
     @property
     def names(self) -> dict[str, str]:
@@ -395,10 +309,12 @@ class SweepRace:
         if self._began:
             self._seconds, self._began = self._seconds + time.monotonic() - self._began, 0.0
         n_shards = -(-len(self.order) // self.size)
-        while self._n_observed < n_shards:
+        while True:
             if self._steered < self._n_observed:
                 self._steer(lost)
                 self._steered = self._n_observed
+            if self._n_observed == n_shards:  # cells that were resumed by now are finished with the others
+                return None
             racing = {
                 cell
                 for table_race in self.tables.values()
@@ -413,11 +329,10 @@ class SweepRace:
                 todo = [run for run in wanted if run not in lost and not self._read(run, shard, ids)]
                 if todo:
                     self._began, self._n_answered = time.monotonic(), self._n_answered + len(todo) * len(ids)
-                    return ShardWork(self.plan, ids, {run: self._placed(run, ids) for run in todo})
+                    return ShardWork(ids, {run: self._placed(run, ids) for run in todo})
             self._observe()
             if self._n_observed * self.size > self._front:
                 show()
-        return None
 
     def _active(self, table_race: TableRace, lost: Collection[str]) -> list[str]:
         return [cell for cell in table_race.race.in_play if not set(self._runs[cell].values()) & set(lost)]
@@ -434,6 +349,9 @@ class SweepRace:
         whole = self.plan.runs[run].run
         directory, asked = (whole, self.order) if is_finished(whole) else (self._placed(run, ids).run, ids)
         if directory != whole and not is_finished(directory):
+            return False
+        if directory != whole and RunDirectory(directory).damage():
+            Directory(directory).remove("run.json")  # answered again, from the ledger
             return False
         given = read_submission(RunDirectory(directory).file("submission.csv")).rows
         rows = [self._metric.score_question(self._truth[key], given.get(key)).parts for key in asked]
@@ -481,7 +399,7 @@ class SweepRace:
 
     def _steer(self, lost: Collection[str]) -> None:
         """Do what persons have asked for: what an earlier start has done again where it did."""
-        position = self._n_observed * self.size
+        position = min(self._n_observed * self.size, len(self.order))
         entries, n_garbage = self.log.read()
         if n_garbage:
             note = f"{pluralize(n_garbage, 'line')} of {LOG} cannot be read: passed over."
@@ -504,13 +422,6 @@ class SweepRace:
 
     def _apply(self, entry: LogEntry, lost: Collection[str]) -> str:
         """Do what an entry asks for; returns why not."""
-        if entry["act"] == "add":
-            try:
-                self._include(plan_sweep(with_added(self.plan.loaded, entry.get("values", {}))))
-            except KohakuRayError as error:
-                return str(error)
-            self.begin()
-            return ""
         races = [table_race for table_race in self.tables.values() if entry.get("cell") in table_race.names]
         if not races:
             return "no such cell is in the race"
@@ -589,7 +500,7 @@ class SweepRace:
         if not error:
             return f"{looks}; a cell leaves only if no remaining question could bring it back."
         share = np.interp(np.log(max(n, 1)), np.log([41, 282, 1000]), [0.81, 0.43, 0.24])
-        pays = "" if n >= PAYS_FROM else "; a race pays from a few hundred questions on"
+        pays = "" if n >= PAYS_FROM else f"; a race pays from about {PAYS_FROM} questions on"
         outlook = f" 37 recorded runs of WattBot asked {share:.0%} of their calls with so many questions{pays}."
         rule = f"{looks}; a cell leaves when it is beaten by more than {self.rule.tolerance:g}."
         promise = f"The best cell of every table stays with a probability of at least {1 - error:.0%}"
@@ -619,6 +530,7 @@ class SweepRace:
                 sum(table_race.race.n_questions * len(table_race.names) for table_race in self.studies.values()) - asked
             )
         entries, _ = self.log.read()
+        refused = {entry.get("request") for entry in entries if entry["act"] == "refused"}
         every = [*self.tables.items(), *self.studies.items()]
         titles = [table_race.title for _, table_race in every]
         rate = self._seconds / self._n_answered if self._n_answered else None
@@ -631,7 +543,11 @@ class SweepRace:
                 name if titles.count(table_race.title) > 1 else table_race.title: table_race.views(states)
                 for name, table_race in every
             },
-            acts=tuple(_told(entry, entries) for entry in reversed(entries) if entry["act"] in _TOLD),
+            acts=tuple(
+                _told(entry, entries)
+                for entry in reversed(entries)
+                if entry["act"] in _TOLD and not (entry["act"] in get_args(Act) and entry.get("request") in refused)
+            ),
             notes=tuple(self.notes),
             n_asked=asked,
             n_saved=round(saved),
@@ -646,7 +562,7 @@ def _left_text(why: Left, n_seen: int, n_questions: int) -> str:
     return f"{by}: it left the race after {n_seen:,} of {n_questions:,} questions"
 
 
-_TOLD = ("stop", "resume", "add", "dropped", "refused")
+_TOLD = (*get_args(Act), "dropped", "refused")
 
 
 def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
@@ -657,13 +573,12 @@ def _told(entry: LogEntry, entries: Sequence[LogEntry]) -> str:
         return f"{time_text}{entry.get('name')} dropped after {after} ({entry.get('why')})"
     if act == "refused":
         asked = next((other for other in entries if other.get("request") == entry.get("request")), entry)
-        return f"{time_text}refused to {asked['act']} {asked.get('name', asked.get('values', ''))}: {entry.get('why')}"
-    what = entry.get("name") or ", ".join(f"{key}={value}" for key, value in entry.get("values", {}).items())
+        return f"{time_text}refused to {asked['act']} {asked.get('name')}: {entry.get('why')}"
     done = next(
         (other for other in entries if other["act"] == "done" and other.get("request") == entry.get("request")), None
     )
     when = f" after {pluralize(done.get('questions', 0), 'question')}" if done else " (not read yet)"
-    return f"{time_text}{act} {what}, by hand{when}"
+    return f"{time_text}{act} {entry.get('name')}, by hand{when}"
 
 
 def name_of(cell: PlannedCell | SweepCell) -> str:

@@ -19,13 +19,15 @@ from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.pages.race_page import describe_race, write_race
 from kohaku_ray.pages.sweep_tables import compute_stats, score_table, write_csv
 from kohaku_ray.pages.tables import as_text
+from kohaku_ray.run.directory import facts_checksum
 from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.storage import checksum
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column, select_best
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
-from kohaku_ray.sweep.race import SweepLog, SweepRace, find_cell, name_of, read_additions, steer_sweep
+from kohaku_ray.sweep.race import SweepLog, SweepRace, find_cell, name_of, steer_sweep
 
 QUALITY = {1: 0.5, 2: 0.6, 4: 0.75, 16: 0.95, 32: 0.97}
 """Share of questions that a cell answers right, by its top_k."""
@@ -72,7 +74,8 @@ def answer(config, question_ids) -> None:
             value = str(int(question_id[1:]) + 1) if luck < QUALITY[config.settings.top_k] else "9999"
             rows.writerow([question_id, "", "", value, "is_blank", '["a"]'])
     facts = {"status": "finished", "run": str(directory), "n_calls": {"made": 2 * len(question_ids)}}
-    (directory / "run.json").write_text(json.dumps(facts))
+    facts["checksums"] = {"submission.csv": checksum((directory / "submission.csv").read_bytes())}
+    (directory / "run.json").write_text(json.dumps({**facts, "checksum": facts_checksum(facts)}))
 
 
 def drive(race: SweepRace, n_steps: int = 10_000, lost=(), shown=None) -> list[tuple[str, ...]]:
@@ -241,77 +244,6 @@ def test_a_request_of_nobody_running_waits_for_the_next_start(load):
     assert by_name(again)["top_k=16"] == ("stopped", 2 * race.size), "not at the first shard, which is known"
 
 
-def test_values_are_added_to_an_axis(load):
-    loaded = load()
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
-    drive(race, 2)
-    assert steer_sweep(loaded, "add", {"kohaku.top_k": 32}) == "kohaku.top_k=32"
-    drive(race)
-    left = by_name(race)
-    assert left["top_k=32"][0] == ""
-    assert left["top_k=1"][0] == "beaten"
-    assert "32" in race.plan.loaded.sweep.tables[0].labels()["kohaku.top_k"]
-    again = SweepRace(plan_sweep(loaded))
-    assert drive(again) == []
-    assert by_name(again) == left
-    for config in race.whole.values():
-        answer(config, race.order)
-    assert all(is_finished(config.run) for config in race.whole.values())
-    assert race.whole == {}
-
-
-def test_tables_share_the_error_also_when_one_grows_to_a_race(load):
-    axes = [{"name": "all", "axes": {"kohaku.top_k": [1, 4, 16]}}, {"name": "alone", "axes": {"kohaku.top_k": [16]}}]
-    loaded = load(tables=axes)
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
-    drive(race, 2)
-    steer_sweep(loaded, "add", {"kohaku.top_k": 32})
-    drive(race)
-    assert set(race.tables) == {"all", "alone"}
-    assert sum(table.race.error for table in race.tables.values()) <= 0.05
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"kohaku.top_q": 3}, "did you mean kohaku.top_k"),
-        ({"kohaku.top_k": 4}, "no table has these axes without these values"),
-        ({"kohaku.top_k": "many"}, "kohaku.top_k"),
-    ],
-)
-def test_what_cannot_be_added_is_refused_before_it_is_logged(load, values, message):
-    loaded = load()
-    with pytest.raises(ConfigError, match=message):
-        steer_sweep(loaded, "add", values)
-    assert SweepLog(loaded.sweep.output).read() == ([], 0)
-    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
-        read_additions(["kohaku.top_k"])
-    assert read_additions(["a=1", "b={x: {y: 2}}"]) == {"a": 1, "b": {"x": {"y": 2}}}
-
-
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        ({"few": {"kohaku.top_k": 4}}, r"axis depth has the label few already, with other values: name another"),
-        ({3: {"kohaku.top_k": 4}}, r"axis depth: labels are texts and 3 is none"),
-    ],
-)
-def test_a_label_is_added_and_none_is_replaced(load, label, message):
-    """The job would look for the runs of a cell that is no longer there, at every start."""
-    loaded = load(axes={"depth": {"few": {"kohaku.top_k": 1}, "many": {"kohaku.top_k": 16}}})
-    with pytest.raises(ConfigError, match=message):
-        steer_sweep(loaded, "add", {"depth": label})
-    race = SweepRace(plan_sweep(loaded))
-    race.begin()
-    drive(race, 2)
-    race.log.append("add", request="by another version", values={"depth": {"few": {"kohaku.top_k": 4}}})
-    drive(race)
-    assert set(by_name(race)) == {"depth=few", "depth=many"}
-    assert "label few already" in log_of(race, "refused")[0]["why"]
-
-
 def test_the_last_cell_is_not_stopped(load):
     loaded = load()
     race = SweepRace(plan_sweep(loaded))
@@ -324,7 +256,9 @@ def test_the_last_cell_is_not_stopped(load):
     assert [left for left, _ in by_name(race).values()] == ["stopped", "stopped", ""]
     [refused] = log_of(race, "refused")
     assert refused["why"] == "it is the last cell in the race"
-    assert "refused to stop top_k=16" in race.view({}, is_running=False).acts[0]
+    acts = race.view({}, is_running=False).acts
+    assert "refused to stop top_k=16" in acts[0]
+    assert sum("top_k=16" in act for act in acts) == 1, "told once (attack5, A11)"
 
 
 def test_cells_are_found_by_their_labels(load):
@@ -338,6 +272,64 @@ def test_cells_are_found_by_their_labels(load):
         find_cell(names, "rerank=nome, top_k=4")
 
 
+def test_a_request_after_the_last_question_is_heard(load):
+    """attack5, A17: near ties survive to the end, and a resume of then was never done."""
+    loaded = load(axes={"kohaku.top_k": [1, 2, 4, 16, 32]})
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race)
+    assert by_name(race)["top_k=1"][0] == "beaten"
+    assert sum(not left for left, _ in by_name(race).values()) > 1, "two go on to the end"
+    steer_sweep(loaded, "resume", "top_k=1")
+    again = SweepRace(plan_sweep(loaded))
+    assert drive(again) == []
+    assert by_name(again)["top_k=1"][0] == ""
+    assert {config.settings.top_k for config in again.whole.values()} >= {1}, "finished with those that stayed"
+    [done] = log_of(again, "done")
+    assert done["questions"] == len(race.order)
+    assert any("resume top_k=1, by hand after 120 questions" in act for act in again.view({}, is_running=False).acts)
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign ids", "missing rows", "odd counts"])
+def test_a_damaged_shard_is_asked_again_and_no_cell_is_scored_by_it(load, damage):
+    """attack5, A9 and A10: missing rows counted as wrong answers, and the cell was dropped."""
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    drive(race, 2)
+    shard = next(Path(race.output, "race").glob("*/*"))
+    file = shard / ("run.json" if damage == "odd counts" else "submission.csv")
+    text = file.read_text()
+    changed = {
+        "cut": text[: len(text) // 2],
+        "foreign ids": text.replace("q0", "x0").replace("q1", "x1"),
+        "missing rows": "".join(text.splitlines(keepends=True)[:-1]),
+        "odd counts": text.replace('"made": ', '"made": null, "x": '),
+    }
+    file.write_text(changed[damage])
+    again = SweepRace(plan_sweep(loaded))
+    work = again.advance((), lambda: None)
+    assert [config.run for config in work.configs.values()] == [str(shard)]
+    assert not is_finished(str(shard)), "the job makes it anew"
+    answer(next(iter(work.configs.values())), work.question_ids)
+    drive(again)
+    drive(whole := SweepRace(plan_sweep(load())))
+    assert by_name(again) == by_name(whole)
+
+
+def test_a_position_in_the_log_is_bounded_by_the_questions(load):
+    """attack5, A13: no request was ever done after a line of 10^30 questions."""
+    loaded = load()
+    race = SweepRace(plan_sweep(loaded))
+    race.begin()
+    race.log.append("seen", questions=10**30, in_race={})
+    steer_sweep(loaded, "stop", "top_k=4")
+    again = SweepRace(plan_sweep(loaded))
+    again.begin()
+    drive(again)
+    assert log_of(again, "done")
+
+
 def test_garbage_in_the_log_is_passed_over_and_counted(load):
     loaded = load()
     race = SweepRace(plan_sweep(loaded))
@@ -348,7 +340,7 @@ def test_garbage_in_the_log_is_passed_over_and_counted(load):
         "[]",
         '{"act": 3}',
         '{"act": "stop", "cell": 7}',
-        '{"act": "add", "values": []}',
+        '{"act": "stop", "request": "r", "name": []}',
         '{"act": "stop", "cell": "x"}',  # of nobody: it would be done again before each shard
         '{"act": "stop", "request": [1], "cell": "x"}',
         '{"act": "done", "request": {}}',
@@ -372,7 +364,7 @@ def test_a_log_that_cannot_be_opened_is_said_by_its_path(load):
     loaded = load()
     Path(SweepLog(loaded.sweep.output).path).mkdir(parents=True)
     with pytest.raises(DataError, match=r"sweep\.jsonl: cannot be written \(Is a directory\): .* -o"):
-        steer_sweep(loaded, "add", {"kohaku.top_k": 32})
+        SweepLog(loaded.sweep.output).append("begin")
     with pytest.raises(DataError, match=r"sweep\.jsonl: cannot be read \(Is a directory\)"):
         SweepRace(plan_sweep(loaded))
 
@@ -526,22 +518,15 @@ def test_the_command_writes_requests_from_another_shell(load, tmp_path, capsys):
     command = ["sweep", loaded.where, "--base", "demo"]
     assert main([*command, "--stop", "top_k=4"]) == 0
     assert "stop top_k=4: read before the next shard" in capsys.readouterr().out
-    assert main([*command, "--add", "kohaku.top_k=32"]) == 0
     assert main([*command, "--stop", "top_k=5"]) == 2
     assert "no cell is 'top_k=5'" in capsys.readouterr().err
     assert main([*command, "--stop", ""]) == 2, "as of a shell's variable that is not set: no job is started"
     assert "no cell is ''" in capsys.readouterr().err
-    assert main([*command, "--add", "kohaku.top_k=[1"]) == 2
-    assert "--add kohaku.top_k=[1: the value is no YAML" in capsys.readouterr().err
-    assert main([*command, "--add", "kohaku.top_k=2", "--add", "kohaku.top_k=8"]) == 2
-    assert "--add kohaku.top_k is given twice" in capsys.readouterr().err
     assert main([*command, "--resume", "top_k=4", "--resume", "top_k=1"]) == 0
     assert "resume top_k=4, top_k=1: read before" in capsys.readouterr().out
     assert main([*command, "--stop", "top_k=4"]) == 0
     drive(race)
     assert by_name(race)["top_k=4"][0] == "stopped"
-    assert "top_k=32" in by_name(race)
-    assert "top_k=8" not in by_name(race)
 
 
 def test_importing_the_race_loads_neither_ray_nor_torch():

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -181,25 +181,23 @@ def race_sweep(plan: SweepPlan, summary: SweepSummary) -> None:
         race.begin()
         if race.advance((), show) is None and not race.whole:
             return
-        first = next(iter(race.plan.unfinished.values()))
+        first = next(iter(plan.unfinished.values()))
         check_places(first)
         check_kept({name: os.path.abspath(getattr(plan.loaded.sweep, name)) for name in ("output", "indexes")})
-        _check_servers(race.plan.unfinished)
-        most = _most_at_once(race.plan, race.plan.unfinished)
-        with Session(first.cluster) as session, closing(_Actors(most, ())) as actors:
-            _build_indexes(race.plan, _affordable(session, race.plan, race.plan.unfinished, summary), summary)
-            groups = _grouped(race.plan.unfinished, lambda config: tuple(_applications(config).values()))
+        _check_servers(plan.unfinished)
+        most = _most_at_once(race.plan, plan.unfinished)
+        with Session(first.cluster) as session, closing(_Actors(most, [*plan.runs.values()])) as actors:
+            _build_indexes(race.plan, _affordable(session, race.plan, plan.unfinished, summary), summary)
+            groups = _grouped(plan.unfinished, lambda config: tuple(_applications(config).values()))
             if len(groups) == 1:  # else models take turns, as the cluster may not hold all of them
                 session.start_replicas(first.used_deployments, shared=True)
             while (work := race.advance(lost(), show)) is not None:
-                actors.serve(work.plan.runs.values())
-                _build_indexes(work.plan, work.configs, summary)
-                _make_runs(work.plan, work.configs, summary, actors, work.question_ids)
+                _build_indexes(plan, work.configs, summary)
+                _make_runs(plan, work.configs, summary, actors, work.question_ids)
             rest = {run_id: config for run_id, config in race.whole.items() if run_id not in lost()}
-            actors.serve(race.plan.runs.values())
-            _build_indexes(race.plan, rest, summary)
+            _build_indexes(plan, rest, summary)
             summary.n_made = summary.n_ended = 0
-            _make_runs(race.plan, rest, summary, actors)
+            _make_runs(plan, rest, summary, actors)
 
 
 def _affordable(
@@ -224,7 +222,6 @@ def finish_sweep(plan: SweepPlan, summary: SweepSummary) -> tuple[str, list[str]
     Returns:
         The results as text, the written files, the page first, and what each table's best cell can tell, by table.
     """
-    plan = summary.race.plan if summary.race else plan  # with the cells that were added
     sweep = collect(plan, summary.failed, summary.skipped, summary.lines(), plan.metric, summary.race)
     summary.n_errors = sum(run.n_errors for run in sweep.runs)
     output = os.path.abspath(plan.loaded.sweep.output)
@@ -337,12 +334,6 @@ class _Actors:
         self._n_at_once, self._runs = n_at_once, runs
         self._pool: ActorPool | None = None
         self._needed: object = None
-
-    def serve(self, runs: Iterable[Config]) -> None:
-        """Expect these runs from now on; a pool that was started for fewer ends, as it searches as deep as they did."""
-        if list(runs) != list(self._runs):
-            self.close()
-            self._runs = list(runs)
 
     def pool_for(self, runs: Sequence[Config]) -> ActorPool:
         """Return the pool for runs on one index, and start it if it is another one."""

@@ -121,13 +121,14 @@ class _Heading:
 def parse_novel(name: str, data: bytes) -> Document:
     """Parse a novel.
 
-    Chapters begin at CHAPTER, PART, BOOK or VOLUME with a roman, arabic or spelled-out number at the start of a
-    paragraph, or with words in capitals; at PROLOGUE and EPILOGUE; and, in a book without CHAPTER, at numbers on lines of
-    their own that follow one another after whole sentences, which page numbers do not. A division above chapters comes first in their titles (``PART ONE › CHAPTER II THE STORM``). A table of
-    contents is dropped. Text before the first chapter is kept when it has prose. Without chapters the whole book is one
-    section. Lines stay as they are wrapped. Bytes that are not UTF-8, nor UTF-16 with its mark, are read as
-    Windows-1252, a superset of Latin-1. Each paragraph's attributes are ``book``, ``chapter`` (the section's title),
-    ``chapter_number`` (counted through the book, 0 before the first) and ``progress_pct`` (100 · number / chapters).
+    Chapters begin at CHAPTER, PART, BOOK or VOLUME with a roman, arabic or spelled-out number, or words in capitals, at
+    the start of a paragraph; at PROLOGUE and EPILOGUE; and, in a book without CHAPTER, at numbers on lines of their own
+    that count on after whole sentences, as page numbers do not. A division above chapters comes first in their titles
+    (``PART ONE › CHAPTER II THE STORM``). A table of contents is dropped. Text before the first chapter is kept when it
+    has prose. Without chapters the whole book is one section. Lines stay as they are wrapped. Bytes that are not UTF-8,
+    nor UTF-16 with its mark, are read as Windows-1252, a superset of Latin-1. Each paragraph's attributes are ``book``,
+    ``chapter`` (the section's title), ``chapter_number`` (counted through the book, 0 before the first) and
+    ``progress_pct`` (100 · number / chapters).
     """
     text = _decode(name, data)
     header, body = _book(text)
@@ -229,7 +230,7 @@ def _read(text: str) -> tuple[list[str], list[_Heading]]:
 
 
 def _bare_numbers(blocks: Sequence[str]) -> dict[int, int]:
-    """Numbers that are chapters' whole headings, by their blocks: they count on (or begin anew) after whole sentences."""
+    """Numbers that are chapters' whole headings, by block: they count on, or begin anew, after whole sentences."""
     numbers: dict[int, int] = {}
     for position, block in enumerate(blocks):
         match = _BARE_NUMBER.fullmatch(block)
