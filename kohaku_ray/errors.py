@@ -10,6 +10,7 @@
     │   ├── TreeError            nodes that do not form a tree
     │   ├── IndexMismatchError   an index built with another configuration
     │   └── StorageError         a filesystem that refuses or does not answer, whatever the file holds
+    ├── MetricError              the code of a metric raised; other metrics are scored
     └── ModelError               a model backend
         ├── ContextOverflowError the prompt is longer than the model takes
         └── TransientModelError  may pass by itself: the only one that is retried
@@ -20,7 +21,9 @@ A message says what, where, both values and the way out.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class KohakuRayError(Exception):
@@ -59,6 +62,19 @@ class StorageError(DataError):
     """A filesystem refuses or does not answer; nothing is said of the file's content."""
 
 
+class MetricError(KohakuRayError):
+    """The code of a metric raised."""
+
+    def __init__(self, message: str, metric: str) -> None:
+        """Keep the name of the metric."""
+        super().__init__(message)
+        self.metric = metric
+
+    def __reduce__(self) -> tuple[type[MetricError], tuple[str, str]]:
+        """Pickle with both arguments: errors are sent between processes."""
+        return type(self), (str(self), self.metric)
+
+
 class ModelError(KohakuRayError):
     """A model backend refused or failed."""
 
@@ -84,3 +100,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest the closest known word; empty where none is close."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def describe_raised(error: Exception) -> str:
+    """Say what the code of a user raised, and where: the file and the line, no traceback."""
+    *_, raised = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__} in {Path(raised.filename).name}, line {raised.lineno}: {error}"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kohaku_ray.answering.tools import MemberTools, RunContext, Shared
-from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
+from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, describe_raised
 from kohaku_ray.records import Prediction, Question
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.systems.base import Answer, Traced
@@ -138,6 +136,4 @@ def _failure_text(system: str, failure: Exception) -> str:
     """Say why a step of a system failed; where in its code, unless it was on purpose."""
     if isinstance(failure, KohakuRayError):
         return str(failure)
-    *_, raised = traceback.extract_tb(failure.__traceback__)
-    where = f"{Path(raised.filename).name}, line {raised.lineno}"
-    return clean_text(f"system {system} failed with {type(failure).__name__} in {where}: {failure}")
+    return clean_text(f"system {system} failed with {describe_raised(failure)}")

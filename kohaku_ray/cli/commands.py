@@ -355,6 +355,11 @@ def score(arguments: argparse.Namespace) -> Outcome:
     if not metrics:
         _, gold_metrics, note = read_gold(truth, [find_metric("wattbot")])
         metrics = [metric.name for metric in gold_metrics]
+    elif len(metrics) > 1:  # one whose columns the truth lacks is left out, and the note says so
+        asked = {find_metric(name): name for name in metrics}
+        _, gold_metrics, why_not = read_gold(truth, tuple(asked))
+        if fitting := [asked[metric] for metric in gold_metrics if metric in asked]:
+            metrics, note = fitting, why_not
     report = run_score(truth, files, metrics, arguments.by, arguments.errors)
     print_result("\n\n".join(part for part in (note, describe_scores(report)) if part))
     if arguments.jsonl:  # one line per file and question

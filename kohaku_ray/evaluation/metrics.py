@@ -10,18 +10,20 @@ Figures of a whole set of predictions, beside the mean of their scores, are numb
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, MetricError, describe_raised
 from kohaku_ray.evaluation import DEFAULT_METRIC as DEFAULT_METRIC
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.extensions import find_registered
 from kohaku_ray.index.arrays import F64
+from kohaku_ray.records import BLANK
 from kohaku_ray.table import Table
 
 
@@ -67,6 +69,7 @@ FiguresOf = Callable[[Submission, Submission], Figures | None]
 
 
 Scalar = TypeVar("Scalar", float, F64)
+T = TypeVar("T")
 
 _TAKEN = frozenset(
     {"file", "metric", "score", "n", "missing", "by", "label", "errors", "figures"}
@@ -174,6 +177,9 @@ class Metric:
         if taken or not self.parts:
             what = f"a part is called {taken}, which is another column of a score" if taken else "it has no parts"
             raise ConfigError(f"metric {self.name}: {what}: name its parts otherwise, at least one.")
+        for name in _CODE:
+            if (function := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _naming_errors(self.name, function))
 
     @property
     def formula(self) -> str:
@@ -274,10 +280,45 @@ class Metric:
                 wrong[name].append(key)
         return wrong
 
+    def check(self, truth: Submission) -> None:
+        """Try the metric's code on gold answers, against themselves and against abstentions.
+
+        Raises:
+            MetricError: It raised; the message names the question, the file and the line.
+        """
+        blanks = {
+            key: replace(row, answer=BLANK, answer_value=BLANK, ref_ids=(), refs_raw=BLANK)
+            for key, row in truth.rows.items()
+        }
+        for submission in (truth, replace(truth, rows=blanks)):
+            self.aggregate(self.score(truth, submission))
+            self.find_errors(truth, submission)
+            if self.figures is not None:
+                self.figures(truth, submission)
+
     def weigh(self, parts: Mapping[str, Scalar]) -> Scalar:
         """Compute the weighted sum of the parts of a question, a submission or, as arrays, of many."""
         weighted = [part.weight * parts[name] for name, part in self.parts.items()]
         return sum(weighted[1:], start=weighted[0])
+
+
+_CODE = ("rate", "unanswerable", "marks", "classify", "oddity", "gold", "figures", "baseline")
+
+
+def _naming_errors(metric: str, function: Callable[..., T]) -> Callable[..., T]:
+    """Make what a metric's function raises a ``MetricError`` with the question, the file and the line."""
+
+    @functools.wraps(function)
+    def call(*given: Any) -> T:
+        try:
+            return function(*given)
+        except KohakuRayError:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            at = f" at question {given[0].question_id}" if isinstance(given[0], SubmissionRow) else ""
+            raise MetricError(f"metric {metric} failed{at} with {describe_raised(error)}", metric) from error
+
+    return call
 
 
 def find_metric(name: str) -> Metric:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import ConfigError, DataError, MetricError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.evaluation.submissions import Submission, read_submission
@@ -16,6 +16,7 @@ from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
 from kohaku_ray.run.summary import AnswerSummary, pluralize
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.storage import is_file, join_path, read_file, without_options
+from kohaku_ray.values.read import clean_text
 
 if TYPE_CHECKING:
     from kohaku_ray.config import Config
@@ -43,6 +44,23 @@ def score_run(
         limit: The run's ``questions.limit``: it answered so many first questions of its file; None: all.
         split_by: Columns of the truth by which figures of the whole run are split.
     """
+    left_out = ""
+    for _ in metrics:
+        try:
+            scored, reason = _score_run(run, truth, metrics, limit, split_by)
+        except MetricError as error:  # a metric of the user's own: the others, and the page, go on without it
+            metrics = [name for name in metrics if find_metric(name).name != error.metric]
+            left_out += f"{clean_text(str(error))}. "
+            continue
+        if scored is not None:
+            scored = replace(scored, note=f"{left_out}{scored.note}".strip())
+        return scored, reason
+    return None, f"Nothing is scored: {left_out.strip()}"
+
+
+def _score_run(
+    run: str, truth: str, metrics: Sequence[str], limit: int | None, split_by: Sequence[str]
+) -> tuple[ScoredRun | None, str]:
     name, predicted = os.path.basename(without_options(truth)), join_path(run, "submission.csv")
     path = join_path(run, "run.json")
     facts = json.loads(read_file(path)) if is_file(path) else {}

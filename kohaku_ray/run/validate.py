@@ -21,6 +21,7 @@ from kohaku_ray.errors import (
     DataError,
     IndexMismatchError,
     KohakuRayError,
+    MetricError,
     ModelError,
     TransientModelError,
 )
@@ -206,6 +207,13 @@ def _gold(config: Config, known: set[str], surely: bool, findings: Findings, ind
         return f", not scored: {reason}"
     scored = scored_rows(truth, fitting, config.questions.limit)
     findings.lines += [f"warning: {path}: {odd}" for odd in gold_oddities(scored, fitting)]
+    for metric in fitting:
+        try:
+            metric.check(scored)
+        except MetricError as error:
+            findings.problems.append(error)
+        except KohakuRayError:  # a metric that reads the tables of a run, of which there is none yet
+            pass
     rows = scored.rows
     empty = [key for key, row in rows.items() if not fitting[0].gold(row)]
     if empty and "value" in fitting[0].parts:  # elsewhere a gold answer may be references alone
