@@ -14,14 +14,15 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)]*)\)")
 def write_outside(readme: str, source: str | None) -> str:
     """Point relative links below ``source``, the address of the repository's files.
 
-    Without one a link's text alone is kept, and a picture is left out.
+    Without one a link's text is kept, with the command that prints the page, and a picture is left out.
     """
 
     def rewritten(link: re.Match[str]) -> str:
         mark, text, place = link.groups()
         if source is not None:
             return f"{mark}[{text}]({source.rstrip('/')}/{place})"
-        return "" if mark else text
+        page = re.fullmatch(r"docs/(\w+)\.md(#.*)?", place)
+        return "" if mark else f"{text} (`kohaku-ray docs {page[1]}`)" if page else text
 
     return re.sub(r"\n{3,}", "\n\n", _LINK.sub(rewritten, readme))
 

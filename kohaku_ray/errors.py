@@ -8,6 +8,7 @@
     ├── CodeRefusedError         code that a bundle's configuration names, which nobody has trusted
     ├── DataError                a file or its content
     │   ├── TreeError            nodes that do not form a tree
+    │   ├── NoIndexError         an index that was never built, also a ConfigError: exit code 2
     │   ├── IndexMismatchError   an index built with another configuration
     │   └── StorageError         a filesystem that refuses or does not answer, whatever the file holds
     ├── MetricError              the code of a metric raised; other metrics are scored
@@ -52,6 +53,10 @@ class DataError(KohakuRayError):
 
 class TreeError(DataError):
     """Nodes do not form a four-level tree."""
+
+
+class NoIndexError(DataError, ConfigError):
+    """Where the configuration says that an index is, there is none."""
 
 
 class IndexMismatchError(DataError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from run_files import small_run
 
 from kohaku_ray.cli import main
+from kohaku_ray.cli.arguments import EXAMPLES, make_parser
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index import gpu
 from kohaku_ray.pages.terminal import INTERRUPTED
@@ -361,3 +363,38 @@ def test_an_interrupt_of_which_a_library_makes_an_error_of_its_own_is_the_one_li
     monkeypatch.setattr(batch, "run_batch", run_batch)
     assert main(["batch", "in.jsonl", str(tmp_path / "out.jsonl"), "--with", "models/ollama"]) == 1
     assert capsys.readouterr().err == f"{INTERRUPTED}\n"
+
+
+def test_each_commands_example_is_a_command_that_parses(capsys):
+    parser = make_parser()
+    for name, example in EXAMPLES.items():
+        command = shlex.split(example.removeprefix('eval "$(').removesuffix(')"'))
+        assert parser.parse_args(command[1:]).name == name
+        with pytest.raises(SystemExit) as ended:
+            main(["help", name])
+        assert ended.value.code == 0
+        assert " ".join(example.split()) in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_mistyped_command_or_choice_is_answered_by_the_nearest(capsys):
+    for command, meant in ((["anwser", "demo"], "answer"), (["vote", "a", "-o", "b", "--strategy", "unoin"], "union")):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
+        assert f"(did you mean {meant}?)" in capsys.readouterr().err
+
+
+def test_docs_print_a_page_or_their_list(capsys):
+    assert main(["docs"]) == 0
+    topics = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert {"commands", "sweeps", "paper"} < {*topics}
+    assert main(["docs", "sweeps"]) == 0
+    assert capsys.readouterr().out.startswith("# Sweeps\n")
+    assert main(["docs", "sweep"]) == 2
+    assert "sweep is no page (did you mean sweeps?)" in capsys.readouterr().err
+
+
+def test_an_answer_without_an_index_is_a_matter_of_configuration(tmp_path, capsys):
+    places = [f"run={tmp_path}/run", f"index.path={tmp_path}/none", f"ledger.path={tmp_path}/ledger"]
+    assert main(["answer", "demo", *(part for place in places for part in ("--set", place))]) == 2
+    assert "there is no index at" in capsys.readouterr().err

@@ -62,7 +62,9 @@ def test_metadata_and_readme_stand_without_the_repository(wheel):
         "kohaku_ray/py.typed",
         "kohaku_ray/config/presets/demo.yaml",
         "kohaku_ray/config/presets/sweeps/paper.yaml",
+        *(f"kohaku_ray/docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
     } <= {*names}
+    assert wheel.stat().st_size < 2e6
     assert not [name for name in names if not name.startswith(("kohaku_ray/", "kohaku_ray-"))]
 
 
@@ -74,7 +76,7 @@ def test_the_readmes_links_lead_to_the_source_where_there_is_one(monkeypatch):
     assert write_outside(text, "https://h.org/x/") == (
         "![A](https://h.org/x/docs/a.png)\n\n[B](https://h.org/x/docs/b.md#c) and [D](https://d.org), [E](#e)\n"
     )
-    assert write_outside(text, None) == "\n\nB and [D](https://d.org), [E](#e)\n"
+    assert write_outside(text, None) == "\n\nB (`kohaku-ray docs b`) and [D](https://d.org), [E](#e)\n"
 
 
 @pytest.mark.parametrize("arguments", [["init", "new"], ["sweep", "--help"], ["answer", "nosuch"]])

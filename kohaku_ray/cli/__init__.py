@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 
 from kohaku_ray.cli.arguments import make_parser
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(parser)
-    arguments = parser.parse_args(argv)
+    given = [*(sys.argv[1:] if argv is None else argv)]
+    arguments = parser.parse_args([*given[1:], "--help"] if given[:1] == ["help"] else given)
     arguments.hide = str  # a configuration hides what its environment variables hold
     code = OK
     with shown_as(quiet=arguments.quiet, as_json=arguments.json), signals_interrupt():

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from kohaku_ray.cli import commands as run
 from kohaku_ray.cli.commands import MANY_CELLS, SHELLS
+from kohaku_ray.errors import did_you_mean
 from kohaku_ray.version import __version__
 
 
@@ -15,7 +16,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands; ``arguments.command`` is the one to call."""
     from kohaku_ray.ensemble import rule
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kohaku-ray",
         description="Citation-precise, ensemble question answering in batch, on Ray.",
         epilog="To try it on the sample: kohaku-ray index demo && kohaku-ray answer demo",
@@ -273,6 +274,9 @@ def make_parser() -> argparse.ArgumentParser:
     show.add_argument("--prompt", action="store_true", help="print its prompts as they were sent")
     show.add_argument("--items", type=int, default=10, metavar="N", help="items shown per step (default 10; 0: all)")
 
+    docs = _add(commands, run.docs)
+    docs.add_argument("topic", nargs="?", metavar="TOPIC", help="a page; without it, list the pages")
+
     shell = _add(commands, run.completion)
     shell.add_argument("shell", choices=SHELLS, help='bash: eval "$(kohaku-ray completion bash)"')
 
@@ -287,11 +291,51 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+EXAMPLES = {
+    "init": "kohaku-ray init myproject --gold",
+    "index": "kohaku-ray index my.yaml",
+    "documents": "kohaku-ray documents my.yaml --document report2023",
+    "answer": "kohaku-ray answer my.yaml --with models/ollama --set questions.limit=5",
+    "ask": 'kohaku-ray ask my.yaml "How much water was used in 2023?"',
+    "batch": "kohaku-ray batch in.jsonl out.jsonl --with models/ollama",
+    "sweep": "kohaku-ray sweep top_k --base my.yaml --dry-run",
+    "vote": "kohaku-ray vote runs/a runs/b -o voted.csv",
+    "score": "kohaku-ray score runs/mine --truth questions.csv --errors",
+    "compare": "kohaku-ray compare runs/a runs/b --page compare.html",
+    "bundle": "kohaku-ray bundle runs/mine mine.zip --with-index",
+    "replay": "kohaku-ray replay mine.zip",
+    "report": "kohaku-ray report runs/mine",
+    "map": "kohaku-ray map runs/mine/index -o map.png",
+    "bench": "kohaku-ray bench my.yaml --replicas 1,2 --members 1,9",
+    "validate": "kohaku-ray validate my.yaml --probe",
+    "show": "kohaku-ray show runs/mine q001 --prompt",
+    "docs": "kohaku-ray docs sweeps",
+    "completion": 'eval "$(kohaku-ray completion bash)"',
+}
+"""What a person types, by command: the last line of each command's help."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers a word that is no choice with the nearest one."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            what = "no command" if isinstance(action, argparse._SubParsersAction) else "no choice"
+            raise argparse.ArgumentError(
+                action, f"{value} is {what}{did_you_mean(str(value), names)}; there are: {', '.join(names)}"
+            )
+
+
 def _add(commands: Any, function: Callable[..., Any], name: str = "") -> argparse.ArgumentParser:
     """Add a command: its name is the function's, its description the first line of the function's docstring."""
+    name = name or function.__name__
     summary = (function.__doc__ or "").partition("\n")[0].rstrip(".")
     parser: argparse.ArgumentParser = commands.add_parser(
-        name or function.__name__, help=summary[:1].lower() + summary[1:], description=f"{summary}."
+        name,
+        help=summary[:1].lower() + summary[1:],
+        description=f"{summary}.",
+        epilog=f"Example: {EXAMPLES[name]}. All commands: kohaku-ray docs commands",
     )
     parser.set_defaults(command=function)
     return parser

@@ -18,6 +18,7 @@ from kohaku_ray.cli.results import (
     BenchResult,
     CompareResult,
     CompletionResult,
+    DocsResult,
     DocumentsResult,
     FileScore,
     IndexResult,
@@ -36,7 +37,7 @@ from kohaku_ray.cli.results import (
     VoteResult,
     take_fields,
 )
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.pages.terminal import print_error, print_progress, print_result
 from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
 
@@ -74,6 +75,25 @@ def init(arguments: argparse.Namespace) -> Outcome:
     print_result(next_steps(arguments.directory, written))
     line = os.path.join(arguments.directory, CONFIG)
     return Outcome(line, InitResult(arguments.directory, written))
+
+
+def docs(arguments: argparse.Namespace) -> Outcome:
+    """Print a page of the documentation, or list the pages."""
+    from kohaku_ray.config.paths import DOCS
+
+    pages = {file.stem: file for file in sorted(DOCS.glob("*.md"))}
+    if arguments.topic is None:
+        titles = {
+            name: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for name, file in pages.items()
+        }
+        width = max(map(len, titles))
+        print_result("\n".join(f"{name:{width}}  {title}" for name, title in titles.items()))
+        return Outcome(str(DOCS), DocsResult(str(DOCS), tuple(titles)))
+    name = arguments.topic.removesuffix(".md")
+    if name not in pages:
+        raise ConfigError(f"{name} is no page{did_you_mean(name, pages)}; there are: {', '.join(pages)}")
+    print_result(pages[name].read_text(encoding="utf-8").rstrip())
+    return Outcome(str(pages[name]), DocsResult(str(pages[name]), ()))
 
 
 def completion(arguments: argparse.Namespace) -> Outcome:

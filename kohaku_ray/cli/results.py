@@ -37,6 +37,14 @@ class InitResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DocsResult:
+    """What ``docs --json`` prints: the file of a page, or the directory of all and their names."""
+
+    path: str
+    pages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionResult:
     """What ``completion --json`` prints."""
 

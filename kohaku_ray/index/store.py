@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.documents.images import image_digest, image_name
-from kohaku_ray.errors import DataError, IndexMismatchError, StorageError
+from kohaku_ray.errors import DataError, IndexMismatchError, NoIndexError, StorageError
 from kohaku_ray.index.arrays import F32, I64, column_matrix
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import NodeTable, join_nodes, renumbered
@@ -276,7 +276,7 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
     except StorageError:
         raise
     except DataError as error:
-        raise DataError(
+        raise NoIndexError(
             f"there is no index at {directory.path}: build one with `kohaku-ray index CONFIG`, "
             "or `run.index()` in Python"
         ) from error
