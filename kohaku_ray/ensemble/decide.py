@@ -16,6 +16,7 @@ from kohaku_ray.ensemble.rule import Ballot, Stop
 from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.ensemble.vote import Verdict, vote_all
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.values.normalise import is_plain
 from kohaku_ray.values.read import is_blank
 
 K = TypeVar("K", bound=Hashable)
@@ -66,7 +67,8 @@ def settle_all(
     verdicts = vote_all([table[question] for question in undecided], rule, [units[question] for question in undecided])
     for question, verdict in zip(undecided, verdicts, strict=True):
         n_left = n_members - len(table[question])
-        is_settled[question] = _VerdictState(table[question], n_left, rule, verdict).is_final(stop)
+        state = _VerdictState(table[question], n_left, rule, verdict, units[question])
+        is_settled[question] = state.is_final(stop)
     return is_settled
 
 
@@ -85,8 +87,10 @@ def default_waves(n_members: int) -> tuple[int, ...]:
 class _VerdictState:
     """The verdict of the members so far, and whether the remaining ones could change it."""
 
-    def __init__(self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, verdict: Verdict) -> None:
-        self.ballots, self.n_left, self.rule, self.verdict = ballots, n_left, rule, verdict
+    def __init__(
+        self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, verdict: Verdict, unit: str | None
+    ) -> None:
+        self.ballots, self.n_left, self.rule, self.verdict, self.unit = ballots, n_left, rule, verdict, unit
         # remaining members join these groups or open new ones: membership depends only on a group's first member
         self.answers = [_BLANK] * len(ballots)
         for number, group in enumerate(self.verdict.groups):
@@ -148,8 +152,11 @@ class _VerdictState:
         if self.rule.strategy == "ref_priority":
             runs = [member for member in runs if self.refs[member] == self.refs[shown]]
         spellings = Counter(self.ballots[member].answer_value.strip() for member in runs)
+        if self.rule.compat is None:  # one that a strict scorer reads goes before all others
+            spellings = Counter({text: n for text, n in spellings.items() if is_plain(text, self.unit)})
         return (
-            len(_contenders(spellings, self.n_left)) == 1
+            bool(spellings)
+            and len(_contenders(spellings, self.n_left)) == 1
             and self._refs_stay(runs)
             # a member that cites the written references stays shown; any other is replaced by one that does
             and self.refs[shown] == self._ref_set(self.verdict.ref_ids)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kohaku_ray.ensemble.rule import Ballot
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64, Mask
-from kohaku_ray.values.normalise import BLANK_VALUE, Value, normalise, same
+from kohaku_ray.values.normalise import BLANK_VALUE, Value, is_plain, normalise, same
 from kohaku_ray.values.read import is_blank
 
 Words = npt.NDArray[np.uint64]
@@ -33,6 +33,7 @@ class Pool:
         group: Shape ``(Q, M)``; which answer a member gave, -1 where it abstains. Equal numbers are one answer, in
             every subsample, but for the questions of ``chains``, where a number is a distinct normalised value.
         spelling: Shape ``(Q, M)``; index into the question's ``spellings``, -1 where the member abstains.
+        plain: Shape ``(Q, M)``; whether a strict scorer reads that spelling (``values.normalise.is_plain``).
         refset: Shape ``(Q, M)``; index into the question's ``words``; a member that abstains cites nothing.
         words: Shape ``(Q, sets, n_words)``; the question's distinct reference sets, as bits over its ``refs``.
         spellings: By question, the values as written.
@@ -45,6 +46,7 @@ class Pool:
 
     group: I64
     spelling: I64
+    plain: Mask
     refset: I64
     words: Words
     spellings: tuple[tuple[str, ...], ...]
@@ -108,7 +110,7 @@ def pool_ballots(
     if not ballots or not ballots[0]:
         raise ConfigError("There are no ballots to study: give at least one question with at least one member.")
     units = units if units is not None else [None] * len(ballots)
-    values, spellings, refs, sets = [], [], [], []
+    values, spellings, plain, refs, sets = [], [], [], [], []
     for row, unit in zip(ballots, units, strict=True):
         for ballot in row:
             if not 0 < ballot.weight < math.inf:
@@ -124,6 +126,7 @@ def pool_ballots(
         answered = [key.kind != "blank" and not ballot.is_blank for key, ballot in zip(keys, row, strict=True)]
         values.append(_number(keys, answered))
         spellings.append(_number(written, answered))
+        plain.append([compat is not None or is_plain(text, unit) for text in written])
         cited = [_cited(ballot, compat) if votes else () for ballot, votes in zip(row, answered, strict=True)]
         refs.append(tuple(dict.fromkeys(ref for of_ballot in cited for ref in of_ballot)))
         sets.append(_number([frozenset(of_ballot) for of_ballot in cited], [True] * len(row)))
@@ -133,6 +136,7 @@ def pool_ballots(
             [[mapping[i] if i >= 0 else -1 for i in of] for mapping, (of, _) in zip(groups, values, strict=True)]
         ),
         spelling=np.array([of for of, _ in spellings]),
+        plain=np.array(plain),
         refset=np.array([of for of, _ in sets]),
         words=_bits([keys for _, keys in sets], refs),
         spellings=tuple(keys for _, keys in spellings),

@@ -30,7 +30,8 @@ _MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the pr
 class AnswerGroup:
     """Members, in member order, that gave the same answer, or abstain; ``weight`` is the sum of theirs.
 
-    ``answer_value`` is the heaviest spelling, ties to the earliest member; empty for the blanks.
+    ``answer_value`` is the heaviest spelling of those that a strict scorer reads (``is_plain``), or of all where it reads
+    none, ties to the earliest member; empty for the blanks.
     """
 
     answer_value: str
@@ -44,7 +45,8 @@ class Verdict:
     """The answer of the ensemble.
 
     Attributes:
-        answer_value: The winning group's heaviest spelling; empty on abstention, which cites nothing.
+        answer_value: The winning group's spelling, as its members wrote it (``AnswerGroup``); empty on abstention,
+            which cites nothing.
         ref_ids: References, in the order in which the runs first cite them.
         winner: The member whose answer, unit and explanation are shown: of the winning group, with the written
             spelling and, if possible, the cited reference set; on abstention the first blank member, preferably one
@@ -146,9 +148,12 @@ def _write_verdicts(table: Sequence[Sequence[Ballot]], rule: VoteRule, count: _C
         listing = count.voting if rule.strategy == "independent" else count.choice(rule).runs
         if rule.strategy in ("answer_priority", "independent") and rule.refs == "set":
             listing = listing & cites_all
-    lists, runs, labels, weights, same, n_votes = (
+    lists, runs, labels, weights, same, plain, n_votes = (
         array.tolist()
-        for array in (listing, count.choice(rule).runs, cells.label, count.weights, cites_all, count.voting.sum(axis=1))
+        for array in (
+            *(listing, count.choice(rule).runs, cells.label, count.weights, cites_all),
+            *(cells.plain, count.voting.sum(axis=1)),
+        )
     )
     for index, ballots in enumerate(table):
         written = [ballot.answer_value.strip() for ballot in ballots]
@@ -174,7 +179,7 @@ def _write_verdicts(table: Sequence[Sequence[Ballot]], rule: VoteRule, count: _C
             answer=shown.answer,
             answer_unit=shown.answer_unit,
             explanation=shown.explanation,
-            groups=_groups(labels[index], written, weights[index]),
+            groups=_groups(labels[index], written, plain[index], weights[index]),
             n_votes=n_votes[index],
         )
 
@@ -190,14 +195,16 @@ def _cite(ballots: Iterable[Ballot], among: frozenset[str], compat: str | None) 
     return tuple(sorted(first.values()) if compat else first.values())
 
 
-def _groups(labels: Sequence[int], written: Sequence[str], weights: Sequence[float]) -> tuple[AnswerGroup, ...]:
+def _groups(
+    labels: Sequence[int], written: Sequence[str], plain: Sequence[bool], weights: Sequence[float]
+) -> tuple[AnswerGroup, ...]:
     members: dict[int, list[int]] = {}
     for member, label in enumerate(labels):
         members.setdefault(label, []).append(member)
     groups = []
     for label, of in members.items():
         tally: dict[str, float] = {}
-        for member in of:
+        for member in [member for member in of if plain[member]] or of:
             tally[written[member]] = tally.get(written[member], 0.0) + weights[member]
         most = max(tally.values()) - _EPSILON
         value = next(text for text, weight in tally.items() if weight >= most) if label >= 0 else ""
@@ -263,6 +270,7 @@ class _Cells:
         self.blank = self.label < 0
         self.weight = pool.weight[column, drawn]
         self.spelling = pool.spelling[column, drawn]
+        self.plain = pool.plain[column, drawn]
         self.refset = pool.refset[column, drawn]
         self.words = pool.words[column, self.refset]
         self.same_answer = _pairs(self.label)
@@ -326,7 +334,9 @@ class _Count:
                 n_members = members.sum(axis=1)
                 tied = (alike == n_members) & (n_members > 1)
             runs = members & (self.cells.same_answer[self.cells.index, first] > 0)
-            speller, _ = self._heaviest(self.cells.same_spelling, runs)
+            readable = runs & self.cells.plain
+            spellers = np.where(readable.any(axis=1, keepdims=True), readable, runs)
+            speller, _ = self._heaviest(self.cells.same_spelling, spellers)
         self._choices[way] = _Choice(first, tied, runs, speller)
         return self._choices[way]
 

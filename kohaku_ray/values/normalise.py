@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Literal
 
 from kohaku_ray.values.amounts import MAY_COUNT, POINT, Amount, Asked, measure, parse_amount, read_asked, without_hedges
-from kohaku_ray.values.read import BOOLEANS, is_abstention, is_blank, parse_number, split_list
+from kohaku_ray.values.read import BOOLEANS, is_abstention, is_blank, parse_number, parse_pair, split_list
 from kohaku_ray.values.spelling import LONGEST_VALUE, plain_characters, text_key
 
 TOLERANCE = 1e-3
@@ -181,6 +181,12 @@ def _is_years(value: Value) -> bool:
     """Whether it is a span of years: of those, 2021-22 and 2023-24, a tolerance would make one answer."""
     is_bare = value.kind == "pair" and not value.dimension
     return is_bare and all(1500 <= number < 2100 and number.is_integer() for number in value.numbers)
+
+
+def is_plain(value: str, unit: str | None = None) -> bool:
+    """Tell whether a strict scorer reads a value as a vote does: ``4.3`` or ``[80,90]``, a text, but not ``≈4.3``."""
+    is_strict = parse_number(value) is not None or parse_pair(value) is not None
+    return is_strict or normalise(value, unit).kind not in ("number", "pair")
 
 
 def write_number(value: str, unit: str | None = None) -> str:

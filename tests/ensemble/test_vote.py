@@ -82,9 +82,29 @@ def test_a_weight_that_is_none_is_named(weight):
         vote([Ballot("no", weight=weight)], VoteRule())
 
 
+@pytest.mark.parametrize(
+    ("values", "unit", "written"),
+    [  # issue 55, number 10; predictions q263
+        (["≈4.3", "≈4.3", "4.3"], None, "4.3"),
+        (["US$ 4.6M", "US$ 4.6M", "4600000"], "USD", "4600000"),
+        (["80-90", "80-90", "[80, 90]", "[80,90]", "[80,90]"], "percent", "[80,90]"),
+        (["80-90", "80–90", "80–90"], "percent", "80–90"),
+        (["gpt 4", "GPT-4", "GPT-4"], None, "GPT-4"),
+        (["5.0", "5", "5"], None, "5"),
+    ],
+)
+def test_the_plainest_spelling_is_written_as_a_member_wrote_it(values, unit, written):
+    for rule in (VoteRule(), VoteRule(strategy="ref_priority")):
+        verdict = vote(ballots(*((value, "a") for value in values)), rule, unit)
+        assert outcome(verdict) == (written, "a")
+        assert verdict.groups[0].answer_value == written
+        assert values[verdict.winner] == written
+    assert vote(ballots(*((value, "") for value in values)), VoteRule(compat="kohakurag"), unit).answer_value in values
+
+
 def test_units_make_one_answer():
     cast = ballots(("2 kWh", "a"), ("9", "b"), ("2000", "a"))
-    assert outcome(vote(cast, VoteRule(), unit="Wh")) == ("2 kWh", "a")
+    assert outcome(vote(cast, VoteRule(), unit="Wh")) == ("2000", "a")
     assert outcome(vote(cast, VoteRule(tiebreak="blank"), unit="kWh")) == ("", "")
 
 

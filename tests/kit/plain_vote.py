@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kohaku_ray.ensemble.vote import AnswerGroup, Ballot, Verdict, VoteRule
-from kohaku_ray.values.normalise import group_values
+from kohaku_ray.values.normalise import group_values, is_plain
 from kohaku_ray.values.read import is_abstention, is_blank
 
 _EPSILON = 1e-9
@@ -26,6 +26,7 @@ class _Count:
         self.compat = rule.compat == "kohakurag"
         self.blank = [_abstains(ballot, self.compat) for ballot in ballots]
         self.refs = [() if blank else self._refs_of(ballot) for ballot, blank in zip(ballots, self.blank, strict=True)]
+        self.unit = unit
         self.group_of = self._grouped(unit)
         self.groups = self._groups()
 
@@ -67,7 +68,9 @@ class _Count:
         return self.ballots[member].answer_value.strip()
 
     def _spelling(self, members: Iterable[int]) -> str:
-        return _heaviest(self._tally((self._written(member), member) for member in members))[0]
+        members = list(members)
+        plain = [] if self.compat else [member for member in members if is_plain(self._written(member), self.unit)]
+        return _heaviest(self._tally((self._written(member), member) for member in plain or members))[0]
 
     def verdict(self) -> Verdict:
         voters = self._voters()

@@ -46,7 +46,7 @@ def test_rows_come_out_ready_to_write(files, tmp_path):
     write_submission(out, run_vote(files, VoteRule()).rows)
     rows = read_submission(out).rows
     assert (rows["q2"].answer_unit, rows["q2"].ref_urls, rows["q2"].explanation) == ("W", ("https://x/a",), "B says so")
-    assert (rows["q1"].question, rows["q1"].answer_value, rows["q1"].ref_urls) == ("First?", "2 kWh", ("https://x/b",))
+    assert (rows["q1"].question, rows["q1"].answer_value, rows["q1"].ref_urls) == ("First?", "2000", ("https://x/b",))
     blank = rows["q3"].columns
     assert [blank[name] for name in ("answer_value", "ref_id", "ref_url", "supporting_materials")] == ["is_blank"] * 4
     assert blank["explanation"] == "B says no"
