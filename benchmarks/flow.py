@@ -2,7 +2,8 @@
 
     python benchmarks/flow.py [--questions 400] [--members 5] [--call-s 4] [--queries 1] [--rounds 1]
     python benchmarks/flow.py --set waiting.max_context_tokens=8000          # longer prompts, of larger documents
-    python benchmarks/flow.py --simulate PREPARE,ANSWER,VOTE,DRIVE,RECORD    # milliseconds of CPU, as the above prints
+    python benchmarks/flow.py --simulate PREPARE,ANSWER,VOTE,DRIVE,RECORD    # milliseconds of CPU, as the above prints;
+                                                          # then waves on engines with a KV cache (cache_simulation.py)
     python benchmarks/flow.py --driver 10000                                 # replayed questions
 
 Measured: a backend that only waits, 4 replicas of 32 calls at once, after a warm-up. Busy is the time in replicas
@@ -33,6 +34,7 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import waiting
+from cache_simulation import print_cache_table
 from flow_simulation import Costs, Flow
 from replay_run import PROCESSES
 
@@ -71,7 +73,8 @@ def main() -> int:
     parser.add_argument("--driver", type=int, help="only the driver's memory, over so many questions")
     arguments = parser.parse_args()
     if arguments.simulate:
-        return simulate(Costs(*(float(cost) / 1000 for cost in arguments.simulate.split(","))), arguments)
+        is_kept = simulate(Costs(*(float(cost) / 1000 for cost in arguments.simulate.split(","))), arguments) == 0
+        return 0 if print_cache_table() and is_kept else 1
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, str(Path(here).parent), os.environ.get("PYTHONPATH", "")])
     if arguments.driver:

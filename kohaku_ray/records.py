@@ -92,6 +92,7 @@ class Question:
     """One question of a question file; unit and type are those the answer is asked in, where the file has them.
 
     ``question_id`` is unique, the text is never empty, and ``columns`` holds every other column of the file, as text.
+    Of lower ``number`` are those that stand before it in the file, whose calls a model's replica takes first.
     """
 
     question_id: str
@@ -99,6 +100,7 @@ class Question:
     answer_unit: str | None = None
     answer_type: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ async def prepare_question(
     config = context.config
     owner = SHARED if config.ensemble.scope == "answer" else member
     again = (question.question_id, owner) in context.again
-    tools = MemberTools(index, context, question.question_id, member, again)
+    tools = MemberTools(index, context, question.question_id, member, again, question.number)
     evidence, error = None, None
     try:
         evidence = await config.declaration.prepare(question, tools, config.settings)
@@ -103,8 +103,9 @@ async def answer_block(
     async def answer_question(row: PreparedQuestion) -> MemberAnswer:
         if row.error is not None:
             return MemberAnswer(Answer(Prediction(error=row.error)))
-        question_id = row.question.question_id
-        tools = MemberTools(index, context, question_id, member, (question_id, member) in context.again, shared=shared)
+        question_id, number = row.question.question_id, row.question.number
+        again = (question_id, member) in context.again
+        tools = MemberTools(index, context, question_id, member, again, number, shared=shared)
         try:
             answer = await declaration.answer(row.evidence, tools, settings)
         except Exception as failure:

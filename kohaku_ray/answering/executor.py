@@ -72,9 +72,10 @@ def waves_of(config: Config) -> list[range]:
 def block_size(config: Config, n_questions: int) -> int:
     """Return the questions per block: few enough to keep every replica busy to the end, enough to batch.
 
-    One with a budget, which may be passed by the calls in flight.
+    One with a budget, which may be passed by the calls in flight, and one with waves: a later one waits for the block's
+    slowest answer, while the other questions' contexts leave their replica's cache.
     """
-    if config.budget.is_set:
+    if config.budget.is_set or len(waves_of(config)) > 1:
         return config.cluster.block_size or 1
     return config.cluster.block_size or min(max(n_questions // (4 * n_replicas(config)), 1), 32)
 

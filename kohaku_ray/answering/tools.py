@@ -102,6 +102,7 @@ class MemberTools:
     question_id: str
     member: int
     again: bool = False  # whether to ask recorded calls again
+    number: int = 0  # the question's
     calls: list[Call] = field(default_factory=list)  # those that were answered
     n_no_reply: int = 0  # model calls that got none; the next start makes them again
     shared: Shared = field(default_factory=dict)  # what ``shared_by_members`` made
@@ -141,7 +142,10 @@ class MemberTools:
         """See ``Tools``."""
         model = self._model(role)
         seed = seed_of(self.context.config, self.question_id, self.member, attempt, role)
-        request = chat_request(model, prompt, seed, schema, max_tokens, session_id=self.question_id)
+        # Older questions first: their contexts are in a replica's cache, which new ones would push out.
+        request = chat_request(
+            model, prompt, seed, schema, max_tokens, session_id=self.question_id, priority=self.number
+        )
         began = time.perf_counter()
         try:
             asked = await self.context.ledger.ask(request, model.application, again=self.again)

@@ -73,7 +73,7 @@ class Dialect:
             if 1 in (sent.get("top_p"), sent.get("temperature")):
                 self._changes["of temperature and top_p the one that is 1 is not sent"] = _without_one
         else:
-            for name in ("temperature", "top_p", "seed"):
+            for name in ("temperature", "top_p", "seed", "priority"):
                 if name in sent and _names(refusal, name):
                     self._changes[f"{name} is not sent"] = functools.partial(_without_field, left_out=name)
                     return

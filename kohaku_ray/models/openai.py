@@ -61,6 +61,9 @@ class OpenAIConfig(ServerSettings, ModelConfig):
     """Longest prompt plus answer, in tokens."""
     schema_mode: SchemaMode = "json_schema"
     """How the schema of the reply is sent."""
+    send_priority: bool = False
+    """Send `priority`, a question's place in its file, to a server that takes calls of lower ones first, as vLLM with
+    `--scheduling-policy priority` does: with `ensemble.early_stop` it then reads each context once."""
     tokenizer: ModelPath | None = None
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
     revision: str | None = None
@@ -305,6 +308,8 @@ class OpenAIBackend:
                 "raise deployments.*.window_tokens if the model takes more"
             )
         fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
+        if self._settings.send_priority:
+            fields["priority"] = request.priority
         n_tokens = request.n_chars // _CHARS_PER_TOKEN + request.max_tokens
         return await self._try(lambda: self._adapted(fields, n_tokens))
 

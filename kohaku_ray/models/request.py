@@ -87,9 +87,9 @@ def request_key(request: ChatRequest) -> str:
     """Hash everything that decides a model call's reply: 32 hexadecimal characters.
 
     The first eight are those of the messages and images alone, so that calls with one prompt, as the members of a
-    question make them, meet in one shard of the ledger (``shard_of``). ``session_id``, ``variables``, ``most_chars``
-    and ``adapter`` are left out: the first is routing, the second is already in the messages, a reply that the third
-    refuses is not recorded, and ``model`` names the fourth.
+    question make them, meet in one shard of the ledger (``shard_of``). ``session_id``, ``priority``, ``variables``,
+    ``most_chars`` and ``adapter`` are left out: the first two are routing and order, the third is already in the
+    messages, a reply that the fourth refuses is not recorded, and ``model`` names the fifth.
 
     Raises:
         UnstableError: Something in the request has no stable form: a set, an object, NaN, a key that is not text.
@@ -144,7 +144,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One model call: everything that decides its reply, and four fields that do not.
+    """One model call: everything that decides its reply, and five fields that do not.
 
     Attributes:
         model: Identity of the model in the ledger's keys.
@@ -160,6 +160,7 @@ class ChatRequest:
         images: Stand before the text of the last message; the key holds their hashes.
         most_chars: Longest reply that is recorded: a longer one is an error; None: any is. Not part of the key.
         adapter: Adapter of the deployment that answers; not part of the key, as ``model`` names it too.
+        priority: Of the calls that wait for a replica, those of the lowest go first; not part of the key.
     """
 
     model: str
@@ -174,6 +175,7 @@ class ChatRequest:
     images: tuple[PromptImage, ...] = ()
     most_chars: int | None = None
     adapter: str | None = None
+    priority: int = 0
 
     @property
     def n_chars(self) -> int:

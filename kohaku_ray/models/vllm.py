@@ -207,6 +207,7 @@ _NOT_OF_REPLIES = {
     "enforce_eager",
     "cpu_offload_gb",
     "disable_log_stats",
+    "scheduling_policy",
     "max_loras",
     "max_cpu_loras",
     "max_lora_rank",

@@ -137,6 +137,7 @@ def chat_request(
     schema: Mapping[str, Any] | None,
     max_tokens: int | None = None,
     session_id: str = "",
+    priority: int = 0,
 ) -> ChatRequest:
     """Build a request; arguments as in ``ChatRequest``."""
     return ChatRequest(
@@ -151,6 +152,7 @@ def chat_request(
         images=prompt.images,
         variables=None if model.reads_prose else prompt.variables,
         adapter=model.adapter,
+        priority=priority,
     )
 
 

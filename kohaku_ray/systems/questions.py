@@ -78,7 +78,7 @@ def read_questions(
         _column(name, header, (needed,))
     _check_ids(name, [_text(row.get(id_column)) for row in rows], id_column)
     gold = frozenset(column.casefold() for column in columns.gold)
-    questions = [_question(row, id_column, text_column, gold) for row in rows[:limit]]
+    questions = [_question(number, row, id_column, text_column, gold) for number, row in enumerate(rows[:limit])]
     for question in questions:
         if len(question.text) > MAX_QUESTION_CHARS:
             raise DataError(
@@ -88,7 +88,7 @@ def read_questions(
     return questions
 
 
-def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: frozenset[str]) -> Question:
+def _question(number: int, row: Mapping[str, Any], id_column: str, text_column: str, gold: frozenset[str]) -> Question:
     texts = {column: _text(value) for column, value in row.items() if column is not None}
     unit = texts.get("answer_unit", "")
     return Question(
@@ -101,6 +101,7 @@ def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: fr
             for column, text in texts.items()
             if column not in (id_column, text_column) and column.strip().casefold() not in gold
         },
+        number=number,
     )
 
 

@@ -88,6 +88,22 @@ def test_what_a_server_refuses_by_name_is_written_again_and_remembered(kind, sta
     assert request_key(asked(1)) == request_key(asked(1))
 
 
+def test_a_priority_is_sent_only_if_asked_for_and_left_out_once_refused():
+    with FakeOpenAI() as server:
+        ask_in_turn(server, asked(1, priority=3))
+        ask_in_turn(server, asked(1, priority=3), send_priority=True)
+        assert [received.body.get("priority") for received in server.log] == [None, 3]
+    for message in (
+        "Unrecognized request argument supplied: priority",
+        'Invalid JSON payload received. Unknown name "priority": Cannot find field.',
+    ):
+        with FakeOpenAI(refusing(lambda body: "priority" in body, message)) as server:
+            replies = ask_in_turn(server, asked(1, priority=3), asked(2, priority=4), send_priority=True)
+        assert [reply.note for reply in replies] == ["priority is not sent"] * 2
+        assert server.n_requests == 3
+    assert request_key(asked(1, priority=3)) == request_key(asked(1))
+
+
 def test_a_server_that_refuses_several_things_one_after_the_other():
     def script(index, body):
         for holds, message, _ in REFUSALS.values():

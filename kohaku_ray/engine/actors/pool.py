@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import math
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ from kohaku_ray.run.free_gpus import (
     with_retriever_gpus,
 )
 from kohaku_ray.run.indexes import open_index
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.summary import AnswerSummary, pluralize
 
 MAX_RESTARTS = 10
 """Most restarts per actor: an actor that its own input kills must not restart forever."""
@@ -53,7 +54,8 @@ ANSWER_MS, VOTE_MS, RECORD_MS = 1.5, 2.6, 1.4
 process and a ledger shard per call."""
 
 FILLS = 2
-"""How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""
+"""How many times the questions in flight fill the replicas, their places or their KV caches: with one, blocks on their
+way leave replicas idle."""
 
 
 class ActorPool:
@@ -272,14 +274,39 @@ def member_processes(config: Config, n_cpus: float) -> int:
     return wanted if config.cluster.autoscaling else min(wanted, max(int(n_cpus), 1))
 
 
-def blocks_in_flight(config: Config, size: int) -> int:
+def contexts_cached(
+    config: Config, cache_tokens: Mapping[str, int | None], summary: AnswerSummary | None = None
+) -> float:
+    """Return how many questions' contexts the KV caches of all replicas hold, each of them a member's call.
+
+    Calls are as long as those of the run so far, at first as the window.
+
+    Args:
+        config: The run.
+        cache_tokens: Of a replica, by deployment; None: it does not say, and may hold any number.
+        summary: What the run has counted so far.
+    """
+    n_made = 0 if summary is None else summary.n_calls["made"]
+    n_contexts = math.inf
+    for name, tokens in cache_tokens.items():
+        deployment = config.deployments[name]
+        if tokens is not None and isinstance(deployment, VllmConfig):
+            call_tokens: float = deployment.window_tokens
+            if summary is not None and n_made:
+                call_tokens = (summary.spent["prompt_tokens"] + summary.spent["completion_tokens"]) / n_made
+            n_contexts = min(n_contexts, deployment.most_replicas * tokens / max(call_tokens, 1))
+    return n_contexts
+
+
+def blocks_in_flight(config: Config, size: int, n_contexts: float = math.inf) -> int:
     """Return how many blocks are in flight at once.
 
     Their questions are at least four per replica, so that no replica is idle, and otherwise as many as fill the
     replicas' `max_ongoing` calls `FILLS` times, so that the next calls wait while a block is prepared, voted on or at
     its last answers (`benchmarks/flow.py`), and no longer queue forms; once more if models are called to prepare, as
-    a question then makes few calls for part of its time. At least two blocks. With a budget no more calls are in flight
-    than the replicas take, or than one block makes: those that wait for a replica would be paid, too.
+    a question then makes few calls for part of its time. No more than fill the replicas' KV caches, of ``n_contexts``,
+    as often. At least two blocks. With a budget no more calls are in flight than the replicas take, or than one block
+    makes: those that wait for a replica would be paid, too.
     """
     if config.cluster.blocks_in_flight is not None:
         return config.cluster.blocks_in_flight
@@ -291,8 +318,8 @@ def blocks_in_flight(config: Config, size: int) -> int:
         return max(capacity // (n_calls * size), 1)
     roles = config.declaration.roles
     fills = FILLS + any(roles[name].stage == "prepare" for name in config.uses.roles)
-    n_questions = max(4 * n_replicas(config), fills * capacity // n_calls)
-    return max(-(-n_questions // size), 2)
+    n_questions = max(4 * n_replicas(config), fills * min(capacity / n_calls, n_contexts))
+    return max(math.ceil(n_questions / size), 2)
 
 
 LEAST_RUNS = 4

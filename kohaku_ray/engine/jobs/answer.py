@@ -22,6 +22,7 @@ from kohaku_ray.engine.actors.pool import (
     ActorPool,
     RunWork,
     blocks_in_flight,
+    contexts_cached,
     n_ledger_shards,
 )
 from kohaku_ray.engine.cluster import print_progress
@@ -34,6 +35,7 @@ from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold, scored_rows
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.models.prompts import Prompts
+from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.records import Question
 from kohaku_ray.run.demand import answer_demand, cluster_address
@@ -173,7 +175,12 @@ def make_run(
             state = "" if progress is None else _describe_state(ledger, tuple(applications.values()), progress)
             show(summary, min(n_answered, len(questions) - 1), state)
 
-        summary = answer_all(work, questions, directory, report_block, report_stall, lambda: spending.stopped)
+        engines = [name for name, model in config.answering_deployments.items() if isinstance(model, VllmConfig)]
+        sizes = ledger.cache_tokens([context.applications[name] for name in engines])
+        cache_tokens = dict(zip(engines, sizes, strict=True))
+        summary = answer_all(
+            work, questions, directory, report_block, report_stall, lambda: spending.stopped, cache_tokens
+        )
         if not summary.n_unanswered:
             summary.stopped = ""  # nothing was left to ask
         used = {"tokens": ("prompt_tokens", "completion_tokens"), "dollars": ("dollars",)}
@@ -226,6 +233,7 @@ def answer_all(
     show: Callable[[AnswerSummary], None],
     report_stall: Callable[[AnswerSummary], None],
     stopped: Callable[[], str] = str,
+    cache_tokens: Mapping[str, int | None] | None = None,
 ) -> AnswerSummary:
     """Answer a run's questions block by block and write its files.
 
@@ -236,6 +244,7 @@ def answer_all(
         show: Is called after each block.
         report_stall: Is called whenever no block was done for ``SAY_EVERY_S``.
         stopped: Says why the ledger makes no more calls; empty: it does.
+        cache_tokens: What the KV cache of a replica holds, by deployment.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used.
@@ -271,12 +280,11 @@ def answer_all(
         show(summary)
 
     size = block_size(config, len(questions))
-    most = blocks_in_flight(config, size)
     for number, first in enumerate(range(0, len(questions), size)):
         result, table = work.submit(number, questions[first : first + size])
         pending.append(result)
         tables.append(table)
-        while len(pending) >= most:
+        while len(pending) >= blocks_in_flight(config, size, contexts_cached(config, cache_tokens or {}, summary)):
             collect()
     while pending:
         collect()

@@ -100,6 +100,11 @@ class Ledger:
         counts = ray_get([shard.count_placements.remote(application) for shard in self._shards])
         return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
 
+    def cache_tokens(self, applications: Sequence[str]) -> list[int | None]:
+        """Return what the KV cache of a replica holds, in tokens, per application; None: it does not say."""
+        sizes: list[int | None] = ray_get([self._shards[0].cache_tokens.remote(name) for name in applications])
+        return sizes
+
     def paid(self) -> dict[str, Paid]:
         """Sum what the calls made for this run used, by application.
 

@@ -95,7 +95,8 @@ class LedgerShard:
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._name = shard_name(path, shard, n_shards)
         self._actor = actor or ShardActor()
-        self._call_replica = call or Handles().ask
+        self._handles = Handles()
+        self._call_replica = call or self._handles.ask
         self._renewal_s, self._idle_exit_s = renewal_s, idle_exit_s
         self._entries = ReplyIndex(self._store.table_of)
         self._in_flight: dict[str, asyncio.Future[LedgerReply | Refused]] = {}
@@ -144,6 +145,10 @@ class LedgerShard:
     async def count_placements(self, application: str) -> tuple[int, int]:
         """Count the questions this shard sent to an application's replicas, and those moved off an overloaded one."""
         return count_placements(application)
+
+    async def cache_tokens(self, application: str) -> int | None:
+        """See ``Handles``."""
+        return await self._handles.cache_tokens(application)
 
     async def progress(self) -> tuple[int, int, int, int]:
         """Count the calls in flight, those made since this shard started, and the tokens that these read and wrote."""

@@ -31,6 +31,7 @@ from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.meter import Meter
 from kohaku_ray.models.openai import OpenAIConfig
+from kohaku_ray.models.places import Places
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
@@ -69,11 +70,11 @@ class ChatReplica(Together):
         listen_on_loopback()
         self._backend = deployment.make_backend(SharedLimiter(limiter) if limiter is not None else None)
         self._meter = Meter(deployment.gpus if isinstance(deployment, TransformersConfig) else 0)
-        self._places = asyncio.Semaphore(deployment.max_ongoing)
+        self._places = Places(deployment.max_ongoing)
 
     async def ask(self, request: ChatRequest) -> Reply:
         """Answer one request, when one of the deployment's ``max_ongoing`` places is free."""
-        async with self._places:
+        async with self._places.taken(request.priority):
             with self._meter.call() as spent:
                 reply: Reply = await self._backend.chat(request)
         return replace(reply, service_s=spent.service_s, gpu_s=spent.gpu_s)

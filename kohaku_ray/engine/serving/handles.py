@@ -85,6 +85,13 @@ class Handles:
         """Ask the requests of a question, which have one prompt, of one replica; see ``Together.ask_all``."""
         return await self.call(application, lambda handle: ask_together(handle, requests, shard), requests[0].model)
 
+    async def cache_tokens(self, application: str) -> int | None:
+        """Return what the KV cache of one of an application's replicas holds; None: they do not say."""
+        with suppress(ModelError):
+            tokens: int | None = await self.call(application, lambda handle: handle.cache_tokens.remote(), application)
+            return tokens
+        return None
+
 
 def listen_on_loopback() -> None:
     """Let the replica that starts in this process take calls by gRPC, which it unpickles, from this machine alone.

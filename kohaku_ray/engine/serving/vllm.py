@@ -100,6 +100,7 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
         "data_parallel_size": deployment.data_parallel,
         "trust_remote_code": deployment.trust_remote_code,
         "enable_prefix_caching": True,
+        "scheduling_policy": "priority",
         "enable_prompt_tokens_details": True,
         # Sampling is the configuration's: a model's own may penalise what the prompt holds, its numbers and ids too.
         "generation_config": "vllm",

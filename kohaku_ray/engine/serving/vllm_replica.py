@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+from array import array
 from typing import Any
 
 from ray import serve
@@ -18,6 +19,7 @@ from kohaku_ray.engine.serving.handles import IGNORE_EOS, Together, listen_on_lo
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.meter import Meter, watch_power
 from kohaku_ray.models.openai import completion_body, read_completion, refuses_length
+from kohaku_ray.models.places import Places
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig, join_adapter
 from kohaku_ray.records import Reply
@@ -25,8 +27,9 @@ from kohaku_ray.records import Reply
 EXIT_DELAY_S = 0.2
 """Seconds in which a dying replica's errors reach their callers."""
 
-PROMPTS = 64
-"""Prompts whose token ids a replica keeps: the members of a question come one after the other."""
+PROMPTS = 256
+"""Prompts whose token ids a replica keeps, 4 bytes each: of more questions than are in flight, whose members come one
+after the other and in waves."""
 
 
 class VllmReplica(Together, LLMServer):
@@ -37,11 +40,12 @@ class VllmReplica(Together, LLMServer):
         self._deployment, self._gpus = deployment, list[str]()
         await super().__init__(llm_config)
         self._model_id = llm_config.model_id
+        self._has_priorities = llm_config.engine_kwargs.get("scheduling_policy") == "priority"
         self._replica = serve.get_replica_context().replica_id.unique_id
         n_gpus = deployment.gpus_per_engine
         self._meter = Meter(n_gpus)
-        self._places = asyncio.Semaphore(deployment.max_ongoing)
-        self._rendered: dict[tuple[Any, ...], asyncio.Task[list[int] | None]] = {}
+        self._places = Places(deployment.max_ongoing)
+        self._rendered: dict[tuple[Any, ...], asyncio.Task[array[int] | None]] = {}
         self._power = asyncio.create_task(watch_power(self._meter, self._counters)) if n_gpus else None
 
     async def start(self) -> None:
@@ -61,7 +65,7 @@ class VllmReplica(Together, LLMServer):
             ReplicaLostError: The engine died; another replica may answer.
             ModelError: The engine refuses the request, for example because a grammar does not compile.
         """
-        async with self._places:
+        async with self._places.taken(request.priority):
             with self._meter.call() as spent:
                 response = await self._complete(request)
         if hasattr(response, "error"):
@@ -78,12 +82,14 @@ class VllmReplica(Together, LLMServer):
             body["chat_template_kwargs"] = self._deployment.chat_template_kwargs
         if self._deployment.reasoning_effort is not None:
             body["reasoning_effort"] = self._deployment.reasoning_effort
+        if self._has_priorities:
+            body["priority"] = request.priority
         if IGNORE_EOS in os.environ and request.schema is None:
             body["ignore_eos"] = True
         try:
             if ids := await self._prompt_ids(request, body):
                 # Where vLLM reads ids in place of the messages; none of it reaches the engine.
-                body["kv_transfer_params"] = {"prompt_token_ids": ids}
+                body["kv_transfer_params"] = {"prompt_token_ids": ids.tolist()}
             async for response in await self.chat(ChatCompletionRequest(**body)):
                 return response
         except Exception as error:
@@ -92,7 +98,13 @@ class VllmReplica(Together, LLMServer):
             raise ModelError(f"{self._model_id}: {type(error).__name__}: {error}") from error
         raise ModelError(f"{self._model_id}: the engine sent nothing")
 
-    async def _prompt_ids(self, request: ChatRequest, body: dict[str, Any]) -> list[int] | None:
+    async def cache_tokens(self) -> int | None:
+        """Return the tokens that the engine's KV cache holds; None: it does not say."""
+        cache = self.engine._engine_client.vllm_config.cache_config
+        size: int | None = cache.kv_cache_size_tokens
+        return size
+
+    async def _prompt_ids(self, request: ChatRequest, body: dict[str, Any]) -> array[int] | None:
         """Render and tokenise a prompt once for all its calls; None: it has images, or is refused, as its call is."""
         if request.images:
             return None
@@ -103,10 +115,10 @@ class VllmReplica(Together, LLMServer):
                 del self._rendered[next(iter(self._rendered))]
         return await asyncio.shield(self._rendered[key])
 
-    async def _render(self, request: ChatCompletionRequest) -> list[int] | None:
+    async def _render(self, request: ChatCompletionRequest) -> array[int] | None:
         try:
             rendered = await self.engine._oai_serving_chat.online_renderer.render_chat(request)
-            return list(rendered[1][0]["prompt_token_ids"])
+            return array("i", rendered[1][0]["prompt_token_ids"])
         except Exception:  # the call itself is refused for the same reason, with the engine's words
             return None
 

@@ -11,6 +11,7 @@ from kohaku_ray.answering.executor import block_size, waves_of
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.pool import (
     blocks_in_flight,
+    contexts_cached,
     leaves_gpus,
     member_processes,
     n_ledger_shards,
@@ -20,6 +21,7 @@ from kohaku_ray.engine.actors.pool import (
 from kohaku_ray.engine.jobs import sweep
 from kohaku_ray.run.demand import n_retrievers
 from kohaku_ray.run.free_gpus import GpuChoice
+from kohaku_ray.run.summary import AnswerSummary
 from tests.run.test_cards import save_header
 
 LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
@@ -108,8 +110,9 @@ def test_members_answer_in_waves_unless_votes_weigh_their_agreement():
     assert waves_of(load_config("demo", [*stops, "ensemble.vote.weights=agreement"])) == [range(5)]
 
 
-def test_blocks_follow_the_replicas():
+def test_blocks_follow_the_replicas_and_hold_one_question_where_members_answer_in_waves():
     assert [block_size(asked(16), n) for n in (10, 640, 100_000)] == [1, 10, 32]
+    assert block_size(asked(16, "ensemble.members=5", "ensemble.early_stop=row"), 100_000) == 1
 
 
 def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take():
@@ -126,6 +129,25 @@ def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take():
     assert 3 * 64 * 256 // 9 <= planned <= 3 * 64 * 256 // 9 + 32
     assert in_flight(1, 4, 5, 8) == 2 * 2  # two blocks, so that one is prepared while another is answered
     assert blocks_in_flight(asked(1, "cluster.blocks_in_flight=7"), 32) == 7
+
+
+def made(n_calls: int, tokens: int) -> AnswerSummary:
+    return AnswerSummary("", n_calls={"made": n_calls}, spent={"prompt_tokens": tokens, "completion_tokens": 0})
+
+
+def test_questions_in_flight_fill_the_kv_caches_twice_and_no_more():
+    """Qwen3-8B takes 144 KiB a token: an H100 holds 400,000, an L4 29,000 (findings/gpu5.md, G2)."""
+
+    def in_flight(tokens, summary=None, *overrides, **settings):
+        config = vllm("ensemble.early_stop=row", "kohaku.queries=1", *overrides, window_tokens=16_000, **settings)
+        return blocks_in_flight(config, 1, contexts_cached(config, {"big": tokens}, summary))
+
+    assert in_flight(400_000) == 2 * 25, "at first by the window"
+    assert in_flight(400_000, made(5, 5 * 10_000)) == 2 * 40, "then by the calls' own tokens"
+    assert in_flight(400_000, made(5, 5 * 10_000), replicas=8) == 8 * 2 * 40
+    assert in_flight(29_000, made(5, 5 * 10_000)) == 6
+    assert in_flight(29_000, made(5, 5 * 30_000)) == 4, "four per replica all the same"
+    assert in_flight(None, made(5, 5 * 10_000)) == in_flight(10**9) == 171, "those that its places take"
 
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])

@@ -24,6 +24,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_F
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 WINDOW = 4096
+BLOCK = 32
+"""Tokens of a block of the KV cache, as ``engine_kwargs`` has it on CPUs."""
+CACHE_BLOCKS = 4 * 1650 // BLOCK
+"""A replica's KV cache has room for the contexts of four questions, of up to 1,650 tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,7 @@ def adapters(tiny, tmp_path_factory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def deployment(tiny, adapters) -> dict:
     engine = {"kind": "vllm", "model": tiny, "cpus": 1, "replicas": 2, "window_tokens": WINDOW}
+    engine["engine_kwargs"] = {"num_gpu_blocks_override": CACHE_BLOCKS}
     return {**engine, "adapters": adapters, "start_timeout_s": 600}
 
 
@@ -113,6 +118,24 @@ def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(confi
     assert (calls["ledger"], calls["made"]) == (4 + 8, 4), "plans and members 0 and 2 keep their keys"
     asked = [row for row in table(mixed, "usage") if row["role"] == "answer"]
     assert {(row["member"], row["deployment"]) for row in asked} == {(0, "tiny"), (1, "tiny + style"), (2, "tiny")}
+
+
+def test_in_waves_each_question_is_prefilled_once_though_the_caches_hold_few_contexts(config, run_answer, application):
+    """First come, first served, later waves found their contexts evicted: 1.9 prefills a question (gpu5.md, G2)."""
+    from ray import serve
+
+    assert serve.get_app_handle(application).cache_tokens.remote().result() == CACHE_BLOCKS * BLOCK
+    one_by_one = ("ensemble.early_stop=row", "ensemble.waves=[1, 1, 1, 1, 1]", "ensemble.members=5")
+    # Replies are cut, so that members abstain, and three of five settle a question: three waves.
+    waves = config(*one_by_one, "questions.limit=40", "roles.answer.max_tokens=24", "cluster.block_size=null")
+    run_answer(waves)
+    asked = [row for row in table(waves, "usage") if row["role"] == "answer"]
+    assert len(asked) >= 3 * 40
+    # The engine computes a call's last block again, of which it keeps whole blocks alone.
+    whole = {row["question_id"]: (row["prompt_tokens"] - 1) // BLOCK for row in asked}
+    computed = sum(whole[row["question_id"]] - row["cached_tokens"] // BLOCK for row in asked)
+    assert CACHE_BLOCKS / 10 < max(whole.values()) <= CACHE_BLOCKS / 4
+    assert computed / sum(whole.values()) <= 1.05
 
 
 def test_a_seed_gives_the_same_text_alone_and_in_company(replicas):
@@ -206,7 +229,7 @@ def test_a_prompt_is_rendered_once_for_all_its_calls(tiny):
     too_long = [request(seed, "word " * 3 * WINDOW) for seed in range(2)]
     prompts = asyncio.run(ids(*members, *too_long))
     tokenizer = renderer.get_tokenizer()
-    assert "How much energy does a hall use?" in tokenizer.decode(prompts[0])
+    assert "How much energy does a hall use?" in tokenizer.decode(prompts[0].tolist())
     assert prompts == [prompts[0]] * 9 + [None] * 2
     assert len(rendered) == 2
     asyncio.run(ids(*(request(0, f"Why {n}?") for n in range(2 * PROMPTS))))
