@@ -24,9 +24,10 @@ from kohaku_ray.engine.actors.pool import (
     n_replicas,
     n_voters,
 )
-from kohaku_ray.run.demand import n_retrievers
+from kohaku_ray.run.retrievers import wanted_retrievers
 
-MANY = {"CPU": 1e6, "GPU": 1e6}
+MANY = 1e6
+"""CPUs of a cluster of any size."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Flow:
         self._blocks = deque(min(self._size, n_questions - start) for start in range(0, n_questions, self._size))
         self._in_flight = blocks_in_flight(config, self._size)
         self._free: dict[Any, float] = {}
-        self.n_retrievers, self.n_workers = n_retrievers(config, 1, MANY), member_processes(config, MANY["CPU"])
+        self.n_retrievers, self.n_workers = wanted_retrievers(config, on_gpus=False), member_processes(config, MANY)
         self.n_shards, self.n_voters = n_ledger_shards(config), n_voters(config)
         self._running, self._waiting = [0] * self._n, [deque[Callable[[], None]]() for _ in range(self._n)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []

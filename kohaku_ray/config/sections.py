@@ -25,13 +25,14 @@ class RetrieverConfig(Settings):
     """The actors that hold the index, encode and search queries, and prepare evidence."""
 
     replicas: PositiveInt | None = None
-    """Retrievers of each shard of the index; None: as many as the models' replicas keep busy and the cluster has room
-    for."""
+    """Retrievers of each shard of the index; None: as many as the models' replicas keep busy and the cluster has GPUs
+    for, or CPUs and memory."""
     cpus: Annotated[float, Field(ge=0)] = 1.0
     """CPUs per retriever."""
     gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     """GPUs per retriever, for its query encoder and FAISS; fractions share one; auto: what the models' replicas leave
-    free, if every retriever gets a share that holds its part of the index."""
+    free, if a share holds encoder and index; else CPUs, which an encoder of 1 billion parameters or more is not put
+    on unless this is 0 or `index.encoder.device` is cpu."""
 
     @property
     def n_gpus(self) -> float:

@@ -30,6 +30,17 @@ def read_worker_groups() -> dict[str, dict[str, float]] | None:
     return {name: dict(group["resources"]) for name, group in types.items() if group.get("max_workers") != 0}
 
 
+def read_most_nodes() -> list[dict[str, float]] | None:
+    """Return the resources of every node that there may be, as ``read_worker_groups``; None: nothing here tells."""
+    try:
+        types = _node_types()
+    except Exception:  # as above
+        return None
+    if types is None:
+        return None
+    return [dict(group["resources"]) for group in types.values() for _ in range(int(group.get("max_workers", 1)))]
+
+
 def _node_types() -> Mapping[str, Any] | None:
     launched = LAUNCHED.expanduser()
     if launched.is_file():

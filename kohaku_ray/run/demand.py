@@ -18,7 +18,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small, weight_bytes
+from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.systems.offline import ExtractiveConfig
 
@@ -30,13 +30,6 @@ need, so that slower replicas find them idle."""
 
 MOST_LOAD = 0.6
 """Share of a process's time that calls may take; above it, calls queue for each other."""
-
-PREPARE_MS = 15.5
-"""CPU in milliseconds of a retriever per question, as `benchmarks/flow.py` measured it; most of it MiniLM's, which
-encodes the queries."""
-
-MINILM_PARAMETERS = 22_714_240
-"""Parameters of the encoder that ``PREPARE_MS`` was measured with."""
 
 QUEUED = 0.25
 """Calls that wait inside a replica, as a share of those it answers at once: Serve offers a call that no replica took
@@ -97,40 +90,6 @@ def answer_demand(config: Config, n_shards: int | None = None, index: Index | No
         {"a retriever": {"CPU": retriever.cpus, "GPU": retriever.n_gpus}, **models.on_a_node},
         {**({} if need is None else {"a retriever": need}), **models.on_a_card},
     )
-
-
-def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) -> int:
-    """Return the retrievers per shard of the index: as many as the replicas need, and at most what there is room for.
-
-    A cluster that grows has room for all.
-    """
-    each = config.cluster.retriever
-    if each.replicas is not None:
-        return each.replicas
-    per_question = 1 if config.ensemble.scope == "question" else config.ensemble.members
-    on_gpus = any(
-        isinstance(deployment, VllmConfig) and deployment.cpus is None
-        for deployment in config.answering_deployments.values()
-    )
-    # Slower models than a GPU's keep no second copy of a large encoder busy.
-    size = encoder_size(config) if on_gpus and not each.n_gpus else 1.0
-    wanted = busy_processes(config.answering_deployments, PREPARE_MS * size / per_question)
-    if config.cluster.autoscaling:
-        return wanted
-    models = replicas_demand(config.used_deployments)
-    for kind, taken, amount in (("CPU", models.cpus, each.cpus), ("GPU", models.gpus, each.n_gpus)):
-        if amount:
-            wanted = min(wanted, int((resources.get(kind, 0.0) - taken) / (amount * n_shards) + 1e-9))
-    return max(wanted, 1)
-
-
-def encoder_size(config: Config) -> float:
-    """Return the query encoder's parameters over MiniLM's, which a CPU's time for a query grows with; at least 1."""
-    encoder = config.index.encoder
-    if isinstance(encoder, EndpointConfig):
-        return 1.0
-    n_bytes = weight_bytes(encoder.model, encoder.revision, 1)
-    return max((n_bytes or 0) / MINILM_PARAMETERS, 1.0)
 
 
 def busy_processes(deployments: Mapping[str, Deployment], ms_per_call: float) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.index.gpu import temporary_bytes
@@ -25,7 +27,7 @@ LOCAL_CARDS = Path("/proc/driver/nvidia/gpus")
 """Where NVIDIA's driver describes the GPUs of this machine."""
 
 ENCODER_BYTES = 4 << 30
-"""Memory kept for the query encoder beside the index: a model of 560 M parameters in float32 and its activations."""
+"""Memory kept for the query encoder beside the index, at least: one of 560 M parameters in float32 and activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ def choose_retriever_gpus(
     *room: Sequence[FreeNode],
     index_bytes: int | None,
     card_bytes: int | None,
+    encoder_bytes: int = ENCODER_BYTES,
     missing: str = "",
 ) -> GpuChoice:
     """Decide what ``n`` retrievers get of GPUs that are free, all of them or none.
@@ -98,6 +101,7 @@ def choose_retriever_gpus(
         room: What is left of the nodes, by one or more counts; each must have room.
         index_bytes: Largest shard as FAISS holds it; None: unknown.
         card_bytes: Memory of the smallest GPU; None: unknown, and then no GPU is shared.
+        encoder_bytes: What the query encoder takes of a GPU.
         missing: Why FAISS cannot use a GPU; empty: it can.
     """
     retriever, index = config.cluster.retriever, config.index
@@ -110,7 +114,7 @@ def choose_retriever_gpus(
     if missing:
         return GpuChoice(0.0, missing)
     total = card_bytes or 0
-    need = (index_bytes or 0) + temporary_bytes(total) + ENCODER_BYTES
+    need = (index_bytes or 0) + temporary_bytes(total) + encoder_bytes
     what = "index, encoder" if index_bytes is not None else "an index that is not there yet counts as nothing: encoder"
     sizes = f"{what} and FAISS's temporary memory take {need / 2**30:,.1f} GiB"
     retrievers = pluralize(n, "retriever")
@@ -128,9 +132,9 @@ def choose_retriever_gpus(
     return GpuChoice(0.0, f"the GPUs that are free have no room for {retrievers} of {SHARES[-1]:g} GPUs each")
 
 
-def search_device(config: Config, choice: GpuChoice, missing: str = "") -> str:
+def search_device(config: Config, gpus: float, missing: str = "") -> str:
     """Say where FAISS searches by ``search_device: auto`` with so many GPUs per retriever, and why."""
-    if not choice.gpus:
+    if not gpus:
         return "cpu: retrievers have no GPU"
     if missing:
         return f"cpu: {missing}"
@@ -168,6 +172,7 @@ def with_build_gpus(config: Config, gpus: float) -> Config:
 def local_node(config: Config) -> dict[str, float]:
     """Return the resources of a local cluster's node as Ray would find them, without starting it."""
     node = {"CPU": float(local_cpus(config.cluster)), "GPU": float(local_gpus())}
+    node["memory"] = psutil.virtual_memory().available - config.cluster.object_store_gib * 2**30
     for file in sorted(LOCAL_CARDS.glob("*/information")):
         # As Ray names types: "NVIDIA H100 80GB HBM3" is H100.
         if model := re.search(r"^Model:\s+\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)", file.read_text(), re.MULTILINE):

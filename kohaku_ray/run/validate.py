@@ -35,25 +35,13 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig, describe_adapters
 from kohaku_ray.records import Reply
 from kohaku_ray.run.cards import card_bytes, largest_shard_bytes
-from kohaku_ray.run.demand import (
-    Demand,
-    answer_demand,
-    check_demand,
-    cluster_address,
-    n_retrievers,
-)
+from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.documents import default_ids, describe_reject, describe_rejected_gold, rejected_gold
-from kohaku_ray.run.free_gpus import (
-    FreeNode,
-    choose_build_gpus,
-    choose_retriever_gpus,
-    local_node,
-    nodes_left,
-    search_device,
-)
+from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, local_node, search_device
 from kohaku_ray.run.indexes import difference, open_index, preferred_note
+from kohaku_ray.run.retrievers import RetrieverPlan, plan_retrievers
 from kohaku_ray.run.servers import reach
 from kohaku_ray.run.sources import (
     check_images,
@@ -155,7 +143,7 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         findings.lines.append(f"deployments.{key}: {', '.join(fact for fact in what if fact)}")
     for check in (check_windows, check_vision, check_tracking):
         findings.of(check, config)
-    findings.lines += _auto_gpus(config, index)
+    findings.lines += findings.of(_auto_gpus, config, index) or []
     demand = answer_demand(config, None if index is None else index.n_shards, index)
     state = findings.of(_cluster_state, config, demand)
     if state is not None:
@@ -258,24 +246,24 @@ def _auto_gpus(config: Config, index: Index | None) -> list[str]:
     if keys and (address := cluster_address(config.cluster)) is not None:
         return [f"GPUs: {' and '.join(keys)} are auto: what is free when the job joins {address}"]
     node = local_node(config)
-    if keys and not node["GPU"]:
-        return ["GPUs: this machine has none, so that everything runs on its CPUs"]
     missing = gpu.without_gpu_support() if node["GPU"] else ""
     n_shards = config.index.shards if index is None else index.n_shards
-    chosen = {
-        "cluster.retriever.gpus": choose_retriever_gpus(
+    chosen: dict[str, RetrieverPlan | GpuChoice] = {
+        "cluster.retriever.gpus": plan_retrievers(
             config,
-            n_retrievers(config, n_shards, node) * n_shards,
-            nodes_left([node], config.used_deployments),
+            n_shards,
+            [node],
             index_bytes=None if index is None else largest_shard_bytes(index, config),
             card_bytes=card_bytes([node]),
             missing=missing,
         ),
         "index.build_gpus": choose_build_gpus(config, [FreeNode.of(node)], missing),
     }
+    if keys and not node["GPU"]:
+        return ["GPUs: this machine has none, so that everything runs on its CPUs"]
     lines = [f"GPUs: {key} auto is {chosen[key].gpus:g}: {chosen[key].reason}" for key in keys]
     if config.index.search_device == "auto":
-        device = search_device(config, chosen["cluster.retriever.gpus"], missing)
+        device = search_device(config, chosen["cluster.retriever.gpus"].gpus, missing)
         lines.append(f"GPUs: index.search_device auto is {device}")
     return lines
 

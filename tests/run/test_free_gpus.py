@@ -1,6 +1,7 @@
 """What ``auto`` becomes: GPUs that replicas leave free, by tables of clusters, demands and sizes."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,6 @@ from kohaku_ray.run import free_gpus
 from kohaku_ray.run.cards import card_bytes
 from kohaku_ray.run.free_gpus import (
     FreeNode,
-    GpuChoice,
     choose_build_gpus,
     choose_retriever_gpus,
     local_node,
@@ -159,9 +159,9 @@ def test_auto_is_no_part_of_an_indexs_identity_nor_of_the_demand_of_a_cluster_wi
     auto, none = config(), config("cluster.retriever.gpus=0", "index.build_gpus=0", "index.search_device=cpu")
     assert index_settings(auto).as_mapping() == index_settings(none).as_mapping()
     monkeypatch.setattr(pool, "node_resources", lambda: [node(0)])
-    monkeypatch.setattr(pool, "open_index", None)  # nothing is read, and FAISS is not asked
-    monkeypatch.setattr(pool, "without_gpu_support", None)
-    assert pool.choose_gpus(auto, 1).gpus == 0
+    monkeypatch.setattr(pool, "open_index", lambda _: SimpleNamespace(n_shards=1, shards=[]))
+    monkeypatch.setattr(pool, "without_gpu_support", None)  # FAISS is not asked
+    assert pool.plan_on_cluster(auto).gpus == 0
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_auto_is_no_part_of_an_indexs_identity_nor_of_the_demand_of_a_cluster_wi
 )
 def test_where_faiss_searches_by_auto_is_said(factory, gpus, missing, expected):
     config = load_config("demo", [f"index.factory={factory}"])
-    assert search_device(config, GpuChoice(gpus, "by auto"), missing) == expected
+    assert search_device(config, gpus, missing) == expected

@@ -24,20 +24,16 @@ from kohaku_ray.engine.actors.voter import Voter
 from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
+from kohaku_ray.engine.worker_groups import read_most_nodes
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.gpu import without_gpu_support
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import Question
 from kohaku_ray.run.cards import card_bytes, largest_shard_bytes
-from kohaku_ray.run.demand import busy_processes, n_retrievers
-from kohaku_ray.run.free_gpus import (
-    FreeNode,
-    GpuChoice,
-    choose_retriever_gpus,
-    nodes_left,
-    with_retriever_gpus,
-)
+from kohaku_ray.run.demand import busy_processes
+from kohaku_ray.run.free_gpus import FreeNode, with_retriever_gpus
 from kohaku_ray.run.indexes import open_index
+from kohaku_ray.run.retrievers import RetrieverPlan, plan_retrievers
 from kohaku_ray.run.summary import AnswerSummary, pluralize
 
 MAX_RESTARTS = 10
@@ -72,12 +68,12 @@ class ActorPool:
         always: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
         n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
         self._pool_id = pool
-        n = n_retrievers(config, n_shards, ray.cluster_resources())
-        config = self._config = with_retriever_gpus(config, _take_free_gpus(config, n * n_shards))
+        plan = _take_free_gpus(config)
+        config = self._config = with_retriever_gpus(config, plan.gpus)
         resources = {"num_cpus": config.cluster.retriever.cpus, "num_gpus": config.cluster.retriever.n_gpus}
         retriever = ray.remote(max_concurrency=1000, **resources, **always)(Retriever)
         self.retrievers = []
-        for replica in range(n):
+        for replica in range(plan.n):
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
             for shard, name in enumerate(names):
                 self.retrievers.append(retriever.options(name=name).remote(config, depths, shard, names))
@@ -205,22 +201,21 @@ class RayExecutor:
         return vote.remote(self._config_ref, len(prepared), *prepared, *answered)
 
 
-def choose_gpus(config: Config, n: int, *room: Sequence[FreeNode]) -> GpuChoice:
-    """Decide what ``n`` retrievers get of the connected cluster's GPUs, besides the replicas that there may be.
+def plan_on_cluster(config: Config, *free: Sequence[FreeNode]) -> RetrieverPlan:
+    """Plan the retrievers of a run on the connected cluster, besides the replicas that there may be.
 
-    ``room`` is what its nodes have free now, if that counts too.
+    ``free`` is what its nodes have free now, if that counts too.
     """
-    nodes = node_resources()
-    if not any(node.get("GPU") for node in nodes):
-        return choose_retriever_gpus(config, n, [], index_bytes=None, card_bytes=None)
-    return choose_retriever_gpus(
+    nodes, index = node_resources(), open_index(config)
+    return plan_retrievers(
         config,
-        n,
-        nodes_left(nodes, config.used_deployments),
-        *room,
-        index_bytes=largest_shard_bytes(open_index(config), config),
+        index.n_shards,
+        nodes,
+        *free,
+        most_nodes=read_most_nodes() if config.cluster.autoscaling else None,
+        index_bytes=largest_shard_bytes(index, config),
         card_bytes=card_bytes(nodes),
-        missing=without_gpu_support(),
+        missing=without_gpu_support() if any(node.get("GPU") for node in nodes) else "",
     )
 
 
@@ -233,25 +228,24 @@ def leaves_gpus(config: Config) -> bool:
         models = config.used_deployments.values()
         shares = any(isinstance(model, VllmConfig) and model.gpus < 1 for model in models)
         return shares and 0 < config.cluster.retriever.n_gpus < 1
-    n_shards = open_index(config).n_shards
-    return choose_gpus(config, n_retrievers(config, n_shards, ray.cluster_resources()) * n_shards).gpus > 0
+    return plan_on_cluster(config).gpus > 0
 
 
-def _take_free_gpus(config: Config, n: int) -> float:
-    """Return the GPUs per retriever; by auto, those that are free now, with a line if the cluster has any."""
+def _take_free_gpus(config: Config) -> RetrieverPlan:
+    """Plan a run's retrievers; by auto, on GPUs that are free now, with a line if the cluster has any."""
+    plan = plan_on_cluster(config)
     if config.cluster.retriever.gpus != "auto":
-        return config.cluster.retriever.n_gpus
-    choice = choose_gpus(config, n)
-    if choice.gpus:
-        choice = choose_when_freed(lambda free: choose_gpus(config, n, free))
-    if config.index.search_device == "cuda" and not choice.gpus:
+        return plan
+    if plan.gpus:
+        plan = choose_when_freed(lambda free: plan_on_cluster(config, free))
+    if config.index.search_device == "cuda" and not plan.gpus:
         raise ConfigError(
-            f"index.search_device is cuda but cluster.retriever.gpus is auto and gives no GPU ({choice.reason}): set "
+            f"index.search_device is cuda but cluster.retriever.gpus is auto and gives no GPU ({plan.reason}): set "
             "cluster.retriever.gpus to 1 or a share, or index.search_device to auto"
         )
     if ray.cluster_resources().get("GPU"):
-        print_progress(f"answer  cluster.retriever.gpus auto: {choice.gpus:g} ({choice.reason})")
-    return choice.gpus
+        print_progress(f"answer  cluster.retriever.gpus auto: {plan.gpus:g} ({plan.reason})")
+    return plan
 
 
 def n_ledger_shards(config: Config, deployments: Mapping[str, Deployment] | None = None) -> int:

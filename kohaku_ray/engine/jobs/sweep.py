@@ -23,10 +23,10 @@ from kohaku_ray.answering.local_index import united_depths
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import (
     ActorPool,
-    choose_gpus,
     member_processes,
     n_ledger_shards,
     n_voters,
+    plan_on_cluster,
     runs_in_flight,
 )
 from kohaku_ray.engine.cluster import print_progress
@@ -42,7 +42,7 @@ from kohaku_ray.pages.race_page import describe_race, write_race
 from kohaku_ray.pages.sweep_page import write_sweep
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, describe_sweep
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.demand import answer_demand, n_retrievers
+from kohaku_ray.run.demand import answer_demand
 from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of, is_finished
@@ -358,11 +358,10 @@ class _Actors:
 
     def _needs(self, runs: Sequence[Config]) -> object:
         config = runs[0]
-        n_shards = open_index(config).n_shards
-        n = n_retrievers(config, n_shards, ray.cluster_resources())
+        plan = plan_on_cluster(config)
         # On GPUs that replicas leave, others may need the very nodes where these retrievers are.
-        beside = (choose_gpus(config, n * n_shards).gpus or None) and tuple(_applications(config).items())
-        return config.index, config.cluster.retriever, n, beside, n_voters(config), self._n_workers(runs)
+        beside = (plan.gpus or None) and tuple(_applications(config).items())
+        return config.index, config.cluster.retriever, plan.n, beside, n_voters(config), self._n_workers(runs)
 
     def _n_workers(self, runs: Sequence[Config]) -> int:
         # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.

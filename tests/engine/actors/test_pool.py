@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,12 +18,8 @@ from kohaku_ray.engine.actors.pool import (
     runs_in_flight,
 )
 from kohaku_ray.engine.jobs import sweep
-from kohaku_ray.run.demand import n_retrievers
-from kohaku_ray.run.free_gpus import GpuChoice
+from kohaku_ray.run.retrievers import RetrieverPlan, wanted_retrievers
 from kohaku_ray.run.summary import AnswerSummary
-from tests.run.test_cards import save_header
-
-LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
 
 
 def asked(n: int, *overrides: str) -> Config:
@@ -38,8 +33,8 @@ def asked(n: int, *overrides: str) -> Config:
 )
 def test_actors_follow_the_replicas(n_replicas, retrievers, workers, shards, voters):
     config = asked(n_replicas, "ensemble.members=5")
-    assert n_retrievers(config, 1, LARGE) == retrievers
-    assert member_processes(config, LARGE["CPU"]) == workers
+    assert wanted_retrievers(config, on_gpus=False) == retrievers
+    assert member_processes(config, 10_000.0) == workers
     assert (n_ledger_shards(config), n_voters(config)) == (shards, voters)
 
 
@@ -48,23 +43,12 @@ def test_replicas_of_all_models_count_and_each_member_that_prepares():
     mixed = load_config("demo", [two, "ensemble.models=[a, b]", "ensemble.members=5", "roles.answer.model=a"])
     assert n_ledger_shards(mixed) == n_ledger_shards(asked(64))
     each = asked(64, "ensemble.members=5", "ensemble.scope=question")
-    assert n_retrievers(each, 1, LARGE) == 125  # five times as much to prepare: 4,800 per second
+    assert wanted_retrievers(each, on_gpus=False) == 125  # five times as much to prepare: 4,800 per second
 
 
 def vllm(*overrides: str, **settings: object) -> Config:
     deployment = json.dumps({"kind": "vllm", "model": "m", **settings})
     return load_config("demo", [f"deployments.big={deployment}", "model=big", "ensemble.members=5", *overrides])
-
-
-@pytest.mark.parametrize(("overrides", "retrievers"), [((), 10), (("cluster.retriever.gpus=1",), 1)])
-def test_retrievers_that_encode_on_cpus_follow_the_size_of_the_encoder(tmp_path, overrides, retrievers):
-    """A model of 560 million parameters takes 25 times MiniLM's time: 15 questions per second keep ten CPUs busy."""
-    save_header(tmp_path / "e" / "model.safetensors", w=("F16", 2 * 560_000_000))
-    large = f"index.encoder.model={tmp_path}/e"
-    assert n_retrievers(vllm(), 1, LARGE) == 1
-    assert n_retrievers(vllm(large, *overrides), 1, LARGE) == retrievers
-    slower = vllm(large, cpus=4)
-    assert n_retrievers(slower, 1, LARGE) == 1, "replicas on CPUs keep one retriever busy"
 
 
 def test_runs_of_a_sweep_are_as_many_as_fill_the_replicas_and_at_least_four():
@@ -79,24 +63,7 @@ def test_retrievers_that_share_gpus_with_engines_start_after_them():
 
 
 def test_what_the_configuration_says_is_what_starts():
-    config = asked(64, "cluster.retriever.replicas=3", "ledger.shards=7")
-    assert (n_retrievers(config, 1, {}), n_ledger_shards(config)) == (3, 7)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "n_shards", "resources", "expected"),
-    [
-        ((), 1, {"CPU": 68}, 4),
-        ((), 3, {"CPU": 68}, 1),
-        ((), 1, {"CPU": 64}, 1),  # what has no room is said by the demand's check, not here
-        (("cluster.retriever.cpus=0.5",), 1, {"CPU": 68}, 8),
-        (("cluster.retriever.cpus=0",), 1, {"CPU": 64}, 25),
-        (("cluster.retriever.gpus=0.5",), 1, {"CPU": 100, "GPU": 2}, 4),
-        (("cluster.autoscaling=true",), 1, {"CPU": 0}, 25),
-    ],
-)
-def test_retrievers_by_default_are_no_more_than_there_is_room_for(overrides, n_shards, resources, expected):
-    assert n_retrievers(asked(64, "ensemble.members=5", *overrides), n_shards, resources) == expected
+    assert n_ledger_shards(asked(64, "ledger.shards=7")) == 7
 
 
 def test_no_more_processes_answer_than_the_cluster_has_cpus():
@@ -152,8 +119,7 @@ def test_questions_in_flight_fill_the_kv_caches_twice_and_no_more():
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
 def test_a_sweeps_pool_on_free_gpus_ends_before_other_replicas_start(monkeypatch, gpus):
-    monkeypatch.setattr(sweep, "choose_gpus", lambda config, n: GpuChoice(gpus, ""))
-    monkeypatch.setattr(sweep, "open_index", lambda config: SimpleNamespace(n_shards=1))
+    monkeypatch.setattr(sweep, "plan_on_cluster", lambda config: RetrieverPlan(1, gpus, ""))
     monkeypatch.setattr(sweep.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 8.0})
     same, other = (asked(2, f"deployments.extractive.start_tries={n}") for n in (3, 4))
     actors = sweep._Actors(4, [same, other])
