@@ -22,10 +22,17 @@ from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.run.indexes import searched_views
 
 CARD_GIB = {
-    **{"K80": 12, "P4": 8, "P100": 16, "V100": 16, "T4": 16, "A10G": 24, "L4": 24, "L40S": 48, "RTX-PRO-6000": 96},
-    **{"A100": 40, "A100-40G": 40, "A100-80G": 80, "H20": 96, "H100": 80, "H200": 141, "B200": 180, "B300": 268},
+    **{"K80": 11.2, "P4": 7.4, "P100": 15.9, "V100": 15.8, "T4": 15.0, "A10G": 22.5, "L4": 22.5, "L40S": 45.0},
+    **{"A100": 39.4, "A100-40G": 39.4, "A100-80G": 79.2, "H20": 95.6, "H100": 79.2, "H200": 139.8},
+    **{"RTX-PRO-6000": 95.0, "B200": 178.0, "B300": 268.0},
 }
-"""Memory of a GPU by Ray's accelerator type; of a type with several sizes, the smallest."""
+"""Memory of a GPU that programs see, by Ray's accelerator type; of a type with several sizes, the smallest."""
+
+ENGINE_BYTES = 3 << 29
+"""Memory of a GPU that vLLM takes beside weights and KV cache: CUDA's own, graphs, activations of 8,192 tokens."""
+
+WINDOW_STEP = 1024
+"""A smaller window that would fit is said in whole multiples."""
 
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of the numbers that a model loads in another format than they are saved in, by safetensors' names."""
@@ -39,11 +46,14 @@ class CardNeed:
     """What somebody needs of one GPU.
 
     Attributes:
-        n_bytes: Memory.
+        n_bytes: Memory, without a window's keys and values.
         what: What it holds.
         share: Part of the GPU's memory that is there for it.
         way_out: What else to do than to take a larger GPU.
         resources: What a node must have for it besides.
+        token_bytes: Keys and values of one token, of which the GPU must hold those of a ``window``.
+        window: Tokens.
+        setting: The key of the window.
     """
 
     n_bytes: int
@@ -51,19 +61,23 @@ class CardNeed:
     share: float
     way_out: str
     resources: Mapping[str, float]
+    token_bytes: int = 0
+    window: int = 0
+    setting: str = ""
 
 
 def deployment_needs(deployments: Mapping[str, Deployment]) -> dict[str, CardNeed]:
-    """List what replicas need of a GPU for their weights, by who needs it; without those of unknown size."""
+    """List what replicas need of a GPU to start, by who needs it; without those of unknown size."""
     needs = {}
     for name, deployment in deployments.items():
-        if deployment.application is None and (need := _deployment_need(deployment)) is not None:
+        if deployment.application is None and (need := _deployment_need(name, deployment)) is not None:
             needs[f"a replica of {name}"] = need
     return needs
 
 
-def _deployment_need(deployment: Deployment) -> CardNeed | None:
+def _deployment_need(name: str, deployment: Deployment) -> CardNeed | None:
     resources = dict(deployment.resources)
+    beside = token_bytes = window = 0
     match deployment:
         case VllmConfig(cpus=None):
             given = deployment.engine_kwargs
@@ -71,6 +85,8 @@ def _deployment_need(deployment: Deployment) -> CardNeed | None:
                 return None  # its size on the GPU is not that of its files
             size, n = 4 if given.get("dtype") == "float32" else 2, deployment.workers_per_engine
             share, way_out = deployment.memory_share, "raise tensor_parallel"
+            beside, window = ENGINE_BYTES, deployment.window_tokens
+            token_bytes = bytes_per_token(deployment)
             if deployment.accelerator:
                 resources[f"accelerator_type:{deployment.accelerator}"] = 0.001
         case TransformersConfig(load_in_4bit=False) if deployment.gpus:
@@ -86,7 +102,36 @@ def _deployment_need(deployment: Deployment) -> CardNeed | None:
     if whole is None:
         return None
     what = "its weights" if n == 1 else f"its part of {whole / 2**30:.1f} GiB of weights on {n} GPUs"
-    return CardNeed(whole // n, what, share, way_out, resources)
+    if beside:
+        what += f" and {beside / 2**30:.1f} GiB of the engine's own"
+    setting = f"deployments.{name}.window_tokens"
+    return CardNeed(whole // n + beside, what, share, way_out, resources, token_bytes, window, setting)
+
+
+def bytes_per_token(deployment: VllmConfig) -> int:
+    """Compute the keys and values of one token on each GPU of an engine, by the model's config.json; 0: not known.
+
+    Layers that attend to a sliding window keep next to nothing of a long one. Latent attention (DeepSeek) keeps one
+    vector per layer on every GPU.
+    """
+    try:
+        directory = model_directory(deployment.model, deployment.revision)
+        config = json.loads((directory / "config.json").read_text())
+        config = config.get("text_config") or config
+        kinds = config.get("layer_types")
+        n_layers = kinds.count("full_attention") if kinds else config["num_hidden_layers"]
+        if rank := config.get("kv_lora_rank"):
+            n_numbers = rank + config["qk_rope_head_dim"]
+        else:
+            n_heads = config["num_attention_heads"]
+            size = config.get("head_dim") or config["hidden_size"] // n_heads
+            n_kv_heads = config.get("num_key_value_heads") or n_heads
+            n_numbers = 2 * max(n_kv_heads // deployment.tensor_parallel, 1) * size
+    except (KohakuRayError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0
+    is_byte = str(deployment.engine_kwargs.get("kv_cache_dtype", "")).startswith("fp8")
+    wide = 4 if deployment.engine_kwargs.get("dtype") == "float32" else 2
+    return math.ceil(n_layers / deployment.pipeline_parallel) * n_numbers * (1 if is_byte else wide)
 
 
 def encoder_need(config: Config, encoder: EncoderConfig) -> CardNeed | None:
@@ -160,11 +205,19 @@ def too_small(needs: Mapping[str, CardNeed], nodes: Sequence[Mapping[str, float]
         if not sizes or None in sizes:
             continue
         largest = max(size for size in sizes if size is not None)
-        if need.n_bytes > need.share * (largest << 30):
-            return (
-                f"{who} needs {need.n_bytes / 2**30:.1f} GiB of a GPU for {need.what} but of the largest GPU, of "
-                f"{largest} GiB, it gets {need.share * largest:.1f} GiB: {need.way_out}, or use larger GPUs"
-            )
+        left = need.share * largest * 2**30 - need.n_bytes
+        of_window = need.token_bytes * need.window
+        if left >= of_window:
+            continue
+        what, way_out = need.what, need.way_out
+        if of_window:
+            what = f"{what}, and for a window of {need.window:,} tokens {of_window / 2**30:.1f} GiB of it"
+        if need.token_bytes and (fits := int(left // need.token_bytes) // WINDOW_STEP * WINDOW_STEP) > 0:
+            way_out = f"lower {need.setting} to {fits}, {way_out}"
+        return (
+            f"{who} needs {(need.n_bytes + of_window) / 2**30:.1f} GiB of a GPU for {what} but of the largest GPU, of "
+            f"{largest:g} GiB, it gets {need.share * largest:.1f} GiB: {way_out}, or use larger GPUs"
+        )
     return ""
 
 
@@ -172,10 +225,10 @@ def card_bytes(nodes: Iterable[Mapping[str, float]]) -> int | None:
     """Return the memory of the smallest GPU of these nodes; None: a type is unknown."""
     sizes = [size for node in nodes if node.get("GPU") for size in _card_gib(node)]
     known = [size for size in sizes if size is not None]
-    return min(known) << 30 if known and len(known) == len(sizes) else None
+    return int(min(known) * 2**30) if known and len(known) == len(sizes) else None
 
 
-def _card_gib(node: Mapping[str, float]) -> list[int | None]:
+def _card_gib(node: Mapping[str, float]) -> list[float | None]:
     """Return the memory of a node's types of GPUs; ``[None]``: it names none."""
     kinds = [kind.partition(":")[2] for kind in node if kind.startswith("accelerator_type:")]
     return [CARD_GIB.get(kind) for kind in kinds] or [None]

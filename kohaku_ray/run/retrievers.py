@@ -130,7 +130,7 @@ def _check_runs_on_cpus(config: Config, why_no_gpu: str) -> None:
     if encoder.device != "cpu":
         raise ConfigError(
             f"index.encoder.model is {encoder.model}, of {n / 1e9:.1f} billion parameters, which take a CPU seconds "
-            f"per question, and cluster.retriever.gpus auto finds no GPU for it ({why_no_gpu}): give it a share, such as "
+            f"per question, and cluster.retriever.gpus auto finds no GPU for it ({why_no_gpu}): give it a share, as "
             "cluster.retriever.gpus 0.25 with deployments.*.gpus 0.75, add a GPU, or set cluster.retriever.gpus to 0 "
             "to have it on CPUs all the same"
         )

@@ -65,15 +65,104 @@ def test_a_model_too_large_for_its_gpus_is_refused_with_both_sizes(model):
     demand = answer_demand(served(model))
     with pytest.raises(
         ConfigError,
-        match=r"a replica of big needs 130\.0 GiB of a GPU for its weights but of the largest GPU, of 80 GiB, it gets "
-        r"73\.6 GiB: raise tensor_parallel, or use larger GPUs",
+        match=r"a replica of big needs 131\.5 GiB of a GPU for its weights and 1\.5 GiB of the engine's own but of the "
+        r"largest GPU, of 79\.2 GiB, it gets 72\.9 GiB: raise tensor_parallel, or use larger GPUs",
     ):
         check_demand(demand, node("H100"), nodes=[node("H100"), node("L4")])
     check_demand(answer_demand(served(model, "tensor_parallel: 2")), node("H100"), nodes=[node("H100")])
     on_l4 = served(model, "tensor_parallel: 4", "resources: {small: 0.001}")
     nodes = [node("H100"), node("L4", small=1)]
-    with pytest.raises(ConfigError, match=r"needs 32\.5 GiB .* for its part of 130\.0 GiB of weights on 4 GPUs but of"):
+    with pytest.raises(ConfigError, match=r"needs 34\.0 GiB .* for its part of 130\.0 GiB of weights on 4 GPUs and"):
         check_demand(answer_demand(on_l4), node("H100", 16, small=1), nodes=nodes)
+
+
+SHAPES = {
+    "Qwen3-8B": (8.19e9, {"num_hidden_layers": 36, "num_key_value_heads": 8, "head_dim": 128}),
+    "Llama-3.1-8B": (8.03e9, {"num_hidden_layers": 32, "num_key_value_heads": 8, "hidden_size": 4096}),
+    "Qwen2.5-7B": (7.62e9, {"num_hidden_layers": 28, "num_key_value_heads": 4, "hidden_size": 3584}),
+    "Qwen2.5-72B": (72.7e9, {"num_hidden_layers": 80, "num_key_value_heads": 8, "hidden_size": 8192}),
+    "Qwen3-VL-8B": (8.77e9, {"text_config": {"num_hidden_layers": 36, "num_key_value_heads": 8, "head_dim": 128}}),
+}
+HEADS = {"Qwen2.5-7B": 28, "Qwen2.5-72B": 64}
+
+
+@pytest.fixture
+def shaped(tmp_path, monkeypatch):
+    """Make a model of a real one's size and shape, and let it be the one that presets name."""
+
+    def save(name: str) -> str:
+        n, config = SHAPES[name]
+        save_header(tmp_path / name / "model.safetensors", w=("BF16", 2 * int(n)))
+        (config.get("text_config") or config)["num_attention_heads"] = HEADS.get(name, 32)
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        for variable in ("KOHAKU_MODEL", "KOHAKU_CAPTION_MODEL"):
+            monkeypatch.setenv(variable, f"{tmp_path}/{name}")
+        return f"{tmp_path}/{name}"
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "expected"),
+    [
+        ("Qwen3-8B", [], 144 * 1024),
+        ("Qwen3-8B", ["engine_kwargs: {kv_cache_dtype: fp8}"], 72 * 1024),
+        ("Llama-3.1-8B", [], 128 * 1024),
+        ("Qwen2.5-7B", [], 56 * 1024),
+        ("Qwen2.5-72B", ["tensor_parallel: 4"], 80 * 1024),
+        ("Qwen2.5-72B", ["tensor_parallel: 2", "pipeline_parallel: 2"], 80 * 1024),
+    ],
+)
+def test_a_tokens_keys_and_values_follow_from_the_models_shape(shaped, name, overrides, expected):
+    assert cards.bytes_per_token(served(shaped(name), *overrides).deployments["big"]) == expected
+
+
+def test_layers_with_a_sliding_window_or_latent_attention_keep_less(tmp_path):
+    def per_token(**config):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return cards.bytes_per_token(served(str(tmp_path), "tensor_parallel: 2").deployments["big"])
+
+    gpt_oss = {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_hidden_layers": 24}
+    kinds = ["sliding_attention", "full_attention"] * 12
+    assert per_token(**gpt_oss, layer_types=kinds) == 12 * 2 * 4 * 64 * 2
+    assert per_token(num_hidden_layers=61, kv_lora_rank=512, qk_rope_head_dim=64) == 61 * 576 * 2
+    assert per_token(state_size=16) == 0, "a model without attention"
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "key"),
+    [
+        ("models/vllm_qwen3", "Qwen3-8B", "qwen"),
+        ("models/vllm_qwen3_thinking", "Qwen3-8B", "qwen"),
+        ("models/vllm_llama_8b", "Llama-3.1-8B", "llama"),
+        ("models/vllm_qwen25_7b", "Qwen2.5-7B", "qwen"),
+        ("models/vllm_qwen3_vl", "Qwen3-VL-8B", "eyes"),
+        ("vllm", "Qwen3-8B", "qwen"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["L4", "A10G"])
+def test_shipped_models_of_eight_billion_start_on_cards_of_24_gb(shaped, preset, name, key, kind):
+    shaped(name)
+    config = load_config(preset)
+    deployments = {key: config.deployments[key]}
+    assert cards.too_small(cards.deployment_needs(deployments), [node(kind)]) == ""
+    longer = {key: deployments[key].model_copy(update={"window_tokens": 98304})}
+    assert "lower deployments" in cards.too_small(cards.deployment_needs(longer), [node(kind)])
+
+
+def test_a_window_that_does_not_fit_beside_the_weights_is_said_with_the_one_that_does(shaped):
+    path = shaped("Qwen3-8B")
+    with pytest.raises(
+        ConfigError,
+        match=r"a replica of big needs 21\.3 GiB of a GPU for its weights and 1\.5 GiB of the engine's own, and for a "
+        r"window of 32,768 tokens 4\.5 GiB of it but of the largest GPU, of 22\.5 GiB, it gets 20\.7 GiB: lower "
+        r"deployments\.big\.window_tokens to 28672, raise tensor_parallel, or use larger GPUs",
+    ):
+        check_demand(answer_demand(served(path, "window_tokens: 32768")), node("L4"), nodes=[node("L4")])
+    check_demand(answer_demand(served(path, "window_tokens: 28672")), node("L4"), nodes=[node("L4")])
+    large = served(shaped("Qwen2.5-72B"), "tensor_parallel: 4", "window_tokens: 32768")
+    with pytest.raises(ConfigError, match=r"lower deployments\.big\.window_tokens to 11264, raise tensor_parallel"):
+        check_demand(answer_demand(large), node("A100"), nodes=[node("A100")])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +187,7 @@ def test_an_encoder_too_large_for_its_share_is_refused(tmp_path):
     save_header(tmp_path / "e" / "model.safetensors", w=("F32", 15 * GIB))
     overrides = [f"index.encoder.model={tmp_path}/e", "index.encoder_gpus=0.5"]
     demand = index_demand(load_config("demo", overrides), Encoders(2, gpu=True))
-    with pytest.raises(ConfigError, match=r"an encoder needs 15\.0 GiB .* of 24 GiB, it gets 12\.0 GiB: raise index"):
+    with pytest.raises(ConfigError, match=r"an encoder needs 15\.0 GiB .* of 22\.5 GiB, it gets 11\.2 GiB: "):
         check_demand(demand, node("L4"), nodes=[node("L4")])
     half = load_config("demo", [*overrides, "index.encoder.precision=bfloat16"])
     check_demand(index_demand(half, Encoders(2, gpu=True)), node("L4"), nodes=[node("L4")])
@@ -111,7 +200,7 @@ def test_an_index_too_large_for_the_retrievers_share_is_refused_where_it_must_be
     need = retriever_need(load_config("demo", overrides), index)
     small = cards.too_small({"a retriever": need}, [node("H100")])
     assert small.startswith("a retriever needs 31.5 GiB of a GPU for a shard of the index and FAISS's temporary memory")
-    assert "of 80 GiB, it gets 20.0 GiB: raise index.shards" in small
+    assert "of 79.2 GiB, it gets 19.8 GiB: raise index.shards" in small
     assert retriever_need(load_config("demo", overrides[:1]), index) is None, "auto searches on the CPU then"
 
 

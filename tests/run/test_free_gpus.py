@@ -139,11 +139,11 @@ def test_the_reducer_gets_a_gpu_where_it_trains_lists(overrides, nodes, missing,
 
 @pytest.mark.parametrize(
     ("kinds", "gib"),
-    [(["H100"], 80), (["A100"], 40), (["H100", "L4"], 24), (["H100", "X9"], None), ([None], None), ([], None)],
+    [(["H100"], 79.2), (["A100"], 39.4), (["H100", "L4"], 22.5), (["H100", "X9"], None), ([None], None), ([], None)],
 )
 def test_the_smallest_card_of_known_types_counts(kinds, gib):
     nodes = [node(1, **({} if kind is None else {f"accelerator_type:{kind}": 1})) for kind in kinds]
-    assert card_bytes([*nodes, node(0)]) == (gib and gib * GIB)
+    assert card_bytes([*nodes, node(0)]) == (gib and int(gib * GIB))
 
 
 def test_the_type_of_a_local_gpu_is_read_as_ray_names_it(monkeypatch, tmp_path):
