@@ -47,8 +47,7 @@ def vllm(sheet: Sheet, how: Run) -> None:
             "model": str(model),
             "window_tokens": window,
             "start_timeout_s": 600,
-            # A plain engine and a server differ in defaults: with equal ones the second finds the first's kernels.
-            "engine_kwargs": {"load_format": "dummy", **(SCHEDULING if device == "cuda" else {})},
+            "engine_kwargs": {"load_format": "dummy"},
             **({"cpus": 1} if device == "cpu" else {}),
         }
         overrides = [f"deployments.random={json.dumps(deployment)}", "roles.answer.model=random"]
@@ -222,8 +221,6 @@ class Energy:
 
 IN_FLIGHT = 16
 """Questions in flight per replica."""
-
-SCHEDULING = {"max_num_batched_tokens": 8192, "max_num_seqs": 256}
 
 QWEN_7B = {
     "architectures": ["Qwen2ForCausalLM"],

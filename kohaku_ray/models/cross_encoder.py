@@ -49,7 +49,8 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
     batch_pairs: PositiveInt = 64
     """Pairs per forward pass, sorted by length; of a server, texts per request, halved where it takes fewer."""
     precision: Literal["float32", "float16", "bfloat16"] | None = None
-    """Number format of the model's weights; None: as they are saved."""
+    """Number format of the model's weights; None: bfloat16 on a GPU, ten times as fast there as float32; on a CPU as
+    they are saved."""
     gpus: Annotated[float, Field(ge=0)] = 0
     """GPUs per replica, such as 0.25; 0: runs on a CPU."""
     trust_remote_code: bool = False
@@ -60,9 +61,14 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
         """The model's identity: its name and what changes its scores."""
         if self.base_url is not None:
             return f"rerank:{self.model} {canonical_json([self.identity, self.extra_identity])}"
-        # The precision only if set: the identities of runs stay as they are.
-        precision = [] if self.precision is None else [self.precision]
+        # Not what is as saved: the identities of runs stay as they are.
+        precision = [] if self.weights_dtype == "auto" else [self.weights_dtype]
         return f"cross_encoder:{self.model} {canonical_json([self.revision, self.max_tokens, *precision])}"
+
+    @property
+    def weights_dtype(self) -> str:
+        """Number format that the model is loaded in; ``auto``: that of its files."""
+        return self.precision or ("bfloat16" if self.gpus else "auto")
 
     def check(self, here: bool) -> None:
         """Check that the model is here; see ``BackendConfig.check``."""
@@ -88,7 +94,7 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
             max_length=self.max_tokens,
             device="cuda" if self.gpus else "cpu",
             trust_remote_code=self.trust_remote_code,
-            model_kwargs={"dtype": self.precision or "auto"},
+            model_kwargs={"dtype": self.weights_dtype},
             processor_kwargs=_template_of(directory),
         )
         words = {getattr(model[-1], name, None) for name in ("true_token_id", "false_token_id")} - {None}

@@ -94,7 +94,7 @@ def _deployment_need(name: str, deployment: Deployment) -> CardNeed | None:
             size, n = saved.get(deployment.dtype, 0), math.ceil(deployment.gpus)
             share, way_out = min(deployment.gpus, 1.0), "raise gpus"
         case CrossEncoderConfig(base_url=None) if deployment.gpus:
-            size, n = {None: 0, "float32": 4}.get(deployment.precision, 2), 1
+            size, n = 4 if deployment.precision == "float32" else 2, 1
             share, way_out = min(deployment.gpus, 1.0), "raise gpus"
         case _:
             return None

@@ -89,6 +89,11 @@ GRAMMAR = {"backend": "xgrammar", "disable_any_whitespace": True}
             {"tensor_parallel": 2, "engine_kwargs": {"enable_prefix_caching": False, "seed": 5}},  # its own win
             {"enable_prefix_caching": False, "seed": 5, "tensor_parallel_size": 2, "trust_remote_code": False},
         ),
+        ({}, {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "scheduling_policy": "priority"}),
+        (
+            {"max_ongoing": 64, "window_tokens": 16384, "engine_kwargs": {"enable_chunked_prefill": False}},
+            {"max_num_batched_tokens": 16384, "max_num_seqs": 64},
+        ),
         ({}, {"limit_mm_per_prompt": None, "structured_outputs_config": GRAMMAR, "generation_config": "vllm"}),
         ({"engine_kwargs": {"generation_config": "auto"}}, {"generation_config": "auto"}),
         ({"vision": True, "max_images": 3}, {"limit_mm_per_prompt": {"image": 3}}),
