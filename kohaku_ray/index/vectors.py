@@ -12,6 +12,7 @@ import numpy as np
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index import gpu
 from kohaku_ray.index.arrays import F32, F64, I64, Hits, Mask
+from kohaku_ray.index.settings import MOST_NEIGHBOURS
 
 _SLACK = 16
 """Least number of candidates beyond top_k; more are requested where scores tie at the border."""
@@ -163,7 +164,7 @@ class VectorIndex:
         n_candidates = top_k * self._vectors_a_node + max(top_k, _SLACK)
         decided = self._decided(queries, top_k, n_candidates)
         tied = [number for number, hits in enumerate(decided) if hits is None]
-        more = self._decided(queries[tied], top_k, max(min(_MORE * n_candidates, gpu.MOST_NEIGHBOURS), n_candidates))
+        more = self._decided(queries[tied], top_k, max(min(_MORE * n_candidates, MOST_NEIGHBOURS), n_candidates))
         for number, hits in zip(tied, more, strict=True):
             decided[number] = (
                 self._among(queries[number], self.vectors @ queries[number], None, top_k) if hits is None else hits

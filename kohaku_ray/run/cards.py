@@ -131,7 +131,7 @@ def bytes_per_token(deployment: VllmConfig) -> int:
         return 0
     is_byte = str(deployment.engine_kwargs.get("kv_cache_dtype", "")).startswith("fp8")
     wide = 4 if deployment.engine_kwargs.get("dtype") == "float32" else 2
-    return math.ceil(n_layers / deployment.pipeline_parallel) * n_numbers * (1 if is_byte else wide)
+    return int(math.ceil(n_layers / deployment.pipeline_parallel) * n_numbers * (1 if is_byte else wide))
 
 
 def encoder_need(config: Config, encoder: EncoderConfig) -> CardNeed | None:

@@ -96,10 +96,11 @@ def plan_retrievers(
     rooms = most_nodes if grows else nodes
     if choice.gpus:
         n_places = _n_places(config, rooms, choice.gpus, _host_bytes(config, index_bytes, on_gpu=True))
-        return RetrieverPlan(each.replicas or max(min(on_gpus, n_places // n_shards), 1), choice.gpus, choice.reason)
+        n = each.replicas or max(int(min(on_gpus, n_places // n_shards)), 1)
+        return RetrieverPlan(n, choice.gpus, choice.reason)
     _check_runs_on_cpus(config, choice.reason)
     n_places = _n_places(config, rooms, 0.0, _host_bytes(config, index_bytes, on_gpu=False))
-    n = each.replicas or max(min(wanted_retrievers(config, on_gpus=False), n_places // n_shards), 1)
+    n = each.replicas or max(int(min(wanted_retrievers(config, on_gpus=False), n_places // n_shards)), 1)
     return RetrieverPlan(n, 0.0, choice.reason)
 
 
@@ -153,7 +154,7 @@ def _encoder_bytes(config: Config, size_by_auto: int) -> int:
 
 
 def _n_places(config: Config, nodes: Sequence[Mapping[str, float]] | None, gpus: float, n_bytes: int) -> float:
-    """Count the retrievers that nodes have room for beside the replicas; without nodes, which may come, any number.
+    """Count the retrievers that nodes have room for beside the replicas; without nodes, as they may come, any number.
 
     Raises:
         ConfigError: No node has the memory of one.
@@ -175,4 +176,4 @@ def _n_places(config: Config, nodes: Sequence[Mapping[str, float]] | None, gpus:
                 "(cluster.retriever.gpus), or add larger nodes"
             )
         n_places = min(n_places, sum(size // n_bytes for size in memory))
-    return math.floor(n_places) if math.isfinite(n_places) else n_places
+    return n_places

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
 from kohaku_ray.index.encoder import SentenceEncoder
@@ -54,15 +55,21 @@ def a_gpu(request, monkeypatch):
     monkeypatch.setattr(LimitedIndex, "made", [])
     if request.param == "stand-in":
 
-        def clone(resources, device, index):
+        def clone(resources, device, index, options=None):
             if type(index).__name__.startswith("IndexHNSW"):
                 raise RuntimeError("Error in clone_Index:\nThis index type is not implemented on GPU.")
+            if isinstance(index, faiss.IndexIVFPQ):  # as verifyPQSettings_ of faiss 1.15 without cuVS
+                if index.pq.nbits != 8:
+                    raise RuntimeError(f"Bits per code must be 8 (passed {index.pq.nbits})")
+                if index.pq.M * 256 * (2 if options.useFloat16 else 4) > 48 << 10:
+                    raise RuntimeError("Device 0 has 49152 bytes of shared memory. Consider useFloat16LookupTables")
             return index
 
         monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
         monkeypatch.setattr(faiss, "GpuIndexFlatConfig", SimpleNamespace, raising=False)
         monkeypatch.setattr(faiss, "GpuIndexFlat", LimitedIndex, raising=False)
         monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+        monkeypatch.setattr(faiss, "GpuClonerOptions", SimpleNamespace, raising=False)
         monkeypatch.setattr(faiss, "index_cpu_to_gpu", clone, raising=False)
         set_memory(monkeypatch, 8 << 30)
     elif gpu.missing():
@@ -102,7 +109,44 @@ def test_inverted_lists_are_trained_on_a_gpu(a_gpu):
     assert VectorIndex.build(vectors, np.arange(3000), "Flat", train_on_gpu=True).exact
 
 
-@pytest.mark.parametrize("factory", ["IVF16,Flat", "IVF16,PQ4x4", "IVF16,SQ8"])
+@pytest.mark.parametrize(("factory", "dim"), [("IVF16,PQ8", 16), ("IVF16,PQ64", 1024), ("IVF16,PQ96", 96)])
+def test_quantised_lists_are_searched_on_a_gpu(a_gpu, factory, dim):
+    """PQ64 at 1,024 dimensions is the usual choice: its tables fit a GPU in 16 bits alone (findings/gpu5.md, G4)."""
+    index, queries = VectorIndex.build(units(1000, dim), np.arange(1000), factory), units(64, dim, 1)
+    index.probe(4)
+    pairs = list(zip(index.on_gpu().search(queries, 5), index.search(queries, 5), strict=True))
+    assert np.mean([len(set(got.rows.tolist()) & set(expected.rows.tolist())) / 5 for got, expected in pairs]) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("factory", "dim", "message"),
+    [
+        (
+            "IVF16,PQ4x4",
+            16,
+            r"the index has PQ4x4, 4 codes of 4 bits, but on a GPU FAISS takes 8 bits and 1, 2, 3, 4, 8",
+        ),
+        ("IVF16,PQ6", 24, r"the index has PQ6x8, 6 codes of 8 bits, .* set index\.factory to an IVF with PQ"),
+        ("IVF16,PQ128", 128, r"the index has PQ128x8"),
+    ],
+)
+def test_codes_that_no_gpu_takes_are_refused_with_their_number_and_bits(a_gpu, factory, dim, message):
+    with pytest.raises(ConfigError, match=message):
+        VectorIndex.build(units(1000, dim), np.arange(1000), factory).on_gpu()
+
+
+def test_more_lists_per_query_than_a_gpu_searches_are_refused(a_gpu):
+    index = VectorIndex.build(units(3000, 16), np.arange(3000), "IVF16,Flat")
+    index.probe(2049)
+    with pytest.raises(ConfigError, match=r"index\.nprobe is 2,049 but on a GPU FAISS searches at most 2,048 lists"):
+        index.on_gpu()
+    settings = ["cluster.retriever.gpus=1", "index.search_device=cuda", "index.nprobe=4096"]
+    with pytest.raises(ConfigError, match=r"index\.nprobe is 4096 but index\.search_device is cuda"):
+        load_config("demo", [*settings, "index.factory='IVF8192,Flat'"])
+    load_config("demo", settings)  # a flat index has no lists
+
+
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "IVF16,SQ8"])
 def test_inverted_lists_on_a_gpu_give_the_hits_of_the_cpu(a_gpu, factory):
     index, queries = VectorIndex.build(units(3000, 16), np.arange(3000), factory), units(64, 16, 1)
     index.probe(4)
@@ -112,12 +156,12 @@ def test_inverted_lists_on_a_gpu_give_the_hits_of_the_cpu(a_gpu, factory):
         assert got.scores.tobytes() == expected.scores.tobytes()
 
 
-@pytest.mark.parametrize("factory", ["IVF16,Flat", "IVF16,PQ4x4"])
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "IVF16,PQ8"])
 def test_a_gpu_searches_inverted_lists_for_all_queries_in_one_call(a_gpu, factory, monkeypatch):
     clone, calls = faiss.index_cpu_to_gpu, []
 
-    def counting(resources, device, index):
-        on_gpu = clone(resources, device, index)
+    def counting(*arguments):
+        on_gpu = clone(*arguments)
         return SimpleNamespace(search=lambda queries, n: calls.append(len(queries)) or on_gpu.search(queries, n))
 
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", counting)
@@ -208,10 +252,11 @@ def test_faiss_takes_temporary_memory_by_the_size_of_the_gpu(total_gib, mib):
 LISTS = """
 calls = [type(index).__name__]
 clone = faiss.index_cpu_to_gpu
-def counted(resources, device, index):  # what it clones and the resources are real; without a GPU it stays on the CPU
+# What it clones and the resources are real; without a GPU it stays on the CPU.
+def counted(resources, device, index, *options):
     calls.append(type(index).__name__)
     try:
-        clone(resources, device, index)
+        clone(resources, device, index, *options)
     except RuntimeError as error:
         assert "Invalid GPU device 0" in str(error), error
     return index
@@ -227,7 +272,7 @@ assert calls[1:] == ["IndexFlat", "IndexFlat"], calls
     [
         ("index = faiss.IndexFlatIP(8); index.add(vectors); gpu.Clone(index, True)", True),
         ("index = VectorIndex.build(vectors, np.arange(900), 'IVF8,Flat').on_gpu()", True),
-        ("index = VectorIndex.build(vectors, np.arange(900), 'IVF8,PQ4x4').on_gpu()", True),
+        ("index = VectorIndex.build(vectors, np.arange(900), 'IVF8,PQ4').on_gpu()", True),
         ("index = faiss.IndexFlat(8)" + LISTS, False),
     ],
 )

@@ -22,8 +22,8 @@ CPU_DEFAULTS: dict[str, Any] = {
 }
 
 BATCHED_TOKENS = 8192
-"""Tokens of a step on GPUs, as `LLM.generate` has it on most. A server's default on an A100 or L4 is 2,048: a quarter of
-the prefill beside the same decodes (vLLM's `get_batch_defaults`)."""
+"""Tokens of a step on GPUs, as `LLM.generate` has it on most. A server's default on an A100 or L4 is 2,048: a quarter
+of the prefill beside the same decodes (vLLM's `get_batch_defaults`)."""
 
 
 def bind_vllm(name: str, deployment: VllmConfig) -> Any:
