@@ -40,7 +40,7 @@ def wheel(tmp_path_factory):
 def test_the_readme_begins_with_what_a_package_index_needs():
     first = (ROOT / "README.md").read_text().split("```bash\n", 1)[1].split("```", 1)[0]
     lines = [line.partition(" #")[0].strip() for line in first.strip().splitlines()]
-    assert lines == ["pip install kohaku-ray", " && ".join(COMMANDS)]
+    assert lines == ["pip install 'kohaku-ray[cpu]'", " && ".join(COMMANDS)]
 
 
 @pytest.mark.slow

@@ -32,6 +32,25 @@ TEXTS_AT_ONCE = 4096
 _MODEL_SUFFIXES = {".safetensors", ".bin", ".pt", ".json", ".txt", ".model", ".py"}
 
 
+def check_faiss() -> None:
+    """Check that a FAISS is installed, which no import has to tell.
+
+    Raises:
+        ConfigError: None is, or what an uninstall has left of two.
+    """
+    spec = importlib.util.find_spec("faiss")
+    if spec is None:
+        raise ConfigError(
+            "no FAISS is installed, which searches the index: pip install 'kohaku-ray[cpu]', or 'kohaku-ray[gpu]' on a "
+            "machine with NVIDIA's GPUs"
+        )
+    if spec.origin is None:  # a directory without its modules
+        raise ConfigError(
+            "FAISS is not whole, as faiss-cpu and faiss-gpu write the same files and one of them was uninstalled: "
+            "pip uninstall faiss-cpu faiss-gpu, then pip install 'kohaku-ray[cpu]' or 'kohaku-ray[gpu]'"
+        )
+
+
 def locate_model(model: str) -> str:
     """Turn ``package:NAME`` into the path that the package's ``get_model_path()`` returns; keep any other name.
 

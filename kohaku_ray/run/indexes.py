@@ -15,7 +15,7 @@ from kohaku_ray.index import gpu
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
-from kohaku_ray.index.identity import encoder_identity
+from kohaku_ray.index.identity import check_faiss, encoder_identity
 from kohaku_ray.index.settings import Device, EncoderConfig, EndpointConfig
 from kohaku_ray.index.store import SOURCES_SCHEMA, Index
 from kohaku_ray.index.views import IMAGE, View
@@ -160,6 +160,7 @@ def open_index(config: Config) -> Index:
         IndexMismatchError: The index was built with other settings, or lacks a view.
         DataError: There is no index at that path.
     """
+    check_faiss()
     index = Index.open(config.index.path, index_settings(config).as_mapping())
     index.require(views_of(config))
     return index

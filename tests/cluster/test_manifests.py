@@ -401,6 +401,27 @@ def test_a_python_that_is_too_new_is_named_with_those_that_are_not():
         assert steps.index("scripts/check_python.py") < steps.index("pip install"), "before anything is installed"
 
 
+def packages_of(extra: str) -> set[str]:
+    """Names of the packages that an extra asks for, and those that it takes in."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = set()
+    for item in extras[extra]:
+        if taken := re.match(r"kohaku-ray\[(.*)\]", item):
+            names |= set().union(*map(packages_of, taken[1].split(",")))
+        names.add(re.split(r"[\[><=;]", item)[0])
+    return names
+
+
+def test_an_extra_brings_one_faiss_at_most_and_the_base_none():
+    """With one in the base, pip 26.3 and uv install two for `gpu`, whatever its marker (findings/gpu5.md, G10)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    both = {"faiss-cpu", "faiss-gpu"}
+    assert not [item for item in project["dependencies"] if item.startswith("faiss")]
+    found = {name: sorted(both & packages_of(name)) for name in project["optional-dependencies"]}
+    wanted = {"cpu": ["faiss-cpu"], "vllm-cpu": ["faiss-cpu"], "dev": ["faiss-cpu"], "gpu": ["faiss-gpu"]}
+    assert found == {name: wanted.get(name, []) for name in found}
+
+
 LOWEST = """
 import importlib, pkgutil, sys
 import kohaku_ray
@@ -448,7 +469,7 @@ def test_the_least_versions_that_the_project_asks_for_are_enough(tmp_path):
     uv, venv = Path(sys.executable).with_name("uv"), tmp_path / "venv"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(venv)], check=True)
     python, env = str(venv / "bin" / "python"), {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}
-    given = ["--constraint", str(tmp_path / "here.txt"), "--override", "overrides.txt", ".[transformers,office]"]
+    given = ["--constraint", str(tmp_path / "here.txt"), "--override", "overrides.txt", ".[cpu,transformers,office]"]
     # Of torch there is one version; the build that is here is not downloaded again.
     (tmp_path / "here.txt").write_text(f"torch=={importlib.metadata.version('torch')}\n")
     tools = ["pytest", "pytest-timeout", "hypothesis", "moto[server]"]

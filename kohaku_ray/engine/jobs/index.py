@@ -18,6 +18,7 @@ from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
 from kohaku_ray.index.gpu import check_trains
+from kohaku_ray.index.identity import check_faiss
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
@@ -39,6 +40,7 @@ def run_index(config: Config) -> IndexSummary:
     """
     began, config = time.perf_counter(), resolve_paths(config)
     check_places(config)
+    check_faiss()
     files = find_sources(config)
     sources = sources_of(config, files)
     read_metadata(config.documents.metadata)
