@@ -38,8 +38,8 @@ def without_gpu_support() -> str:
     if hasattr(faiss, "StandardGpuResources"):
         return ""
     return (
-        "the FAISS that is installed is the one for CPUs: pip uninstall faiss-cpu faiss-gpu, which write the same files, "
-        "then pip install 'kohaku-ray[gpu]'"
+        "the FAISS that is installed is the one for CPUs: pip uninstall faiss-cpu faiss-gpu, which write the same "
+        "files, then pip install 'kohaku-ray[gpu]'"
     )
 
 
