@@ -1,8 +1,10 @@
 """The answer job's flow, simulated: blocks of questions over retrievers, member workers, replicas, voters and driver.
 
 Every process works through what reaches it in order, one thing at a time; a replica takes `max_ongoing` calls of equal
-length at once, and a call goes to the less loaded of two replicas. Block size, blocks in flight, retrievers, members'
-processes, ledger shards and voters are what the engine would choose for the configuration on a cluster of any size.
+length at once. A question's calls go to one replica together and come back together: to the one with the fewest calls
+of the same ledger shard, counted from the choice on (`LeastLoadedRouter`). Block size, blocks in flight, retrievers,
+members' processes, ledger shards and voters are what the engine would choose for the configuration on a cluster of any
+size. Left out: the time of a message, and that processes share cores.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class Flow:
         self.n_retrievers, self.n_workers = wanted_retrievers(config, on_gpus=False), member_processes(config, MANY)
         self.n_shards, self.n_voters = n_ledger_shards(config), n_voters(config)
         self._running, self._waiting = [0] * self._n, [deque[Callable[[], None]]() for _ in range(self._n)]
+        self._loads = [[0] * self._n for _ in range(self.n_shards)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order, self._draw = itertools.count(), random.Random(0)
         self._now, self._begin, self._end, self._n_calls, self._number = 0.0, float("inf"), 0.0, 0, 0
@@ -101,7 +104,7 @@ class Flow:
             retriever, half = ("retriever", number % self.n_retrievers), self._costs.prepare / 2
             for _ in range(size):
                 if self._plans:
-                    after = lambda: self._call(lambda: self._work(retriever, half, prepared))  # noqa: E731
+                    after = lambda: self._call(1, lambda: self._work(retriever, half, prepared))  # noqa: E731
                     self._work(retriever, half, after)
                 else:
                     self._work(retriever, 2 * half, prepared)
@@ -120,22 +123,34 @@ class Flow:
         worker = ("worker", number % self.n_workers)
 
         def back() -> None:
-            self._work(worker, half, answered)
+            for _ in range(self._members):
+                self._work(worker, half, answered)
 
-        for _ in range(size * self._members):
-            self._work(worker, half, lambda: self._call(back))
+        for _ in range(size):
+            self._work(worker, half * self._members, lambda: self._call(self._members, back))
 
-    def _call(self, then: Callable[[], None]) -> None:
-        shard = ("shard", self._draw.randrange(self.n_shards))
-        self._work(shard, self._costs.record, lambda: self._place(then))
+    def _call(self, n: int, then: Callable[[], None]) -> None:
+        """Make the ``n`` calls of a question."""
+        shard = self._draw.randrange(self.n_shards)
+        self._work(("shard", shard), self._costs.record * n, lambda: self._place(self._loads[shard], n, then))
 
-    def _place(self, then: Callable[[], None]) -> None:
-        two = self._draw.sample(range(self._n), min(2, self._n))
-        replica = min(two, key=lambda candidate: self._running[candidate] + len(self._waiting[candidate]))
-        if self._running[replica] < self._most:
-            self._begin_call(replica, then)
-        else:
-            self._waiting[replica].append(then)
+    def _place(self, loads: list[int], n: int, then: Callable[[], None]) -> None:
+        fewest = min(loads)
+        replica = self._draw.choice([number for number, load in enumerate(loads) if load == fewest])
+        loads[replica] += n
+        left = [n]
+
+        def ended() -> None:
+            left[0] -= 1
+            if not left[0]:
+                loads[replica] -= n
+                then()
+
+        for _ in range(n):
+            if self._running[replica] < self._most:
+                self._begin_call(replica, ended)
+            else:
+                self._waiting[replica].append(ended)
 
     def _begin_call(self, replica: int, then: Callable[[], None]) -> None:
         self._running[replica] += 1

@@ -18,6 +18,7 @@ import numpy as np
 import ray
 from ray import serve
 from ray.exceptions import RayError
+from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.config import load_config
@@ -40,6 +41,8 @@ from kohaku_ray.run.demand import QUEUED, deployment_demand, shortage
 from kohaku_ray.run.deployments import application_name, check_deployment
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.systems.offline import ExtractiveConfig
+
+LEAST_LOADED = "kohaku_ray.engine.serving.routing.LeastLoadedRouter"
 
 SAY_EVERY_S = 15.0
 """Interval between progress lines of a job that waits for replicas."""
@@ -360,6 +363,7 @@ def _deployed(replica: type, name: str, deployment: Deployment, actor: Mapping[s
         health_check_timeout_s=120,
         graceful_shutdown_timeout_s=2,
         ray_actor_options=dict(actor),
+        request_router_config=RequestRouterConfig(request_router_class=LEAST_LOADED),
     )
 
 
