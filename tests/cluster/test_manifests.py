@@ -81,7 +81,11 @@ def test_groups_ask_for_what_they_offer_and_stand_apart(name):
     head, *workers = groups_of(name)
     assert head["rayStartParams"]["num-cpus"] == "0", "no work on the head"
     assert ("replicas-spot" in {group["groupName"] for group in workers}) == (name != "rayjob-index.yaml")
-    kinds = {"encoders": "encoder_node", "replicas": "replica_node", "replicas-spot": "replica_node"}
+    kinds = {
+        "encoders": {"encoder_node": 1},
+        "replicas": {"replica_node": 1, "on_demand_node": 1},
+        "replicas-spot": {"replica_node": 1, "spot_node": 1},
+    }
     for group in workers:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
         [container] = containers(group)
@@ -91,7 +95,48 @@ def test_groups_ask_for_what_they_offer_and_stand_apart(name):
         assert has_gpu == ("nvidia.com/gpu" in keys), "GPU nodes are tainted, and only these groups go there"
         assert has_gpu == (group["groupName"] in kinds)
         if has_gpu:
-            assert json.loads(json.loads(group["rayStartParams"]["resources"])) == {kinds[group["groupName"]]: 1}
+            assert json.loads(json.loads(group["rayStartParams"]["resources"])) == kinds[group["groupName"]]
+
+
+MACHINES = {
+    "head": [("m7i.xlarge", 4, 16, 0), ("n2-standard-4", 4, 16, 0), ("D4s v5", 4, 16, 0)],
+    "cpu": [("m7i.4xlarge", 16, 64, 0), ("n2-standard-16", 16, 64, 0), ("D16s v5", 16, 64, 0)],
+    "encoders": [("g5.2xlarge", 8, 32, 1), ("g6.2xlarge", 8, 32, 1), ("g2-standard-8", 8, 32, 1)],
+    "replicas": [
+        *[("p4d.24xlarge", 96, 1152, 8), ("a2-highgpu-8g", 96, 680, 8), ("ND96asr v4", 96, 900, 8)],
+        *[("p5.48xlarge", 192, 2048, 8), ("a3-highgpu-8g", 208, 1872, 8), ("ND96isr H100 v5", 96, 1900, 8)],
+    ],
+}
+"""Machines that a worker group's pod should fit: vCPUs, GiB and GPUs as three clouds list them."""
+
+
+def reserved(size: float, *steps: tuple[float, float]) -> float:
+    """Sum parts of a size: each step is its width and its share."""
+    total = 0.0
+    for width, share in steps:
+        total += min(size, width) * share
+        size = max(size - width, 0.0)
+    return total
+
+
+def allocatable(cpus: float, gib: float) -> tuple[float, float]:
+    """What pods may ask for: less what GKE reserves, the most of three clouds, and half a CPU and GiB of daemons."""
+    cpus -= reserved(cpus, (1, 0.06), (1, 0.01), (2, 0.005), (1e9, 0.0025)) + 0.5
+    return cpus, gib - reserved(gib, (4, 0.25), (4, 0.2), (8, 0.1), (112, 0.06), (1e9, 0.02)) - 0.1 - 0.5
+
+
+@pytest.mark.parametrize("name", KUBERAY)
+def test_each_pod_fits_the_machines_that_it_is_for(name):
+    """A request of a machine's nominal size waits for ever (findings/gpu5.md, G6)."""
+    head, *workers = groups_of(name)
+    for kind, group in [("head", head), *((group["groupName"], group) for group in workers)]:
+        [container] = containers(group)
+        asked = container["resources"]["requests"]
+        for machine, cpus, gib, gpus in MACHINES[kind.removesuffix("-spot")]:
+            free_cpus, free_gib = allocatable(cpus, gib)
+            assert float(asked["cpu"]) <= free_cpus, machine
+            assert float(asked["memory"].removesuffix("Gi")) <= free_gib, machine
+            assert int(asked.get("nvidia.com/gpu", 0)) == gpus, machine
 
 
 def test_the_autoscaler_fits_rays_schema_turns_token_authentication_on_and_keeps_groups_apart():
@@ -105,7 +150,9 @@ def test_the_autoscaler_fits_rays_schema_turns_token_authentication_on_and_keeps
     types = cluster["available_node_types"]
     spot, others = types["replicas-spot"], types["replicas"]
     assert types["encoders"]["resources"]["encoder_node"] == others["resources"]["replica_node"] == 1
-    assert spot["resources"] == others["resources"], "deployments ask for the same resource of both"
+    shared = {kind: amount for kind, amount in others["resources"].items() if kind != "on_demand_node"}
+    assert shared["replica_node"] == others["resources"]["on_demand_node"] == 1
+    assert spot["resources"] == {**shared, "spot_node": 1}, "deployments may ask for either, or for both"
     assert spot["node_config"] == {**others["node_config"], "InstanceMarketOptions": {"MarketType": "spot"}}
 
 
@@ -247,11 +294,15 @@ def test_a_spot_worker_is_drained_with_flags_that_ray_knows(name):
     spec = group["template"]["spec"]
     shell, flag, script = containers(group)[0]["lifecycle"]["preStop"]["exec"]["command"]
     assert (shell, flag) == ("/bin/sh", "-c")
-    drain, sleep = (shlex.split(command) for command in script.split(";"))
+    first, _, wait = script.partition(";")
+    drain = shlex.split(first)
     assert drain[:2] == ["ray", "drain-node"]
     given = drain_node.make_context("drain-node", drain[2:]).params
     assert given["reason"] == "DRAIN_NODE_REASON_PREEMPTION"
-    assert sleep == ["sleep", str(given["deadline_remaining_seconds"])], "the hook keeps the pod until the deadline"
+    # An idle node leaves the cluster at once, and so does its pod: eight GPUs are paid for as long as it stays.
+    [(tries, pause)] = re.findall(r"while \[ \$n -lt (\d+) \] && grep -qsx raylet \S+; do sleep (\d+);", wait)
+    assert int(tries) * int(pause) == given["deadline_remaining_seconds"], "the hook keeps the pod until the deadline"
+    assert subprocess.run(["/bin/sh", "-n", "-c", script], check=False).returncode == 0
     assert given["deadline_remaining_seconds"] < spec["terminationGracePeriodSeconds"] < 120
 
 
