@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os.path
 import math
+import os.path
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
