@@ -30,8 +30,8 @@ _MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the pr
 class AnswerGroup:
     """Members, in member order, that gave the same answer, or abstain; ``weight`` is the sum of theirs.
 
-    ``answer_value`` is the heaviest spelling of those that a strict scorer reads (``is_plain``), or of all where it reads
-    none, ties to the earliest member; empty for the blanks.
+    ``answer_value`` is the heaviest spelling of those that a strict scorer reads (``is_plain``), or of all where there
+    is none, ties to the earliest member; empty for the blanks.
     """
 
     answer_value: str
