@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends, well_formed
-from kohaku_ray.documents.formulas import katex_mathml, write_asciimath, write_delimited, write_mathml, write_tex
+from kohaku_ray.documents.formulas import write_delimited, write_katex, write_mathml, write_tex
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
 from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
@@ -87,8 +87,6 @@ _MATHS = re.compile(
     r"(?P<image>mwe-math-fallback[\w-]*|latex|tex|math|imgmath))(?![\w-])"
 )
 _ITEM = re.compile(r"(?:-|\d+\.) ")
-_ASCIIMATH = re.compile(r"`([^`\n]{1,1000})`")
-_LOADS_ASCIIMATH = re.compile(r"asciimath|[=/?]AM_", re.IGNORECASE)
 _NOTE = re.compile(r"\b(?:foot|end)?note-?ref|\bfootnote|\breference\b|\bcitation\b", re.IGNORECASE)
 _CODE = words_of("code kbd samp tt pre")
 _PREFIXED_MATHS = re.compile(r"(</?)\w+:(?=m[a-z]|semantics|annotation|none)")
@@ -152,13 +150,12 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     if ":math" in source:  # of XHTML, which gives MathML a prefix
         source = _PREFIXED_MATHS.sub(r"\1", source)
     tree = LexborHTMLParser(source)
-    has_asciimath = "`" in source and _LOADS_ASCIIMATH.search(source) is not None
-    reader = _Reader(images, has_asciimath=has_asciimath)
+    reader = _Reader(images)
     if tree.body is not None:
         reader.read(tree.body)
         reader.drop_menus()
         if not any(draft.paragraphs for draft in reader.drafts):
-            reader = _Reader(images, has_frame=False, has_asciimath=has_asciimath)
+            reader = _Reader(images, has_frame=False)
             reader.read(tree.body)
     doc_id = default_doc_id(name)
     title = _title(tree, reader) or doc_id
@@ -251,8 +248,8 @@ class _Table:
 class _Reader:
     """Walks the tree once, without recursion, and cuts what it sees into paragraphs."""
 
-    def __init__(self, images: bool = False, has_frame: bool = True, has_asciimath: bool = False) -> None:
-        self._all_images, self._has_frame, self._has_asciimath = images, has_frame, has_asciimath
+    def __init__(self, images: bool = False, has_frame: bool = True) -> None:
+        self._all_images, self._has_frame = images, has_frame
         self._has_tex_scripts: bool | None = None  # None: not looked for yet
         self._terms: list[str] = []  # of a list of definitions, before the text that defines them
         self._in_term = False
@@ -352,7 +349,7 @@ class _Reader:
             source = node.text() or ""
             if kind.startswith("math/mml"):
                 return mathml_text(source)
-            return write_asciimath(source) if kind.startswith("math/ascii") else write_tex(source)
+            return source if kind.startswith("math/ascii") else write_tex(source)
         match = _MATHS.search(attributes.get("class") or "") if "class" in attributes else None
         if match is None and tag != "mjx-container":
             return None
@@ -372,15 +369,13 @@ class _Reader:
             if (inner := node.css_first(query)) is not None:
                 return write_tex(inner.attributes[key] or "")
         if match is not None and match["tex"] and (drawn := node.css_first(".katex-html")) is not None:
-            return mathml_text(katex_mathml(drawn))
+            return write_katex(drawn)
         return None
 
     def _text(self, node: Any) -> None:
         text = _MARKERS.sub("", node.text_content or "")
         if not self._pre and ("$" in text or "\\" in text) and node.parent.tag not in _CODE:
             text = write_delimited(text)
-        if self._has_asciimath and "`" in text:
-            text = _ASCIIMATH.sub(lambda match: write_asciimath(match[1]), text)
         if _SAYS_SOMETHING.search(text):
             self._all_chars += len(text)
             self._link_chars += len(text) if self._in_link else 0

@@ -11,6 +11,7 @@ import re
 import unicodedata
 
 from kohaku_ray.documents.sentences import words_of
+from kohaku_ray.values import tex
 
 _SIGNS = str.maketrans("−–‐‑﹣－∗⁎﹡＊", "------****")
 _RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁼⁽⁾ⁱⁿ]+(?:[,·][⁰¹²³⁴-⁹]+)*")
@@ -119,7 +120,7 @@ def write_lowered(before: str, run: str, after: str = "") -> str:
     return f"{joint}{lowered}" + " " * (lowered[-1].isdigit() and after[:1].isdigit())
 
 
-RAISE, LOWER, MARK, END = "\x01", "\x02", "\x03", "\x04"
+RAISE, LOWER, MARK, END = tex.RAISE, tex.LOWER, "\x03", tex.END
 """Set by readers of markup round raised and lowered characters and the marks of notes, for `write_scripts`."""
 
 _SCRIPT = re.compile("([\x01-\x03])([^\x01-\x04]*)\x04")
