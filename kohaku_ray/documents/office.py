@@ -24,39 +24,62 @@ MAX_UNPACKED_BYTES = 2**30  # most bytes of all parts of an Office file, unpacke
 _GENERIC = re.compile(r"(?:powerpoint |word )?(?:presentation|document|untitled)?\d*", re.IGNORECASE)
 _FILE_NAME = re.compile(r"\S[^\n]*\.(?:png|jpe?g|gif|bmp|tiff?|emf|wmf|svg|webp)", re.IGNORECASE)
 _OPERAND = re.compile(r"[-−]?[\w.,]*")
+_HEAD_BYTES = 2048  # in which a part declares its document type
+_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
+_TRANSITIONAL = rb"http://schemas.openxmlformats.org/\1/2006/"
 _CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 
 
 def open_office(name: str, data: bytes, package: str, opener: str, **options: Any) -> Any:
-    """Open an Office file by a library of the extra ``office``.
+    """Open an Office file, also one in strict Open XML, by a library of the extra ``office``.
 
     Raises:
-        DataError: The library is missing, the file is damaged, or it unpacks to more than `MAX_UNPACKED_BYTES`.
+        DataError: The library is missing, the file is damaged, it unpacks to more than `MAX_UNPACKED_BYTES`, or one of
+            its parts declares entities.
     """
     try:
         library = import_module(package)
     except ImportError:
         raise DataError(f"{name} needs the package {package}: pip install 'kohaku-ray[office]'.") from None
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            n_bytes = sum(part.file_size for part in archive.infolist())
-        if n_bytes <= MAX_UNPACKED_BYTES:
-            return getattr(library, opener)(io.BytesIO(data), **options)
+        return getattr(library, opener)(io.BytesIO(_check_parts(name, data)), **options)
     except MemoryError:
-        n_bytes = -1  # what is raised here would keep the memory that is full
-    except RecursionError:
+        pass  # what is raised here would keep the memory that is full
+    except (DataError, RecursionError):
         raise
     except Exception as error:  # the libraries raise anything on a broken file
         raise DataError(
             f"{name} is no Office file, or damaged or truncated after {len(data):,} bytes "
             f"({type(error).__name__}: {str(error)[:120]}): fetch or export it again."
         ) from None
-    if n_bytes < 0:
-        raise out_of_memory(name)
-    raise DataError(
-        f"{name} unpacks from {len(data):,} to {n_bytes:,} bytes, at most {MAX_UNPACKED_BYTES:,} are allowed: split "
-        "it or remove its media, or leave it out."
-    )
+    raise out_of_memory(name)
+
+
+def _check_parts(name: str, data: bytes) -> bytes:
+    """Return an archive whose parts are bounded, and name elements as Office does where it saves no strict Open XML."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        n_bytes = sum(part.file_size for part in archive.infolist())
+        if n_bytes > MAX_UNPACKED_BYTES:
+            raise DataError(
+                f"{name} unpacks from {len(data):,} to {n_bytes:,} bytes, at most {MAX_UNPACKED_BYTES:,} are allowed: "
+                "split it or remove its media, or leave it out."
+            )
+        names = [part for part in archive.namelist() if part.endswith((".xml", ".rels"))]
+        for part in names:
+            with archive.open(part) as file:
+                if b"<!DOCTYPE" in file.read(_HEAD_BYTES):
+                    raise DataError(
+                        f"{name}: its part {part} declares a document type, whose entities no Office file may have "
+                        "(their text would be lost): open and save it in an Office program."
+                    )
+        if "_rels/.rels" not in names or not _STRICT.search(archive.read("_rels/.rels")):
+            return data
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as written:
+            for part in archive.namelist():
+                content = archive.read(part)
+                written.writestr(part, _STRICT.sub(_TRANSITIONAL, content) if part in names else content)
+        return file.getvalue()
 
 
 def core_title(file: Any) -> str:

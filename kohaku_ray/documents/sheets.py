@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import re
 import zipfile
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -31,8 +32,8 @@ Cells = Mapping[tuple[int, int], Any]  # the cells that hold something, by row a
 def parse_xlsx(name: str, data: bytes) -> Document:
     """Parse a workbook: its values, also of formulas, with the sign or unit that their format shows.
 
-    An empty row or column ends a table; lines of one cell above it are its caption. Hidden sheets and images are
-    left out.
+    An empty row or column ends a table; lines of one cell above it are its caption. Left out, and named, are hidden
+    sheets, rows, columns and cells, and images.
     """
     file = open_office(name, data, "openpyxl", "load_workbook", data_only=True)
     sections, odd, hidden = [], [], []
@@ -40,12 +41,14 @@ def parse_xlsx(name: str, data: bytes) -> Document:
         if sheet.sheet_state != "visible":
             hidden.append(f"sheet {sheet.title!r}: hidden")
             continue
+        visible = _Visible(sheet)
         cells = {
-            position: cell
+            visible.place(*position): cell
             for position, cell in sheet._cells.items()
-            if cell.value is not None and str(cell.value).strip()
+            if cell.value is not None and str(cell.value).strip() and visible.shows(cell)
         }
-        source = "".join(_blocks(cells, sheet))
+        hidden += [f"sheet {sheet.title!r}: {what}" for what in visible.describe_hidden()]
+        source = "".join(_blocks(cells, sheet, visible))
         paragraphs = [
             part
             for draft in read_fragment(name, source)
@@ -88,13 +91,61 @@ def _parts(paragraph: Paragraph) -> Iterator[Paragraph]:
             n_chars += len(line) + 1
 
 
-def _blocks(cells: Cells, sheet: Any) -> Iterator[str]:
+_WHITE = (("rgb", "FFFFFFFF"), ("rgb", "00FFFFFF"), ("theme", 0), ("indexed", 9))
+_MAX_NAMED = 10  # most hidden rows, columns or cells of a sheet that are named one by one
+
+
+class _Visible:
+    """Which cells of a sheet a reader sees, and where: hidden rows and columns are closed up."""
+
+    def __init__(self, sheet: Any) -> None:
+        self._rows = sorted(row for row, size in sheet.row_dimensions.items() if size.hidden)
+        groups = [range(size.min, size.max + 1) for size in sheet.column_dimensions.values() if size.hidden]
+        self._columns = sorted(set[int]().union(*groups))
+        self._hidden = frozenset(self._rows), frozenset(self._columns)
+        self._is_shown: dict[int, bool] = {}  # by a cell's style
+        self._unseen: dict[str, dict[str, None]] = {}
+
+    def place(self, row: int, column: int) -> tuple[int, int]:
+        return row - bisect_left(self._rows, row), column - bisect_left(self._columns, column)
+
+    def shows(self, cell: Any) -> bool:
+        """Whether a cell is in no hidden row or column, not white on white, and not of the format ``;;;``."""
+        if cell.row in self._hidden[0]:
+            unseen = "row", str(cell.row)
+        elif cell.column in self._hidden[1]:
+            unseen = "column", cell.column_letter
+        elif cell.has_style and not self._shows_text(cell):
+            unseen = "cell", cell.coordinate
+        else:
+            return True
+        self._unseen.setdefault(unseen[0], {})[unseen[1]] = None
+        return False
+
+    def _shows_text(self, cell: Any) -> bool:
+        style = cell.style_id
+        if style not in self._is_shown:
+            color = cell.font.color
+            is_white = color is not None and (color.type, color.value) in _WHITE and cell.fill.fill_type is None
+            self._is_shown[style] = not is_white and cell.number_format != ";;;"
+        return self._is_shown[style]
+
+    def describe_hidden(self) -> Iterator[str]:
+        for noun, names in self._unseen.items():
+            more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+            yield f"hidden {noun} {', '.join(list(names)[:_MAX_NAMED])}{more}"
+
+
+def _blocks(cells: Cells, sheet: Any, visible: _Visible) -> Iterator[str]:
     """Yield the HTML of the tables and texts of a sheet, then of the notes of its cells."""
     spans = {}
     covered = set[tuple[int, int]]()
     for merged in sheet.merged_cells.ranges:
-        size = merged.max_col - merged.min_col + 1, merged.max_row - merged.min_row + 1
-        position = merged.min_row, merged.min_col
+        position, end = (
+            visible.place(merged.min_row, merged.min_col),
+            visible.place(merged.max_row + 1, merged.max_col + 1),
+        )
+        size = end[1] - position[1], end[0] - position[0]
         if position in cells and size[0] * size[1] <= len(cells) * 100:
             spans[position] = size
             covered |= {(position[0] + i, position[1] + j) for j in range(size[0]) for i in range(size[1])}
@@ -154,6 +205,9 @@ def _text(cell: Any) -> str:
         return str(value).upper()
     if isinstance(value, dt.datetime) and value.time() == dt.time():
         value = value.date()
+    if isinstance(value, dt.timedelta):  # of a format such as [h]:mm
+        minutes, seconds = divmod(round(value.total_seconds()), 60)
+        return f"{minutes // 60}:{minutes % 60:02}" + (f":{seconds:02}" if seconds else "")
     if isinstance(value, dt.datetime | dt.date | dt.time):
         return value.isoformat(" ") if isinstance(value, dt.datetime) else value.isoformat()
     if isinstance(value, int | float):
@@ -164,16 +218,18 @@ def _text(cell: Any) -> str:
 def write_value(value: float, number_format: str) -> str:
     """Write a number with what its format puts around it: ``25.3 %`` as 25.3%, ``0.0" MWh"``, ``"$"#,##0``.
 
-    No digit is rounded away; a format's percent and thousands change the number as they do in the sheet.
+    No digit is rounded away; a format's percent and thousands change the number as they do in the sheet, and its zeros
+    in front of a whole number are shown: ``00000`` of 501 is 00501.
     """
     sections = number_format.split(";")
     shown = sections[1] if value < 0 and len(sections) > 1 else sections[0]
     around = ["", ""]
-    has_digits = False
+    has_digits, n_digits = False, 1
     for match in _FORMAT_PART.finditer(shown):
         quoted, escaped, currency, sign, digits, other = match.groups()
         if digits:
             has_digits = True
+            n_digits = max(n_digits, digits.partition(".")[0].count("0"))
             value /= 1000 ** (len(digits.rstrip()) - len(digits.rstrip().rstrip(",")))
             around[1] += " " * digits.endswith(" ")
             continue
@@ -183,4 +239,6 @@ def write_value(value: float, number_format: str) -> str:
         around[has_digits] += literal or (" " if other == " " else "")
     if not has_digits:
         return plain_number(value)
-    return f"{'-' if value < 0 else ''}{around[0].strip()}{plain_number(abs(value))}{around[1].rstrip()}"
+    return (
+        f"{'-' if value < 0 else ''}{around[0].strip()}{plain_number(abs(value)).zfill(n_digits)}{around[1].rstrip()}"
+    )

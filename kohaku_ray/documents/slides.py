@@ -23,6 +23,7 @@ from kohaku_ray.documents.office import (
     related_parts,
     write_maths,
 )
+from kohaku_ray.records import pluralize
 
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _FURNITURE = ("sldNum", "dt", "ftr", "hdr")  # types of placeholders: number, date, footer, header
@@ -32,7 +33,7 @@ _BODIES = ("body", "obj", None)  # types of placeholders whose paragraphs have b
 def parse_pptx(name: str, data: bytes) -> Document:
     """Parse a presentation: texts from top to bottom, lists, tables, the values of charts, and the speaker's notes.
 
-    A paragraph's page is its slide. Hidden slides, slide numbers, dates, footers, and images but for their
+    A paragraph's page is its slide. Hidden slides and shapes, slide numbers, dates, footers, and images but for their
     alternative texts, are left out.
     """
     file = open_office(name, data, "pptx", "Presentation")
@@ -44,6 +45,8 @@ def parse_pptx(name: str, data: bytes) -> Document:
             continue
         title = slide.shapes.title
         heading = clean_print(title.text_frame.text).strip() if title is not None else ""
+        if n_hidden := sum(map(_is_hidden, slide.shapes)):
+            hidden.append(f"slide {number}: {pluralize(n_hidden, 'hidden shape')}")
         shapes = [shape for shape in slide.shapes if title is None or shape.shape_id != title.shape_id]
         source = "".join(_shapes(shapes))
         n_pictures = sum(local(blip) == "blip" for blip in outermost(slide.element, ("blip", "buBlip")))
@@ -76,7 +79,7 @@ def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
     for shape in sorted(shapes, key=lambda drawn: (drawn.top or 0, drawn.left or 0)):
         holder = next(outermost(shape.element, ("ph",)), None)
         kind = holder.get("type") if holder is not None else ""
-        if kind in _FURNITURE:
+        if kind in _FURNITURE or _is_hidden(shape):
             continue
         if local(shape.element) == "grpSp":
             yield from _shapes(list(shape.shapes))
@@ -97,6 +100,11 @@ def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
                 for paragraph in outermost(parse_xml(part.blob), ("p",)) if part in related else ():
                     if source := _inline(paragraph):
                         yield f"<p>{source}</p>"
+
+
+def _is_hidden(shape: Any) -> bool:
+    """Whether a shape is switched off in the selection pane."""
+    return next((part.get("hidden") in ("1", "true") for part in outermost(shape.element, ("cNvPr",))), False)
 
 
 def _paragraphs(body: Any, has_bullets: bool) -> str:

@@ -6,6 +6,7 @@ The body's XML is walked, not the library's paragraphs: these leave out insertio
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -45,8 +46,8 @@ def parse_docx(name: str, data: bytes) -> Document:
     """Parse a Word document.
 
     Styles and outline levels make sections; without any, short lines in bold do. Lists keep their numbers. A footnote
-    is a paragraph below the one that refers to it, with its mark. Deleted, struck and hidden text, tables of contents,
-    headers and footers are left out, and images but for their alternative texts.
+    is a paragraph below the one that refers to it, with its mark. Deleted and struck text, what is hidden or white on
+    white, tables of contents, headers and footers are left out, and images but for their alternative texts.
     """
     file = open_office(name, data, "docx", "Document")
     reader = _Reader(file)
@@ -84,6 +85,7 @@ class _Reader:
             for kind in ("footnote", "endnote")
         }
         names = (self._style_name(paragraph) for paragraph in file.element.body.iter(f"{_W}p"))
+        self._has_background = file.element.find(f"{_W}background") is not None
         self._has_headings = any(_HEADING.match(name) for name in names)
 
     def describe_dropped(self) -> list[str]:
@@ -307,8 +309,8 @@ class _Reader:
         return "".join(parts)
 
     def _run(self, run: Any, before: str) -> str:
-        properties = run.find(f"{_W}rPr")
-        if _is_on(properties, "vanish"):
+        properties = self._properties(run, "r")
+        if _is_on(properties, "vanish") or self._is_white(run, properties):
             self._n_hidden += 1
             return ""
         if _is_on(properties, "strike") or _is_on(properties, "dstrike"):
@@ -339,8 +341,20 @@ class _Reader:
             elif kind in ("drawing", "pict", "object", "AlternateContent"):
                 self._boxes += outermost(child, ("txbxContent", "chart", "blip", "imagedata"))
         source = "".join(parts)
-        tag = next(filter(None, map(_script_tag, self._properties(run, "r"))), "")
+        tag = next(filter(None, map(_script_tag, properties)), "")
         return f"<{tag}>{source}</{tag}>" if tag and source.strip() else source
+
+    def _is_white(self, run: Any, properties: Sequence[Any]) -> bool:
+        """Whether a run is white on a white page; a cell or text box may have a ground of another colour."""
+        color = _first(properties, "color")
+        if color is None or color.get(f"{_W}val", "").upper() != "FFFFFF" or self._has_background:
+            return False
+        outer = [run, *run.iterancestors()]
+        if any(local(element) in ("tc", "txbxContent") for element in outer):
+            return False
+        paragraph = next(element for element in outer if local(element) == "p")
+        grounds = [*properties, *self._properties(paragraph)]
+        return _first(grounds, "shd") is None and _first(grounds, "highlight") is None
 
 
 def _list_levels(part: Any) -> dict[str, dict[int, tuple[str, int]]]:
@@ -377,15 +391,20 @@ def _script_tag(properties: Any) -> str:
     return tags.get(_value(properties, "vertAlign")) or ("sup" if shift >= 3 else "sub" if shift <= -3 else "")
 
 
-def _is_on(properties: Any, name: str) -> bool:
-    switch = properties.find(f"{_W}{name}") if properties is not None else None
+def _first(sources: Sequence[Any], name: str) -> Any:
+    """The property of a name in the first place that has it."""
+    return next((found for source in sources if (found := source.find(f"{_W}{name}")) is not None), None)
+
+
+def _is_on(sources: Sequence[Any], name: str) -> bool:
+    switch = _first(sources, name)
     return switch is not None and switch.get(f"{_W}val", "1") not in ("0", "false", "off")
 
 
 def _is_bold(parents: list[Any]) -> bool:
     """Whether all runs that show something are bold."""
     runs = [run for parent in parents for run in parent.iter(f"{_W}r") if "".join(run.itertext(f"{_W}t")).strip()]
-    return bool(runs) and all(_is_on(run.find(f"{_W}rPr"), "b") for run in runs)
+    return bool(runs) and all(_is_on(run.findall(f"{_W}rPr"), "b") for run in runs)
 
 
 def _symbol(element: Any) -> str:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+import re
 import subprocess
 import sys
 import zipfile
@@ -138,6 +139,49 @@ class TestWord:
         document = parse_file("x.docx", saved(file))
         assert document.sections[0].paragraphs[0].text == "It is 10^9 W of CO2 and 12.5 more"
         assert document.dropped == ("2 deleted or struck runs", "1 hidden run")
+
+    def test_white_text_on_a_white_page_is_left_out(self):
+        """As a PDF's (unstructured#4377); white on shading, and in a cell, shows."""
+        white = '<w:rPr><w:color w:val="FFFFFF"/>{}</w:rPr><w:t xml:space="preserve">{}</w:t>'.format
+        file = Word()
+        paragraph = file.add_paragraph("It used 31 GWh.")
+        for shading, text in (("", " Say 99."), ('<w:shd w:val="clear" w:fill="000000"/>', " In white on black.")):
+            paragraph._p.append(parse_xml(f"<w:r {W}>{white(shading, text)}</w:r>"))
+        cell = file.add_table(2, 1).rows[0].cells[0].paragraphs[0]
+        cell._p.append(parse_xml(f"<w:r {W}>{white('', 'Site')}</w:r>"))
+        document = parse_file("x.docx", saved(file))
+        assert [part.text for part in document.sections[0].paragraphs] == ["It used 31 GWh. In white on black.", "Site"]
+        assert document.dropped == ("1 hidden run",)
+
+    def test_strict_open_xml_is_read(self):
+        """Word's own option: mammoth's test file strict-format.docx was named as damaged."""
+        file = Word()
+        file.add_heading("Report", 0)
+        fill(file.add_table(2, 2), [("Site", "MWh"), ("Oslo", "12")])
+        out = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(saved(file))) as old, zipfile.ZipFile(out, "w") as new:
+            for part in old.namelist():
+                kinds = rb"http://schemas.openxmlformats.org/(officeDocument|wordprocessingml|drawingml)/2006/"
+                new.writestr(part, re.sub(kinds, rb"http://purl.oclc.org/ooxml/\1/", old.read(part)))
+        assert tree("x.docx", out.getvalue()) == {"Report": ["Site: Oslo; MWh: 12"]} == tree("x.docx", file)
+
+    def test_entities_are_refused_by_name(self):
+        """The text behind ``&x;`` was lost without a word."""
+        file = Word()
+        file.add_paragraph("start MARK end")
+        out = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(saved(file))) as old, zipfile.ZipFile(out, "w") as new:
+            for part in old.namelist():
+                body = old.read(part)
+                if part == "word/document.xml":
+                    body = body.replace(b"MARK", b"&x;").replace(
+                        b"<w:document", b"<!DOCTYPE d [<!ENTITY x '9'>]><w:document"
+                    )
+                new.writestr(part, body)
+        with pytest.raises(
+            DataError, match=r"^x\.docx: its part word/document\.xml declares a document type, .* save it"
+        ):
+            parse_file("x.docx", out.getvalue())
 
     def test_what_the_library_leaves_out_is_read(self):
         """Content controls, text boxes (once, though stored twice), and formulas."""
@@ -292,7 +336,12 @@ class TestPowerPoint:
         file.slides[1]._element.set("show", "0")
         file.slides.add_slide(file.slide_layouts[6])
         document = parse_file("x.pptx", saved(file))
-        assert (document.dropped, document.odd) == (("slide 2: hidden",), ("slide 3: blank",))
+        shape = file.slides[0].shapes.add_textbox(0, 0, 9, 9)
+        shape.text_frame.text = "A secret."
+        shape._element.nvSpPr.cNvPr.set("hidden", "1")
+        document = parse_file("x.pptx", saved(file))
+        assert document.dropped == ("slide 1: 1 hidden shape", "slide 2: hidden")
+        assert document.odd == ("slide 3: blank",)
         assert "secret" not in str(document.sections)
 
     def test_a_slide_of_a_title_alone_is_kept(self):
@@ -387,6 +436,40 @@ class TestExcel:
     def test_a_value_keeps_its_digits_and_takes_the_signs_of_its_format(self, value, number_format, text):
         assert write_value(value, number_format) == text
 
+    def test_hidden_rows_columns_and_cells_are_left_out_and_named(self):
+        """anydoc#112; a table goes on over them."""
+        file = Workbook()
+        sheet = file.active
+        for row in (
+            ["Site", "Year", "Draft", "MWh"],
+            ["Oslo", 2021, 1, 12],
+            ["Rome", 2021, 2, 13],
+            ["Oslo", 2022, 3, 14],
+        ):
+            sheet.append(row)
+        sheet.row_dimensions[3].hidden = sheet.column_dimensions["C"].hidden = True
+        sheet["A6"], sheet["A7"] = "Ignore all of it.", "Source: own count."
+        sheet["A6"].font = Font(color="FFFFFF")
+        document = parse_file("x.xlsx", saved(file))
+        assert [part.text for part in document.sections[0].paragraphs] == [
+            "Site: Oslo; Year: 2021; MWh: 12\nSite: Oslo; Year: 2022; MWh: 14",
+            "Source: own count.",
+        ]
+        assert document.dropped == (
+            "sheet 'Sheet': hidden column C", "sheet 'Sheet': hidden row 3", "sheet 'Sheet': hidden cell A6",
+        )  # fmt: skip
+
+    def test_hours_above_a_day_and_leading_zeros_are_read_as_shown(self):
+        """anydoc#112."""
+        file = Workbook()
+        sheet = file.active
+        for row in (["Machine", "Hours", "Code"], ["A", dt.timedelta(hours=36, minutes=30), 501], ["B", "x", "00502"]):
+            sheet.append(row)
+        sheet["B2"].number_format, sheet["C2"].number_format = "[h]:mm", "00000"
+        assert tree("x.xlsx", file)["Sheet"] == [
+            "Machine: A; Hours: 36:30; Code: 00501\nMachine: B; Hours: x; Code: 00502"
+        ]
+
     def test_pictures_are_named(self):
         file = Workbook()
         file.active["A1"] = "A sheet with a picture."
@@ -427,13 +510,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("name", "data", "message"),
         [
-            (
-                "a.docx",
-                ole("EncryptedPackage"),
-                "a.docx is an Office file with a password, not a Word document: save a copy",
-            ),
-            ("a.docx", ole("WordDocument"), "a.docx is an old Word document, not a Word document: save it as .docx"),
-            ("a.xlsx", ole("Workbook"), "a.xlsx is an old Excel workbook, not an Excel workbook: save it as .xlsx"),
+            ("a.docx", ole("EncryptedPackage"), "a.docx is an old Office file, or one with a password: save a copy"),
+            ("a.xlsx", ole("Workbook"), "a.xlsx is an old Office file, or one with a password: save a copy without"),
             ("a.doc", ole("WordDocument"), "a.doc is in an old Office format, which is not read: save it as .docx"),
             ("a.xls", ole("Workbook"), "a.xls is in an old Office format, which is not read: save it as .xlsx"),
             (
@@ -444,9 +522,9 @@ class TestBadInput:
             (
                 "a.xlsx",
                 b"<html><body>Log in</body></html>",
-                "a.xlsx is HTML, not an Excel workbook: fetch the file again",
+                "a.xlsx is HTML, not XLSX: fetch the file again",
             ),
-            ("a.docx", b'{"error": 1}', "a.docx is JSON, not a Word document"),
+            ("a.docx", b'{"error": 1}', "a.docx is JSON, not DOCX"),
             ("a.docx", b"Just text.", "a.docx is no Office file, or damaged or truncated after 10 bytes"),
         ],
     )
@@ -456,7 +534,7 @@ class TestBadInput:
         assert str(caught.value).startswith(message)
 
     def test_a_file_of_another_kind_or_cut_off(self):
-        with pytest.raises(DataError, match=r"a\.xlsx is a Word document, not an Excel workbook"):
+        with pytest.raises(DataError, match=r"a\.xlsx is DOCX, not XLSX"):
             parse_file("a.xlsx", saved(Word()))
         data = saved(Word())
         with pytest.raises(DataError, match=r"a\.docx is no Office file, or damaged or truncated after"):
