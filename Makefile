@@ -126,7 +126,7 @@ docs: setup ## Build docs/ as a site in runs/site; a dead link is an error.
 first-table: ## Time the way from git clone to the demo's table, step by step.
 	$(PYTHON) scripts/first_table.py
 
-size: ## Print lines, one-caller helpers, type names in two rooms and Ray-free modules of engine.
+size: ## Print lines, cases beside the last release, one-caller helpers, type names in two rooms, Ray-free modules of engine.
 	@$(PYTHON) scripts/size.py
 
 format: setup ## Format the code.

@@ -1,4 +1,8 @@
-"""Print what a reader's time depends on: the size of every room, hops within it, and names that stand in two rooms.
+"""Print what a reader's time depends on: the size of every room, its cases, hops within it, and names in two rooms.
+
+Cases are what grows when inputs are answered one by one: regular expressions, listed words (of ``words_of``, of a text
+that is split, of a collection of at least five texts) and ``if`` statements, beside those of the last tag, or where there
+is none beside those of scripts/size_before.json, which ``--record`` writes. They are no bars.
 
 The bars: at most 6 private functions with one caller per 1,000 lines (their name is used once in the whole package),
 no public type name in two rooms, no module of engine/ that does not import ray. With names of rooms as arguments
@@ -6,13 +10,20 @@ no public type name in two rooms, no module of engine/ that does not import ray.
 """
 
 import ast
+import io
+import json
 import re
+import subprocess
 import sys
+import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path("kohaku_ray")
+RECORDED = Path("scripts/size_before.json")
+CASES = ("regexes", "words", "ifs")
+LEAST_LISTED = 5  # texts in a collection that is a list of words
 TYPE_NAME = re.compile(r"[A-Z]\w*[a-z]\w*")
 
 
@@ -60,8 +71,78 @@ def imports_ray(module: ast.Module) -> bool:
     return any(name.partition(".")[0] == "ray" or name == "kohaku_ray.engine.session" for name in names)
 
 
+def listed_words(node: ast.AST) -> int:
+    """Count the words that an expression lists."""
+    if isinstance(node, ast.Call):
+        is_list = isinstance(node.func, ast.Name) and node.func.id == "words_of"
+        is_split = isinstance(node.func, ast.Attribute) and node.func.attr == "split"
+        text = (
+            node.args[0] if is_list else node.func.value if is_split and isinstance(node.func, ast.Attribute) else None
+        )
+        return len(text.value.split()) if isinstance(text, ast.Constant) and isinstance(text.value, str) else 0
+    items = (
+        node.elts
+        if isinstance(node, (ast.List, ast.Tuple, ast.Set))
+        else node.keys
+        if isinstance(node, ast.Dict)
+        else []
+    )
+    texts = [item for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    return len(texts) if len(texts) >= LEAST_LISTED else 0
+
+
+def count_cases(sources: dict[str, str]) -> dict[str, Counter[str]]:
+    """Count the cases of every room, given each module's text by its path below the package."""
+    cases: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for path, source in sources.items():
+        of_room = cases[room_of(PACKAGE / path)]
+        for node in ast.walk(ast.parse(source)):
+            of_room["ifs"] += isinstance(node, ast.If)
+            of_room["words"] += listed_words(node)
+            of_room["regexes"] += isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.")
+    return cases
+
+
+def cases_before() -> tuple[str, dict[str, Counter[str]]]:
+    """Count the cases of the last tag, or read those that are recorded: what they are of, and they."""
+    git = ["git", "describe", "--tags", "--abbrev=0"]
+    tag = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    if not tag:
+        recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+        return recorded["of"], {room: Counter(counts) for room, counts in recorded["rooms"].items()}
+    archive = subprocess.run(["git", "archive", tag, str(PACKAGE)], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        modules = [file for file in files.getmembers() if file.name.endswith(".py")]
+        sources = {
+            str(Path(file.name).relative_to(PACKAGE)): data.read().decode()
+            for file in modules
+            if (data := files.extractfile(file)) is not None
+        }
+    return tag, count_cases(sources)
+
+
+def print_cases(cases: dict[str, Counter[str]]) -> None:
+    """Print the cases of every room beside those before."""
+    of, before = cases_before()
+    print(f"cases, beside {of}: regexes, listed words, if")
+    total, total_before = sum(cases.values(), Counter()), sum(before.values(), Counter())
+    for room in [*sorted(cases.keys() | before.keys()), "all"]:
+        now, then = (
+            (total, total_before) if room == "all" else (cases.get(room, Counter()), before.get(room, Counter()))
+        )
+        if any(now[kind] or then[kind] for kind in CASES):
+            print("".join(f"{now[kind]:7,} ({then[kind]:5,})" for kind in CASES), f" {room}")
+    print()
+
+
 def main(listed: list[str]) -> None:
     """Print all of it, and of the rooms ``listed`` every private function with one caller."""
+    package = {file.relative_to(PACKAGE).as_posix(): file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")}
+    if listed[:1] == ["--record"]:
+        of = subprocess.run(["git", "describe", "--always"], capture_output=True, text=True, check=True).stdout.strip()
+        rooms = {room: dict(sorted(counts.items())) for room, counts in sorted(count_cases(package).items())}
+        RECORDED.write_text(json.dumps({"of": of, "rooms": rooms}, indent=1) + "\n", encoding="utf-8")
+        return
     for top in ("kohaku_ray", "tests"):
         n_lines = n_files = 0
         for room in sorted({file.relative_to(top).parts[0] for file in Path(top).rglob("*.py")}):
@@ -71,6 +152,7 @@ def main(listed: list[str]) -> None:
             print(f"{lines:7,} lines {len(files):4} files  {top}/{room}")
         print(f"{n_lines:7,} lines {n_files:4} files  {top}\n")
 
+    print_cases(count_cases(package))
     modules = {file: ast.parse(file.read_text(encoding="utf-8")) for file in sorted(PACKAGE.rglob("*.py"))}
     uses = sum(map(count_uses, modules.values()), Counter())
     n_lines_of: Counter[str] = Counter()

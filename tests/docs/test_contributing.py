@@ -1,4 +1,4 @@
-"""CONTRIBUTING's table "Where is …" is true: every file and every name is there, four openings each at most."""
+"""CONTRIBUTING is true: every file and name of "Where is …" and of the core's twelve files is there."""
 
 import ast
 import re
@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TABLE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where is …")[2].partition("\n## ")[0]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TABLE = TEXT.partition("## Where is …")[2].partition("\n## ")[0]
 ROWS = dict(re.findall(r"^\| (?!…)(.+?) \| (`.+) \|$", TABLE, re.MULTILINE))
 MOST_OPENINGS = 4
+CORE = re.findall(r"^\d+\. (`.+`): \S", TEXT.partition("## The house")[2].partition("\n| ")[0], re.MULTILINE)
+"""The files that tell the core, in the order in which to read them."""
 
 
 def names_of(tree: ast.AST, prefix: str = "") -> set[str]:
@@ -27,16 +30,41 @@ def names_of(tree: ast.AST, prefix: str = "") -> set[str]:
     return names
 
 
+def check_opening(opening: str) -> None:
+    path, *names = re.findall(r"`([^`]+)`", opening)
+    file = ROOT / "kohaku_ray" / path
+    assert file.is_file(), path
+    assert names, f"{path}: say what to look for"
+    missing = set(names) - names_of(ast.parse(file.read_text(encoding="utf-8")))
+    assert not missing, f"{path} has no {', '.join(sorted(missing))}"
+
+
 @pytest.mark.parametrize("question", ROWS)
 def test_every_file_and_name_of_the_table_is_there(question):
-    openings = [re.findall(r"`([^`]+)`", opening) for opening in ROWS[question].split(" → ")]
+    openings = ROWS[question].split(" → ")
     assert 1 <= len(openings) <= MOST_OPENINGS
-    for path, *names in openings:
-        file = ROOT / "kohaku_ray" / path
-        assert file.is_file(), path
-        assert names, f"{path}: say what to look for"
-        missing = set(names) - names_of(ast.parse(file.read_text(encoding="utf-8")))
-        assert not missing, f"{path} has no {', '.join(sorted(missing))}"
+    for opening in openings:
+        check_opening(opening)
+
+
+def test_twelve_files_tell_the_core_from_the_command_to_the_submission():
+    assert len(CORE) == 12
+    for opening in CORE:
+        check_opening(opening)
+    assert "`answer`" in CORE[0]
+    assert "`write_outputs`" in CORE[-1]
+
+
+def test_every_room_stands_in_the_house():
+    rooms = {file.parent.name for file in (ROOT / "kohaku_ray").glob("*/__init__.py")} - {"sample"}
+    table = TEXT.partition("| room |")[2].partition("\n\n")[0]
+    assert {room for room in rooms if f"`{room}/`" not in table} == set()
+
+
+def test_ten_promises_and_what_enters():
+    section = TEXT.partition("## What stays")[2].partition("\n## ")[0]
+    assert re.findall(r"^(\d+)\. ", section, re.MULTILINE) == [str(n) for n in range(1, 11)]
+    assert "**What enters.**" in section
 
 
 def test_the_table_answers_twenty_questions():
