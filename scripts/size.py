@@ -1,8 +1,8 @@
 """Print what a reader's time depends on: the size of every room, its cases, hops within it, and names in two rooms.
 
 Cases are what grows when inputs are answered one by one: regular expressions, listed words (of ``words_of``, of a text
-that is split, of a collection of at least five texts) and ``if`` statements, beside those of the last tag, or where there
-is none beside those of scripts/size_before.json, which ``--record`` writes. They are no bars.
+that is split, of a collection of at least five texts) and ``if`` statements, beside those of the last tag, or where
+there is none beside those of scripts/size_before.json, which ``--record`` writes. They are no bars.
 
 The bars: at most 6 private functions with one caller per 1,000 lines (their name is used once in the whole package),
 no public type name in two rooms, no module of engine/ that does not import ray. With names of rooms as arguments
