@@ -14,7 +14,7 @@ LONGEST_VALUE = 200
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _SPACED_THOUSANDS = re.compile("(?<=[0-9])[\u00a0\u2000-\u200a\u202f](?=[0-9]{3}(?![0-9]))")
 _TAG = re.compile(r"</?[a-z]{1,6}>", re.IGNORECASE)
-_IN_DOLLARS = re.compile(r"\$[^$]+\$")
+_TEX = re.compile(r"\\|[\^_]\{|\A\s*\$[^$]+\$\s*\Z")
 _LOOKALIKES = {
     **dict.fromkeys("−⁃˗➖", "-"),
     **dict.fromkeys("×✕✖⨯∗", "x"),
@@ -41,7 +41,7 @@ def plain_characters(text: str) -> str:
     Characters of no width are dropped, a narrow space between digits in groups of three too. TeX is read
     (``\boxed{42}``, ``$42$``); tags of HTML and Markdown's marks around the whole value are dropped.
     """
-    if len(text) <= LONGEST_VALUE and ("\\" in text or (text[:1] == "$" and _IN_DOLLARS.fullmatch(text))):
+    if len(text) <= LONGEST_VALUE and _TEX.search(text):
         text = read_tex(text).replace(RAISE, "^").replace(LOWER, "").replace(END, "")
     if not text.isascii():
         text = _SUPERSCRIPT.sub(lambda match: "^" + unicodedata.normalize("NFKC", match[0]), text)

@@ -85,7 +85,7 @@ EQUAL: Rows = [
     ("bundles s010", "percent", ".88", ["0.88"]),
     ("deepconf#15", None, "0.5", [r"\frac{1}{2}", r"\dfrac12", "1/2", "½", r"\(\frac{1}{2}\)"]),
     ("deepconf#15", None, "42", ["$42$", r"\boxed{42}", r"$\boxed{42}$", r"\text{42}", "**42**"]),
-    ("deepconf#15", None, "120000", [r"1.2 \times 10^{5}", r"$1.2 \times 10^5$", "1.2 × 10⁵", "1.2e5"]),
+    ("deepconf#15", None, "120000", [r"1.2 \times 10^{5}", r"$1.2 \times 10^5$", "1.2 × 10⁵", "1.2×10^{5}", "1.2e5"]),
     ("deepconf#15", None, "4.3", ["4.3x", "4.3 times", "~4.3", "≈ 4.3"]),
     ("deepconf#15", None, "14 days", ["2 weeks", "two weeks"]),
     ("deepconf#15", None, "A & B", ["A and B", "B & A", "[A, B]", "(B, A)"]),
