@@ -1,8 +1,9 @@
 """Stop parsing at a time limit: by a timer in this process, or in a child process where a library may not return.
 
-A timer's signal is handled between two steps of Python, and so never inside MuPDF or lexbor. The child's timer has no
-handler: the kernel ends the process wherever it is. A library that crashes, or takes all memory, loses only that
-file. One child parses many files, and ends when this process does.
+The limit counts CPU seconds, so that what is indexed does not depend on the machine's load; a parser that waits instead
+of computing is ended by the clock. A timer's signal is handled between two steps of Python, and so never inside MuPDF
+or lexbor. The child's timers have no handler: the kernel ends the process wherever it is. A library that crashes, or
+takes all memory, loses only that file. One child parses many files, and ends when this process does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _AGAIN_S = 0.05  # seconds between the timer's signals: an exception raised inside a destructor is lost
+CLOCK_TIMES = 40  # seconds of the clock per CPU second allowed: forty busy processes per core leave a process so much
 MEMORY_GIB = 1.5  # most memory that parsing a file may take in the child, beyond the child's own and the file
 
 T = TypeVar("T")
@@ -40,22 +43,30 @@ class _TimeUp(BaseException):
     """Raised by the timer; no parser catches it."""
 
 
-def in_time(call: Callable[[], T], timeout_s: float, late: DataError) -> T:
+def in_time(call: Callable[[], T], limit_s: float, late: DataError, cpu: bool = True) -> T:
     """Call what may take long, in Python or in the kernel, under a time limit; in the main thread only.
 
+    Args:
+        call: What is called.
+        limit_s: CPU seconds of this thread, and `CLOCK_TIMES` as many of the clock; without ``cpu`` of the clock alone.
+        late: What is raised where it took longer.
+        cpu: Whether the call computes; else it waits for the kernel, which costs no CPU.
+
     Raises:
-        DataError: ``late``, where it took longer than ``timeout_s``, or what the call raised.
+        DataError: ``late``, or what the call raised.
     """
     over = False
+    load_sentences()
+    end = time.thread_time() + limit_s
 
-    def stop(*_: object) -> None:
-        if not over:
+    def stop(number: int, _: object) -> None:
+        # the timer counts the CPU seconds of all threads
+        if not over and (number == signal.SIGALRM or time.thread_time() >= end):
             raise _TimeUp
 
-    load_sentences()
-    before = signal.signal(signal.SIGALRM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGALRM, signal.SIGPROF)}
     try:
-        signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
+        start_timers(limit_s, _AGAIN_S, cpu)
         result = call()
         over = True
     except _TimeUp:
@@ -63,9 +74,17 @@ def in_time(call: Callable[[], T], timeout_s: float, late: DataError) -> T:
         raise late from None
     finally:
         over = True
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        start_timers(0.0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return result
+
+
+def start_timers(limit_s: float, again_s: float = 0.0, cpu: bool = True) -> None:
+    """Start the timers of CPU seconds (SIGPROF) and of the clock (SIGALRM), or stop them at 0; see `in_time`."""
+    if cpu:
+        signal.setitimer(signal.ITIMER_PROF, limit_s, again_s)
+    signal.setitimer(signal.ITIMER_REAL, limit_s * (CLOCK_TIMES if cpu else 1), again_s)
 
 
 def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = False) -> Document:
@@ -85,7 +104,7 @@ def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = Fals
         raise DataError(reply)
     if isinstance(reply, tuple):
         return unpacked(*reply)
-    if reply == -signal.SIGALRM:
+    if reply in (-signal.SIGPROF, -signal.SIGALRM):
         raise late(name, len(data), timeout_s)
     ending = f"signal {signal.Signals(-reply).name}" if reply < 0 else f"exit code {reply}"
     raise UnfinishedError(
@@ -97,8 +116,9 @@ def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = Fals
 def late(name: str, n_bytes: int, timeout_s: float) -> UnfinishedError:
     """Make the error of a file that takes too long to parse."""
     return UnfinishedError(
-        f"{name}: its {n_bytes:,} bytes are not parsed after {timeout_s:g} s: split or simplify the file, "
-        f"or set documents.timeout_s above {timeout_s:g}."
+        f"{name}: its {n_bytes:,} bytes are not parsed after {timeout_s:g} s of CPU time, or "
+        f"{timeout_s * CLOCK_TIMES:,g} s of waiting: split or simplify the file, or set documents.timeout_s above "
+        f"{timeout_s:g}."
     )
 
 

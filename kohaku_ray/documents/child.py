@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from kohaku_ray.documents.bounded import MEMORY_GIB, document_adapter, load_sentences, packed, reads_pdf
+from kohaku_ray.documents.bounded import MEMORY_GIB, document_adapter, load_sentences, packed, reads_pdf, start_timers
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.formats import FORMATS, OnDemand
 from kohaku_ray.documents.parse import parse_file
@@ -25,8 +25,9 @@ def serve(handle: int, is_pdf: bool) -> None:
     only where one arrived first, or a parser ended.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    for number in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM, signal.SIGPROF])
     connection = Connection(handle)
     _load()
     if is_pdf:
@@ -54,14 +55,14 @@ def _serve_forked(connection: Connection) -> NoReturn:
             n_pages = int(Path("/proc/self/statm").read_text().split()[0])
             most = n_pages * resource.getpagesize() + int(MEMORY_GIB * 2**30)
             resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
-            signal.setitimer(signal.ITIMER_REAL, timeout_s)
+            start_timers(timeout_s)
             reply: str | tuple[str, list[bytes]]
             try:
                 document = parse_file(name, data, images=images)
                 reply = packed(document), [image.data for _, _, image in images_of(document)]
             except DataError as error:
                 reply = str(error)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            start_timers(0.0)
             connection.send(reply)
     except (EOFError, OSError):
         code = 0

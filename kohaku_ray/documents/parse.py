@@ -45,6 +45,7 @@ from kohaku_ray.documents.kind import OLD_SUFFIXES, check_kind
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, SentenceSplit
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
+from kohaku_ray.documents.text import with_headings
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 from kohaku_ray.storage import is_uri
@@ -91,7 +92,7 @@ def parse_documents(
         if isinstance(parsed, Parsed):
             if not (parsed.documents or parsed.rejects):
                 raise DataError(f"{name} has no text: there is no row in it.")
-            documents = [without_noise(_well_named(name, document)) for document in parsed.documents]
+            documents = [without_noise(with_headings(_well_named(name, document))) for document in parsed.documents]
             silent = [document for document in documents if not has_sentences(document)]
             more = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
             return Parsed(tuple(filter(has_sentences, documents)), (*parsed.rejects, *more))
@@ -132,7 +133,7 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None, images: b
     Args:
         name: Its path or URI; the suffix chooses the parser, the stem is the default ``doc_id``.
         data: Its whole content.
-        timeout_s: Time limit in seconds, above 0; None: no limit.
+        timeout_s: Time limit in CPU seconds, above 0; None: no limit.
         images: Whether images are extracted, or kept with their address for ``attach_images``.
 
     Raises:
@@ -212,7 +213,7 @@ def read_in_time(name: str, timeout_s: float) -> bytes:
     """Read a file; a local one under a time limit, where this is the main thread. See ``read_bytes``."""
     too_late = DataError(f"{name} is not read after {timeout_s:g} s: copy it to a local disk, or leave it out.")
     is_limited = _in_main_thread() and not is_uri(name)  # storage and hub have limits of their own
-    return in_time(lambda: read_bytes(name), timeout_s, too_late) if is_limited else read_bytes(name)
+    return in_time(lambda: read_bytes(name), timeout_s, too_late, cpu=False) if is_limited else read_bytes(name)
 
 
 def _in_main_thread() -> bool:
@@ -221,7 +222,7 @@ def _in_main_thread() -> bool:
 
 def _checked(name: str, document: Document, images: bool) -> Document:
     """A file's one document; an error where nothing in it can be searched."""
-    document = _well_named(name, without_noise(document))
+    document = without_noise(with_headings(_well_named(name, document)))
     if not has_sentences(document) and not (images and names_images(document)):
         raise no_text(name, images)
     return document

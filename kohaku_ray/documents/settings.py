@@ -20,7 +20,8 @@ class DocumentsConfig(Settings):
     metadata: FilePath | None = None
     """CSV, JSON lines or Parquet with id, title, url, year, type and citation per document."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    """Longest time to read, and again to parse, one file; a file that takes longer becomes a reject."""
+    """Longest time to read one file, and most CPU seconds to parse it, whatever the machine's load; a file that takes
+    longer becomes a reject."""
     follow_links: bool = False
     """Whether links that lead out of a directory of `paths` are followed."""
     format: str | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kohaku_ray.documents.content import decode_text, default_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
@@ -164,17 +164,33 @@ def heading_path(above: Sequence[str], level: int, heading: str) -> tuple[str, .
 
 
 def finish(drafts: Sequence[Draft], title: str) -> tuple[Section, ...]:
-    """Make sections of drafts; leave out an empty one whose title the document's or the next section's repeats."""
+    """Make sections of drafts; leave out an empty one whose title the document's or the next section's repeats.
+
+    A heading that is the document's title stays where headings are all that there is.
+    """
     following = [*drafts[1:], Draft(())]
+    has_text = any(draft.paragraphs for draft in drafts)
     return tuple(
         Section(_section_title(draft.headings, title), tuple(draft.paragraphs))
         for draft, after in zip(drafts, following, strict=True)
         if draft.paragraphs
-        or not (
-            _section_title(draft.headings, title) == title
-            or tuple(after.headings[: len(draft.headings)]) == tuple(draft.headings)
+        or (
+            tuple(after.headings[: len(draft.headings)]) != tuple(draft.headings)
+            and not (has_text and _section_title(draft.headings, title) == title)
         )
     )
+
+
+def with_headings(document: Document) -> Document:
+    """Give each section without paragraphs its heading as one, so that what it says is found."""
+    if all(section.paragraphs for section in document.sections):
+        return document
+    sections = []
+    for section in document.sections:
+        heading = section.title.rpartition(PATH)[2]
+        paragraph = Paragraph(heading, split_sentences(heading), section.page)
+        sections.append(section if section.paragraphs else replace(section, paragraphs=(paragraph,)))
+    return replace(document, sections=tuple(sections))
 
 
 def _section_title(headings: Sequence[str], title: str) -> str:

@@ -25,7 +25,7 @@ def test_headings_make_sections_titled_with_their_path():
         ("Report", ["Front."]),
         ("Report", ["Intro."]),
         ("Results › Power", ["400 W."]),
-        ("Empty", []),
+        ("Empty", ["Empty"]),
         ("Part two › Deep", ["End."]),
     ]
 

@@ -15,11 +15,12 @@ from test_pdf_hostile import assembled, pdf
 
 from kohaku_ray import sample
 from kohaku_ray.documents import bounded, parse
+from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Attachment
 from kohaku_ray.documents.parse import FORMATS, parse_file
 from kohaku_ray.errors import DataError
 
-LATE = r"its [\d,]+ bytes are not parsed after 0\.3 s: split .*set documents\.timeout_s above 0\.3"
+LATE = r"its [\d,]+ bytes are not parsed after 0\.3 s of CPU time, .*: split .*set documents\.timeout_s above 0\.3"
 
 
 def bomb(n_levels):
@@ -58,14 +59,45 @@ def stubborn():
     [lambda: time.sleep(20), lambda: re.match(r"(a|aa)+$", "a" * 60 + "b"), stubborn],
     ids=["sleeps", "backtracks", "catches everything"],
 )
-def test_a_reader_that_takes_too_long_is_ended(reader, slow):
+def test_a_reader_that_takes_too_long_is_ended(reader, slow, monkeypatch):
+    monkeypatch.setattr(bounded, "CLOCK_TIMES", 2)
     reader(lambda name, data: slow())
     took, message = seconds(lambda: parse_file("d/x.md", b"text", timeout_s=0.3))
     assert took < 5
     assert re.match(rf"d/x\.md: {LATE}", message)
 
 
-def test_the_timer_is_gone_afterwards_and_the_handler_is_the_one_before(reader):
+def test_time_that_the_machine_gives_to_others_does_not_count(reader):
+    reader(lambda name, data: time.sleep(0.6) or parse_markdown(name, data))
+    assert parse_file("x.md", b"Some text.", timeout_s=0.2).sections
+    reader(lambda name, data: busy(threading.Thread(target=spin, args=(0.6,))) or parse_markdown(name, data))
+    assert parse_file("x.md", b"Some text.", timeout_s=0.2).sections
+
+
+def spin(cpu_s):
+    end = time.thread_time() + cpu_s
+    while time.thread_time() < end:
+        pass
+
+
+def busy(thread):
+    thread.start()
+    thread.join()
+
+
+def test_a_child_that_gets_no_time_reads_the_same():
+    """A machine under load rejected what a quiet one reads (attack5, A4)."""
+    data = pdf("A page.")
+    expected = parse_file("x.pdf", data, timeout_s=60)
+    children = Path(f"/proc/{bounded._child.process.pid}/task/{bounded._child.process.pid}/children")
+    (worker,) = map(int, children.read_text().split())
+    os.kill(worker, signal.SIGSTOP)
+    threading.Timer(1.5, os.kill, (worker, signal.SIGCONT)).start()
+    assert parse_file("x.pdf", data, timeout_s=1) == expected
+
+
+def test_the_timer_is_gone_afterwards_and_the_handler_is_the_one_before(reader, monkeypatch):
+    monkeypatch.setattr(bounded, "CLOCK_TIMES", 2)
     heard = []
     before = signal.signal(signal.SIGALRM, lambda *_: heard.append(1))
     try:
@@ -75,7 +107,7 @@ def test_the_timer_is_gone_afterwards_and_the_handler_is_the_one_before(reader):
             parse_file("x.md", b"text", timeout_s=0.1)
         time.sleep(0.3)
         assert heard == []
-        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        assert signal.getitimer(signal.ITIMER_REAL) == signal.getitimer(signal.ITIMER_PROF) == (0, 0)
         signal.raise_signal(signal.SIGALRM)
         assert heard == [1]
     finally:
