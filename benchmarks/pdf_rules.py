@@ -1,0 +1,137 @@
+"""Count how many real PDFs each rule of the PDF reader touches.
+
+A rule is a condition in `documents/pdf*.py`: the test of an ``if``, a part of ``and`` or ``or``, a filter. It touches a
+file where it comes out both ways in the corpus at least once there: what is never true, or never false, in two files
+decides nothing for a reader of PDFs. Limits against hostile files are such conditions, too, and stay.
+
+    python benchmarks/pdf_rules.py [--work DIRECTORY] [--fewer N]
+
+fetches what pdf_files.txt lists, and prints for each condition that comes out one of the two ways in fewer than N files
+where it stands, its text, and in how many files it was true and false; ``dropped`` at the end counts the kinds of
+furniture that were named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from extraction import fetch
+
+HERE = Path(__file__).parent
+COUNTED = ("pdf", "pdf_page", "pdf_blocks", "raised")
+seen: set[tuple[str, int, int, str, bool]] = set()  # conditions and how they came out, of the file that is read
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=Path("runs/pdf_rules"), help="downloads")
+    parser.add_argument("--fewer", type=int, default=2, help="conditions that touch fewer files are printed")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    sys.meta_path.insert(0, _Finder())
+    from kohaku_ray.documents.pdf import parse_pdf
+    from kohaku_ray.errors import DataError
+
+    files: Counter[tuple[str, int, int, str, bool]] = Counter()
+    dropped: Counter[str] = Counter()
+    n_files = n_pages = 0
+    for path in fetch(arguments.work, HERE / "pdf_files.txt"):
+        seen.clear()
+        start = time.process_time()
+        try:
+            document = parse_pdf(path.name, path.read_bytes(), images=True)
+        except DataError as error:
+            print(f"{path.name}: {error}", file=sys.stderr)
+            continue
+        n_files, n_pages = n_files + 1, n_pages + document.n_pages
+        files.update(seen)
+        dropped.update({" ".join(text.partition(":")[0].split()[1:]).removesuffix("s") for text in document.dropped})
+        print(f"{n_files}: {path.name}: {document.n_pages} pages, {time.process_time() - start:.1f} s", file=sys.stderr)
+    print(f"{n_files} files, {n_pages:,} pages\n\n| where | condition | true in | false in |\n|---|---|---|---|")
+    conditions = sorted({key[:4] for key in files})
+    for key in conditions:
+        n_true, n_false = files[*key, True], files[*key, False]
+        if min(n_true, n_false) < arguments.fewer:
+            print(f"| {key[0]}:{key[1]} | `{key[3]}` | {n_true} | {n_false} |")
+    print(f"\n{len(conditions)} conditions reached; dropped, in files:", dict(dropped.most_common()))
+    return 0
+
+
+class _Finder(MetaPathFinder):
+    """Loads the counted modules with their conditions wrapped."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        package, _, module = name.rpartition(".")
+        if not package.startswith("kohaku_ray.documents") or module not in COUNTED:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+            spec.loader = _Loader(name, spec.origin)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def get_code(self, fullname: str) -> Any:
+        path = self.get_filename(fullname)
+        tree = _Wrap(Path(path).name).visit(ast.parse(self.get_data(path), path))
+        return compile(ast.fix_missing_locations(tree), path, "exec")
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["_note_outcome"] = note_outcome
+        super().exec_module(module)
+
+
+def note_outcome(key: tuple[str, int, int, str], value: Any) -> Any:
+    """Return a condition's value, and note how it came out."""
+    seen.add((*key, bool(value)))
+    return value
+
+
+class _Wrap(ast.NodeTransformer):
+    """Wraps each condition in a call that notes its outcome; types and default values stay as they are."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def _noted(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.BoolOp | ast.Constant):
+            return node  # its parts are noted
+        key = ast.Constant((self._file, node.lineno, node.col_offset, ast.unparse(node)[:100]))
+        inner = self.generic_visit(node) if not isinstance(node, ast.Name) else node
+        assert isinstance(inner, ast.expr)
+        return ast.copy_location(ast.Call(ast.Name("_note_outcome", ast.Load()), [key, inner], []), node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        node.values = [
+            self.visit(value) if isinstance(value, ast.BoolOp) else self._noted(value) for value in node.values
+        ]
+        return node
+
+    def _visit_test(self, node: Any) -> Any:
+        test = node.test
+        node.test = ast.Constant(True)
+        self.generic_visit(node)
+        node.test = self.visit(test) if isinstance(test, ast.BoolOp) else self._noted(test)
+        return node
+
+    visit_If = visit_IfExp = visit_While = _visit_test
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        tests, node.ifs = node.ifs, []
+        self.generic_visit(node)
+        node.ifs = [self.visit(test) if isinstance(test, ast.BoolOp) else self._noted(test) for test in tests]
+        return node
+
+
+if __name__ == "__main__":
+    sys.exit(main())
