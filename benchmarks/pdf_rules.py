@@ -4,11 +4,11 @@ A rule is a condition in `documents/pdf*.py`: the test of an ``if``, a part of `
 file where it comes out both ways in the corpus at least once there: what is never true, or never false, in two files
 decides nothing for a reader of PDFs. Limits against hostile files are such conditions, too, and stay.
 
-    python benchmarks/pdf_rules.py [--work DIRECTORY] [--fewer N]
+    python benchmarks/pdf_rules.py [--work DIRECTORY] [--fewer N] [FILE …]
 
-fetches what pdf_files.txt lists, and prints for each condition that comes out one of the two ways in fewer than N files
-where it stands, its text, and in how many files it was true and false; ``dropped`` at the end counts the kinds of
-furniture that were named.
+fetches what pdf_files.txt lists, or takes the files given, and prints each condition that comes out one of the two ways
+in fewer than N files: where it stands, its text, and in how many files it was true and false; at the end, in how many
+files each kind of furniture was dropped.
 """
 
 from __future__ import annotations
@@ -29,24 +29,26 @@ from extraction import fetch
 
 HERE = Path(__file__).parent
 COUNTED = ("pdf", "pdf_page", "pdf_blocks", "raised")
-seen: set[tuple[str, int, int, str, bool]] = set()  # conditions and how they came out, of the file that is read
+conditions: list[tuple[str, int, str]] = []  # file, line and text of each
+outcomes = bytearray()  # of the file that is read: whether each condition was false, and whether it was true
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("runs/pdf_rules"), help="downloads")
     parser.add_argument("--fewer", type=int, default=2, help="conditions that touch fewer files are printed")
+    parser.add_argument("files", nargs="*", type=Path, help="PDFs in place of those listed")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     sys.meta_path.insert(0, _Finder())
     from kohaku_ray.documents.pdf import parse_pdf
     from kohaku_ray.errors import DataError
 
-    files: Counter[tuple[str, int, int, str, bool]] = Counter()
+    files: Counter[int] = Counter()  # by the place in `outcomes`
     dropped: Counter[str] = Counter()
     n_files = n_pages = 0
-    for path in fetch(arguments.work, HERE / "pdf_files.txt"):
-        seen.clear()
+    for path in arguments.files or fetch(arguments.work, HERE / "pdf_files.txt"):
+        outcomes[:] = bytes(len(outcomes))
         start = time.process_time()
         try:
             document = parse_pdf(path.name, path.read_bytes(), images=True)
@@ -54,16 +56,19 @@ def main() -> int:
             print(f"{path.name}: {error}", file=sys.stderr)
             continue
         n_files, n_pages = n_files + 1, n_pages + document.n_pages
-        files.update(seen)
+        files.update(place for place, was in enumerate(outcomes) if was)
         dropped.update({" ".join(text.partition(":")[0].split()[1:]).removesuffix("s") for text in document.dropped})
         print(f"{n_files}: {path.name}: {document.n_pages} pages, {time.process_time() - start:.1f} s", file=sys.stderr)
     print(f"{n_files} files, {n_pages:,} pages\n\n| where | condition | true in | false in |\n|---|---|---|---|")
-    conditions = sorted({key[:4] for key in files})
-    for key in conditions:
-        n_true, n_false = files[*key, True], files[*key, False]
-        if min(n_true, n_false) < arguments.fewer:
-            print(f"| {key[0]}:{key[1]} | `{key[3]}` | {n_true} | {n_false} |")
-    print(f"\n{len(conditions)} conditions reached; dropped, in files:", dict(dropped.most_common()))
+    for i, (file, line, text) in enumerate(conditions):
+        n_false, n_true = files[2 * i], files[2 * i + 1]
+        if 0 <= min(n_true, n_false) < arguments.fewer and n_true + n_false:
+            print(f"| {file}:{line} | `{text}` | {n_true} | {n_false} |")
+    unreached = [
+        f"{file}:{line}" for i, (file, line, _) in enumerate(conditions) if not files[2 * i] + files[2 * i + 1]
+    ]
+    print(f"\n{len(conditions)} conditions; not reached: {', '.join(unreached)}")
+    print("dropped, in files:", dict(dropped.most_common()))
     return 0
 
 
@@ -91,9 +96,9 @@ class _Loader(SourceFileLoader):
         super().exec_module(module)
 
 
-def note_outcome(key: tuple[str, int, int, str], value: Any) -> Any:
+def note_outcome(place: int, value: Any) -> Any:
     """Return a condition's value, and note how it came out."""
-    seen.add((*key, bool(value)))
+    outcomes[place + 1 if value else place] = 1
     return value
 
 
@@ -106,7 +111,9 @@ class _Wrap(ast.NodeTransformer):
     def _noted(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.BoolOp | ast.Constant):
             return node  # its parts are noted
-        key = ast.Constant((self._file, node.lineno, node.col_offset, ast.unparse(node)[:100]))
+        key = ast.Constant(2 * len(conditions))
+        conditions.append((self._file, node.lineno, ast.unparse(node)[:100]))
+        outcomes.extend(b"\0\0")
         inner = self.generic_visit(node) if not isinstance(node, ast.Name) else node
         assert isinstance(inner, ast.expr)
         return ast.copy_location(ast.Call(ast.Name("_note_outcome", ast.Load()), [key, inner], []), node)

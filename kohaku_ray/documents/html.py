@@ -14,7 +14,18 @@ from kohaku_ray.documents.formulas import write_delimited, write_katex, write_ma
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
 from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
-from kohaku_ray.documents.tables import TableCell, fill_spans, is_number, join_names, names_columns, write_rows
+from kohaku_ray.documents.tables import (
+    MAX_HEADER_ROWS,
+    Hints,
+    TableCell,
+    cell_texts,
+    fill_spans,
+    header_rows,
+    is_headed,
+    is_wide,
+    name_columns,
+    write_rows,
+)
 from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
 
@@ -101,7 +112,6 @@ _ROLES = {
     "rowheader": "th",
 }
 """Elements that a ``<div>`` or ``<span>`` with such a role stands for."""
-MAX_HEADER_ROWS = 8  # most rows that name the columns of a table
 _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
 _DROPPED = words_of(
     """script style noscript template nav footer svg math iframe object embed canvas video audio button select input
@@ -629,7 +639,7 @@ def _table_lines(table: _Table) -> list[str]:
     grid = [filled[i] for i in kept]
     width = max(map(len, grid))
     grid = [[*row, *[None] * (width - len(row))] for row in grid]
-    is_wide = list(map(_is_wide, grid))
+    are_wide = list(map(is_wide, grid))
     starts: list[bool] = []
     for i, row in zip(kept, grid, strict=True):
         # with the names that a row above spans into it
@@ -637,75 +647,35 @@ def _table_lines(table: _Table) -> list[str]:
         starts.append(i < table.n_head or _names_all(table.rows[i]) or goes_on)
     if all(starts):
         starts[1:] = [False] * (len(starts) - 1)
+    marked = [start and not wide for start, wide in zip(starts, are_wide, strict=True)]
     lines: list[str] = []
     names: list[str] = []
     body: list[list[TableCell | None]] = []
 
     def write_body() -> None:
-        cells = [[row[0][0]] if row[0] and _is_wide(row) else _texts(row, names) for row in body]
+        cells = [[row[0][0]] if row[0] and is_wide(row) else cell_texts(row, names) for row in body]
         if names:
             lines.extend(write_rows([names, *cells], 0))
         else:
             for row, texts in zip(body, cells, strict=True):
-                is_labelled = width == 2 and row[0] is not None and row[0][3] and not _is_wide(row)
-                lines.append((": " if is_labelled else " | ").join(filter(None, texts)))
+                n = 1 if is_headed(row) and not is_wide(row) else 0
+                rest = " | ".join(filter(None, texts[n:]))
+                lines.append(": ".join(filter(None, [*texts[:n], rest])))
         body.clear()
 
     i = 0
     while i < len(grid):
-        n = 0
-        while i + n < len(grid) and starts[i + n] and not is_wide[i + n] and n < MAX_HEADER_ROWS:
-            n += 1
-        is_first = not names and not any(not wide for wide in is_wide[:i])
-        is_marked = n > 0
-        if is_first and not is_wide[i]:
-            n = max(n, 1)
-        while 0 < n < MAX_HEADER_ROWS and i + n < len(grid) - 1 and _stands_over(grid[i + n - 1], grid[i + n]):
-            n += 1
-        header = [[(cell[0] if cell else "", True) for cell in row] for row in grid[i : i + n]]
-        joined = join_names(header) if header else []
-        if n and not is_marked:
-            below = [[text or "" for text in _texts(row, joined)] for row in grid[i + n :]]
-            below = [[row[0]] if wide else row for row, wide in zip(below, is_wide[i + n :], strict=True)]
-            n = n if names_columns([joined, *below], set_apart=n > 1) else 0
+        is_first = not names and all(are_wide[:i]) and not are_wide[i]
+        n = header_rows(grid[i:], Hints(marked[i : i + MAX_HEADER_ROWS])) if marked[i] or is_first else 0
         if n:
             write_body()
-            names = joined
+            names = name_columns(grid[i : i + n])
             i += n
         else:
             body.append(grid[i])
             i += 1
     write_body()
     return lines
-
-
-def _is_wide(row: Sequence[TableCell | None]) -> bool:
-    """Whether one cell spans the whole row."""
-    first = row[0]
-    if first is None or first[1] < 2:
-        return False
-    return all(cell is None or cell is first for cell in row)
-
-
-def _texts(row: Sequence[TableCell | None], names: Sequence[str]) -> list[str]:
-    """Texts of a row; a cell that spans columns of one name, or of none, occurs once."""
-    return [
-        "" if cell is None or (i and cell is row[i - 1] and (not names or names[i] == names[i - 1])) else cell[0]
-        for i, cell in enumerate(row)
-    ]
-
-
-def _stands_over(above: Sequence[TableCell | None], row: Sequence[TableCell | None]) -> bool:
-    """Whether a row names the parts of names over it, and nothing else: all other columns have theirs above."""
-    is_over = False
-    for upper, cell in zip(above, row, strict=True):
-        if upper is not None and upper[0] and upper[1] > 1 and cell is not upper:
-            is_over = is_over or (cell is not None and cell[0] != "" and not is_number(cell[0]))
-            if cell is not None and is_number(cell[0]):
-                return False
-        elif cell is not upper and cell is not None and cell[0] and (upper is not None and upper[0]):
-            return False
-    return is_over and not all(cell is row[0] for cell in row)
 
 
 def mathml_text(source: str) -> str:

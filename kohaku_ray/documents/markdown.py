@@ -25,7 +25,7 @@ from kohaku_ray.documents.html import fragment_paragraphs, mathml_text
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
-from kohaku_ray.documents.tables import join_names, names_columns, write_rows
+from kohaku_ray.documents.tables import as_grid, header_rows, join_names, write_rows
 from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
 
@@ -435,7 +435,7 @@ def _rows(table: SyntaxTreeNode) -> list[str]:
     names, *body = rows
     body = list(filter(any, body))
     if not any(names) and body:  # a header that is left empty stands over the table's own
-        return write_rows(body, 0 if names_columns(body, set_apart=False) else -1)
+        return write_rows(body, header_rows(as_grid(body)) - 1)
     return write_rows([names, *body], 0)
 
 

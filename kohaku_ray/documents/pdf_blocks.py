@@ -34,7 +34,7 @@ from kohaku_ray.documents.pdf_page import (
     join_lines,
 )
 from kohaku_ray.documents.sentences import LEADERS
-from kohaku_ray.documents.tables import Cells, is_number, join_names, names_columns, write_rows
+from kohaku_ray.documents.tables import Cells, Hints, as_grid, header_rows, is_number, join_names, write_rows
 
 MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
 MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
@@ -459,11 +459,11 @@ def _cells(
     names = _names(page, rows[:n_header], find_columns([*full, *rows[n_header:]])) if n_header else []
     bold = all(line.bold for line in rows[0]) and not all(line.bold for row in rows[1:] for line in row)
     table = _body(rows[n_header:], columns, is_ruled)
-    if names and names_columns([names, *table], set_apart):
+    if names and header_rows(as_grid([names, *table]), Hints(n_apart=int(set_apart))):
         return [names, *table], 0
     if names:
         return [*([names] if any(names) else []), *table], -1
-    return table, 0 if names_columns(table, set_apart=bold) else -1
+    return table, header_rows(as_grid(table), Hints(n_apart=int(bold))) - 1
 
 
 def _body(rows: Sequence[Sequence[TextLine]], columns: Sequence[TextLine], is_ruled: bool) -> Cells:

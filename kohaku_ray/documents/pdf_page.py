@@ -20,7 +20,7 @@ from kohaku_ray.documents.pdf_forms import read_fields, write_field
 from kohaku_ray.documents.pdf_unseen import SCALE, Piece, drop_unseen
 from kohaku_ray.documents.raised import is_tolerance, plain_maths, write_lowered, write_raised
 from kohaku_ray.documents.sentences import LEADERS, ends_entry, words_of
-from kohaku_ray.documents.tables import Cells, is_number, join_names, names_columns
+from kohaku_ray.documents.tables import Cells, Grid, Hints, TableCell, header_rows, name_columns
 
 _BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
 _MATHS = re.compile(r"CMMI|CMSY|MSBM|math|MTMI|[tp]xmi|LMMI", re.IGNORECASE)  # fonts for formulas
@@ -357,23 +357,13 @@ def find_grids(
     for table in finder.tables[:MAX_GRIDS] if finder is not None else ():
         cells = _spanned(table, _pieces_inside(page, runs, table))
         filled = [cell for row in cells for cell in row if cell is not None]
-        rows = [row for row in cells if any(cell is not None and cell.text for cell in row)]
-        if len(rows) < 2 or len(rows[0]) < 2 or 2 * sum(bool(cell.text) for cell in filled) < len(filled):
+        rows = [row for row in cells if any(cell is not None and cell[0] for cell in row)]
+        if len(rows) < 2 or len(rows[0]) < 2 or 2 * sum(bool(cell[0]) for cell in filled) < len(filled):
             continue
         written, header = _written(rows)
         grids.append((tuple(table.bbox), written))
         headers.append(header)
     return grids, headers
-
-
-@dataclass(slots=True)
-class _Cell:
-    """A cell: its text, whether most of it is bold, how many columns and rows it spans."""
-
-    text: str
-    bold: bool
-    n_columns: int
-    n_rows: int
 
 
 def _pieces_inside(page: Any, runs: Sequence[Sequence[Piece]], table: Any) -> list[list[Piece]]:
@@ -405,8 +395,8 @@ def _pieces_inside(page: Any, runs: Sequence[Sequence[Piece]], table: Any) -> li
     return inside
 
 
-def _spanned(table: Any, runs: Sequence[Sequence[Piece]]) -> list[list[_Cell | None]]:
-    """The cells of a table by row and column; one that spans several is at each of them."""
+def _spanned(table: Any, runs: Sequence[Sequence[Piece]]) -> list[list[TableCell | None]]:
+    """The cells of a table by row and column, one that spans several at each of them; bold ones marked as names."""
     lefts = _edges([cell[0] for row in table.rows for cell in row.cells if cell])
     tops = _edges([cell[1] for row in table.rows for cell in row.cells if cell])
     inside: dict[tuple[int, int], list[tuple[int, Piece]]] = {}
@@ -416,15 +406,16 @@ def _spanned(table: Any, runs: Sequence[Sequence[Piece]]) -> list[list[_Cell | N
             r = bisect_right(tops, (piece["y"] - 0.3 * size) / SCALE) - 1
             c = bisect_right(lefts, (box["x"] + box["w"] / 2) / SCALE) - 1
             inside.setdefault((r, c), []).append((i, piece))
-    cells: list[list[_Cell | None]] = [[None] * len(lefts) for _ in tops]
+    cells: list[list[TableCell | None]] = [[None] * len(lefts) for _ in tops]
     for x0, y0, x1, y1 in (cell for row in table.rows for cell in row.cells if cell):
         columns = range(bisect_left(lefts, x0 - 2), bisect_left(lefts, x1 - 2))
         rows = range(bisect_left(tops, y0 - 2), bisect_left(tops, y1 - 2))
         positions = [(r, c) for r in rows for c in columns]
         pieces = [piece for row_and_column in positions for piece in inside.get(row_and_column, ())]
         text, bold = _cell_text(pieces if len(positions) == 1 else sorted(pieces, key=itemgetter(0)))
+        cell = text, len(columns), len(rows), bold
         for r, c in positions:
-            cells[r][c] = _Cell(text, bold, len(columns), len(rows))
+            cells[r][c] = cell
     return cells
 
 
@@ -461,32 +452,21 @@ def _cell_text(placed: Sequence[tuple[int, Piece]]) -> tuple[str, bool]:
     return (join_lines(texts, ()) if texts else ""), 2 * n_bold > n_all
 
 
-def _written(rows: Sequence[Sequence[_Cell | None]]) -> tuple[Cells, int]:
+def _written(rows: Grid) -> tuple[Cells, int]:
     """Texts of rows, spans filled, the rows of a header as one; and the header's row, -1 where there is none."""
     n_columns = len(rows[0])
     texts = [
-        [row[0].text]
-        if row[0] is not None and row[0].n_columns == n_columns
-        else [cell.text if cell else "" for cell in row]
+        [row[0][0]] if row[0] is not None and row[0][1] == n_columns else [cell[0] if cell else "" for cell in row]
         for row in rows
     ]
     lead = next((i for i, row in enumerate(texts) if len(row) > 1), 0)  # rows as wide as the table, above its header
-    n = lead + 1  # more than one row names columns where a name spans several, under which no numbers stand
-    while n < min(len(rows) - 1, lead + MAX_GRID_HEADER):
-        if not any(cell is not None and 1 < cell.n_columns < len(rows[lead]) for cell in rows[n - 1]):
-            break
-        if any(is_number(cell.text) for cell in rows[n] if cell is not None):
-            break
-        n += 1
-    if min(map(len, texts[lead:n])) == 1:
+    names = [cell for cell in rows[lead] if cell is not None and cell[0]]
+    in_body = [cell for row in rows[lead + 1 :] for cell in row[1:] if cell is not None and cell[0]]
+    is_bold = all(cell[3] for cell in names) and 2 * sum(cell[3] for cell in in_body) <= len(in_body)
+    n = header_rows(rows[lead:], Hints(n_apart=int(is_bold)))
+    if not n or min(map(len, texts[lead : lead + n])) == 1:
         return texts, -1
-    in_header = [cell for row in rows[lead:n] for cell in row if cell is not None and cell.text]
-    in_body = [cell for row in rows[n:] for cell in row[1:] if cell is not None and cell.text]
-    is_bold = all(cell.bold for cell in in_header) and 2 * sum(cell.bold for cell in in_body) <= len(in_body)
-    names = join_names([[(text, True) for text in row] for row in texts[lead:n]])
-    if names_columns([names, *texts[n:]], set_apart=n - lead > 1 or is_bold):
-        return [*texts[:lead], names, *texts[n:]], lead
-    return texts, -1
+    return [*texts[:lead], name_columns(rows[lead : lead + n]), *texts[lead + n :]], lead
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
 Cells = list[list[str]]  # the rows of a table; a row of one cell is as wide as the table
@@ -12,16 +13,104 @@ _YEAR = re.compile(r"(?:FY|Q[1-4]|H[12])?\s*'?(?:19|20)\d\d(?:\s*[/–-]\s*\d{2,
 _MARKS = re.compile(r" \[[^\]]{1,9}\]$")  # of the footnotes of a cell
 
 
-def names_columns(cells: Sequence[Sequence[str]], set_apart: bool) -> bool:
-    """Whether the first row names the columns; ``set_apart``: by its type, a rule below it, or spans.
+TableCell = tuple[str, int, int, bool]  # text, columns and rows spanned, whether the format marks it as a name
+Grid = Sequence[Sequence[TableCell | None]]  # cells by row and column, one that spans several at each of them
+MAX_HEADER_ROWS = 8  # most rows that name the columns of a table
 
-    A row that nothing sets apart does if some column holds numbers under a word, or under a year.
+
+@dataclass(frozen=True)
+class Hints:
+    """What a format says of a table's rows beside their cells."""
+
+    marked: Sequence[bool] = ()  # which rows it marks as names of columns: ``<th>`` alone, ``<thead>``
+    n_apart: int = 0  # how many of the first rows differ from the others, by type or by a rule below them
+
+
+def header_rows(grid: Grid, hints: Hints = Hints()) -> int:
+    """Count the first rows that name the columns: the one rule, whatever the format.
+
+    Rows that are marked do; so does a row below names that span its columns. A row that nothing sets apart does if some
+    column holds numbers under a word, or under a year; but not where each row begins with its own name (`is_headed`).
     """
-    first = [f"year {name}" if _YEAR.fullmatch(name) else name for name in cells[0]]
-    if first[0] != cells[0][0] and not set_apart:
+    n = 0
+    while n < min(len(hints.marked), MAX_HEADER_ROWS) and hints.marked[n]:
+        n += 1
+    is_marked = n > 0
+    if not is_marked and len(grid) > 1 and is_headed(grid[0]) and is_headed(grid[1]):
+        return 0
+    n = max(n, hints.n_apart, 1)
+    while n < min(MAX_HEADER_ROWS, len(grid) - 1) and _stands_over(grid[n - 1], grid[n]):
+        n += 1
+    if is_marked:
+        return n
+    names = name_columns(grid[:n])
+    below = [[row[0][0]] if row[0] is not None and is_wide(row) else cell_texts(row, names) for row in grid[n:]]
+    return n if _name_columns([names, *below], set_apart=n > 1 or hints.n_apart > 0) else 0
+
+
+def as_grid(rows: Sequence[Sequence[str]]) -> Grid:
+    """Make a grid of texts; a row of one is as wide as the table."""
+    width = max(map(len, rows), default=0)
+    grid: list[list[TableCell | None]] = []
+    for row in rows:
+        cells: list[TableCell | None] = [(text, 1, 1, False) for text in row]
+        grid.append([(row[0], width, 1, False)] * width if len(row) == 1 else cells + [None] * (width - len(row)))
+    return grid
+
+
+def is_headed(row: Sequence[TableCell | None]) -> bool:
+    """Whether the first cell of a row names the row: it is marked as a name, and none of the others is."""
+    first, *others = row
+    return bool(others and first and first[3] and first[0]) and not any(cell[3] for cell in others if cell)
+
+
+def is_wide(row: Sequence[TableCell | None]) -> bool:
+    """Whether one cell spans the whole row."""
+    first = row[0]
+    if first is None or first[1] < 2:
+        return False
+    return all(cell is None or cell is first for cell in row)
+
+
+def cell_texts(row: Sequence[TableCell | None], names: Sequence[str]) -> list[str]:
+    """Texts of a row; a cell that spans columns of one name, or of none, occurs once."""
+    return [
+        "" if cell is None or (i and cell is row[i - 1] and (not names or names[i] == names[i - 1])) else cell[0]
+        for i, cell in enumerate(row)
+    ]
+
+
+def name_columns(grid: Grid) -> list[str]:
+    """Names of columns from the rows of a header."""
+    return join_names([[(cell[0] if cell else "", True) for cell in row] for row in grid])
+
+
+def _stands_over(above: Sequence[TableCell | None], row: Sequence[TableCell | None]) -> bool:
+    """Whether a row names the parts of names over it, and nothing else: all other columns have theirs above."""
+    is_over = False
+    for upper, cell in zip(above, row, strict=True):
+        if upper is not None and upper[0] and upper[1] > 1 and cell is not upper:
+            is_over = is_over or (cell is not None and cell[0] != "" and not is_number(cell[0]))
+            if cell is not None and is_number(cell[0]):
+                return False
+        elif cell is not upper and cell is not None and cell[0] and (upper is not None and upper[0]):
+            return False
+    return is_over and not all(cell is row[0] for cell in row)
+
+
+def _name_columns(cells: Sequence[Sequence[str]], set_apart: bool) -> bool:
+    """Whether the first row names the columns; ``set_apart``: by its type, a rule below it, or spans."""
+    names = [f"year {name}" if _YEAR.fullmatch(name) else name for name in cells[0]]
+    if names[0] != cells[0][0] and not set_apart:
         return False  # a row of years: the first is a value itself
     body = [[_MARKS.sub("", cell) for cell in row] for row in cells[1:] if len(row) > 1]
-    return looks_like_header([first, *body], set_apart)
+    given = list(filter(None, names))
+    # one empty name is common: over the column of row labels
+    if not body or len(given) < max(2, len(names) - 1) or any(map(is_number, given)):
+        return False
+    if any(len(row) != len(names) for row in body):
+        return False
+    return set_apart or any(sum(is_number(row[i]) for row in body) * 2 >= len(body) for i in range(1, len(names)))
 
 
 def join_names(rows: Sequence[Sequence[tuple[str, bool]]]) -> list[str]:
@@ -71,27 +160,11 @@ def written_rows(cells: Sequence[Sequence[str]], has_header: bool) -> list[str]:
     return [row for row in rows if row]
 
 
-def looks_like_header(cells: Sequence[Sequence[str]], ruled: bool) -> bool:
-    """Whether the first row names the columns, in a table that marks no header.
-
-    Without rules or a grid, some column must hold numbers under a word.
-    """
-    header, *body = cells
-    names = [name for name in header if name]
-    # one empty name is common: over the column of row labels
-    if not body or len(names) < max(2, len(header) - 1) or any(map(is_number, names)):
-        return False
-    if any(len(row) != len(header) for row in body):
-        return False
-    return ruled or any(sum(is_number(row[i]) for row in body) * 2 >= len(body) for i in range(1, len(header)))
-
-
 def is_number(text: str) -> bool:
     """Whether a cell holds a number, perhaps with a unit of a few letters."""
     return _NUMERIC.fullmatch(text) is not None
 
 
-TableCell = tuple[str, int, int, bool]  # text, columns and rows spanned, whether it names others
 _FILLED = 4  # most characters of a table with its spans filled, per character without
 _FREE_CHARS = 100_000  # of any table, likewise
 
