@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
 import time
 from collections import Counter
@@ -25,10 +26,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from extraction import fetch
-
 HERE = Path(__file__).parent
 COUNTED = ("pdf", "pdf_page", "pdf_blocks", "raised")
+KIND = re.compile(r"^\d+ |(?:(?<=\w)s)?(?::| on pages? |, set apart| whose).*", re.DOTALL)  # all but what was dropped
 conditions: list[tuple[str, int, str]] = []  # file, line and text of each
 outcomes = bytearray()  # of the file that is read: whether each condition was false, and whether it was true
 
@@ -41,6 +41,8 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     sys.meta_path.insert(0, _Finder())
+    from extraction import fetch
+
     from kohaku_ray.documents.pdf import parse_pdf
     from kohaku_ray.errors import DataError
 
@@ -57,7 +59,7 @@ def main() -> int:
             continue
         n_files, n_pages = n_files + 1, n_pages + document.n_pages
         files.update(place for place, was in enumerate(outcomes) if was)
-        dropped.update({" ".join(text.partition(":")[0].split()[1:]).removesuffix("s") for text in document.dropped})
+        dropped.update({KIND.sub("", text) for text in document.dropped})
         print(f"{n_files}: {path.name}: {document.n_pages} pages, {time.process_time() - start:.1f} s", file=sys.stderr)
     print(f"{n_files} files, {n_pages:,} pages\n\n| where | condition | true in | false in |\n|---|---|---|---|")
     for i, (file, line, text) in enumerate(conditions):

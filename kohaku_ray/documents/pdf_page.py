@@ -702,7 +702,7 @@ def _keep_pictures(read: Page, textpage: Any, turn: int) -> None:
     read.left_out = +Counter({"small": n_small, reason: n_rest})
 
 
-def _blocks(textpage: Any) -> tuple[Sequence[Mapping[str, Any]], list[list[Piece]]]:
+def _blocks(textpage: Any) -> tuple[Sequence[Mapping[str, Any]], Sequence[Sequence[Piece]]]:
     """Read the blocks of a page, and the pieces of its text, from MuPDF's own JSON: twice as fast as PyMuPDF's dict.
 
     With PRESERVE_SPANS each of its ``lines`` is in one font. Lengths are whole numbers, `SCALE` per point.

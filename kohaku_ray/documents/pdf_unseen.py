@@ -113,8 +113,8 @@ def _of_ground(
     gone = {}
     for piece, shades in may_be:
         ground: tuple[int, ...] | None = (255, 255, 255)
-        for box, colour in grounds:
-            ground = colour if _is_over(piece, box) else ground
+        for box, of_area in grounds:
+            ground = of_area if _is_over(piece, box) else ground
         if ground and _are_alike(shades, ground) and not any(_is_over(piece, box) for box in unknown):
             gone[id(piece)] = GROUND
     return gone
@@ -182,14 +182,14 @@ def _struck(
             for place, numbers in within.items():
                 hit.setdefault(place, set()).update(numbers)
     struck = {}
-    for (i, k), numbers in hit.items():
+    for (i, k), gone in hit.items():
         piece, chars = runs[i][k], list(_chars(lines[i][k]))
-        bounds = sorted({0, len(chars), *(n for n in range(1, len(chars)) if (n in numbers) != (n - 1 in numbers))})
+        bounds = sorted({0, len(chars), *(n for n in range(1, len(chars)) if (n in gone) != (n - 1 in gone))})
         seen: list[Piece] = []
         texts: list[str] = []
         for a, b in pairwise(bounds):
             text = "".join(char[2] for char in chars[a:b])
-            if a in numbers:
+            if a in gone:
                 texts.append(text.strip())
             elif text.strip():
                 x, width = chars[a][0] * SCALE, (chars[b - 1][1] - chars[a][0]) * SCALE

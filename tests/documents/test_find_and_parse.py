@@ -275,3 +275,19 @@ def test_importing_the_room_loads_no_heavy_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("x.md", b"# The plant used 41 GWh"), ("x.html", b"<h1>The plant used 41 GWh</h1>")]
+)
+def test_a_heading_that_is_all_there_is_can_be_searched(name, data):
+    (section,) = parse_file(name, data).sections
+    assert [paragraph.text for paragraph in section.paragraphs] == [section.title] == ["The plant used 41 GWh"]
+
+
+def test_a_section_without_text_has_its_heading_as_its_paragraph():
+    sections = parse_file("x.md", b"# Report\n\n## Energy\n\nText.\n\n### Water: 12 ML\n").sections
+    assert [(section.title, section.paragraphs[0].text) for section in sections] == [
+        ("Energy", "Text."),
+        ("Energy \u203a Water: 12 ML", "Water: 12 ML"),
+    ]

@@ -456,3 +456,10 @@ def test_tolerances_and_signs_stay_out_of_the_number_before_them(inner, text):
 def test_terms_with_pictures_in_an_index_are_kept():
     terms = "".join(f"<dt><a href='#{i}'>term {i}</a><a href='#x'>, <img alt='[*]' src='x.png'></a>" for i in range(9))
     assert all(f"term {i}" in "\n".join(body(f"<h1>Index</h1><dl>{terms}</dl>")) for i in range(9))
+
+
+def test_rows_that_begin_with_their_own_names_name_no_columns():
+    """HilbertRaum#479."""
+    rows = "<tr><th>Site</th><td>Oslo</td></tr><tr><th scope=row>Power</th><td>5 MW</td></tr>"
+    (paragraph,) = parse_file("x.html", f"<table>{rows}</table>".encode()).sections[0].paragraphs
+    assert paragraph.text == "Site: Oslo\nPower: 5 MW"
