@@ -116,8 +116,16 @@ def _of_ground(
         for box, of_area in grounds:
             ground = of_area if _is_over(piece, box) else ground
         if ground and _are_alike(shades, ground) and not any(_is_over(piece, box) for box in unknown):
-            gone[id(piece)] = GROUND
+            # a disc below a white digit may be a character, too
+            others = (other for other, _, _ in pieces if other is not piece and other["text"].strip())
+            if not any(_is_over(piece, _box(other)) for other in others):
+                gone[id(piece)] = GROUND
     return gone
+
+
+def _box(piece: Piece) -> Box:
+    box = piece["bbox"]
+    return box["x"] / SCALE, box["y"] / SCALE, (box["x"] + box["w"]) / SCALE, (box["y"] + box["h"]) / SCALE
 
 
 def _shades(argb: int) -> tuple[int, int, int]:
