@@ -1,9 +1,9 @@
 """Every path that a GPU takes, each beside a peer of the same run; `make bench-gpu` on a GPU machine.
 
     python benchmarks/gpu.py [--device cuda|cpu] [--small] [--bare] [--sections encoder,faiss] [--without vllm]
-        [--gpu-hour DOLLARS] [--output DIR]
+        [--questions 96] [--gpu-hour DOLLARS] [--output DIR]
 
-Each section is a process of its own with a time limit (together at most 19 minutes). Every figure stands in
+Each section is a process of its own with a time limit (together at most 27 minutes). Every figure stands in
 DIR/DEVICE-DATE.json, with machine, versions, command and its peer, as soon as it is measured. A section without a
 figure is a failure, as is a figure that was not measured though the machine has what it needs; leave a section out by
 name.
@@ -33,8 +33,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-LIMITS_S = {"encoder": 130, "index": 90, "faiss": 170, "cross_encoder": 60, "transformers": 90, "vllm": 600}
-"""Seconds of each section on a GPU; vLLM starts its engine twice, and compiles it once."""
+LIMITS_S = {
+    **{"encoder": 130, "index": 90, "faiss": 170, "cross_encoder": 60, "transformers": 90},
+    **{"waves": 420, "vllm": 660},
+}
+"""Seconds of each section on a GPU; vLLM starts its engine twice in the last one, and compiles it once."""
 BARE = ("encoder", "faiss", "cross_encoder", "transformers")
 """Sections that need neither Ray nor vLLM."""
 POLL_S = 1.0
@@ -53,17 +56,20 @@ class Run:
         small: At sizes for a machine without a GPU.
         bare: Without Ray and vLLM.
         gpu_hour: Dollars; 0: not known.
+        questions: Of each run of an engine.
     """
 
     device: str
     small: bool = False
     bare: bool = False
     gpu_hour: float = 0.0
+    questions: int = 96
 
     def arguments(self) -> list[str]:
         """Return the command line's arguments that say the same."""
         flags = [f"--{name}" for name in ("small", "bare") if getattr(self, name)]
-        return ["--device", self.device, "--gpu-hour", str(self.gpu_hour), *flags]
+        numbers = ["--gpu-hour", str(self.gpu_hour), "--questions", str(self.questions)]
+        return ["--device", self.device, *numbers, *flags]
 
 
 def main() -> int:
@@ -72,13 +78,14 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="sizes for a machine without a GPU")
     parser.add_argument("--bare", action="store_true", help="without Ray and vLLM")
     parser.add_argument("--gpu-hour", type=float, default=0.0, help="its price, for dollars per 1,000 answers")
+    parser.add_argument("--questions", type=int, default=96, help="of each run of an engine; fewer take less time")
     parser.add_argument("--sections", type=_names, help="only these, by comma")
     parser.add_argument("--without", type=_names, default=[], help="not these")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    how = Run(arguments.device, arguments.small, arguments.bare, arguments.gpu_hour)
+    how = Run(arguments.device, arguments.small, arguments.bare, arguments.gpu_hour, arguments.questions)
     if arguments.section:
         return run_section(arguments.section, how, arguments.to)
     if arguments.bare and (more := [name for name in arguments.sections or () if name not in BARE]):
@@ -191,6 +198,10 @@ def run_section(name: str, how: Run, path: Path) -> int:
             from gpu_vllm import vllm
 
             vllm(sheet, how)
+        elif name == "waves":
+            from gpu_waves import waves
+
+            waves(sheet, how)
         else:
             import gpu_sections
 

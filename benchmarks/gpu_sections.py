@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import psutil
 from gpu import Run
 from gpu_sheet import Sheet
 
@@ -201,6 +202,14 @@ def faiss(sheet: Sheet, how: Run) -> None:
         cells.append((20_000_000, "Flat", True))
     for n, factory, half in cells:
         name = f"{factory}{', float16' if half else ''} on GPU, {n:,} vectors"
+        # The vectors, and FAISS's copy of them.
+        need, free = 2 * 4 * DIM * n, psutil.virtual_memory().available // 2
+        if need > free:
+            reason = (
+                f"it takes {need / 2**30:.0f} GiB of this machine's memory, of which half, {free / 2**30:.0f}, is used"
+            )
+            sheet.skip(name, reason, is_failure=False)
+            continue
         if how.device == "cpu":
             sheet.skip(name, "--device is cpu", is_failure=False)
         with sheet.measuring(name):

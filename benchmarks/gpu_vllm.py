@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 
 
 def vllm(sheet: Sheet, how: Run) -> None:
-    """Engine, ensemble, answers and routing of a Qwen2.5-7B shape without trained weights (small: a tiny Llama)."""
+    """Engine with one member and nine at once, answers and routing of a Qwen2.5-7B shape (small: a tiny Llama)."""
     device, small = how.device, how.small
     from importlib.util import find_spec
 
@@ -57,10 +57,10 @@ def vllm(sheet: Sheet, how: Run) -> None:
         if device == "cpu":
             overrides.append("cluster.num_cpus=6")
         config = load_config("demo", overrides)
-        # Ten waves of what is in flight: the first and the last fill no engine.
+        # Six waves of what is in flight: the first and the last fill no engine.
         in_flight = 2 if small else IN_FLIGHT
-        sizes = {"questions": 4, "output_tokens": 8} if small else {"questions": 10 * in_flight, "output_tokens": 128}
-        answered = {"answer_questions": 8 if small else 5 * in_flight}
+        sizes = {"questions": 4, "output_tokens": 8} if small else {"questions": how.questions, "output_tokens": 128}
+        answered = {"answer_questions": 8 if small else how.questions // 2}
         replicas = (1, 2) if n_gpus(device) > 1 else (1,)
         grid = Grid(replicas, members=(1, 9), concurrency=(in_flight,), context_tokens=context, **sizes, **answered)
         energy, ask_all = Energy(), bench._ask_all

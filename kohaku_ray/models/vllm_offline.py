@@ -8,13 +8,17 @@ The job is a JSON file, and the results a JSON line each, written when its run h
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,9 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             ``warm_up``, messages for a call before each run that is not measured; and ``runs``. A run has
             ``in_flight``, the most questions whose calls are with the engine at once, and ``questions``, lists of
             calls, each with its ``messages``, ``schema``, ``seed``, ``temperature``, ``top_p`` and ``max_tokens``: a
-            request of its own, as members ask. A reply without a schema has ``max_tokens``.
+            request of its own, as members ask. A reply without a schema has ``max_tokens``. It may have ``waves``, the
+            calls of each wave of a question, with ``going_on``, the share of questions that each but the last does not
+            settle; and ``older_first``, whether the engine takes calls in the questions' order.
 
     Yields:
         Per run ``n_calls``, ``wall_s``, ``cpu_s`` (this process, without the engine's process), and the sums of
@@ -42,9 +48,15 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     llm: Any = LLM(job["model"], **{key: value for key, value in job["engine"].items() if key in known})
     tokenizer: Any = llm.get_tokenizer()
 
+    @functools.lru_cache(maxsize=1)  # the calls of a question come one after the other
+    def ids_of(messages: str) -> list[int]:
+        given = {"tokenize": False, "add_generation_prompt": True, **job["template"]}
+        text = tokenizer.apply_chat_template(json.loads(messages), **given)
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
     def prompt(messages: Any) -> dict[str, list[int]]:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **job["template"])
-        return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+        return {"prompt_token_ids": ids_of(json.dumps(messages))}
 
     def sampling(call: Mapping[str, Any]) -> SamplingParams:
         given = {name: call[name] for name in ("seed", "temperature", "top_p", "max_tokens")}
@@ -53,25 +65,45 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             return SamplingParams(ignore_eos=True, **given)
         return SamplingParams(structured_outputs=StructuredOutputsParams(json=call["schema"]), **given)
 
-    def generate(questions: Sequence[Sequence[Mapping[str, Any]]], in_flight: int) -> dict[str, Any]:
-        waiting = [[(prompt(call["messages"]), sampling(call)) for call in calls] for calls in questions]
-        waiting.reverse()
+    def generate(run: Mapping[str, Any]) -> dict[str, Any]:
+        waiting = deque(
+            (number, [(prompt(call["messages"]), sampling(call)) for call in calls])
+            for number, calls in enumerate(run["questions"])
+        )
         outputs: list[Any] = []
-        left: dict[str, int] = {}  # calls by the number of a question that is with the engine
+        later: dict[int, list[list[Any]]] = {}  # waves by a question that is with the engine
+        left: dict[int, int] = {}  # calls of its wave
+        going_on = run.get("going_on", ())
+
+        def goes_on(number: int) -> bool:
+            """Decide by the question and its wave alone, whatever else the engine does."""
+            n_left = len(later[number])
+            return n_left > 0 and random.Random(n_left + 100 * number).random() < going_on[-n_left]  # noqa: S311
+
+        def start(number: int, wave: list[Any]) -> None:
+            left[number] = len(wave)
+            for call_number, (ids, how) in enumerate(wave):
+                name = f"{number}-{len(later[number])}-{call_number}"
+                llm.llm_engine.add_request(name, ids, how, priority=number if run.get("older_first") else 0)
+
         began, cpu = time.perf_counter(), time.process_time()
         while waiting or left:
-            while waiting and len(left) < in_flight:
-                number, calls = str(len(waiting)), waiting.pop()
-                left[number] = len(calls)
-                for call_number, (ids, how) in enumerate(calls):
-                    llm.llm_engine.add_request(f"{number}-{call_number}", ids, how)
+            while waiting and len(left) < run["in_flight"]:
+                number, calls = waiting.popleft()
+                ends = [*accumulate(run.get("waves") or [len(calls)])]
+                later[number] = [calls[first:end] for first, end in pairwise([0, *ends])]
+                start(number, later[number].pop(0))
             for output in llm.llm_engine.step():
                 if output.finished:
                     outputs.append(output)
-                    number = output.request_id.partition("-")[0]
+                    number = int(output.request_id.partition("-")[0])
                     left[number] -= 1
-                    if not left[number]:
-                        del left[number]
+                    if left[number]:
+                        continue
+                    if goes_on(number):
+                        start(number, later[number].pop(0))
+                    else:
+                        del left[number], later[number]
         return {
             "n_calls": len(outputs),
             "wall_s": time.perf_counter() - began,
@@ -83,8 +115,9 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     for run in job["runs"]:
         first = {**run["questions"][0][0], "messages": job["warm_up"]}
-        generate([[first]], 1)  # which loads what its grammar needs
-        yield generate(run["questions"], run["in_flight"])
+        generate({"questions": [[first]], "in_flight": 1})  # which loads what its grammar needs
+        llm.reset_prefix_cache()  # which an earlier run has filled with the same contexts
+        yield generate(run)
 
 
 @contextmanager

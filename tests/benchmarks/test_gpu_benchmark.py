@@ -101,7 +101,7 @@ def test_a_section_that_cannot_run_fails_unless_it_is_left_out_by_name(tmp_path)
     assert run("--sections", "faiss", "--without", "faiss", *out).returncode == 0
     wrong = run("--without", "fais", *out)
     assert wrong.returncode == 2
-    assert "no section fais: choose from encoder, index, faiss, cross_encoder, transformers, vllm" in wrong.stderr
+    assert "no section fais: choose from encoder, index, faiss, cross_encoder, transformers, waves, vllm" in wrong.stderr
 
 
 SECTION = """

@@ -21,7 +21,12 @@ class SamplingParams:
     def __init__(self, **given):
         self.given = given
 
+priorities = {}
+
 class LLM:
+    def reset_prefix_cache(self):
+        pass
+
     def __init__(self, model, **engine):
         self.llm_engine, self.model = Engine(), model
 
@@ -35,13 +40,15 @@ class Engine:
     def __init__(self):
         self.held, self.most, self.seen = [], 0, 0
 
-    def add_request(self, name, prompt, how):
+    def add_request(self, name, prompt, how, priority):
         self.held.append((name, prompt, how))
+        self.held.sort(key=lambda call: priorities.setdefault(call[0], priority))
         if len(prompt["prompt_token_ids"]) > 2:
             self.most = max(self.most, len({one.partition("-")[0] for one, _, _ in self.held}))
 
     def step(self):
         name, prompt, how = self.held.pop(0)
+        print("ended", name.partition("-")[0])
         if how.given["max_tokens"] == 666:
             raise MemoryError("no memory")
         print("in flight", self.most)
@@ -91,6 +98,22 @@ def test_no_more_questions_are_with_the_engine_than_replicas_had_in_flight(tmp_p
     [result] = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
     assert (result["n_calls"], result["completion_tokens"], result["prompt_tokens"]) == (30, 120, 240)
     assert done.stdout.splitlines()[-1] == "in flight 2"
+
+
+@pytest.mark.parametrize(
+    ("older_first", "order"),
+    [(True, "0 0 0 1 1 1 2 2 2"), (False, "0 0 1 1 0 1 2 2 2")],
+)
+def test_a_later_wave_of_an_older_question_goes_first_if_asked(tmp_path, older_first, order):
+    run = {"in_flight": 2, "waves": [2, 1, 1], "going_on": [1.0, 0.0], "older_first": older_first}
+    given = {**job(), "runs": [{**run, "questions": [[call("question", 4)] * 4 for _ in range(3)]}]}
+    (tmp_path / "job").write_text(json.dumps(given))
+    command = [sys.executable, "-m", "kohaku_ray.models.vllm_offline", str(tmp_path / "job"), str(tmp_path / "results")]
+    done = subprocess.run(command, env={**os.environ, **vllm(tmp_path)}, capture_output=True, text=True, check=True)
+    _, *ended = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("ended")]
+    assert " ".join(ended) == order, "the first is the warm-up's"
+    [result] = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    assert result["n_calls"] == 9, "two waves settle each"
 
 
 def test_a_run_that_is_measured_is_kept_when_a_later_one_fails(tmp_path):

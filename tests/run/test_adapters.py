@@ -9,9 +9,9 @@ import pytest
 from kit import tiny_lora
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.serving.vllm import engine_kwargs
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
+from kohaku_ray.models.vllm_arguments import engine_kwargs
 from kohaku_ray.run.batch_file import BatchModels, read_lines
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.identity import output_determinants

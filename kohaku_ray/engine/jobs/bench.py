@@ -37,12 +37,13 @@ from kohaku_ray.engine.jobs.bench_answers import (
     with_index,
 )
 from kohaku_ray.engine.serving.handles import IGNORE_EOS, ask_together
-from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
+from kohaku_ray.engine.serving.vllm import environment
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.index.identity import prompt_counter, token_counter
 from kohaku_ray.models.request import ChatRequest, seed_for
 from kohaku_ray.models.vllm import VllmConfig
+from kohaku_ray.models.vllm_arguments import engine_kwargs
 from kohaku_ray.pages.throughput import (
     AnswerRun,
     BenchCell,

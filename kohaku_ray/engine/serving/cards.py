@@ -71,6 +71,19 @@ async def gpus_held() -> list[str]:
     return [gpu for node, gpus in seen if node == here for gpu in gpus]
 
 
+def check_gpus_known(gpus: Sequence[str], share: float, deployment: str) -> None:
+    """Check that a replica with a share of a GPU knows which one: else it would not wait for those it shares it with.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if share < 1 and not gpus:
+        raise ConfigError(
+            f"Ray did not say within {LOOK_S:.0f} s which GPU this replica has {share:g} of, as its node was busy: it "
+            f"cannot wait for the engines beside it ({deployment}.start_tries says how often it starts again)"
+        )
+
+
 def _gpus_here() -> tuple[str, list[str]]:
     return ray.get_runtime_context().get_node_id(), list(map(str, ray.get_gpu_ids()))
 

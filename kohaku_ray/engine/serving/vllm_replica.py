@@ -14,7 +14,7 @@ from ray.serve.llm.deployment import DPServer, LLMServer
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
 from kohaku_ray.engine.errors import ReplicaLostError
-from kohaku_ray.engine.serving.cards import alone_on, gpus_held, read_joules, wait_for_room
+from kohaku_ray.engine.serving.cards import alone_on, check_gpus_known, gpus_held, read_joules, wait_for_room
 from kohaku_ray.engine.serving.handles import IGNORE_EOS, Together, listen_on_loopback
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.meter import Meter, watch_power
@@ -52,6 +52,7 @@ class VllmReplica(Together, LLMServer):
         """Start the engine when its GPUs have room for it, and no other engine starts on its share of a GPU."""
         deployment = self._deployment
         self._gpus = await gpus_held() if deployment.gpus_per_engine else []
+        check_gpus_known(self._gpus, deployment.gpus, f"deployments.{self._llm_config.model_id}")
         async with alone_on(self._gpus if deployment.gpus < 1 else []):
             setting = f"deployments.{self._llm_config.model_id}.engine_kwargs.gpu_memory_utilization"
             await wait_for_room(self._gpus, deployment.memory_share, setting)

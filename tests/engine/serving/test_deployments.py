@@ -15,10 +15,11 @@ from kit import tiny_llama
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.serving import applications
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.engine.serving.vllm import engine_kwargs, environment, placement
+from kohaku_ray.engine.serving.vllm import environment, placement
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.models.vllm import VllmConfig
+from kohaku_ray.models.vllm_arguments import engine_kwargs
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import answer_demand, check_demand, deployment_demand, replicas_demand
 from kohaku_ray.run.deployments import check_deployment

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from kohaku_ray.engine.serving import cards
-from kohaku_ray.engine.serving.cards import alone_on, read_cards, read_joules, wait_for_room
-from kohaku_ray.engine.serving.vllm import engine_kwargs
+from kohaku_ray.engine.serving.cards import alone_on, check_gpus_known, read_cards, read_joules, wait_for_room
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
+from kohaku_ray.models.vllm_arguments import engine_kwargs
 
 GIB = 1 << 30
 SETTING = "deployments.big.engine_kwargs.gpu_memory_utilization"
@@ -60,6 +60,14 @@ def test_a_gpu_that_an_ended_process_still_gives_back_is_waited_for(nvml):
         await waiting
 
     asyncio.run(run())
+
+
+def test_a_replica_that_does_not_know_which_gpu_it_shares_does_not_start():
+    """On a slow node Ray's task was not up in time, and the lock was lost without a word (findings/gpu5.md, G11)."""
+    with pytest.raises(ConfigError, match=r"did not say within 60 s which GPU this replica has 0\.5 of.*big\.start_tr"):
+        check_gpus_known([], 0.5, "deployments.big")
+    check_gpus_known(["0"], 0.5, "deployments.big")
+    check_gpus_known([], 1, "deployments.big")
 
 
 def test_energy_is_read_beside_the_engine_and_a_gpu_without_a_counter_has_none(nvml):
