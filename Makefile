@@ -109,7 +109,7 @@ bench: setup ## Benchmarks on WattBot (in KOHAKU_DATA), each against a peer or a
 
 # vLLM and FAISS for GPUs do not go together with those of .venv: an environment of its own, as the image has it.
 # Tokenizers use every core there, as in a job.
-bench-gpu: .venv-gpu/installed ## Every path that a GPU takes, each beside a peer: at most 19 minutes on a GPU machine.
+bench-gpu: .venv-gpu/installed ## Every path that a GPU takes, each beside a peer: at most 27 minutes on a GPU machine.
 	env -u TOKENIZERS_PARALLELISM .venv-gpu/bin/python benchmarks/gpu.py $(BENCH_GPU)
 
 .venv-gpu/installed: pyproject.toml cluster/constraints.txt cluster/overrides.txt

@@ -89,7 +89,11 @@ def waves(sheet: Sheet, how: Run) -> None:
                 for settings in runs.values()
             ],
         }
-        add_runs(sheet, dict(zip(runs, results_of(job, Path(folder), how.device), strict=False)), n)
+        results: dict[str, dict[str, Any]] = {}
+        added: set[str] = set()
+        for name, result in zip(runs, results_of(job, Path(folder), how.device), strict=False):
+            results[name] = result
+            add_new(sheet, results, n, 32 if how.device == "cpu" else 16, added)
 
 
 def asked(model: Path, context: int, output: int, n: int) -> list[list[dict[str, Any]]]:
@@ -141,23 +145,25 @@ def results_of(job: dict[str, Any], folder: Path, device: str) -> Any:
         raise RuntimeError(f"plain vLLM ended with code {process.returncode}: {' '.join(told[-2:])[-400:]}")
 
 
-def add_runs(sheet: Sheet, results: dict[str, dict[str, Any]], n: int) -> None:
-    """Add the figures of the runs that were made."""
+def add_new(sheet: Sheet, results: dict[str, dict[str, Any]], n: int, block: int, added: set[str]) -> None:
+    """Add the figures of the runs that were made, each once; ``block`` is the tokens of a block of the cache."""
     seconds = {name: result["wall_s"] / n for name, result in results.items()}
-    prefills = {
-        name: (result["prompt_tokens"] - result["cached_tokens"]) / (result["prompt_tokens"] / result["n_calls"]) / n
-        for name, result in results.items()
-    }
     calls = {name: result["n_calls"] / n for name, result in results.items()}
-    first = "older first"
-    note = f"{n} questions, {calls[first]:.1f} calls each"
-    # A call's last block is computed again: a percent of a long context.
-    sheet.add("prefills per question in waves", prefills[first], "one", 1.0, "", at_most=1.15, note=note)
+    prefills = {}
+    for name, result in results.items():
+        # A call's last block is computed again, whatever the cache holds: only whole ones are counted.
+        whole = (result["prompt_tokens"] // result["n_calls"] - 1) // block * block
+        prefills[name] = (result["n_calls"] * whole - result["cached_tokens"]) / (n * whole)
+    first, note = "older first", f"{n} questions, {calls['older first']:.1f} calls each"
+    if "prefills" not in added:
+        added.add("prefills")
+        sheet.add("prefills per question in waves", prefills[first], "one", 1.0, "", at_most=1.05, note=note)
     for other, most in (("as they come", 1.0), ("nine at once", 1.1)):
-        if other in results:
+        if other in results and other not in added:
+            added.add(other)
             note = f"{prefills[other]:.2f} prefills per question, {calls[other]:.1f} calls"
-            sheet.add(
-                "waves, older first", seconds[first], other, seconds[other], "s/question", at_most=most, note=note
-            )
-    if "one member" in results and "nine at once" in results:
+            pair = seconds[first], other, seconds[other]
+            sheet.add("waves, older first", *pair, "s/question", at_most=most, note=note)
+    if "one member" in results and "one member" not in added:
+        added.add("one member")
         sheet.add("nine at once", seconds["nine at once"], "one member", seconds["one member"], "s/question")

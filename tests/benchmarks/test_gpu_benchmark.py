@@ -101,7 +101,9 @@ def test_a_section_that_cannot_run_fails_unless_it_is_left_out_by_name(tmp_path)
     assert run("--sections", "faiss", "--without", "faiss", *out).returncode == 0
     wrong = run("--without", "fais", *out)
     assert wrong.returncode == 2
-    assert "no section fais: choose from encoder, index, faiss, cross_encoder, transformers, waves, vllm" in wrong.stderr
+    assert (
+        "no section fais: choose from encoder, index, faiss, cross_encoder, transformers, waves, vllm" in wrong.stderr
+    )
 
 
 SECTION = """
@@ -174,6 +176,42 @@ def test_energy_is_that_of_the_first_gpu_which_the_process_sees(module, monkeypa
     energy = module("gpu_vllm").Energy()
     assert energy.joules() == joules
     assert bool(energy.reason) == (joules is None)
+
+
+def test_waves_stand_beside_the_same_as_they_come_and_nine_at_once(tmp_path, module):
+    def result(n_calls, cached, wall_s):
+        counts = {"n_calls": n_calls, "prompt_tokens": 1001 * n_calls, "cached_tokens": cached}
+        return {**counts, "completion_tokens": 1, "wall_s": wall_s}
+
+    results, added = {}, set()
+    sheet = module("gpu_sheet").Sheet(tmp_path / "result.jsonl")
+    made = {
+        "older first": result(60, 992 * 50, 20.0),
+        "as they come": result(60, 992 * 40, 30.0),
+        "nine at once": result(90, 992 * 80, 25.0),
+        "one member": result(10, 0, 10.0),
+    }
+    for name, each in made.items():
+        results[name] = each
+        module("gpu_waves").add_new(sheet, results, 10, 16, added)
+    lines = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
+    assert [(line["name"], line["peer_name"], line["ratio"], line["is_kept"]) for line in lines] == [
+        ("prefills per question in waves", "one", 1.0, True),
+        ("waves, older first", "as they come", pytest.approx(2 / 3), True),
+        ("waves, older first", "nine at once", 0.8, True),
+        ("nine at once", "one member", 2.5, True),
+    ]
+    assert lines[1]["note"] == "2.00 prefills per question, 6.0 calls"
+
+
+def test_sizes_that_the_machines_memory_does_not_hold_are_left_out_by_name(tmp_path, module, monkeypatch):
+    sections = module("gpu_sections")
+    monkeypatch.setattr(sections.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=100 << 20))
+    sheet = module("gpu_sheet").Sheet(tmp_path / "result.jsonl")
+    sections.faiss(sheet, module("gpu").Run("cpu", small=True))
+    lines = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines] == ["Flat on GPU, 25,000 vectors", "IVF64,Flat on GPU, 25,000 vectors"]
+    assert all("GiB of this machine's memory" in line["reason"] and not line["is_failure"] for line in lines)
 
 
 def test_a_second_replica_stands_beside_the_first(tmp_path, module):
