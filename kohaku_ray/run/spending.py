@@ -64,7 +64,7 @@ class Spending:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Look before the block, and again and again while it runs."""
-        if self._budget == BudgetConfig():
+        if not self._budget.is_set:
             yield
             return
         self.look()
