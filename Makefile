@@ -24,6 +24,11 @@ PYTEST := $(BIN)/python -m pytest
 CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
+# Rooms with tests on a cluster, and those with tests that are killed or damaged: others need not be collected there (a
+# test of the suite holds both lists).
+ON_RAY := tests/engine tests/cluster tests/docs tests/models/test_endpoint_vllm.py tests/own_system tests/systems/narrative
+KILLED := tests/engine tests/index/test_damage.py tests/run/test_directory.py tests/run/test_segments.py
+
 .PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray slow slow-ray \
 	kills properties reproduce bench bench-gpu docs first-table size format clean
 help: ## Show this list.
@@ -74,7 +79,7 @@ unit: setup ## Quick tests without a cluster.
 	$(PYTEST) --numprocesses $(CORES) --maxprocesses 4 --dist worksteal -m "not ray and not slow and not vllm and not chaos"
 
 unit-ray: setup ## Quick tests on a Ray cluster.
-	$(PYTEST) -m "ray and not slow and not vllm and not chaos"
+	$(PYTEST) -m "ray and not slow and not vllm and not chaos" $(ON_RAY)
 
 test-slow: setup ## Longer tests, vLLM among them.
 	+$(SIDE_BY_SIDE) slow slow-ray
@@ -83,14 +88,14 @@ slow: setup ## Longer tests without a cluster.
 	$(PYTEST) $(BESIDE_RAY) -m "slow and not ray and not vllm"
 
 slow-ray: setup ## Longer tests on a Ray cluster.
-	$(PYTEST) -m "(slow and ray) or vllm"
+	$(PYTEST) -m "(slow and ray) or vllm" $(ON_RAY)
 
 test-chaos: setup ## Jobs whose driver, actors and nodes are killed; properties, eight times the examples; CHAOS=long: all of it.
 	+$(SIDE_BY_SIDE) kills properties
 
 # CHAOS=long: twenty kills instead of one, sweeps on three nodes, thousands of damaged files: half an hour.
 kills: setup ## What is killed and damaged.
-	$(PYTEST) -m "chaos$(if $(filter long,$(CHAOS)),, and not long)"
+	$(PYTEST) -m "chaos$(if $(filter long,$(CHAOS)),, and not long)" $(KILLED)
 
 properties: setup ## Properties with eight times the examples.
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(BESIDE_RAY) -m "hypothesis and not ray and not vllm"

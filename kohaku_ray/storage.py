@@ -151,7 +151,8 @@ def refusal(path: str, what: str, error: object) -> StorageError:
     where, reason = without_options(path), str(error)
     bucket = f"bucket {urlsplit(path).netloc}"
     on_google = where.startswith(_GOOGLE)
-    asked = not on_google and (os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
+    by_variable = not on_google and "endpoint_override=" not in path
+    asked = by_variable and (os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
     if _NO_BUCKET.search(reason):
         way_out = f"there is no {bucket}: create it, or correct the path"
     elif _CREDENTIALS.search(reason) and on_google:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import ipaddress
 import os
+import socket
 from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
+from typing import Any
 
 import kit.properties  # noqa: F401  loads the hypothesis profile
+import psutil
 import pytest
 from kit import s3_server as s3_server_process
 from kit.answers import KEY
@@ -17,12 +23,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_enable_metrics_collection", "1")  # test_prometheus reads them
+os.environ.setdefault("RAY_metrics_report_interval_ms", "2000")  # ... and would wait 10 s for each
 # Keys for the local S3 server and a model's, set before Ray's workers start; no test reaches another one.
 os.environ |= {
     "OUR_KEY": KEY,
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",  # nobody answers there: a test that names no server of its own asks none
 }
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -68,15 +76,43 @@ def s3(s3_server: FaultyS3) -> FaultyS3:
     return s3_server
 
 
+@pytest.fixture(autouse=True)
+def impatient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts per request to an object store: one that stays down is waited for in ``patient`` tests."""
+    if "patient" not in request.fixturenames:
+        monkeypatch.setattr("kohaku_ray.storage.ATTEMPTS", 2)
+
+
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two attempts per request, so that a test of a server that stays down is short."""
+def patient() -> Iterator[None]:
+    """As many attempts per request to an object store as a job makes."""
     from kohaku_ray import storage
 
-    monkeypatch.setattr(storage, "ATTEMPTS", 2)
     storage._patient.cache_clear()
     yield
     storage._patient.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse connections of this process to other machines."""
+    connect = socket.socket.connect
+
+    def connect_here(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] != "localhost":
+            host = ipaddress.ip_address(address[0])
+            assert host.is_loopback or host in own_addresses(), f"a test asks {host}: serve here what it needs"
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_here)
+
+
+@functools.cache
+def own_addresses() -> set[IPv4Address | IPv6Address]:
+    """Addresses of this machine: Ray takes one of them where it is started by its own command."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    cards = [address for card in psutil.net_if_addrs().values() for address in card if address.family in families]
+    return {ipaddress.ip_address(address.address.partition("%")[0]) for address in cards}
 
 
 @pytest.fixture(scope="session")

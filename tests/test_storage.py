@@ -53,6 +53,7 @@ def test_a_folder_that_is_made_while_it_is_listed_is_empty_or_there(tmp_path):
         maker.join()
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("kind", ["busy", "drop", "cut"])
 def test_a_request_that_fails_by_chance_is_repeated(s3, kind):
     file, data = s3.uri(f"retried/{kind}"), b"x" * 11_000_000  # in parts: of one request a reply has nothing to cut
@@ -75,7 +76,6 @@ def test_a_server_that_does_not_answer_is_asked_again(s3, monkeypatch):
     storage._patient.cache_clear()
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_torn_upload_leaves_the_old_file(s3):
     file = s3.uri("torn/x")
     publish(file, b"old")
@@ -86,7 +86,6 @@ def test_a_torn_upload_leaves_the_old_file(s3):
     assert read_file(file) == b"old"
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_file_on_s3_is_replaced_by_one_request_or_stays(s3):
     directory = Directory(s3.uri("replaced"))
     directory.replace("x", b"old")
@@ -99,7 +98,6 @@ def test_a_file_on_s3_is_replaced_by_one_request_or_stays(s3):
     assert directory.names() == ["x"]
 
 
-@pytest.mark.usefixtures("impatient")
 def test_files_that_are_removed_together_are_gone_or_an_error_says_so(s3):
     directory = Directory(s3.uri("many"))
     for name in "abc":

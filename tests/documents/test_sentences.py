@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
 from kohaku_ray.documents import sentences as module
+from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.sentences import MAX_CHARS, join_labels, split_lines, split_sentences, whole_text
 
 
@@ -213,10 +213,11 @@ WORDS = re.findall(r"[^|]+", "the|cat|sat|fig|al|no|Dr|U.S|etc|3|kg|A|J|[12]|202
     )
 )
 def test_skipping_plain_ends_changes_nothing_of_punkt(words):
-    parameters = PunktParameters()
+    punkt = nltk_module("nltk.tokenize.punkt")
+    parameters = punkt.PunktParameters()
     parameters.abbrev_types = set(module._ABBREVIATIONS)
     text = " ".join(words).replace(" .", ".").replace(" ;", ";")
-    spans = list(PunktSentenceTokenizer(parameters).span_tokenize(text))
+    spans = list(punkt.PunktSentenceTokenizer(parameters).span_tokenize(text))
     assert list(module._punkt().span_tokenize(text)) == spans
     assert spaced(text, module._punkt_starts(text)) == spaced(text, [start for start, _ in spans])
 

@@ -132,7 +132,8 @@ def test_a_dead_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["raylet", "gcs_server"])
 def test_a_stopped_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
-    process = started(tmp_path, "wait")
+    shorter = "import kohaku_ray.engine.local_ray as local_ray; local_ray.STOPPED_S = 2.0\n"
+    process = started(tmp_path, "wait", before=shorter)
     try:
         assert process.stdout.readline().startswith("up")
         assert process.stdout.readline().startswith("token")
@@ -142,7 +143,7 @@ def test_a_stopped_raylet_or_gcs_ends_the_job_with_the_reason(tmp_path, kind):
     finally:
         process.kill()
     assert process.returncode == 1, error
-    assert "on this machine is stopped (SIGSTOP) for 30 s. Run the same command again" in error
+    assert "on this machine is stopped (SIGSTOP) for 2 s. Run the same command again" in error
     assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
 
 

@@ -66,7 +66,7 @@ def scrape() -> Counter[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_node_exports_the_numbers_of_a_run(run_answer, sample_config):
-    time.sleep(12)  # what earlier tests counted arrives late
+    time.sleep(5)  # what earlier tests counted arrives late, by RAY_metrics_report_interval_ms of conftest.py
     before = scrape()
     config = sample_config("deployments.metered={kind: extractive}", "model=metered", "questions.limit=6")
     first = run_answer(config)

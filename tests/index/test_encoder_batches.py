@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from kit import jina_stand_ins
-from sentence_transformers import SentenceTransformer
-from transformers import PreTrainedTokenizerFast
+from kit.installed import OnDemand
 
 from kohaku_ray import sample
 from kohaku_ray.errors import DataError
@@ -18,6 +16,12 @@ from kohaku_ray.index.identity import locate_model, passage_tokenizer
 from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.torch_model import load_model
 from tests.index.test_encoder import MODEL
+
+sentence_transformers, torch, transformers = (
+    OnDemand("sentence_transformers"),
+    OnDemand("torch"),
+    OnDemand("transformers"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def one_thread():
 def test_vectors_of_batches_are_those_of_sentence_transformers(models, texts, kind, prompt):
     prompts = {"query_prompt": prompt, "passage_prompt": prompt}
     encoder = SentenceEncoder(EncoderConfig(model=models[kind], device="cpu", batch_tokens=1 << 20, **prompts))
-    reference = SentenceTransformer(locate_model(models[kind]), device="cpu")
+    reference = sentence_transformers.SentenceTransformer(locate_model(models[kind]), device="cpu")
     n_tokens = [len(reference.tokenizer((prompt or "") + text)["input_ids"]) for text in texts]
     short = [text for text, n in zip(texts, n_tokens, strict=True) if n <= reference.max_seq_length]
     assert 5 < len(short) < len(texts), "some are cut"
@@ -81,9 +85,9 @@ def test_vectors_of_batches_are_those_of_sentence_transformers(models, texts, ki
 
 def test_each_text_is_tokenised_once_but_those_that_are_cut(texts, monkeypatch):
     encoder = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"))
-    seen, tokenise = [], PreTrainedTokenizerFast._encode_plus
+    seen, tokenise = [], transformers.PreTrainedTokenizerFast._encode_plus
     monkeypatch.setattr(
-        PreTrainedTokenizerFast,
+        transformers.PreTrainedTokenizerFast,
         "_encode_plus",
         lambda self, text, **given: seen.extend(text) or tokenise(self, text=text, **given),
     )
@@ -94,7 +98,7 @@ def test_each_text_is_tokenised_once_but_those_that_are_cut(texts, monkeypatch):
 
 def limit(monkeypatch, most: int) -> list[int]:
     """Let a model fail above so many padded tokens; returns the sizes of its passes as they come."""
-    forward, passes = SentenceTransformer.forward, []
+    forward, passes = sentence_transformers.SentenceTransformer.forward, []
 
     def fails(self, features, **task):
         passes.append(next(value.numel() for key, value in features.items() if key.endswith("input_ids")))
@@ -102,7 +106,7 @@ def limit(monkeypatch, most: int) -> list[int]:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return forward(self, features, **task)
 
-    monkeypatch.setattr(SentenceTransformer, "forward", fails)
+    monkeypatch.setattr(sentence_transformers.SentenceTransformer, "forward", fails)
     return passes
 
 
@@ -176,7 +180,7 @@ def test_tokens_from_elsewhere_make_the_same_batches_and_no_text_is_tokenised_ag
     assert encoder.tokenises_as(tokenise)
     expected = encoder.encode_passages(texts)
     ids = rows_of(tokenise(texts))
-    window = SentenceTransformer(locate_model(model), device="cpu").max_seq_length
+    window = sentence_transformers.SentenceTransformer(locate_model(model), device="cpu").max_seq_length
     short = [position for position, row in enumerate(ids) if len(row) <= window]
     assert len(short) < len(texts), "some are cut"
     assert encoder.encode_passages(texts, ids).tobytes() == expected.tobytes()
@@ -186,7 +190,7 @@ def test_tokens_from_elsewhere_make_the_same_batches_and_no_text_is_tokenised_ag
     def refuse(self, *given, **named):
         raise AssertionError("a text was tokenised")
 
-    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", refuse)
+    monkeypatch.setattr(transformers.PreTrainedTokenizerFast, "__call__", refuse)
     assert encoder.encode_passages(texts, ids).tobytes() == few.tobytes()
 
 

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import sentence_transformers
-import torch
+from kit.installed import OnDemand
 
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.settings import EncoderConfig
+
+sentence_transformers, torch = OnDemand("sentence_transformers"), OnDemand("torch")
 
 TEXTS = [" ".join(f"water {number} flows" for number in range(n)) for n in range(1, 41)]
 BATCH_TOKENS = 512

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kit import tiny_gguf, tiny_llama
+from kit.installed import needs
 
 import kohaku_ray.sample
 from kohaku_ray.errors import ConfigError
@@ -20,7 +21,7 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.run.deployments import check_deployment
 
-pytest.importorskip("gguf", reason="the package gguf is not installed")
+pytestmark = needs("gguf")
 
 WINDOW = 1024
 

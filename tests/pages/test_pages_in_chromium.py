@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.installed import needs
 from run_files import index, small_run, small_truth
 from sweeps import small_sweep
 from test_compare_page import other_run
@@ -20,16 +21,20 @@ from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.sweep_page import write_sweep
 from kohaku_ray.sweep.compare import SweepGroups
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the dev extra has it")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH, and CHROMIUM names none")
+pytestmark = [
+    needs("playwright"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH, and CHROMIUM names none"),
+]
 
 WIDTHS = (360, 760, 1000, 1400)
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as driver:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()

@@ -205,5 +205,5 @@ def test_a_signal_that_comes_while_an_object_ends_is_raised_after_it(capsys):
     with signals_interrupt():
         InterruptedAtItsEnd()
         with pytest.raises(KeyboardInterrupt):
-            time.sleep(30)
+            time.sleep(5)
     assert capsys.readouterr().err == ""

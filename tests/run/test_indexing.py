@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kit.endpoint_server import EndpointServer
-from transformers import PreTrainedTokenizerFast
+from kit.installed import OnDemand
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ModelError
@@ -20,6 +20,8 @@ from kohaku_ray.index.pending import PendingVectors, without_vectors
 from kohaku_ray.index.torch_model import TorchModel
 from kohaku_ray.run.indexes import encoder_settings, make_encoder
 from kohaku_ray.run.indexing import TEXT_SCHEMA, Encode, new_texts, sorted_window
+
+transformers = OnDemand("transformers")
 
 SOON_S = 30.0
 
@@ -46,7 +48,9 @@ def test_vectors_from_tokens_of_a_cpu_stage_are_the_encoders(config, monkeypatch
     assert block["ids"].to_pylist()[0]
     assert block["text"].to_pylist()[0] == ["Two halls draw 4 MW.", "One hall."]
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(PreTrainedTokenizerFast, "__call__", Mock(side_effect=AssertionError("tokenised again")))
+        meanwhile.setattr(
+            transformers.PreTrainedTokenizerFast, "__call__", Mock(side_effect=AssertionError("tokenised again"))
+        )
         encode(block)
     keys = vector_keys(encoder_settings(config), texts[:2])
     _, vectors = PendingVectors(config.index.path).load(encoder_settings(config), keys, 0)

@@ -49,7 +49,6 @@ def large() -> Entry:
     return replace(ENTRY, reply=replace(ENTRY.reply, text=random.Random(0).randbytes(12_000_000).hex()))
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("step", ["PUT .*segments.*arrow$", "PUT .*segments.*partNumber", "POST .*segments.*uploadId"])
 def test_an_upload_that_breaks_off_leaves_no_half_segment_and_can_be_repeated(s3, step, large):
     """The one request of a small segment, a part of a large one, its completion."""
@@ -68,6 +67,7 @@ def test_an_upload_that_breaks_off_leaves_no_half_segment_and_can_be_repeated(s3
     assert store.load(everything).entries == {"before": ENTRY, "key": entry}
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_busy_server_and_a_time_out_cost_no_reply(s3, monkeypatch):
     monkeypatch.setattr(storage, "REQUEST_S", 1.0)
     storage._patient.cache_clear()
@@ -81,7 +81,6 @@ def test_a_busy_server_and_a_time_out_cost_no_reply(s3, monkeypatch):
     storage._patient.cache_clear()
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_segment_that_cannot_be_read_is_not_taken_for_a_torn_one(s3):
     """Its replies would be asked again, and paid for again."""
     store = SegmentStore(s3.uri("ledger/away"))
@@ -95,7 +94,6 @@ def test_of_owners_that_take_the_lease_at_the_same_moment_one_gets_it(s3):
     assert sum(takers(s3.uri("ledger/lease-race"), 3)) == 1
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_lease_that_cannot_be_read_is_not_taken(s3):
     store = SegmentStore(s3.uri("ledger/lease-away"))
     store.lease.acquire("one")

@@ -187,11 +187,11 @@ def test_show_prints_the_prompts_as_sent(sample_run, capsys):
 
 @pytest.mark.slow
 def test_a_block_that_takes_long_counts_the_questions_that_are_answered(sample_config, run_answer, monkeypatch, capsys):
-    monkeypatch.setattr(answer_job, "SAY_EVERY_S", 0.5)
+    monkeypatch.setattr(answer_job, "SAY_EVERY_S", 0.2)
     first: dict[str, object] = {}
 
     def script(index, body):
-        return Action(delay_s=8 * (body["messages"] != first.setdefault("asked", body["messages"])))
+        return Action(delay_s=3 * (body["messages"] != first.setdefault("asked", body["messages"])))
 
     settings = ("questions.limit=2", "cluster.block_size=2", "ensemble.members=2", "kohaku.queries=1")
     with FakeOpenAI(script) as server:

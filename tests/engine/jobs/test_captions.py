@@ -48,7 +48,7 @@ def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
         if "Figure 2: Water drawn" in text:
             return Action(body=completion("a" * 2**20))
         if "Latency of Quill" in text:
-            return Action(delay_s=5)
+            return Action(delay_s=3)
         return Action(body=completion("I'm sorry, I can't help with that.")) if "Batteries" in text else None
 
     with VisionServer(misbehave) as server:

@@ -35,6 +35,7 @@ def overrides(s3) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, sample_config, run_answer):
     from kohaku_ray.api import Run
     from kohaku_ray.engine.jobs.index import run_index

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -40,6 +41,10 @@ def server():
         yield fake
 
 
+ON_DISK = threading.Event()
+"""The laggard's reply waits for it."""
+
+
 def _script(index, body):
     text = body["messages"][-1]["content"]
     if "overflow" in text:
@@ -47,7 +52,7 @@ def _script(index, body):
     if "forbidden" in text:
         return Action(403, {"error": {"message": "no"}})
     if "laggard" in text and body["seed"] == 1:
-        return Action(delay_s=8)
+        ON_DISK.wait(30)
     return Action(delay_s=0.3) if "slow" in text else None
 
 
@@ -105,6 +110,7 @@ def test_a_reply_is_on_disk_while_one_with_the_same_prompt_is_waited_for(applica
         done, _ = ray.wait([asked], timeout=0.1)
         assert not done, "no reply was on disk before the last had come"
         kept = set(SegmentStore(str(tmp_path)).load(lambda _: True).entries)
+    ON_DISK.set()
     assert kept == {request_key(pair[0])}
     assert [reply.source for reply in ray.get(asked)] == ["made", "made"]
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from kit import tiny_llama, tiny_lora
+from kit.installed import needs
 from kit.ray_processes import reached_from_elsewhere
 from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answers
 
@@ -20,8 +21,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.request import ChatRequest
 
-pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
-pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [needs("vllm"), pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 WINDOW = 4096
 BLOCK = 32

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit import tiny_idefics
+from kit.installed import needs
 from kit.tiny_job import SAMPLE_TEXTS
 from PIL import Image
 
@@ -16,8 +17,7 @@ from kohaku_ray.errors import ModelError
 from kohaku_ray.models.request import ChatRequest, PromptImage
 from kohaku_ray.models.vllm import VllmConfig
 
-pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
-pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [needs("vllm"), pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MOST = 2
 SQUARE = 5 * tiny_idefics.IMAGE_TOKENS

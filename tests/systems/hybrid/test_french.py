@@ -3,8 +3,8 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nltk.tokenize.punkt import PunktSentenceTokenizer
 
+from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import MAX_CHARS
 from kohaku_ray.errors import ConfigError
@@ -105,7 +105,7 @@ WORDS = re.findall(
 @given(st.one_of(ANY, st.lists(st.sampled_from(WORDS), max_size=25).map(lambda w: " ".join(w).replace(" .", "."))))
 def test_skipping_plain_ends_changes_nothing_of_punkt(text):
     quick = module._punkt()
-    plain = PunktSentenceTokenizer(quick._params, lang_vars=quick._lang_vars)
+    plain = nltk_module("nltk.tokenize.punkt").PunktSentenceTokenizer(quick._params, lang_vars=quick._lang_vars)
     assert list(quick.span_tokenize(text)) == list(plain.span_tokenize(text))
 
 

@@ -1,0 +1,38 @@
+"""Packages that take seconds to import: nothing of them is imported when tests are collected."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+WAY_OUT = {
+    "gguf": "the dev extra has it",
+    "playwright": "the dev extra has it",
+    "vllm": "make setup with PIP_FIND_LINKS naming a CPU torch",
+}
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skip tests where a package is not installed."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed: {WAY_OUT[package]}")
+
+
+class OnDemand:
+    """A module that is imported when a test first uses it, not when tests are collected."""
+
+    def __init__(self, name: str) -> None:
+        vars(self)["name"] = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith(("_", "pytest")):  # by which pytest looks what the globals of a test's module are
+            raise AttributeError(attribute)
+        return getattr(import_module(vars(self)["name"]), attribute)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        setattr(import_module(vars(self)["name"]), attribute, value)
+
+    def __delattr__(self, attribute: str) -> None:
+        delattr(import_module(vars(self)["name"]), attribute)
