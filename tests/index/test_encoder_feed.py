@@ -5,12 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from kit.installed import OnDemand
 
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.settings import EncoderConfig
-
-sentence_transformers, torch = OnDemand("sentence_transformers"), OnDemand("torch")
 
 TEXTS = [" ".join(f"water {number} flows" for number in range(n)) for n in range(1, 41)]
 BATCH_TOKENS = 512
@@ -27,6 +24,9 @@ class GpuDouble:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import sentence_transformers
+        import torch
+
         self.changed = threading.Condition()
         self.padding, self.moved, self.events, self.passes = [], [], [], 0
         self.pinned, self.before_pass = [], lambda: None

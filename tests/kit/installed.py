@@ -21,18 +21,15 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 
 class OnDemand:
-    """A module that is imported when a test first uses it, not when tests are collected."""
+    """A module that is imported when a test first uses it, not when tests are collected.
+
+    Its own attributes are not set through this object: a test that replaces one imports the module.
+    """
 
     def __init__(self, name: str) -> None:
-        vars(self)["name"] = name
+        self.name = name
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith(("_", "pytest")):  # by which pytest looks what the globals of a test's module are
             raise AttributeError(attribute)
-        return getattr(import_module(vars(self)["name"]), attribute)
-
-    def __setattr__(self, attribute: str, value: Any) -> None:
-        setattr(import_module(vars(self)["name"]), attribute, value)
-
-    def __delattr__(self, attribute: str) -> None:
-        delattr(import_module(vars(self)["name"]), attribute)
+        return getattr(import_module(self.name), attribute)
