@@ -27,6 +27,7 @@ from kohaku_ray.documents.rows import read_rows
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.index.store import Index
+from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.records import digest, digest_text, pluralize
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.models import Model
@@ -112,6 +113,11 @@ class Manifest(Settings):
             if run.index not in self.indexes or self.indexes[run.index].key != run.index:
                 wanted.append(f"index {run.index}")
         return [file for file in wanted if file not in self.files]
+
+
+# ``Model`` names its prices for type checkers alone: actors that count calls import no configuration.
+BundledRun.model_rebuild(_types_namespace={"PriceConfig": PriceConfig})
+Manifest.model_rebuild()
 
 
 def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int:
