@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import pluralize
 from kohaku_ray.storage import is_uri
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -27,29 +28,44 @@ _BYTE_ORDER_MARKS = (
 )
 
 
-def decode_text(name: str, data: bytes) -> str:
-    r"""Decode a file's bytes by its byte order mark (UTF-8, UTF-16), else as UTF-8; every line end becomes ``\n``.
+def decode_text(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
+    r"""Decode a file's bytes by its byte order mark (UTF-8, UTF-16), else as UTF-8.
+
+    Bytes that are no UTF-8 are read as Windows-1252, in which spreadsheets save in western Europe, where they are few
+    among UTF-8 (as in WattBot's metadata.csv), or where the whole looks like text in it.
+
+    Returns:
+        The text, in which every line end is ``\n``, and what is odd about its bytes, if anything.
 
     Raises:
-        DataError: The bytes hold a NUL or are not valid in that encoding; the message gives the byte's offset.
+        DataError: The bytes hold a NUL or are text in neither encoding; the message gives the byte's offset.
     """
     mark, encoding = next(((m, e) for m, e in _BYTE_ORDER_MARKS if data.startswith(m)), (b"", "utf-8"))
     body = data[len(mark) :]
+    odd: tuple[str, ...] = ()
     if encoding == "utf-8" and b"\0" in body:
         raise _not_text(name, len(mark) + body.index(b"\0"))
     try:
         text = body.decode(encoding)
     except UnicodeDecodeError as error:
-        offset = len(mark) + error.start
-        raise DataError(
-            f"{name} is not valid {encoding.upper()}: byte 0x{data[offset]:02x} at offset {offset}: save it as UTF-8."
-        ) from None
+        western = _decode_western(body) if encoding == "utf-8" else None
+        if western is None:
+            offset = len(mark) + error.start
+            raise DataError(
+                f"{name} is not valid {encoding.upper()}: byte 0x{data[offset]:02x} at offset {offset}: "
+                "save it as UTF-8."
+            ) from None
+        text, n_stray = western
+        odd = (f"{pluralize(n_stray, 'byte')} not in UTF-8: read as Windows-1252",)
     if "\0" in text:
         raise _not_text(name, len(mark) + len(text[: text.index("\0")].encode(encoding)))
-    return even_line_ends(text)
+    return even_line_ends(text), odd
 
 
 _ASCII, _NO_LETTERS = bytes(range(128)), re.compile(rb"[^A-Za-z]+")
+CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
+"""Bytes that no text has."""
+
 _NOT_WESTERN = re.compile(
     # four accented letters in a row, as in Cyrillic; a sign or capital in a word, where another code page has a letter
     rb"[\xc0-\xff]{4}|[a-z\xe0-\xff][\x80-\x84\x86-\x91\x93-\x95\x98-\x9f\xa1-\xa9\xac-\xaf\xb1-\xb6\xb8\xb9\xbc-\xde]"
@@ -57,28 +73,20 @@ _NOT_WESTERN = re.compile(
 )
 
 
-def western_text(data: bytes) -> str | None:
-    """Decode text as Windows-1252, in which spreadsheets save it in western Europe; None: it is something else."""
-    high = data.translate(None, _ASCII)
-    is_utf8_in_part = len(data.decode("utf-8", "ignore")) > len(data) - len(high)
-    is_western = 2 * len(high) <= len(_NO_LETTERS.sub(b"", data)) and _NOT_WESTERN.search(data) is None
-    if b"\0" in data or is_utf8_in_part or not is_western:
+def _decode_western(body: bytes) -> tuple[str, int] | None:
+    """Decode what is no UTF-8 as Windows-1252, and count its bytes; None: it is something else."""
+    n_ascii, as_utf8 = len(body) - len(body.translate(None, _ASCII)), body.decode("utf-8", "ignore")
+    n_stray, n_letters = len(body) - len(as_utf8.encode()), len(as_utf8) - n_ascii
+    is_western = 2 * (len(body) - n_ascii) <= len(_NO_LETTERS.sub(b"", body)) and not _NOT_WESTERN.search(body)
+    if len(body.translate(None, CONTROLS)) < len(body) or not (is_western or n_stray <= n_letters):
         return None
     try:
-        return even_line_ends(data.decode("cp1252"))
-    except UnicodeDecodeError:
+        return body.decode("utf-8", "windows-1252"), n_stray
+    except UnicodeDecodeError:  # Windows-1252 has no such byte
         return None
 
 
-def decode_cells(name: str, data: bytes) -> tuple[str, bool]:
-    """Decode a CSV as `decode_text` does, else, and that is said, as `western_text` does."""
-    try:
-        return decode_text(name, data), False
-    except DataError:
-        text = western_text(data)
-        if text is None:
-            raise
-        return text, True
+codecs.register_error("windows-1252", lambda error: (error.object[error.start : error.end].decode("cp1252"), error.end))
 
 
 def even_line_ends(text: str) -> str:

@@ -32,8 +32,8 @@ from kohaku_ray.errors import DataError
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 
 
-def decode_html(name: str, data: bytes) -> str:
-    """Decode a page by its byte order mark, by its declared charset or as UTF-8."""
+def decode_html(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
+    """Decode a page by its declared charset, else as `decode_text` does."""
     declared = _CHARSET.search(data[:4096])
     is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if declared is None or is_marked:
@@ -44,7 +44,7 @@ def decode_html(name: str, data: bytes) -> str:
         codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset)).name
         if codec.startswith(("utf", "ascii")) or b"\0" in data:
             return decode_text(name, data)  # which names the place of a NUL
-        return even_line_ends(data.decode(codec, "replace"))
+        return even_line_ends(data.decode(codec, "replace")), ()
     except LookupError:
         raise DataError(f"{name} says its charset is {charset!r}, which is unknown: save it as UTF-8.") from None
 
@@ -155,7 +155,7 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
         raise DataError(f"{name} has {len(data):,} bytes, at most {MAX_BYTES:,} are allowed: split it into files.")
     from selectolax.lexbor import LexborHTMLParser
 
-    source = decode_html(name, data)
+    source, odd = decode_html(name, data)
     check_depth(name, source)
     if ":math" in source:  # of XHTML, which gives MathML a prefix
         source = _PREFIXED_MATHS.sub(r"\1", source)
@@ -169,7 +169,7 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
             reader.read(tree.body)
     doc_id = default_doc_id(name)
     title = _title(tree, reader) or doc_id
-    return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree))
+    return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree), odd=odd)
 
 
 def fragment_paragraphs(name: str, source: str) -> list[Paragraph]:

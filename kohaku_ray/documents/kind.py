@@ -6,12 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 
-from kohaku_ray.documents.content import file_name
+from kohaku_ray.documents.content import CONTROLS, file_name
 from kohaku_ray.errors import DataError
 
 _HEAD_BYTES = 8192  # that are looked at, as filetype does
 _MAX_JSON_BYTES = 2**24  # largest file that is parsed to see whether it is JSON
-_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))  # bytes that no text has
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _TEXTS = frozenset({".html", ".htm", ".md", ".markdown", ".txt", ".text"})
 _TABLES = frozenset({".csv", ".tsv"})
@@ -87,4 +86,4 @@ def _is_json(data: bytes) -> bool:
 def _is_text(data: bytes) -> bool:
     """Whether the first bytes hold none that no text has."""
     head = data[:_HEAD_BYTES]
-    return len(head.translate(None, _CONTROLS)) == len(head)
+    return len(head.translate(None, CONTROLS)) == len(head)

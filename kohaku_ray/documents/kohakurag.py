@@ -53,7 +53,7 @@ def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
 
 def load_json(name: str, data: bytes) -> Any:
     """Read a file of JSON."""
-    text = decode_text(name, data)
+    text, _ = decode_text(name, data)
     try:
         return json.loads(text, object_pairs_hook=unique_keys)
     except DataError as error:

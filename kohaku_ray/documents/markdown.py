@@ -64,12 +64,13 @@ def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
     image is an attachment captioned with its alternative text. ``id`` or ``document_id`` of the front matter is the
     ``doc_id``, the rest the metadata. With ``images``, data URIs and ``<img>`` in HTML are kept, to be read later.
     """
-    metadata, body = _front_matter(name, decode_text(name, data))
+    text, odd = decode_text(name, data)
+    metadata, body = _front_matter(name, text)
     tree = SyntaxTreeNode(_reader().parse(_MARKERS.sub("", body)))
     headings = [_inline(node.children[0]) for node in tree.children if node.type == "heading" and node.tag == "h1"]
     doc_id = metadata.pop("document_id", "") or metadata.pop("id", "") or default_doc_id(name)
     title = metadata.pop("title", "") or next(filter(None, headings), "") or doc_id
-    return Document(doc_id, title, _sections(tree.children, title, images), metadata)
+    return Document(doc_id, title, _sections(tree.children, title, images), metadata, odd=odd)
 
 
 @cache

@@ -13,14 +13,13 @@ from itertools import groupby, zip_longest
 from typing import Any
 
 from kohaku_ray.documents.content import (
-    decode_cells,
+    decode_text,
     default_doc_id,
     file_name,
     flat_metadata,
     unique_keys,
     valid_doc_id,
     well_formed,
-    western_text,
 )
 from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
@@ -70,15 +69,7 @@ def read_rows(
     if suffix in JSON_LINES:
         return list(_json_lines(name, data, rejects))
     if suffix in ("csv", "tsv"):
-        try:
-            is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-            text = data.decode("utf-16" if is_wide else "utf-8-sig")
-        except UnicodeDecodeError as error:
-            western = western_text(data)
-            if western is None:
-                raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
-            text = western
-        return read_cells(name, text)[1]
+        return read_cells(name, decode_text(name, data)[0])[1]
     raise DataError(f"{name}: {what} are read from .csv, .tsv, .jsonl or .parquet, not .{suffix}")
 
 
@@ -159,13 +150,11 @@ def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode(), object_pairs_hook=unique_keys)
+            row = json.loads(decode_text("it", line)[0], object_pairs_hook=unique_keys)
             if isinstance(row, dict):
                 yield row
                 continue
             reason = f"a {type(row).__name__}, expected an object"
-        except UnicodeDecodeError as error:
-            reason = f"not UTF-8 at byte {error.start}: save it as UTF-8"
         except DataError as error:
             reason = str(error)
         except RecursionError:
@@ -261,8 +250,7 @@ def parse_csv(name: str, data: bytes) -> Document:
     """
     way_out = f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})"
     rows = []
-    text, is_western = decode_cells(name, data)
-    odd = ("its bytes are no UTF-8: read as Windows-1252",) if is_western else ()
+    text, odd = decode_text(name, data)
     try:
         read = csv_rows(name, text, ["text"], way_out)
     except MissingColumnError:

@@ -40,10 +40,10 @@ class _Draft:
 
 def parse_text(name: str, data: bytes) -> Document:
     """Parse plain text; the title is the first line that looks like one, else the file's stem; lines stay wrapped."""
-    text = decode_text(name, data)
+    text, odd = decode_text(name, data)
     doc_id = default_doc_id(name)
     title = _title(text) or doc_id
-    return Document(doc_id, title, text_sections(text, title))
+    return Document(doc_id, title, text_sections(text, title), odd=odd)
 
 
 def text_sections(text: str, title: str) -> tuple[Section, ...]:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.documents.content import valid_doc_id
+from kohaku_ray.documents.content import decode_text, valid_doc_id
 from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.formats import DocumentFormat, find_format
 from kohaku_ray.documents.read import read_bytes
@@ -173,7 +173,7 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
         rows = [{key: cell_of(value) for key, value in row.items()} for row in read_rows(name, data, "metadata")]
         columns = list(dict.fromkeys(column for row in rows for column in row))
     else:
-        columns, cells = read_cells(name, _decoded(data))
+        columns, cells = read_cells(name, decode_text(name, data)[0])
         rows = list(cells)
     if "id" not in columns:
         raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
@@ -183,11 +183,3 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
             texts = {key: value.strip() for key, value in row.items() if key and isinstance(value, str)}
             metadata[valid_doc_id(doc_id, name)] = {key: text for key, text in texts.items() if text and key != "id"}
     return metadata
-
-
-def _decoded(data: bytes) -> str:
-    """Decode UTF-8, or cp1252 as spreadsheets on Windows write it (WattBot's metadata is such a file)."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace")

@@ -51,7 +51,7 @@ def test_a_row_is_a_document_and_a_bad_row_is_a_reject(suffix):
         (b"{broken", r"not JSON \(Expecting property name enclosed in double quotes\)"),
         (b"[1, 2]", "a list, expected an object"),
         (b"[" * 200_000, r"not JSON \(nested too deep\)"),
-        (b'{"text": "\xff"}', "not UTF-8 at byte 10"),
+        (b'{"text": "\x81"}', "it is not valid UTF-8: byte 0x81 at offset 10"),
         (b'{"text": "no end"', "not JSON"),
     ],
 )
@@ -231,7 +231,8 @@ def test_a_csv_of_a_spreadsheet_in_western_europe_is_read_and_named(header, row,
     data = f"{header}\r\n{row}\r\n".encode("cp1252")
     document = parse_file("a.csv", data)
     assert document.sections[0].paragraphs[0].text.startswith(written)
-    assert document.odd == ("its bytes are no UTF-8: read as Windows-1252",)
+    n_bytes = sum(byte > 127 for byte in data)
+    assert document.odd == (f"{n_bytes} bytes not in UTF-8: read as Windows-1252",)
     assert list(read_rows("q.csv", data)[0]) == header.split(";")
     assert parse_file("a.csv", f"{header}\n{row}\n".encode()).odd == ()
 
@@ -253,9 +254,13 @@ def test_a_csv_of_another_code_page_is_refused_and_no_letter_made_a_sign(text, e
         read_rows("q.csv", text.encode(encoding))
 
 
-def test_utf8_with_a_damaged_byte_is_refused():
-    with pytest.raises(DataError, match="byte 0xe9"):
-        parse_file("a.csv", "nom;coût\ncréé;5\n".encode() + b"caf\xe9;6\n")
+def test_utf8_with_a_stray_byte_is_read_and_named():
+    """As WattBot's own metadata.csv: one byte of Windows-1252, two characters of UTF-8."""
+    data = "nom;coût\ncréé;5\n".encode() + b"caf\xe9;6\n"
+    document = parse_file("a.csv", data)
+    assert document.odd == ("1 byte not in UTF-8: read as Windows-1252",)
+    assert [part.text for part in document.sections[0].paragraphs] == ["nom: créé; coût: 5", "nom: café; coût: 6"]
+    assert read_rows("q.csv", data)[1] == {"nom": "café", "coût": "6"}
 
 
 def test_a_tsv_and_bars_between_columns():

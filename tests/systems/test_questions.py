@@ -99,7 +99,7 @@ def test_order_limit_and_an_empty_or_long_text_are_kept():
         ("q.csv", b"id,ask\n1,a\n", "no column question or text; it has id, ask"),
         ("q.csv", b"id,question\n,a\nx,b\n,c\n", "2 of 3 questions have no id, first at row 1"),
         ("q.csv", b"id,question\nx,a\ny,b\nx,c\n", "1 id is used more than once .first 'x', rows 1, 3.: make"),
-        ("q.csv", b"id,question\nx,\x81\n", "not UTF-8 at byte 14"),
+        ("q.csv", b"id,question\nx,\x81\n", "not valid UTF-8: byte 0x81 at offset 14"),
         ("q.jsonl", b'{"id": 1}\nnot json\n', "line 2: not JSON"),
         ("q.jsonl", b"[1]\n", "line 1: a list, expected an object"),
         ("q.parquet", b"PAR?", "is not Parquet"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kohaku_ray.documents.content import decode_text, even_line_ends, valid_doc_id, western_text
+from kohaku_ray.documents.content import decode_text, valid_doc_id
 from kohaku_ray.documents.formats import DocumentFormat
 from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section, SentenceSplit
 from kohaku_ray.documents.rows import csv_rows
@@ -33,7 +33,6 @@ COLUMNS = (
 _NUMBERS = ("paragraph_score", "document_score")
 _ORDER = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 _YEAR = re.compile(r"(?<!\d)(?:1[89]|20)\d\d(?!\d)", re.ASCII)
-_UNDECODED = re.compile("[\udc80-\udcff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,10 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
     articles: dict[str, list[_Row]] = {}
     first_lines: dict[str, int] = {}
     way_out = "add them (cells may be empty) and separate columns by commas"
-    for line, row in csv_rows(name, _decode(name, data), COLUMNS, way_out):
+    if not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = data.replace(b"\0", b"")  # one costs no other article
+    text, _ = decode_text(name, data)
+    for line, row in csv_rows(name, text, COLUMNS, way_out):
         try:
             if isinstance(row, str):
                 raise DataError(row)
@@ -96,11 +98,6 @@ def _document(doc_id: str, rows: Sequence[_Row], sentence_split: SentenceSplit) 
 
 def _row(row: Mapping[str, str]) -> _Row:
     """Convert a row's cells; DataError with the reason where one cannot be used."""
-    damaged = next((column for column, cell in row.items() if _UNDECODED.search(cell) or "\0" in cell), None)
-    if damaged is not None:
-        byte = _UNDECODED.search(row[damaged])
-        fault = f"the byte 0x{ord(byte[0]) - 0xDC00:02x}, which is not UTF-8" if byte else "a NUL character"
-        raise DataError(f"{damaged} holds {fault}: save the file as UTF-8")
     empty = [column for column in ("par_id", "doc_id", "paragraph_text") if not row[column]]
     if empty:
         raise DataError(f"{' and '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty: fill in or remove the row")
@@ -122,15 +119,6 @@ def _number(column: str, cell: str) -> float | None:
     if number is None and not is_blank(cell):
         raise DataError(f"{column} is {cell[:40]!r}, expected a number or nothing")
     return number
-
-
-def _decode(name: str, data: bytes) -> str:
-    """The file's text, of a spreadsheet too; another byte that is not UTF-8 becomes a lone surrogate, for its row."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return decode_text(name, data)
-    text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
-    western = western_text(data) if _UNDECODED.search(text) else None
-    return even_line_ends(text) if western is None else western
 
 
 NEWS = DocumentFormat((".csv",), parse_news, splits_sentences=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends
+from kohaku_ray.documents.content import decode_text, default_doc_id
 from kohaku_ray.documents.formats import DocumentFormat
 from kohaku_ray.documents.model import Attributes, Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
@@ -73,7 +73,6 @@ def _ordinal(word: str) -> str:
 
 MAX_TITLE_CHARS = 120  # longest line that is a heading
 PREAMBLE = "Preamble"  # title of the section before the first chapter
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _START = re.compile(r"^\*{3}\s*START OF TH.*?\*{3}[ \t]*$|^\*END\*?THE SMALL PRINT.*$", re.MULTILINE | re.IGNORECASE)
 _END = re.compile(
     r"^\*{3}\s*END OF TH|^End of (?:the |this )?Project Gutenberg|^\s*\*{3}\s*START: FULL LICENSE",
@@ -130,7 +129,7 @@ def parse_novel(name: str, data: bytes) -> Document:
     ``chapter`` (the section's title), ``chapter_number`` (counted through the book, 0 before the first) and
     ``progress_pct`` (100 · number / chapters).
     """
-    text = _decode(name, data)
+    text, odd = decode_text(name, data)
     header, body = _book(text)
     if not header and (match := _FIELDS_ABOVE.match(body)):
         header, body = match[0], body[match.end() :]
@@ -142,7 +141,7 @@ def parse_novel(name: str, data: bytes) -> Document:
     sections = novel_sections(body, title)
     if not sections:
         raise DataError(f"{name} has no text: the book is empty between its header and footer: give the whole file.")
-    return Document(doc_id, title, sections, fields)
+    return Document(doc_id, title, sections, fields, odd=odd)
 
 
 def novel_sections(text: str, book: str) -> tuple[Section, ...]:
@@ -181,19 +180,6 @@ def words_digest(book: Document) -> str:
     """Hash a book's words, whatever its file's name, header, footer and line breaks."""
     words = (word for section in book.sections for part in section.paragraphs for word in part.text.split())
     return digest_text(" ".join(words))
-
-
-def _decode(name: str, data: bytes) -> str:
-    try:
-        return decode_text(name, data)
-    except DataError:
-        if _CONTROL.search(data):
-            raise
-    try:
-        text = data.decode("cp1252")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
-    return even_line_ends(text)
 
 
 def _book(text: str) -> tuple[str, str]:

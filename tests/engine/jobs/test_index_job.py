@@ -247,7 +247,7 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
         tmp_path / "in",
         good__md="# Good\n\nA sentence that stays.",
         junk__md=b"\x7fELF\x00\x01\x02" * 40,
-        latin__txt="caf\xe9 au lait".encode("latin-1"),
+        latin__txt=b"caf\x81 au lait",
         broken__json='{"document_id": "x", "sections": [',
         wrong__json=json.dumps({"document_id": "w", "sections": [{"title": "t", "paragraphs": [{"text": 17}]}]}),
         colon__json=json.dumps({"document_id": "x" * 300, "title": "t", "text": "Some text.", "sections": []}),
