@@ -14,7 +14,9 @@
     ├── MetricError              the code of a metric raised; other metrics are scored
     └── ModelError               a model backend
         ├── ContextOverflowError the prompt is longer than the model takes
+        ├── RefusedAccessError   a key, a credit or a model's name is refused, and so every call: the run stops
         └── TransientModelError  may pass by itself: the only one that is retried
+            └── UnfinishedReplyError a reply that says of itself that it failed; retried with another seed
 
 A message says what, where, both values and the way out.
 """
@@ -88,6 +90,10 @@ class ContextOverflowError(ModelError):
     """The rendered prompt is longer than the model's window."""
 
 
+class RefusedAccessError(ModelError):
+    """A server refuses the key, its credit is used up, or it has no such model: no other call will be answered."""
+
+
 class TransientModelError(ModelError):
     """A failure that may pass by itself, such as a time-out or a rate limit."""
 
@@ -99,6 +105,10 @@ class TransientModelError(ModelError):
     def __reduce__(self) -> tuple[type[TransientModelError], tuple[str, float | None]]:
         """Pickle with both arguments: errors are sent between processes."""
         return type(self), (str(self), self.retry_after_s)
+
+
+class UnfinishedReplyError(TransientModelError):
+    """A reply that failed, was stopped, or has no token: another seed may give a whole one."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -103,6 +103,10 @@ class Question:
     number: int = field(default=0, compare=False)
 
 
+WHOLE, CUT = "stop", "length"
+"""Finish reasons of a reply that counts: its model ended it, or max_tokens cut it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a model backend sent back for one chat request.
@@ -112,7 +116,7 @@ class Reply:
         prompt_tokens: Tokens of the prompt, 0 where the backend does not say.
         cached_tokens: How many of them came from a prefix cache.
         completion_tokens: Generated tokens, 0 where the backend does not say.
-        finish_reason: ``stop``, ``length`` or the backend's own word.
+        finish_reason: ``WHOLE``, ``CUT``, or what the backend said of a reply that failed.
         replica: Which replica answered; empty where there is only one.
         service_s: Seconds in the backend.
         gpu_s: GPU seconds of its replica that this call used; 0 without a GPU.
@@ -124,7 +128,7 @@ class Reply:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    finish_reason: str = "stop"
+    finish_reason: str = WHOLE
     replica: str = ""
     service_s: float = 0.0
     gpu_s: float = 0.0
@@ -138,6 +142,7 @@ FLAGS = {
     "contradictory": "say is_blank beside a value and a reference (the value is kept)",
     "withheld": "say is_blank beside a value that has no reference or is of another kind (the value is dropped)",
     "cut": "were cut off (what was complete is kept)",
+    "repaired": "were no valid JSON (read as json-repair mends it)",
     "shortened": "were given from a prompt that the server had cut",
     "few_sources": "rest on a context of fewer than three texts",
 }

@@ -111,6 +111,11 @@ class ServerSettings(Settings):
         return name
 
     @property
+    def is_limited(self) -> bool:
+        """Whether requests wait for their turn."""
+        return self.requests_per_s is not None or self.tokens_per_minute is not None
+
+    @property
     def extra_identity(self) -> str:
         """``extra_body`` as JSON, its keys hidden; ``ConfigError`` if it is no JSON."""
         try:

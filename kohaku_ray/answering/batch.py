@@ -10,7 +10,7 @@ from typing import Any
 
 from kohaku_ray.answering.tools import LedgerClient
 from kohaku_ray.config import Config
-from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
+from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, RefusedAccessError, TransientModelError
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.batch_file import BatchLine, BatchModels, BatchOutput, LineError, read_lines
 from kohaku_ray.run.demand import QUEUED
@@ -31,7 +31,7 @@ class BatchSummary:
 
     output: str  # path of the replies
     errors: str | None = None  # path of the lines in error; None: there are none
-    stopped: str = ""  # why lines were not asked: the budget was spent; empty: none was left out for it
+    stopped: str = ""  # why lines were not asked: the budget was spent, or access refused; empty: none was left out
     n_lines: int = 0  # of the input, without blank ones
     n_errors: Counter[str] = field(default_factory=Counter)  # lines in error, by their code
     calls: Counter[str] = field(default_factory=Counter)  # replies by source: made, ledger, joined
@@ -81,7 +81,7 @@ async def ask_lines(
         nonlocal n_lost
         assert line.request is not None
         async with slots[line.deployment]:
-            if why := config.budget.over(summary.paid):
+            if why := summary.stopped or config.budget.over(summary.paid):
                 summary.stopped = why
                 return LineError("not_asked", f"not asked: {why}", status=None)
             if config.fail_after is not None and n_lost >= config.fail_after:
@@ -90,6 +90,9 @@ async def ask_lines(
                 reply = await ledger.ask(line.request, applications[line.deployment])
             except ContextOverflowError as error:
                 return LineError("context_length_exceeded", str(error), "body.messages")
+            except RefusedAccessError as error:
+                summary.stopped = summary.stopped or str(error)
+                return LineError("request_failed", str(error), status=None)
             except ModelError as error:
                 n_lost += isinstance(error, TransientModelError)
                 return LineError("request_failed", str(error), status=None)

@@ -26,7 +26,7 @@ Output = TypeVar("Output")
 class PreparedQuestion:
     """One question's evidence (a record of the system's own) or the error in its place, and the calls of ``prepare``.
 
-    ``n_no_reply`` model calls got no reply: the next start makes them again.
+    ``n_no_reply`` model calls got no reply: the next start makes them again. ``refused`` says why a server refuses all.
     """
 
     question: Question
@@ -34,6 +34,7 @@ class PreparedQuestion:
     error: str | None
     calls: tuple[Call, ...] = ()
     n_no_reply: int = 0
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class MemberAnswer:
     answer: Answer
     calls: tuple[Call, ...] = ()
     n_no_reply: int = 0
+    refused: str = ""
 
 
 async def prepare_block(
@@ -79,7 +81,7 @@ async def prepare_question(
         if isinstance(failure, (DataError, ConfigError, *context.fatal)):
             raise
         error = _failure_text(config.declaration.name, failure)
-    return PreparedQuestion(question, evidence, error, tuple(tools.calls), tools.n_no_reply)
+    return PreparedQuestion(question, evidence, error, tuple(tools.calls), tools.n_no_reply, tools.refused)
 
 
 async def answer_block(
@@ -112,7 +114,7 @@ async def answer_block(
             if isinstance(failure, (DataError, ConfigError, *context.fatal)):
                 raise
             answer = Answer(Prediction(error=_failure_text(declaration.name, failure)))
-        return MemberAnswer(answer, tuple(tools.calls), tools.n_no_reply)
+        return MemberAnswer(answer, tuple(tools.calls), tools.n_no_reply, tools.refused)
 
     return await gather_unsettled(prepared, settled, answer_question, count)
 

@@ -418,7 +418,7 @@ def _compare_facts(
 
 _COUNTED = (
     *("n_questions", "n_answers", "n_member_errors", "n_questions_in_error", "n_unanswered"),
-    *("errors", "flags", "adapted", "shortened", "stopped"),
+    *("errors", "flags", "adapted", "finish_reasons", "shortened", "stopped"),
 )
 _CONFIGURED = ("system", "metrics", "lead", "n_answering", "limit", "outputs", "split_by")
 

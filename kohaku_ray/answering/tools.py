@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, RefusedAccessError
 from kohaku_ray.index.arrays import F32, F64, Hits
 from kohaku_ray.index.identity import prompt_counter
 from kohaku_ray.index.nodes import NodeTable
@@ -105,6 +105,7 @@ class MemberTools:
     number: int = 0  # the question's
     calls: list[Call] = field(default_factory=list)  # those that were answered
     n_no_reply: int = 0  # model calls that got none; the next start makes them again
+    refused: str = ""  # why a server refuses every call
     shared: Shared = field(default_factory=dict)  # what ``shared_by_members`` made
 
     @property
@@ -153,6 +154,8 @@ class MemberTools:
             raise
         except ModelError as error:
             self.n_no_reply += 1
+            if isinstance(error, RefusedAccessError):
+                self.refused = self.refused or str(error)
             self.context.observe(FailedCall(model.deployment, role, type(error).__name__))
             raise
         reply = asked.entry.reply
@@ -174,6 +177,7 @@ class MemberTools:
                 joules=reply.joules,
                 dollars=dollars(reply, model.price),
                 note=reply.note,
+                finish_reason=reply.finish_reason,
                 least_tokens=request.least_tokens,
             )
         )

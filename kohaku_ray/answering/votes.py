@@ -41,7 +41,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     shared = config.ensemble.scope == "answer"
     rows: dict[str, TableRows] = {name: [] for name in SCHEMAS}
     asked: list[tuple[Question, TableRows]] = []
-    n_unanswered, step_errors, all_calls = 0, list[str | None](), list[Call]()
+    n_unanswered, refused, step_errors, all_calls = 0, "", list[str | None](), list[Call]()
     for number, row in enumerate(prepared[0]):
         assert row is not None  # the first member prepares every question
         answers = _drop_settled(member[number] for member in answered)
@@ -63,6 +63,8 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
             of_answer = answered_row.answer.prediction.error
             step_errors += [step.error for step in answered_row.answer.trace if step.error != of_answer]
         n_unanswered += sum(source.n_no_reply for source in sources) + sum(answer.n_no_reply for answer in answers)
+        told = (*(source.refused for source in sources), *(answer.refused for answer in answers))
+        refused = refused or next(filter(None, told), "")
         all_calls += [call for _, call in calls]
     rows["votes"] = _vote_rows(config, asked)
     by_source = Counter(call.source for call in all_calls)
@@ -78,7 +80,9 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         spent={name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)},
         errors=group_errors([*(row["error"] for row in rows["answers"]), *step_errors]),
         flags=dict(Counter(flag for row in rows["answers"] for flag in row["flags"])),
-        adapted=dict(Counter(f"{call.deployment}: {call.note}" for call in all_calls if call.note)),
+        adapted=dict(Counter(f"{call.deployment}: {note}" for call in all_calls for note in call.notes)),
+        finish_reasons=dict(Counter(call.finish_reason for call in all_calls)),
+        stopped=refused,
     )
     result.shorten(all_calls)
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}

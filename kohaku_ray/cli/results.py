@@ -99,6 +99,7 @@ class AnswerResult:
     stopped: str  # why no more calls were made
     errors: Mapping[str, int]
     adapted: Mapping[str, int]
+    finish_reasons: Mapping[str, int]
     shortened: Mapping[str, tuple[int, int]]
     calls: Calls
     used: Mapping[str, float]

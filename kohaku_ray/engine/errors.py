@@ -12,12 +12,21 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from kohaku_ray import errors
-from kohaku_ray.errors import ContextOverflowError, DataError, KohakuRayError, ModelError, TransientModelError
+from kohaku_ray.errors import (
+    ContextOverflowError,
+    DataError,
+    KohakuRayError,
+    ModelError,
+    RefusedAccessError,
+    TransientModelError,
+)
 from kohaku_ray.values.read import clean_text
 
 _OURS_IN_TEXT = re.compile(r"^kohaku_ray\.errors\.(\w+): (.*)\Z", re.MULTILINE | re.DOTALL)
 
-_ERRORS = {error.__name__: error for error in (ContextOverflowError, TransientModelError, ModelError)}
+_ERRORS = {
+    error.__name__: error for error in (ContextOverflowError, RefusedAccessError, TransientModelError, ModelError)
+}
 
 _NOTE_OF_RAY_DATA = re.compile(r"\nFailed to [^\n]* after \d+/\d+ attempts \(total backoff .*\Z", re.DOTALL)
 

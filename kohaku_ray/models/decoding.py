@@ -25,8 +25,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import I64
-from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.records import Reply
+from kohaku_ray.models.request import ChatRequest, check_finished
+from kohaku_ray.records import CUT, WHOLE, Reply
 from kohaku_ray.values.read import clean_text
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class LocalBackend:
 
         Raises:
             ContextOverflowError: The prompt and the longest reply do not fit the window.
+            UnfinishedReplyError: The model generated no token.
             ModelError: The schema does not compile, or the model broke on this request.
         """
         row = self._row(request)
@@ -82,6 +83,7 @@ class LocalBackend:
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
         reply: Reply = await future
+        check_finished(reply)
         return reply
 
     async def close(self) -> None:
@@ -184,7 +186,7 @@ class LocalBackend:
             prompt_tokens=len(row.prompt),
             cached_tokens=row.n_cached,
             completion_tokens=len(row.generated),
-            finish_reason=row.finish_reason or "length",
+            finish_reason=row.finish_reason or CUT,
         )
 
 
@@ -408,7 +410,7 @@ class DecodingRow:
         reasoning_tokens: Most tokens of reasoning, after which ``reasoning_end`` is forced.
         generated: Token ids of the reply so far, the token that ended it left out.
         reply_at: Where the reply begins in ``generated``; None while the model reasons.
-        finish_reason: ``stop`` or ``length``; None while it is generated.
+        finish_reason: ``WHOLE`` or ``CUT``; None while it is generated.
         error: Why it cannot go on.
         n_cached: Tokens of the prompt that were computed before.
     """
@@ -483,16 +485,16 @@ class DecodingRow:
         if self.error is not None:
             return
         if token in self.end_ids:
-            self.finish_reason = "stop"
+            self.finish_reason = WHOLE
             return
         self.generated.append(token)
         if self.reply_at is None:
             if tuple(self.generated[-len(self.reasoning_end) :]) == self.reasoning_end:
                 self.reply_at = len(self.generated)
         elif self.grammar is not None and self.grammar.is_stopped():
-            self.finish_reason = "stop"
+            self.finish_reason = WHOLE
         if self.finish_reason is None and len(self.generated) >= self.request.max_tokens:
-            self.finish_reason = "length"
+            self.finish_reason = CUT
 
 
 def choose(rows: Sequence[DecodingRow], logits: torch.Tensor) -> None:

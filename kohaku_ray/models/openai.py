@@ -12,18 +12,34 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
+from kohaku_ray.errors import (
+    ConfigError,
+    ContextOverflowError,
+    ModelError,
+    RefusedAccessError,
+    TransientModelError,
+    UnfinishedReplyError,
+    did_you_mean,
+)
 from kohaku_ray.models.backend import ModelConfig
+from kohaku_ray.models.completion import (
+    SchemaMode,
+    as_object,
+    completion_body,
+    error_status,
+    load_values,
+    read_completion,
+)
 from kohaku_ray.models.dialect import Dialect
-from kohaku_ray.models.json_text import find, loads
+from kohaku_ray.models.json_text import find_values, loads
 from kohaku_ray.models.redaction import Redaction
-from kohaku_ray.models.request import ChatRequest, data_uris
+from kohaku_ray.models.refusal import refuses_access, refuses_length, room_left, told_wait_s
+from kohaku_ray.models.request import CHARS_PER_TOKEN, ChatRequest, with_other_seed
+from kohaku_ray.models.schema import least_tokens
 from kohaku_ray.records import Reply
 from kohaku_ray.settings import (
     SECRET_CHARS,
@@ -37,11 +53,6 @@ from kohaku_ray.values.read import clean_text
 
 if TYPE_CHECKING:
     import httpx
-
-MOST_TOKENS = 2**40
-"""Largest token count accepted; a larger one is an error of the server."""
-
-SchemaMode = Literal["json_schema", "json_object", "none"]
 
 T = TypeVar("T")
 
@@ -95,99 +106,11 @@ class OpenAIConfig(ServerSettings, ModelConfig):
         return OpenAIBackend(self, key, limiter)
 
 
-_OVERFLOW_STATUS = frozenset({400, 413, 422})
-_OVERFLOW_WORDS = (
-    "context_length_exceeded",
-    "maximum context length",
-    "context window",
-    "context size",
-    "too long",
-    "reduce the length",
-    "longer than the maximum model length",
-)
-
-
-async def completion_body(
-    request: ChatRequest, model: str, schema_mode: SchemaMode, *, any_root: bool = False
-) -> dict[str, Any]:
-    """Write a request as JSON values; its images are read and encoded in a thread.
-
-    Args:
-        request: The request.
-        model: The model's name on the server.
-        schema_mode: How the schema is sent.
-        any_root: Also send schemas of other roots than objects, which alone OpenAI's API accepts.
-
-    Raises:
-        ModelError: An image cannot be read.
-    """
-    messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in request.messages]
-    if request.images:
-        uris = await asyncio.to_thread(data_uris, request.images)
-        shown = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
-        messages[-1]["content"] = [*shown, {"type": "text", "text": messages[-1]["content"]}]
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": messages,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "max_tokens": request.max_tokens,
-        "seed": request.seed,
-    }
-    if request.schema is not None and (any_root or request.schema.get("type") == "object"):
-        if schema_mode == "json_schema":
-            named = {"name": "answer", "schema": request.schema, "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": named}
-        elif schema_mode == "json_object":
-            body["response_format"] = {"type": "json_object"}
-    return body
-
-
-def read_completion(body: Any) -> Reply | None:
-    """Read a response of JSON values; None if it is no chat completion.
-
-    Characters that no file can hold are removed, and invalid token counts become 0: servers send both.
-    """
-    choices = body.get("choices") if isinstance(body, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if choice is None or not isinstance(message, dict):
-        return None
-    usage = _object(body.get("usage"))
-    prompt_tokens = _count(usage.get("prompt_tokens"))
-    return Reply(
-        text=_content_text(message.get("content")) or _content_text(message.get("refusal")),
-        prompt_tokens=prompt_tokens,
-        cached_tokens=min(_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")), prompt_tokens),
-        completion_tokens=_count(usage.get("completion_tokens")),
-        finish_reason=clean_text(str(choice.get("finish_reason") or "stop")),
-    )
-
-
-def refuses_length(status: int, text: str) -> bool:
-    """Return whether a server refused a request for the prompt's length."""
-    text = text.lower()
-    if status == 413 or (status == 500 and "too large to process" in text):  # the latter by llama.cpp
-        return True
-    return status in _OVERFLOW_STATUS and any(word in text for word in _OVERFLOW_WORDS)
-
-
-def _content_text(content: Any) -> str:
-    """Join the text of a message: a string, or a list of parts; null if the model only reasoned."""
-    parts = [_object(part).get("text") for part in content] if isinstance(content, list) else [content]
-    return clean_text("".join(part for part in parts if isinstance(part, str)))
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and 0 <= value <= MOST_TOKENS else 0
-
-
 class Limiter(Protocol):
-    """Decides when the next request may be sent. It may run in another process: pauses are durations, not instants."""
+    """What clients of one server share: when the next request may be sent, and how requests are written.
+
+    It may run in another process: pauses are durations, not instants.
+    """
 
     async def acquire(self, n_tokens: int = 0) -> None:
         """Wait for the turn of a request of so many tokens."""
@@ -195,6 +118,10 @@ class Limiter(Protocol):
 
     async def penalise(self, pause_s: float) -> None:
         """Send no request for ``pause_s`` seconds from now: the server sent Retry-After."""
+        ...
+
+    async def learn(self, dialect: Dialect) -> Dialect:
+        """Add to what all clients of the server know of its dialect; returns that."""
         ...
 
 
@@ -207,6 +134,7 @@ class TokenBucket:
     def __init__(self, requests_per_s: float | None, tokens_per_minute: float | None = None) -> None:
         self._interval_s = 0.0 if requests_per_s is None else 1.0 / requests_per_s
         self._token_s = 0.0 if tokens_per_minute is None else 60.0 / tokens_per_minute
+        self._dialect = Dialect()
         self._due_s = time.monotonic()  # when the next request may be sent
         self._line = asyncio.Lock()  # first come, first served; a cancelled wait does not use up a turn
 
@@ -221,13 +149,20 @@ class TokenBucket:
         """Send nothing for ``pause_s`` seconds from now; a longer pause in progress stays."""
         self._due_s = max(self._due_s, time.monotonic() + pause_s)
 
+    async def learn(self, dialect: Dialect) -> Dialect:
+        """Add what a client has learnt; returns what all have."""
+        self._dialect |= dialect
+        return self._dialect
+
 
 MAX_RETRY_AFTER_S = 300.0
+"""Longest wait that a server is granted; a request that it asks to wait longer fails at once."""
+
 MAX_BACKOFF_S = 60.0
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
-_CHARS_PER_TOKEN = 4  # about: what a limit of tokens per minute counts by
 _BODY_CHARS = 300
+_READ_CHARS = 4000  # of a refusal, in which it says how long to wait
 
 _INLINE_BYTES = 2**16
 """Longest body that is parsed in the event loop, in half a millisecond; longer ones are in a thread."""
@@ -243,7 +178,7 @@ class _Response(NamedTuple):
 
     status: int
     reason: str
-    retry_after_s: float | None
+    headers: Mapping[str, str]
     body: bytearray
     hide: Callable[[str], str]
 
@@ -307,11 +242,7 @@ class OpenAIBackend:
                 f"of {self._model} is {window} tokens: let the system's settings give less context, or "
                 "raise deployments.*.window_tokens if the model takes more"
             )
-        fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
-        if self._settings.send_priority:
-            fields["priority"] = request.priority
-        n_tokens = request.n_chars // _CHARS_PER_TOKEN + request.max_tokens
-        return await self._try(lambda: self._adapted(fields, n_tokens))
+        return await self._try(lambda n_failed: self._ask(with_other_seed(request, n_failed)))
 
     async def post(self, path: str, fields: Mapping[str, Any], n_chars: int, read: Callable[[Any], T]) -> T:
         """Send JSON values to another path than that of chats, up to ``max_tries`` times.
@@ -330,13 +261,13 @@ class OpenAIBackend:
         body = json.dumps({**fields, **self._settings.extra_body}).encode("ascii")
 
         def read_body(response: _Response) -> T:
-            values = _loaded(response)
+            values = load_values(response.body)
             if isinstance(values, dict) and values.get("error"):  # as proxies answer for a server that refused
                 raise TransientModelError(f"an error in a successful response: {response.text[:_BODY_CHARS]}")
             return read(values)
 
-        async def send() -> T:
-            await self._limiter.acquire(n_chars // _CHARS_PER_TOKEN)
+        async def send(_: int) -> T:
+            await self._limiter.acquire(n_chars // CHARS_PER_TOKEN)
             response = await self._fetch("POST", path, self._settings.timeout_s, body)
             if 200 <= response.status < 300:
                 try:
@@ -348,17 +279,26 @@ class OpenAIBackend:
 
         return await self._try(send)
 
-    async def _try(self, send: Callable[[], Awaitable[T]]) -> T:
-        """Send a request, up to ``max_tries`` times while the failure is temporary."""
+    async def _try(self, send: Callable[[int], Awaitable[T]]) -> T:
+        """Send a request, up to ``max_tries`` times while the failure is temporary.
+
+        ``send`` is told how many replies have failed that another seed may mend.
+        """
         # Retries of a server's temporary failures alone. The others: a lost replica (engine/serving/handles), a blank
         # answer (the system's attempts), a lost actor (engine/actors/pool). docs/operations.md has their product.
-        failure = TransientModelError("never tried")
+        failure, n_failed = TransientModelError("never tried"), 0
         for tries in range(1, self._settings.max_tries + 1):
             try:
-                return await send()
+                return await send(n_failed)
             except TransientModelError as error:
                 failure = error
+            n_failed += isinstance(failure, UnfinishedReplyError)
             if failure.retry_after_s is not None:
+                if failure.retry_after_s > MAX_RETRY_AFTER_S:
+                    raise TransientModelError(
+                        f"{self._model} at {self.shown_url} asks to wait {failure.retry_after_s:,.0f} s, more than "
+                        f"{MAX_RETRY_AFTER_S:g} s: repeat the command then ({failure})"
+                    )
                 await self._limiter.penalise(failure.retry_after_s)
             if tries < self._settings.max_tries:
                 # Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once.
@@ -370,16 +310,39 @@ class OpenAIBackend:
             failure.retry_after_s,
         )
 
-    async def _adapted(self, fields: Mapping[str, Any], n_tokens: int) -> Reply:
-        """Send a request, and once more for everything that the server refuses by name."""
+    async def _ask(self, request: ChatRequest) -> Reply:
+        """Send a request, and again for everything that the server refuses and takes otherwise.
+
+        What is changed for the server's sake is kept when the changed request has succeeded; a shorter reply, where the
+        prompt leaves no more room, is this request's own.
+        """
+        fields = await completion_body(request, self._model, self._settings.schema_mode) | self._settings.extra_body
+        if self._settings.send_priority:
+            fields["priority"] = request.priority
+        n_tokens = request.n_chars // CHARS_PER_TOKEN + request.max_tokens
+        dialect, notes = self._dialect, list[str]()
         while True:
-            sent = self._dialect.write(fields)
+            sent = dialect.write(fields)
             await self._limiter.acquire(n_tokens)
-            try:
-                return replace(await self._post(sent), note=self._dialect.note)
-            except ModelError:
-                if self._dialect.write(fields) == sent:  # what was learnt since, by this request or another, is no help
-                    raise
+            outcome = await self._post(sent, request.n_chars)
+            if isinstance(outcome, Reply):
+                break
+            asked, least = fields.get("max_tokens") or 0, least_tokens(request.schema)
+            if (room := room_left(outcome.status, outcome.text, asked, least)) is not None and not notes:
+                fields["max_tokens"] = room
+                notes = ["max_tokens is lowered where the prompt leaves less room"]
+                continue
+            better = dialect
+            if outcome.status in (400, 422):
+                better |= await self._limiter.learn(Dialect())  # by others, while this request was under way
+                if better.write(fields) == sent:
+                    better = dialect.adapted(sent, outcome.text) or dialect
+            if better.write(fields) == sent:
+                raise await self._named_refusal(outcome)
+            dialect = better
+        if dialect != self._dialect:
+            self._dialect = await self._limiter.learn(dialect)
+        return replace(outcome, note="; ".join((*dialect.notes, *notes, *filter(None, [outcome.note]))))
 
     async def models(self, timeout_s: float | None = None) -> dict[str, int | None]:
         """List the server's models by name, each with its window in tokens where the server says it, as vLLM does.
@@ -415,23 +378,41 @@ class OpenAIBackend:
         """Its URL without parts that may be secret."""
         return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
 
-    async def _post(self, sent: Mapping[str, Any]) -> Reply:
+    async def _post(self, sent: Mapping[str, Any], prompt_chars: int) -> Reply | _Response:
+        """Send a request once; returns its reply, or the response that refuses it for good.
+
+        Raises:
+            TransientModelError: It failed, and may succeed another time.
+        """
         body = json.dumps(sent).encode("ascii")
         response = await self._fetch("POST", "chat/completions", self._settings.timeout_s, body)
         if 200 <= response.status < 300:
             # A large body's objects take far longer to make than the loop's other calls may wait.
             small = len(response.body) <= _INLINE_BYTES
-            reply = _read_reply(response) if small else await asyncio.to_thread(_read_reply, response)
-            text, reason = self._redacted(reply.text), self._redacted(reply.finish_reason)
-            return replace(reply, text=text, finish_reason=reason)
+            values = load_values(response.body) if small else await asyncio.to_thread(load_values, response.body)
+            if (status := error_status(values)) is None:
+                try:
+                    reply = read_completion(values, prompt_chars)
+                except ModelError as error:  # which may name what the server sent
+                    error.args = (self._redacted(f"{error}: {response.text[:_BODY_CHARS]}"),)
+                    raise
+                return replace(reply, text=self._redacted(reply.text))
+            response = response._replace(status=status)
         if (withheld := _failed_generation(response)) is not None:
-            return Reply(self._redacted(withheld))
+            values = {"choices": [{"message": {"content": self._redacted(withheld)}}]}
+            return read_completion(values, prompt_chars)
         refusal = self._refusal(response)
-        if response.status in (400, 422):
-            self._dialect.learn(sent, response.text)
-        if response.status in (400, 404) and "model" in response.text.lower():
-            raise type(refusal)(await self.with_models(str(refusal)))
-        raise refusal
+        if isinstance(refusal, TransientModelError):
+            raise refusal
+        return response
+
+    async def _named_refusal(self, response: _Response) -> ModelError:
+        """Return the error of a refusal, with the models that the server has if it has not ours."""
+        refusal = self._refusal(response)
+        if response.status not in (400, 404) or "model" not in response.text.lower():
+            return refusal
+        named = await self.with_models(str(refusal))
+        return (RefusedAccessError if named != str(refusal) else type(refusal))(named)
 
     async def _fetch(self, method: str, path: str, timeout_s: float, content: bytes | None = None) -> _Response:
         """Send one request and read the response.
@@ -469,8 +450,7 @@ class OpenAIBackend:
         except httpx.HTTPError as error:
             raise TransientModelError(self._redacted(f"{type(error).__name__}: {error}")) from None
         reason = self._redacted(clean_text(response.reason_phrase))
-        retry_s = retry_after_s(response.headers.get("Retry-After"))
-        return _Response(response.status_code, reason, retry_s, body, self._redacted)
+        return _Response(response.status_code, reason, response.headers, body, self._redacted)
 
     async def with_models(self, refusal: str) -> str:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
@@ -514,10 +494,12 @@ class OpenAIBackend:
     def _refusal(self, response: _Response, path: str = "chat/completions") -> ModelError:
         status, text = response.status, response.text
         refused = f"HTTP {status} {response.reason}: {text[:_BODY_CHARS]}"
-        too_long = refuses_length(status, text)
-        if status in _TRANSIENT_STATUS or (status >= 500 and not too_long):
-            return TransientModelError(refused, response.retry_after_s)
+        too_long, wait_s = refuses_length(status, text), told_wait_s(response.headers, text[:_READ_CHARS])
         where = f"{self._model} at {self.shown_url}/{path}"
+        if refuses_access(status, text, wait_s):
+            return RefusedAccessError(f"{where}: {refused}: {self._way_out(status, path)}")
+        if status in _TRANSIENT_STATUS or (status >= 500 and not too_long):
+            return TransientModelError(refused, wait_s)
         if too_long:
             way_out = (
                 f"lower deployments.*.window_tokens, now {self._settings.window_tokens}, to what the server takes"
@@ -533,26 +515,13 @@ class OpenAIBackend:
             return "set deployments.*.api_key_env to the key's variable"
         if status in (401, 403):
             return f"check the key in {self._settings.api_key_env}"
+        if status in (402, 429):
+            return "its credit is used up: top up the account, then repeat the command, which asks only what is left"
         if status == 404 or 300 <= status < 400:
             return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
         if path != "chat/completions":
             return "the server does not take this request: check deployments.*.extra_body"
         return "the server does not take this request: check deployments.*.schema_mode and extra_body"
-
-
-def retry_after_s(header: str | None) -> float | None:
-    """Read a Retry-After header: seconds or an HTTP date, at most ``MAX_RETRY_AFTER_S``; None if it is neither."""
-    if header is None:
-        return None
-    text = header.strip()
-    if re.fullmatch(r"\d{1,15}(\.\d{1,15})?", text, re.ASCII):
-        return min(float(text), MAX_RETRY_AFTER_S)
-    try:
-        moment = parsedate_to_datetime(text)
-        wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return None
-    return min(max(0.0, wait_s), MAX_RETRY_AFTER_S)
 
 
 def _checked_url(base_url: str) -> httpx.URL:
@@ -592,32 +561,12 @@ def _failed_generation(response: _Response) -> str | None:
     """Read the text that a server withheld since it is not what its own check of the schema expects; None: no such.
 
     Raises:
-        TransientModelError: It withheld no JSON object, so that another try may have one.
+        UnfinishedReplyError: It withheld no JSON object, so that another try may have one.
     """
     if response.status != 400 or b"json_validate_failed" not in response.body:
         return None
-    error = _object(_object(loads(response.body.decode("utf-8", "replace"))).get("error"))
+    error = as_object(as_object(loads(response.body.decode("utf-8", "replace"))).get("error"))
     text = clean_text(str(error.get("failed_generation") or ""))
-    if find(text, lambda value: value if isinstance(value, dict) else None) is None:
-        raise TransientModelError(f"the server's own check of the reply failed: {response.text[:_BODY_CHARS]}")
+    if not any(isinstance(found.value, dict) for found in find_values(Reply(text))):
+        raise UnfinishedReplyError(f"the server's own check of the reply failed: {response.text[:_BODY_CHARS]}")
     return text
-
-
-def _read_reply(response: _Response) -> Reply:
-    """Read a successful response.
-
-    Raises:
-        TransientModelError: It is no chat completion, such as a truncated body or a proxy's page.
-    """
-    reply = read_completion(_loaded(response))
-    if reply is None:
-        raise TransientModelError(f"no choices in the reply: {response.text[:_BODY_CHARS]}")
-    return reply
-
-
-def _loaded(response: _Response) -> Any:
-    """Parse a body; a ``TransientModelError`` if it is no JSON."""
-    try:
-        return json.loads(response.body)
-    except (ValueError, RecursionError):
-        raise TransientModelError(f"malformed JSON in a body of {len(response.body)} bytes") from None

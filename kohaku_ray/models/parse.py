@@ -13,21 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kohaku_ray.index.terms import stop_words
-from kohaku_ray.models.json_text import find, find_cut, loads, loops
+from kohaku_ray.models.json_text import FoundValue, find_values, loads, why_nothing
 from kohaku_ray.models.schema import ANSWER_FIELDS, MOST_QUERY_CHARS
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.values.kinds import STATEMENT, ValueKind, read_as
 from kohaku_ray.values.read import BOOLEANS, WRAPPING, clean_text, is_blank_lenient
-
-CUT = "length"
-"""Finish reason of a reply that max_tokens cut off."""
 
 _TRUE_WORDS = frozenset({"true", "yes", "1", "is_blank"})
 _MAX_DEPTH = 6  # nesting inside one field: deeper is noise
 _REF_PREFIX = re.compile(r"^(?:ref|doc|document)?[_ ]?ids?\s*[=:]\s*", re.IGNORECASE)
 _REF_SPLIT = re.compile(r"[,;|\n]|\]\s*\[")
 _REF_KEYS = ("ref_id", "ref_ids", "doc_id", "id")
-_LISTS = frozenset({*_REF_KEYS, "queries"})
+_LISTS = frozenset(_REF_KEYS)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]\w*")  # a CJK character is a word
 _LEAST_WORDS = 3  # of a query that shares none with the question, as one that spells out an abbreviation
 _STEM_CHARS = 5
@@ -56,15 +53,7 @@ def parse_answer(
         A prediction; blank if the model abstained, and blank with ``error`` if nothing could be read.
     """
     reply = Reply(reply) if isinstance(reply, str) else reply
-    fields, is_cut = find(reply.text, _answer_fields), False
-    if fields is None:
-        # Of an answer that is cut off nothing counts without its value.
-        fields = find_cut(
-            reply.text,
-            lambda value: cut if (cut := _answer_fields(value)) and "answer_value" in cut else None,
-            _LISTS,
-        )
-        is_cut = True
+    fields, flag = next(filter(None, map(_answer_fields, find_values(reply))), (None, ""))
     if fields is None:
         return Prediction(answer_unit=unit or "", attempt=attempt, error=why_nothing(reply, "JSON object of an answer"))
     own_unit = value_text(fields.get("answer_unit"))
@@ -77,7 +66,8 @@ def parse_answer(
         "withheld": says_blank and is_blank and not is_blank_lenient(value),
         "uncited": not is_blank and not refs,
         "mistyped": not is_blank and (odd == "mistyped" or not is_typed),
-        "cut": is_cut,
+        "cut": flag == "cut",
+        "repaired": flag == "repaired",
     }
     return Prediction(
         answer=value_text(fields.get("answer")),
@@ -118,7 +108,7 @@ def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[s
     if n <= 1:
         return Plan((question_text,))
     reply = Reply(reply) if isinstance(reply, str) else reply
-    queries = find(reply.text, _query_list) or find_cut(reply.text, _query_list, _LISTS)
+    queries = next(filter(None, map(_query_list, find_values(reply))), None)
     if queries is None:
         return Plan((question_text,), error=why_nothing(reply, "JSON object with queries"))
     asked = _words(" ".join((STATEMENT.sub("", question_text), *shown)))
@@ -235,7 +225,9 @@ def _value_of(fields: Mapping[str, Any], kind: ValueKind | None, unit: str | Non
     return (answer, True, "mistyped") if fits and not is_blank_lenient(answer) else (value, False, "")
 
 
-def _answer_fields(value: Any) -> dict[str, Any] | None:
+def _answer_fields(found: FoundValue) -> tuple[dict[str, Any], str] | None:
+    """Return the fields of an answer and its flag; one that is not whole counts only with its value."""
+    value = found.value
     if isinstance(value, str):  # JSON encoded twice
         value = loads(value)
     if not isinstance(value, dict):
@@ -243,28 +235,20 @@ def _answer_fields(value: Any) -> dict[str, Any] | None:
     fields: dict[str, Any] = {}
     for name, item in value.items():
         fields.setdefault(name.strip().casefold(), item)
-    return fields if any(name in fields for name in ANSWER_FIELDS) else None
+    if (broken := found.broken.strip().casefold()) not in _LISTS:
+        fields.pop(broken, None)
+    is_answer = "answer_value" in fields if found.flag else any(name in fields for name in ANSWER_FIELDS)
+    return (fields, found.flag) if is_answer else None
 
 
-def _query_list(value: Any) -> list[str] | None:
+def _query_list(found: FoundValue) -> list[str] | None:
+    value = found.value
     if isinstance(value, dict):
         value = value.get("queries")
     if not isinstance(value, list):
         return None
     queries = [clean_text(item) for item in value if isinstance(item, str) and item.strip()]
     return queries or None
-
-
-def why_nothing(reply: Reply, wanted: str) -> str:
-    """Return why a reply does not hold what is wanted: cut off, in a loop, empty, or something else."""
-    text = reply.text
-    if reply.finish_reason == CUT:
-        cause = "it repeats itself" if loops(text) else "raise max_tokens, or serve the model with a longer window"
-        return f"no {wanted}: the reply was cut at {reply.completion_tokens} tokens: {cause}"
-    if not text.strip():
-        return f"no {wanted}: the reply is empty"
-    begin = clean_text(" ".join(text[:400].split()))[:120]
-    return f"no {wanted} in a reply of {len(text)} characters that begins {begin!r}"
 
 
 def _fold(query: str) -> str:

@@ -7,13 +7,14 @@ import functools
 import io
 import math
 import posixpath
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from kohaku_ray.errors import DataError, ModelError
-from kohaku_ray.records import Reply, digest
+from kohaku_ray.errors import DataError, ModelError, UnfinishedReplyError
+from kohaku_ray.records import CUT, WHOLE, Reply, digest
 from kohaku_ray.storage import read_file
+from kohaku_ray.values.read import clean_text
 
 CACHED = 32
 """Images kept encoded per process: members of a question send the same ones."""
@@ -190,6 +191,63 @@ class ChatRequest:
 
 SURELY_CHARS_PER_TOKEN = 8
 """No tokenizer packs prose so densely: a prompt has at least one token per this many characters."""
+
+
+FINISH_REASONS = {
+    **dict.fromkeys(("", "stop", "eos", "eos_token", "stop_sequence", "end_turn"), WHOLE),
+    **dict.fromkeys(("length", "max_tokens", "model_length"), CUT),
+}
+"""What servers say of a reply that is whole, or cut at max_tokens; whatever else they say, the reply has failed.
+
+eos: Together (openai-dotnet#267, vespa#33327); eos_token: TGI (text-generation-inference#2344, avante.nvim#706);
+end_turn, stop_sequence and max_tokens: Anthropic behind gateways (bedrock-access-gateway#11, ellmer#3); model_length:
+Mistral; nothing at all: older servers.
+"""
+
+FINISH_TRIES = 3
+"""Tries of a call whose reply fails, each with a seed of its own: an engine's fault rarely meets three samples."""
+
+_FILTERED = "content_filter"
+"""Finish reason of a reply that a filter stopped (OpenAI, Azure): the same prompt is stopped again."""
+
+
+def is_finished(reply: Reply) -> bool:
+    """Whether a reply counts: whole or cut, and not without any token."""
+    reason = FINISH_REASONS.get(reply.finish_reason.casefold())
+    return reason == CUT or (reason == WHOLE and bool(reply.text.strip() or reply.completion_tokens))
+
+
+def check_finished(reply: Reply, error: str = "") -> None:
+    """Raise where a reply does not count, with the ``error`` that its server tells.
+
+    Raises:
+        UnfinishedReplyError: It failed, was stopped, or has no token.
+        ModelError: A filter stopped it.
+    """
+    if is_finished(reply):
+        return
+    if reply.finish_reason == WHOLE:
+        raise UnfinishedReplyError("the model generated no token")
+    told = f": {clean_text(error)[:200]}" if error else ""
+    said = f"the reply ended with finish_reason {reply.finish_reason[:60]!r}{told}"
+    if reply.finish_reason == _FILTERED:
+        raise ModelError(f"{said}: change the question or its documents, or serve another model")
+    raise UnfinishedReplyError(said)
+
+
+async def ask_until_finished(ask: Callable[[ChatRequest], Awaitable[Reply]], request: ChatRequest) -> Reply:
+    """Ask up to ``FINISH_TRIES`` times while the reply fails, each time with another seed."""
+    for tries in range(1, FINISH_TRIES):
+        try:
+            return await ask(with_other_seed(request, tries - 1))
+        except UnfinishedReplyError:
+            continue
+    return await ask(with_other_seed(request, FINISH_TRIES - 1))
+
+
+def with_other_seed(request: ChatRequest, n_failed: int) -> ChatRequest:
+    """Return the request with the seed that follows so many failed replies."""
+    return replace(request, seed=(request.seed + n_failed) % 2**31) if n_failed else request
 
 
 def check_length(reply: Reply, most_chars: int | None) -> None:

@@ -7,9 +7,11 @@ xgrammar compiles each distinct bound once for a tokenizer, in seconds: few boun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kohaku_ray.models.request import CHARS_PER_TOKEN
 from kohaku_ray.records import BLANK
 from kohaku_ray.values.kinds import LONGEST_TEXT, ValueKind
 
@@ -78,3 +80,18 @@ def plan_schema(most: int, least: int | None = None) -> dict[str, Any]:
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def least_tokens(schema: Any) -> int:
+    """Return the tokens that the shortest reply of a schema has, at about four characters each; 1 without a schema."""
+    return -(-len(json.dumps(_shortest(schema))) // CHARS_PER_TOKEN) if schema else 1
+
+
+def _shortest(schema: Mapping[str, Any]) -> Any:
+    if "enum" in schema:
+        return min(schema["enum"], key=lambda value: len(json.dumps(value)))
+    if schema.get("type") == "object":
+        return {name: _shortest(schema.get("properties", {}).get(name, {})) for name in schema.get("required", ())}
+    if schema.get("type") == "array":
+        return [_shortest(schema.get("items", {}))] * schema.get("minItems", 0)
+    return "" if schema.get("type") == "string" else 0

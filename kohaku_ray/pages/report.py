@@ -134,7 +134,7 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
     notes = [f"Stopped asking: {run.fact('stopped')}"] if run.fact("stopped") else []
     notes += [f"Errors: {line}" for line in describe_errors(run.fact("errors", {}))]
     notes += describe_flags(Counter(flag for row in answers for flag in row.get("flags") or ()), len(answers))
-    notes += describe_servers(run.fact("adapted", {}), run.fact("shortened", {}))
+    notes += describe_servers(*(run.fact(name, {}) for name in ("adapted", "shortened", "finish_reasons")))
     if (status := run.facts.get("status", "unknown")) != "finished":
         notes.append(f"The run's status is {status}: counts and seconds may be missing.")
     notes += filter(None, (baseline_note(run.facts), why_unscored if report is not None else ""))

@@ -316,7 +316,8 @@ def describe_run(
             f"{pluralize(summary.n_questions_in_error, 'question')} all answers do"
         )
     parts += describe_errors(summary.errors)
-    parts += [*describe_flags(summary.flags, n_answers), *describe_servers(summary.adapted, summary.shortened)]
+    parts += describe_flags(summary.flags, n_answers)
+    parts += describe_servers(summary.adapted, summary.shortened, summary.finish_reasons)
     if summary.stopped:
         parts.append(f"stopped asking: {summary.stopped}")
     if summary.n_unanswered:

@@ -91,6 +91,10 @@ class BundledRun(Settings):
     scores: tuple[dict[str, Any], ...]
 
 
+# ``run.models`` names it for type checkers alone.
+BundledRun.model_rebuild(_types_namespace={"PriceConfig": PriceConfig})
+
+
 class Manifest(Settings):
     """The manifest of a bundle."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.models.request import ChatRequest, seed_for
+from kohaku_ray.records import WHOLE
 
 if TYPE_CHECKING:  # actors that count calls know no configuration
     from kohaku_ray.config import Config
@@ -60,6 +61,7 @@ class Call:
         service_s: Seconds it spent in the replica, where it used ``gpu_s`` and ``joules``; None: not measured.
         dollars: Price of the call by the deployment's prices, whichever run made it.
         note: As in ``Reply``.
+        finish_reason: As in ``Reply``.
         least_tokens: Tokens that the prompt has at least: if the server read fewer, it has cut it.
     """
 
@@ -79,7 +81,13 @@ class Call:
     joules: float | None
     dollars: float
     note: str = ""
+    finish_reason: str = WHOLE
     least_tokens: int = 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What the note says, one thing each."""
+        return self.note.split("; ") if self.note else []
 
     @property
     def is_shortened(self) -> bool:

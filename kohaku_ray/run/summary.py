@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kohaku_ray.records import FLAGS
+from kohaku_ray.records import CUT, FLAGS
 from kohaku_ray.records import pluralize as pluralize
 from kohaku_ray.run.tables import SPENT
 
@@ -38,7 +38,8 @@ class AnswerSummary:
         n_calls: Model calls asked for, by source (see ``run.segments.ReplySource``).
         errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
         flags: Number of answers with each of ``records.FLAGS``.
-        adapted: Number of calls by what their server was asked otherwise, as it refuses what was asked.
+        adapted: Number of calls by what their server was asked, or its reply read, otherwise than usual.
+        finish_reasons: Number of calls by the finish reasons of their replies.
         shortened: By deployment, tokens read and tokens sent at least, of the prompt that its server cut most.
         stopped: Why no more calls were made after a while; empty: none was left out.
         paid: Tokens and dollars that this and earlier starts of the run paid.
@@ -58,6 +59,7 @@ class AnswerSummary:
     errors: dict[str, int] = field(default_factory=dict)
     flags: dict[str, int] = field(default_factory=dict)
     adapted: dict[str, int] = field(default_factory=dict)
+    finish_reasons: dict[str, int] = field(default_factory=dict)
     shortened: dict[str, tuple[int, int]] = field(default_factory=dict)
     stopped: str = ""
     paid: dict[str, float] = field(default_factory=dict)
@@ -75,7 +77,8 @@ class AnswerSummary:
         self.n_answers += block.n_answers
         for deployment, counts in block.shortened.items():
             self._shorten(deployment, counts)
-        for name in ("n_calls", "errors", "flags", "adapted", "spent"):
+        self.stopped = self.stopped or block.stopped
+        for name in ("n_calls", "errors", "flags", "adapted", "finish_reasons", "spent"):
             total = getattr(self, name)
             for key, amount in getattr(block, name).items():
                 total[key] = total.get(key, 0) + amount
@@ -117,9 +120,13 @@ def describe_flags(flags: Mapping[str, int], n_answers: int) -> list[str]:
     return [f"{flags[flag]:,} of {n_answers:,} answers {text}" for flag, text in FLAGS.items() if flags.get(flag)]
 
 
-def describe_servers(adapted: Mapping[str, int], shortened: Mapping[str, Sequence[int]]) -> list[str]:
-    """Format what servers were asked otherwise, and which cut prompts, one line each."""
-    lines = [f"deployments.{note} (its server refuses it; {pluralize(n, 'call')})" for note, n in adapted.items()]
+def describe_servers(
+    adapted: Mapping[str, int], shortened: Mapping[str, Sequence[int]], finish_reasons: Mapping[str, int] | None = None
+) -> list[str]:
+    """Format what servers were asked or read otherwise, which cut prompts, and how many replies were cut."""
+    lines = [f"deployments.{note} ({pluralize(n, 'call')})" for note, n in adapted.items()]
+    if finish_reasons and (n_cut := finish_reasons.get(CUT, 0)):
+        lines.append(f"{n_cut:,} of {sum(finish_reasons.values()):,} replies were cut at max_tokens")
     return lines + [
         f"deployments.{name}: its server read {read:,} tokens of a prompt of at least {sent:,}: give it a longer "
         f"context (Ollama: OLLAMA_CONTEXT_LENGTH, llama.cpp: -c), or lower deployments.{name}.window_tokens to its own"

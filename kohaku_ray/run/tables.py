@@ -86,6 +86,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("gpu_s", pa.float64()),
             ("joules", pa.float64()),
             ("dollars", pa.float64()),
+            ("finish_reason", pa.string()),
         ]
     ),
 }

@@ -318,7 +318,9 @@ async def probe_chat(name: str, deployment: ChatDeployment, ask: AskModel) -> Pr
     except (ValueError, jsonschema.ValidationError):
         begin = " ".join(shaped.text.split())[:60]
         schema = f"JSON schema not kept (replied {begin!r}), so replies are read as they come"
-    return Probed(f"{where}: {deployment.kind}, window {deployment.window:,} tokens, {schema}, {speed}")
+    notes = dict.fromkeys(note for reply in (plain, shaped) for note in reply.note.split("; ") if note)
+    facts = (f"{deployment.kind}, window {deployment.window:,} tokens", schema, speed, *notes)
+    return Probed(f"{where}: {', '.join(facts)}")
 
 
 async def probe_here(name: str, deployment: ChatDeployment) -> Probed:

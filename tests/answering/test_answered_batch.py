@@ -13,7 +13,7 @@ from kit.batches import a_line, rows
 
 from kohaku_ray.answering.batch import AHEAD, BatchSummary, ask_lines
 from kohaku_ray.config import load_config
-from kohaku_ray.errors import DataError, ModelError, TransientModelError
+from kohaku_ray.errors import DataError, ModelError, RefusedAccessError, TransientModelError
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run.batch_file import BatchModels, errors_path, writing
@@ -102,6 +102,14 @@ def test_refused_lines_never_stop_the_others_and_a_dead_server_does(tmp_path):
     kept_on = FakeLedger(lambda text: TransientModelError("no reply"))
     run(tmp_path, [f"t{n}" for n in range(60)], kept_on, "fail_after=null")
     assert len(kept_on.asked) == 60
+
+
+def test_where_a_server_refuses_every_call_the_other_lines_are_not_asked(tmp_path):
+    shut = FakeLedger(lambda text: RefusedAccessError("its credit is used up: top up the account"))
+    summary = run(tmp_path, [f"t{n}" for n in range(200)], shut)
+    assert len(shut.asked) <= PLACES
+    assert summary.n_errors == {"request_failed": len(shut.asked), "not_asked": 200 - len(shut.asked)}
+    assert "stopped asking: its credit is used up: top up the account" in summary.text()
 
 
 def test_a_ledger_that_cannot_be_written_ends_the_job(tmp_path, capfd):

@@ -1,4 +1,4 @@
-"""A chat-completions server on raw sockets with some 300 modes, most of them hostile.
+"""A chat-completions server on raw sockets with some 450 modes, most of them hostile.
 
     with HostileServer() as server:
         client_of(server.base_url, "fake", ...)      # a request that says "mode pipelined" is answered by that mode
@@ -248,9 +248,8 @@ enter_all(
     large_body_chunked=lambda x: chunked(chunks(b" " * (5 * 2**20), 2**16)),
     latin_1=lambda x: http(x.own.replace(b"It says", b"\xe9t\xe9")),
     broken_utf_8=lambda x: http(x.own.replace(b"It says", b"\xf0\x9f\xff")),
-    event_stream=lambda x: http(
-        b"data: " + x.own + b"\n\ndata: [DONE]\n\n", "200 OK", "Content-Type: text/event-stream"
-    ),
+    event_stream_cut=lambda x: http(stream(x, end="")),
+    event_stream_with_error=lambda x: http(stream(x, "data: " + json.dumps({"error": {"code": 502}}))),
     **{
         f"redirect_{status}": lambda x, status=status: http(
             x.poison, f"{status} Elsewhere", f"Location: http://127.0.0.1:{x.port}/v1/poison"
@@ -262,6 +261,25 @@ enter_all(
     redirect_to_a_file=lambda x: http(x.poison, "302 Found", "Location: file:///etc/passwd"),
 )
 BOMB = gzip.compress(bytes(2**26))
+
+
+def stream(x: Exchange, last: str = "", end: str = "data: [DONE]") -> bytes:
+    """Write the answer as a stream, word by word."""
+    deltas = [{"choices": [{"delta": {"content": part}}]} for part in re.split("(?<= )", x.text)]
+    events = [f"event: message\ndata: {json.dumps(delta)}" for delta in deltas]
+    return "\n\n".join((": hello", *events, last, end, "")).encode()
+
+
+enter_all(
+    "own",
+    event_stream=lambda x: http(
+        b"data: " + x.own + b"\n\ndata: [DONE]\n\n", "200 OK", "Content-Type: text/event-stream"
+    ),
+    event_stream_of_words=lambda x: http(stream(x)),
+    event_stream_with_finish=lambda x: http(
+        stream(x, "data: " + json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}), "")
+    ),
+)
 
 
 @mode("any", hangs=True)
@@ -390,6 +408,9 @@ enter_all(
     },
     no_content=lambda x: http(b"", "204 No Content", length=None),
     not_modified=lambda x: http(b"", "304 Not Modified", length=None),
+    quota_used_up=lambda x: http(b'{"error": {"code": "insufficient_quota"}}', "429 Too Many Requests"),
+    credit_used_up_with_200=lambda x: http(b'{"error": {"message": "Insufficient credits", "code": 402}}'),
+    wait_of_a_day=lambda x: http(x.poison, "429 Wait", "Retry-After: 86400"),
     length_refused=lambda x: http(b'{"error": {"code": "context_length_exceeded"}}', "400 Bad Request"),
     length_refused_by_500=lambda x: http(b"the request is too large to process", "500 Oops"),
     model_unknown=lambda x: http(b'{"error": {"message": "The model does not exist"}}', "404 Not Found"),
@@ -412,6 +433,22 @@ enter_all(
         for status in (429, 503)
         for name, values in RETRY_AFTER.items()
     },
+    told_in_the_body=lambda x: (
+        http(b'[{"error": {"details": [{"retryDelay": "0.1s"}]}}]', "429 Wait") if x.n_before == 0 else whole(x)
+    ),
+    no_room=lambda x: (
+        http(
+            b'{"error": "max_tokens is too large: 64. The maximum context is 8192 tokens, of which 8150 are taken."}',
+            "400 Bad Request",
+        )
+        if x.request["max_tokens"] > 42
+        else whole(x)
+    ),
+    no_system=lambda x: (
+        http(b'{"error": "roles must alternate. System role not supported"}', "400 Bad Request")
+        if x.request["messages"][0]["role"] == "system"
+        else whole(x)
+    ),
     **{
         f"refuses_{field}": lambda x, field=field: (
             http(json.dumps({"error": {"message": f"Unsupported parameter: '{field}'"}}).encode(), "400 Bad Request")
@@ -508,13 +545,14 @@ enter_all(
         content=None, tool_calls=[{"function": {"name": "f", "arguments": '{"answer_value": "666999"}'}}]
     ),
     function_call=message(content=None, function_call={"name": "f", "arguments": "{}"}),
-    only_reasoning=message(content=None, reasoning_content='{"answer_value": "666999"}'),
     only_reasoning_of_others=message(content="", reasoning="666999"),
     refusal=message(content=None, refusal="I cannot help with that."),
 )
 enter_all(
     "own",
     content_parts=lambda x: message(content=[{"type": "text", "text": x.text[:9]}, {"text": x.text[9:]}])(x),
+    only_reasoning=lambda x: message(content=None, reasoning_content=x.text)(x),
+    only_parsed=lambda x: message(content=None, parsed=x.answer())(x),
     reasoning_beside=lambda x: message(content=x.text, reasoning_content='{"answer_value": "666999"}')(x),
     tool_call_beside=lambda x: message(content=x.text, tool_calls=[{"function": {"arguments": "666999"}}])(x),
     role_user=lambda x: message(role="user", content=x.text)(x),
@@ -524,7 +562,6 @@ enter_all(
     other_model=shaped(lambda value, x: value.update(model="another")),
     model_of_lines=shaped(lambda value, x: value.update(model="a\n\x1b[2Jb")),
     id_of_another=shaped(lambda value, x: value.update(id="chatcmpl-666999", object="x", created="never")),
-    error_beside=shaped(lambda value, x: value.update(error={"message": "but"})),
     error_null_beside=shaped(lambda value, x: value.update(error=None)),
     warnings_beside=shaped(lambda value, x: value.update(warnings=["x"] * 1000)),
     usage_missing=shaped(lambda value, x: value.pop("usage") and None),
@@ -540,6 +577,12 @@ enter_all(
             "negative": {"prompt_tokens": -5, "completion_tokens": -1},
             "of_text": {"prompt_tokens": "5", "completion_tokens": "1e9"},
             "of_floats": {"prompt_tokens": 5.5, "completion_tokens": 1e300},
+            "of_total": {"total_tokens": 55},
+            "zero": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+            "total_less": {"prompt_tokens": 12, "total_tokens": 3},
+            "of_nan_text": {"prompt_tokens": "NaN", "completion_tokens": "-1"},
+            "true": True,
+            "number": 9,
             "of_booleans": {"prompt_tokens": True, "completion_tokens": False},
             "of_lists": {"prompt_tokens": [5], "completion_tokens": {}, "prompt_tokens_details": [3]},
             "huge": {"prompt_tokens": 2**63, "completion_tokens": 10**40},
@@ -550,14 +593,51 @@ enter_all(
         f"finish_{name}": finish(value)
         for name, value in {
             "stop": "stop",
+            "capitals": "STOP",
+            "end_turn": "end_turn",
+            "eos_token": "eos_token",
             "length": "length",
+            "null": None,
+            "empty": "",
+        }.items()
+    },
+)
+
+
+def failed(**fields: Any) -> Callable[[Exchange], bytes]:
+    """Send a whole answer with the poison, and say that it failed (claudexor#144, OmniRoute#8210)."""
+
+    def change(value: dict[str, Any], x: Exchange) -> None:
+        value["choices"][0].update(fields, message={"content": drafted(x)})
+
+    return shaped(change)
+
+
+def drafted(x: Exchange) -> str:
+    """The answer with the poison in place of its value."""
+    return x.text.replace(own_value(x.mode), POISON)
+
+
+enter_all(
+    "error",
+    error_beside=shaped(lambda value, x: value.update(error={"message": "but"})),
+    error_in_choice=failed(error={"code": 502, "message": "cut"}),
+    no_token=shaped(
+        lambda value, x: value.update(
+            choices=[{"message": {"content": ""}, "finish_reason": "stop"}], usage={"prompt_tokens": 9}
+        )
+    ),
+    key_in_finish=finish(KEY),
+    **{
+        f"finish_{name}": failed(finish_reason=value)
+        for name, value in {
+            "error": "error",
+            "abort": "abort",
             "filter": "content_filter",
             "tool_calls": "tool_calls",
-            "null": None,
             "number": 7,
             "list": ["stop"],
-            "unknown": "eos_token",
-            "empty": "",
+            "unknown": "shrug",
             "of_lines": "st\nop\x00\x1b[31m",
             "long": "x" * 10**5,
         }.items()
@@ -589,6 +669,19 @@ enter_all(
     fence_without_end=content(lambda x: f"```\n{x.text}"),
     prose_around=content(lambda x: f"Here it is:\n\n{x.text}\n\nI hope this helps }}}}"),
     thoughts=content(lambda x: f'<think>Perhaps {{"answer_value": "7"}}, no.</think>{x.text}'),
+    channels=content(
+        lambda x: f"<|channel|>analysis<|message|>{drafted(x)}<|end|><|channel|>final<|message|>{x.text}<|return|>"
+    ),
+    channels_without_marks=content(lambda x: f"analysisDraft {drafted(x)}assistantfinal{x.text}"),
+    draft_before=content(lambda x: f"First {drafted(x)}, but rather {x.text}"),
+    schema_before=content(lambda x: f'{{"properties": {{"answer_value": {{"type": "string"}}}}}}\n{x.text}'),
+    comma_behind=content(lambda x: x.text[:-1] + ",}"),
+    single_quotes=content(lambda x: str(x.answer())),
+    curly_quotes=content(lambda x: re.sub('"([^"]*)"', r"“\1”", x.text)),
+    comment_within=content(lambda x: x.text.replace(', "answer"', ', // so\n"answer"')),
+    quote_within=content(lambda x: x.text.replace("It says so.", 'It says "so" there.')),
+    tex_within=content(lambda x: x.text.replace("It says so.", r"so \(x\) is")),
+    value_bare=content(lambda x: x.text.replace(f'"{own_value(x.mode)}"', f"{int(own_value(x.mode)):,}")),
     thoughts_without_begin=content(lambda x: f"so it is.</think>{x.text}"),
     template_marks=content(lambda x: f"<|im_start|>assistant\n{x.text}<|im_end|>"),
     encoded_twice=content(lambda x: json.dumps(x.text)),
@@ -627,7 +720,6 @@ enter_all(
     key_plain=answered(explanation=f"it is {KEY}"),
     key_in_unit=answered(answer_unit=KEY),
     key_in_refs=answered(ref_id=[KEY]),
-    key_in_finish=finish(KEY),
     key_in_model=shaped(lambda value, x: value.update(model=KEY)),
     **spell(
         key_escaped="".join(f"\\u{ord(char):04x}" for char in KEY),
@@ -648,6 +740,11 @@ enter_all(
 )
 enter_all(
     "blank",
+    thoughts_open=content(lambda x: f"<think>maybe {drafted(x)} hmm"),
+    channel_open=content(lambda x: f"<|channel|>analysis<|message|>{drafted(x)}"),
+    channel_of_tools=content(lambda x: f"<|channel|>commentary<|message|>{drafted(x)}<|end|>"),
+    thoughts_alone=content(lambda x: f"<think>{drafted(x)}</think>"),
+    nearly_json_of_a_megabyte=content(lambda x: f"{{'answer_value': '{POISON}', " + "'k': [1, 2, 3,], " * 60_000 + "}"),
     prose=content(lambda x: "I do not know."),
     prose_with_braces=content(lambda x: "{ so } and { so"),
     other_object=content(lambda x: '{"x": 666999}'),

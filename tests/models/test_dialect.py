@@ -18,7 +18,8 @@ SCHEMA = answer_schema(["a", "b"], most_chars=200)
 
 def asked(seed=1, schema=SCHEMA, **changes):
     fields = {"temperature": 0.7, "top_p": 1.0, "max_tokens": 64, "seed": seed, "schema": schema}
-    return ChatRequest(model="fake", messages=(("user", "Question?"),), **{**fields, **changes})
+    messages = (("system", "Cite."), ("user", "Question?"))
+    return ChatRequest(**{"model": "fake", "messages": messages, **fields, **changes})
 
 
 def ask_in_turn(server, *requests, **options):
@@ -45,7 +46,7 @@ REFUSALS = {
     "Claude's endpoint": (
         lambda body: "temperature" in body and "top_p" in body,
         "`temperature` and `top_p` cannot both be specified for this model. Please use only one.",
-        "of temperature and top_p the one that is 1 is not sent",
+        "top_p is not sent where it is 1",
     ),
     "OpenAI's reasoning models": (
         lambda body: "max_tokens" in body,
@@ -57,7 +58,22 @@ REFUSALS = {
         "Unsupported value: 'temperature' does not support 0.7 with this model. Only the default (1) is supported.",
         "temperature is not sent",
     ),
-    "no top_p": (lambda body: "top_p" in body, "Unsupported parameter: 'top_p'", "top_p is not sent"),
+    "no top_p": (lambda body: "top_p" in body, "Unsupported parameter: 'top_p'", "top_p is not sent where it is 1"),
+    "TGI (synthetic-data-generator#48)": (
+        lambda body: body.get("top_p") == 1,
+        "Input validation error: `top_p` must be > 0.0 and < 1.0",
+        "top_p is not sent where it is 1",
+    ),
+    "no schema (inspect_ai#4916, litellm#31466, khoj#1336)": (
+        lambda body: body["response_format"]["type"] == "json_schema",
+        "This response_format type is unavailable now",
+        "schemas are sent in the prompt, with json_object",
+    ),
+    "no system role (ragflow#11021, conversations#197)": (
+        lambda body: body["messages"][0]["role"] == "system",
+        "Conversation roles must alternate user/assistant/user/assistant/... System role not supported",
+        "the system's text is sent before the user's",
+    ),
     "no seed": (
         lambda body: "seed" in body,
         '[{"type":"extra_forbidden","loc":["body","seed"],"msg":"Extra inputs are not permitted"}]',
@@ -113,8 +129,20 @@ def test_a_server_that_refuses_several_things_one_after_the_other():
 
     with FakeOpenAI(script) as server:
         (reply,) = ask_in_turn(server, asked())
-    assert reply.note.count(";") == 5  # top_p is refused twice
-    assert server.log[-1].body.keys() == {"model", "messages", "max_completion_tokens", "response_format"}
+    assert sorted(reply.note.split("; ")) == [
+        "max_tokens is sent as max_completion_tokens",
+        "schemas are sent in the prompt, with json_object",
+        "seed is not sent",
+        "temperature is not sent",
+        "the system's text is sent before the user's",
+        "top_p is not sent where it is 1",
+    ]
+    body = server.log[-1].body
+    assert body.keys() == {"model", "messages", "max_completion_tokens", "response_format", "stream"}
+    assert body["response_format"] == {"type": "json_object"}
+    [message] = body["messages"]
+    assert message["content"].startswith("Cite.\n\nQuestion?\n\nReply with one JSON object of this JSON schema")
+    assert json.loads(message["content"].rpartition("\n")[2])["properties"].keys() == SCHEMA["properties"].keys()
 
 
 def test_requests_that_were_under_way_when_it_was_learnt_are_sent_again():
@@ -137,10 +165,8 @@ def test_requests_that_were_under_way_when_it_was_learnt_are_sent_again():
     [
         ("`temperature` and `top_p` cannot both be specified", {"top_p": 0.9}),  # leaving out either changes the answer
         ("your credit is used up: the temperature of our servers does not allow it", {"temperature": None}),
-        ("response_format is not supported", {}),
         ("model is not available", {}),
         ("the prompt may not hold the word maxLength", {}),
-        ("'enum' is not permitted in strict schemas", {}),  # without it, documents could be invented
         ("temperature must be <= 0.5; larger values are not allowed", {}),
         ("invalid model. Unsupported: seed-oss-36b", {}),
         ("max_tokens cannot be greater than 4096 (max_completion_tokens)", {}),
@@ -150,7 +176,7 @@ def test_a_refusal_that_names_nothing_that_can_go_is_the_users(message, changes)
     with FakeOpenAI(lambda index, body: Action(400, error_body(message))) as server:
         with pytest.raises(ModelError, match=r"HTTP 400") as caught:
             ask_in_turn(server, asked(**{k: v for k, v in changes.items() if v is not None}), extra_body=changes)
-        assert server.n_requests <= 2  # the list of models besides
+        assert server.n_requests <= 2  # as it was asked, and once otherwise
     assert not isinstance(caught.value, TransientModelError)
 
 
@@ -165,6 +191,7 @@ def test_of_two_that_may_not_both_be_given_each_request_leaves_out_its_own():
                 ask_in_turn(server, asked(temperature=0.7, top_p=0.9))
         sent = [(item.body.get("temperature"), item.body.get("top_p")) for item in server.log if not holds(item.body)]
         expected = {(0.7, 1.0): (0.7, None), (1.0, 0.9): (None, 0.9), (0.2, 1.0): (0.2, None), (1.0, 1.0): (1.0, None)}
+        expected[1.0, 1.0] = (1.0, None) if order[0] == (1.0, 1.0) else (None, None)  # 1 is the server's default
         assert sent == [expected[pair] for pair in order]
 
 
@@ -174,18 +201,84 @@ def test_a_property_that_is_called_as_a_keyword_stays():
         "properties": {"pattern": {"type": "string", "pattern": "^a$"}, "b": {"enum": [{"pattern": 1}]}},
         "anyOf": [{"properties": {"c": {"items": {"pattern": "x"}}}}],
     }
-    sent = {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}}
-    dialect = Dialect()
-    dialect.learn(sent, "'pattern' is not permitted in strict schemas")
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    sent = {"messages": [], "response_format": form}
+    dialect = Dialect().adapted(sent, "'pattern' is not permitted in strict schemas")
     assert dialect.write(sent)["response_format"]["json_schema"]["schema"] == {
         "type": "object",
         "properties": {"pattern": {"type": "string"}, "b": {"enum": [{"pattern": 1}]}},
         "anyOf": [{"properties": {"c": {"items": {}}}}],
     }
-    assert dialect.note == "schemas are sent without pattern"
+    assert dialect.notes == ("schemas are sent without pattern",)
     assert schema["properties"]["pattern"] == {"type": "string", "pattern": "^a$"}  # the request's own is untouched
     plain = {"seed": 1}
     assert dialect.write(plain) == plain
+
+
+ASKED = {
+    "temperature": "What is the temperature of the hall?",
+    "seed": "How many seed companies exist?",
+    "top_p": "Which top_p did the authors use?",
+    "maxLength": "What is the default maxLength of the format?",
+    "schema": "Which schemas and system messages are unsupported?",
+}
+QUOTES = {
+    "OpenAI": lambda text: (400, error_body(f"Not allowed by the content policy: '{text}' is unsupported")),
+    "a proxy's words": lambda text: (400, f"blocked term in {text!r}: not supported"),
+    "FastAPI's echo": lambda text: (
+        422,
+        {"detail": [{"loc": ["body", "messages"], "msg": f"refused: {text}", "input": {"seed": 1, "maxLength": 3}}]},
+    ),
+    "Mistral": lambda text: (422, {"object": "error", "message": {"detail": [{"loc": ["body"], "msg": text}]}}),
+}
+
+
+@pytest.mark.parametrize("word", ASKED)
+@pytest.mark.parametrize("quote", QUOTES)
+def test_a_refusal_that_quotes_the_prompt_changes_no_later_request(word, quote):
+    """attack5.md, A2: WattBot's own questions hold temperature, seed, format and range."""
+    question = ASKED[word]
+    status, told = QUOTES[quote](question)
+    refused = asked(messages=(("system", "Cite."), ("user", question)))
+    with FakeOpenAI(lambda index, body: Action(status, told) if question in str(body["messages"]) else None) as server:
+
+        async def run():
+            backend = client_of(server.base_url, "fake", backoff_s=0.001)
+            with pytest.raises(ModelError, match=f"HTTP {status}"):
+                await backend.chat(refused)
+            reply = await backend.chat(asked())
+            await backend.close()
+            return reply
+
+        assert asyncio.run(run()).note == ""
+    assert server.n_requests == 2
+    assert {"temperature", "top_p", "seed"} < server.log[-1].body.keys()
+    assert "maxLength" in keywords_in(server.log[-1].body)
+
+
+def test_a_change_is_kept_only_if_the_changed_request_succeeded():
+    """The server refuses one request whatever it says, and names a parameter (attack5.md, A2)."""
+    told = {"error": {"message": "seed: odd", "param": "seed"}}
+    with FakeOpenAI(lambda index, body: Action(400, told) if index < 2 else None) as server:
+
+        async def run():
+            backend = client_of(server.base_url, "fake", backoff_s=0.001)
+            with pytest.raises(ModelError, match="HTTP 400"):
+                await backend.chat(asked())
+            reply = await backend.chat(asked())
+            await backend.close()
+            return reply
+
+        assert asyncio.run(run()).note == ""
+    assert ["seed" in received.body for received in server.log] == [True, False, True]
+
+
+def test_a_name_at_the_place_of_the_fault_counts_also_where_the_prompt_has_it():
+    told = {"detail": [{"loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}]}
+    request = asked(messages=(("user", "How many seed companies exist?"),))
+    with FakeOpenAI(lambda index, body: Action(422, told) if "seed" in body else None) as server:
+        (reply,) = ask_in_turn(server, request)
+    assert reply.note == "seed is not sent"
 
 
 FAILED = {"error": {"message": "Failed to generate JSON.", "code": "json_validate_failed"}}

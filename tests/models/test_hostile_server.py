@@ -41,6 +41,7 @@ async def ask_all(server: HostileServer, hangs: bool, timeout_s: float) -> dict[
         except ModelError as error:
             return error
         assert KEY not in repr(reply)
+        assert min(reply.prompt_tokens, reply.completion_tokens) > 0 or not reply.text, "no call is free"
         return parse_answer(reply, ["a"])
 
     async def ask_both(mode: str) -> tuple[Result, Result, float]:

@@ -14,11 +14,19 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from kit.fake_openai import Action, FakeOpenAI, client_of, completion, error_body
 
-from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
-from kohaku_ray.models.openai import TokenBucket, retry_after_s
+from kohaku_ray.errors import (
+    ConfigError,
+    ContextOverflowError,
+    ModelError,
+    RefusedAccessError,
+    TransientModelError,
+)
+from kohaku_ray.models.openai import TokenBucket
+from kohaku_ray.models.refusal import told_wait_s
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema, plan_schema
 from kohaku_ray.records import Reply
@@ -73,6 +81,7 @@ def test_a_request_carries_everything_and_its_reply_is_read():
         "temperature": 0.7,
         "top_p": 0.9,
         "seed": 1,
+        "stream": False,
         "top_k": 5,
         "response_format": {
             "type": "json_schema",
@@ -205,7 +214,7 @@ def test_a_prompt_far_beyond_the_window_is_not_sent():
 def test_a_refusal_is_final_and_named_without_the_key(status, variable, way_out):
     with FakeOpenAI(lambda index, body: Action(status, error_body(f"Incorrect key {KEY} " + "y" * 900))) as server:
         (error,) = ask(server, request(), api_key_env=variable)
-    assert type(error) is ModelError
+    assert type(error) is (RefusedAccessError if status in (401, 403, 404) else ModelError)
     assert server.n_requests == 1
     message = str(error)
     assert f"fake at {server.base_url}/chat/completions: HTTP {status}" in message
@@ -308,12 +317,11 @@ def test_a_user_and_password_that_a_server_sends_back_are_hidden_as_they_were_se
         ("-5", None),
         ("nan", None),
         ("٣", None),
-        ("86400", 300.0),
-        ("Fri, 31 Dec 2100 23:59:59 -0000", 300.0),
+        ("86400", 86400.0),
         ("Fri, 31 Dec 99999999999 23:59:59 GMT", None),
         (timedelta(seconds=200), 200.0),
         (timedelta(seconds=-42), 0.0),
-        (timedelta(days=3), 300.0),
+        (timedelta(days=3), 3 * 86400.0),
         ("soon", None),
         ("", None),
     ],
@@ -321,7 +329,8 @@ def test_a_user_and_password_that_a_server_sends_back_are_hidden_as_they_were_se
 def test_retry_after_header(header, seconds):
     if isinstance(header, timedelta):
         header = format_datetime(datetime.now(UTC) + header, usegmt=True)
-    assert retry_after_s(header) == (seconds if seconds is None else pytest.approx(seconds, abs=30))
+    wait_s = told_wait_s({} if header is None else {"Retry-After": header}, "")
+    assert wait_s == (seconds if seconds is None else pytest.approx(seconds, abs=30))
 
 
 def reply_to(content="{}", finish_reason="stop", usage=None):
@@ -339,17 +348,214 @@ def test_text_in_parts_is_joined_and_what_no_file_can_hold_is_dropped():
 
 
 @pytest.mark.parametrize(
-    ("prompt", "cached", "completion", "read"),
+    ("usage", "read"),
     [
-        *((bad, bad, bad, (0, 0, 0)) for bad in (-1, 2**63, 7.0, "7", None, True, [7])),
-        (12, 2**40, 2**40, (12, 12, 2**40)),  # no more is cached than asked
+        ({"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 99}}, (12, 12, 5)),
+        ({"prompt_tokens": "12", "completion_tokens": "5"}, (12, 0, 5)),
+        ({"prompt_tokens": 12, "total_tokens": 17}, (12, 0, 5)),
+        ({"prompt_tokens": 9, "completion_tokens": 5, "prompt_tokens_details": [3]}, (9, 0, 5)),
     ],
 )
-def test_what_is_no_sane_count_of_tokens_is_zero(prompt, cached, completion, read):
-    details = {"cached_tokens": cached}
-    reply = reply_to(usage={"prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": details})
-    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == read
-    assert reply_to(usage={"prompt_tokens": 9, "prompt_tokens_details": prompt}).prompt_tokens == 9
+def test_counts_of_tokens_are_read(usage, read):
+    reply = reply_to("four by four", usage=usage)
+    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens, reply.note) == (*read, "")
+
+
+@pytest.mark.parametrize("bad", [-5, 2**63, 1e300, 7.0, "many", "", None, True, [1]])
+def test_what_is_no_count_of_tokens_is_estimated_and_never_free(bad):
+    """attack5.md, A1: a budget was never reached where the server sent no usage."""
+    text = "twelve chars"
+    estimate = -(-request().n_chars // 4)
+    for usage in ({"prompt_tokens": bad, "completion_tokens": bad, "total_tokens": bad}, bad):
+        reply = reply_to(text, usage=usage)
+        assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (estimate, 0, 3)
+        assert reply.note == "token counts are estimated, as the server sent none that can be used"
+    reply = reply_to(text, usage={"total_tokens": 55})
+    assert (reply.prompt_tokens, reply.completion_tokens) == (52, 3)
+
+
+def asked_of(script, *requests, **options):
+    with FakeOpenAI(script) as server:
+        return ask(server, *(requests or [request()]), **options), [received.body for received in server.log]
+
+
+WHOLE_ANSWER = '{"answer_value": "12", "ref_id": ["a"]}'
+
+
+def failed(finish_reason, error=None, message=None, **usage):
+    choice = {"message": message or {"content": WHOLE_ANSWER}, "finish_reason": finish_reason, "error": error}
+    return Action(body={"choices": [choice], "usage": usage})
+
+
+FAILED = {
+    "an error (claudexor#144, OmniRoute#8210)": failed("error", {"code": 502, "message": "cut in the middle"}),
+    "an error beside stop": failed("stop", {"message": "overloaded"}),
+    "an abort": failed("abort"),
+    "a reason nobody knows": failed("x" * 10**5),
+    "tools that were not asked for": failed("tool_calls"),
+    "no token": failed("stop", message={"content": ""}, prompt_tokens=9, completion_tokens=0),
+}
+
+
+@pytest.mark.parametrize("kind", FAILED)
+def test_a_reply_that_says_it_failed_is_asked_again_with_another_seed_and_is_no_reply(kind):
+    [reply], sent = asked_of(scripted(FAILED[kind]))
+    assert (reply.text == WHOLE_ANSWER, reply.finish_reason) == (False, "stop")
+    assert [body["seed"] for body in sent] == [1, 2]
+    [error], sent = asked_of(lambda *_: FAILED[kind], max_tries=3)
+    with pytest.raises(TransientModelError, match=r"gave up after 3 tries, the last one: (the reply ended|the model)"):
+        raise error
+    assert len(str(error)) < 700
+    assert [body["seed"] for body in sent] == [1, 2, 3]
+
+
+def test_a_reply_that_a_filter_stopped_is_an_error_at_once():
+    [error], sent = asked_of(lambda *_: failed("content_filter"))
+    assert type(error) is ModelError
+    assert "finish_reason 'content_filter'" in str(error)
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize("spelled", ["STOP", "eos", "eos_token", "end_turn", "stop_sequence", "", None])
+def test_reasons_of_whole_replies_and_of_cut_ones_have_one_spelling(spelled):
+    assert reply_to("x", spelled).finish_reason == "stop"
+    assert reply_to("x", "MAX_TOKENS").finish_reason == reply_to("x", "model_length").finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "reasoning_content": WHOLE_ANSWER},  # vllm#19222, vllm#50948
+        {"content": "", "reasoning": WHOLE_ANSWER},  # chunkhound#415
+        {"content": None, "parsed": json.loads(WHOLE_ANSWER)},  # rig#1656
+    ],
+)
+def test_a_reply_in_another_field_is_read_there_and_said(message):
+    [reply], _ = asked_of(lambda *_: failed("stop", message=message, prompt_tokens=9, completion_tokens=3))
+    assert reply.text == WHOLE_ANSWER
+    field = next(reversed(message))
+    assert reply.note == f"replies are read from {field}, as their content is empty"
+    thoughts = {"content": None, "reasoning_content": f"Perhaps {WHOLE_ANSWER}, no."}
+    [reply], _ = asked_of(lambda *_: failed("stop", message=thoughts, prompt_tokens=9, completion_tokens=3))
+    assert reply.text == ""
+
+
+NO_ROOM = {
+    "vllm#42474": "'max_tokens' or 'max_completion_tokens' is too large: 1024. This model's maximum context length is "
+    "8192 tokens and your request has 7892 input tokens (1024 > 8192 - 7892).",
+    "OpenAI": "This model's maximum context length is 8192 tokens. However, you requested 8916 tokens (7892 in the "
+    "messages, 1024 in the completion). Please reduce the length of the messages or completion.",
+    "Anthropic": "input length and `max_tokens` exceed context limit: 7,892 + 1024 > 8,192, decrease input length or "
+    "`max_tokens` and try again",
+    "TGI": "`inputs` tokens + `max_new_tokens` must be <= 8192. Given: 7892 `inputs` tokens and 1024 `max_new_tokens`",
+}
+
+
+@pytest.mark.parametrize("server", NO_ROOM)
+def test_where_the_prompt_leaves_less_room_less_is_asked_and_said(server):
+    refused = Action(400, error_body(NO_ROOM[server]))
+    script = lambda _, body: refused if body["max_tokens"] > 300 else None  # noqa: E731
+    large, small = request(max_tokens=1024, schema=answer_schema(["a"])), request(max_tokens=64)
+    (reply, other), sent = asked_of(script, large, small)
+    assert [body["max_tokens"] for body in sent if body["max_tokens"] != 64] == [1024, 300]
+    assert (reply.note, other.note) == ("max_tokens is lowered where the prompt leaves less room", "")
+    # Less than the shortest answer of the schema, or refused again: the prompt is too long.
+    tight = Action(400, error_body(NO_ROOM["vllm#42474"].replace("7892", "8180")))
+    for action in (tight, refused):
+        [error], _ = asked_of(lambda *_, action=action: action, large)
+        assert isinstance(error, ModelError)
+        assert not isinstance(error, TransientModelError)
+
+
+WAITS = {
+    "Google (AtomicBot#267, pixeltable#1092)": ([{"error": {"details": [{"retryDelay": "24s"}]}}], {}, 24.0),
+    "milliseconds": ({}, {"retry-after-ms": "1500"}, 1.5),
+    "OpenAI's words": (error_body("Rate limit reached. Please try again in 1m2.5s."), {}, 62.5),
+    "other words": (error_body("Please retry after 12 seconds."), {}, 12.0),
+    "the header before the words": (error_body("try again in 9s"), {"Retry-After": "3"}, 3.0),
+    "no wait": (error_body("try again in 5 requests"), {}, None),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_a_wait_is_read_from_headers_and_words(kind):
+    told, headers, wait_s = WAITS[kind]
+    assert told_wait_s(httpx.Headers(headers), json.dumps(told)) == wait_s
+
+
+def test_a_wait_that_the_body_tells_is_waited():
+    told = [{"error": {"code": 429, "details": [{"retryDelay": "0.5s"}]}}]
+    with FakeOpenAI(scripted(Action(429, told))) as server:
+        (reply,) = ask(server, request())
+        first, second = (received.arrived_s for received in server.log)
+    assert isinstance(reply, Reply)
+    assert second - first >= 0.5
+
+
+def test_a_wait_of_a_day_is_said_and_not_slept():
+    day = Action(429, error_body("slow down"), {"Retry-After": "86400"})
+    begin = time.monotonic()
+    [error], sent = asked_of(lambda *_: day)
+    assert type(error) is TransientModelError
+    assert "asks to wait 86,400 s, more than 300 s: repeat the command then" in str(error)
+    assert len(sent) == 1
+    assert time.monotonic() - begin < 30
+
+
+def events(*parts, finish="stop", end="data: [DONE]\n\n"):
+    told = [{"choices": [{"delta": {"content": part}, "finish_reason": None}]} for part in parts]
+    told.append({"choices": [{"delta": {}, "finish_reason": finish}]})
+    told.append({"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 2}})
+    lines = "".join(f"event: message\ndata: {json.dumps(event)}\n\n" for event in told)
+    return Action(body=": hello\n\n" + lines + end, headers={"Content-Type": "text/event-stream"})
+
+
+def test_a_stream_that_was_not_asked_for_is_read_to_its_end():
+    """9router#3492, modlens#94, unsloth#6570: gateways that stream, also where they are told not to."""
+    [reply], [sent] = asked_of(lambda *_: events("four ", "by\u2028 four"))
+    assert sent["stream"] is False
+    assert reply == Reply("four by\u2028 four", 100, 0, 2, "stop")
+    for broken in (events("four", finish=None, end=""), Action(body='data: {"choices": [{"delta"')):
+        [error], _ = asked_of(lambda *_, broken=broken: broken, max_tries=1)
+        assert "malformed JSON in a body of" in str(error)
+    told = Action(body='data: {"error": {"message": "overloaded", "code": 529}}\n\n')
+    [error], _ = asked_of(lambda *_: told, max_tries=1)
+    assert "HTTP 529" in str(error)
+
+
+NO_CREDIT = "its credit is used up: top up the account, then repeat the command"
+
+
+@pytest.mark.parametrize(
+    ("action", "way_out"),
+    [
+        (Action(429, error_body("You exceeded your current quota", "insufficient_quota")), NO_CREDIT),  # qwen-code#7842
+        (Action(402, error_body("Insufficient Balance")), NO_CREDIT),  # gptme#2383
+        (Action(200, {"error": {"message": "Insufficient credits", "code": 402}}), NO_CREDIT),  # as OpenRouter says it
+        (Action(401, error_body("no such key")), "set deployments.*.api_key_env"),
+        (Action(403, error_body("no access to this model")), "set deployments.*.api_key_env"),
+        (Action(404, error_body("no such model", "model_not_found")), "check deployments.*.base_url"),
+    ],
+)
+def test_a_refusal_of_every_call_is_told_from_a_rate_limit(action, way_out):
+    [error], sent = asked_of(lambda *_: action)
+    assert type(error) is RefusedAccessError
+    assert way_out in str(error)
+    assert len(sent) <= 1
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Action(429, error_body("You exceeded your current quota, please check your plan")),  # Google's rate limits
+        Action(429, error_body("insufficient_quota, try again in 0.1s")),  # openclaw#148275
+        Action(403, error_body("the input was flagged by moderation")),
+    ],
+)
+def test_a_rate_limit_and_a_refused_prompt_are_of_one_call(action):
+    [error], _ = asked_of(lambda *_: action, max_tries=2)
+    assert isinstance(error, ModelError)
+    assert not isinstance(error, RefusedAccessError)
 
 
 MIB = 2**20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import time
 from dataclasses import replace
 
@@ -210,6 +211,91 @@ def test_ids_match_exactly_first_and_by_any_case_where_one_is_meant():
     assert match_refs(["y2"], ["Y2", "y2 b"]) == (("Y2",), 0)
     assert match_refs(["AB"], ["Ab", "aB"]) == ((), 1)
     assert match_refs(["Smith, J; 2020", 2024], ["Smith, J; 2020", "2024"]) == (("Smith, J; 2020", "2024"), 0)
+
+
+FINAL = json.dumps(ANSWER | {"answer_value": "1287"})
+DRAFT = json.dumps(ANSWER | {"answer_value": "9", "ref_id": ["b"]})
+THOUGHT = {
+    "gpt-oss (mlx-lm#1867)": f"<|channel|>analysis<|message|>Draft {DRAFT}<|end|><|start|>assistant<|channel|>final"
+    f"<|message|>{FINAL}",
+    "its marks left out (TensorRT-LLM#9256)": f"analysisDraft {DRAFT}assistantfinal{FINAL}",
+    "two final channels": f"<|channel|>final<|message|>{DRAFT}<|end|><|channel|>final<|message|>{FINAL}<|return|>",
+    "constrained": f"<|channel|>analysis<|message|>{DRAFT}<|end|><|channel|>final <|constrain|>json<|message|>{FINAL}",
+    "Magistral": f"[THINK]{DRAFT}[/THINK]{FINAL}",
+    "a template that begins the thinking": f"Perhaps {DRAFT}.</think>{FINAL}",
+    "a draft": f"First {DRAFT}, but rather {FINAL}",
+    "an echoed schema": f'{{"properties": {{"answer_value": {{"type": "string"}}}}}}\n{FINAL}',
+    "a mark in a string": FINAL.replace("It says so.", "the <think> tag"),
+    "a mark in a fence": f"```json\n{FINAL.replace('It says so.', 'the </think> tag')}\n```",
+}
+
+
+@pytest.mark.parametrize("kind", THOUGHT)
+def test_what_is_thought_is_not_the_answer_and_the_last_of_several_is(kind):
+    prediction = parse_answer(THOUGHT[kind], ALLOWED)
+    assert (prediction.answer_value, prediction.ref_ids, prediction.error) == ("1287", ("a",), None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>maybe {DRAFT} hmm",  # lm-eval#3382, olmo-eval#389
+        f"<|channel|>analysis<|message|>{DRAFT}",
+        f"<|channel|>commentary<|message|>{DRAFT}<|end|>",  # TensorRT-LLM#9256
+        f"analysisWe need {DRAFT}",
+        f"<think>no</think><think>{DRAFT}",
+    ],
+)
+@pytest.mark.parametrize("finish_reason", ["length", "stop"])
+def test_thinking_that_does_not_end_is_no_answer(text, finish_reason):
+    reply = Reply(text, finish_reason=finish_reason, completion_tokens=40)
+    prediction = parse_answer(reply, ALLOWED)
+    assert (prediction.is_blank, prediction.flags) == (True, ())
+    assert "the reply was cut while it was thinking at 40 tokens: raise max_tokens" in prediction.error
+    assert parse_plan(replace(reply, text="<think>['a draft']"), "q", 4).queries == ("q",)
+
+
+NEARLY = {
+    "a trailing comma (deer-flow#2368)": JSON[:-1] + ",}",
+    "single quotes (mem0#4662)": str(ANSWER),
+    "a comment (mem0#4662)": JSON.replace(', "answer"', ', // the sentence\n"answer"'),
+    "curly quotes (json_repair#10)": re.sub('"([^"]*)"', r"“\1”", JSON),
+    "a bare number": JSON.replace('"42"', "1,287"),
+    "a quote within (json_repair#10)": JSON.replace("It says so.", 'It says "so" there.'),
+    "TeX (paper-qa#870, lean-pool#426)": JSON.replace("It says so.", r"so \(x\) is"),
+    "in a fence, behind a sentence": f"Here it is:\n```json\n{JSON[:-1]},}}\n```",
+}
+
+
+@pytest.mark.parametrize("kind", NEARLY)
+def test_nearly_json_is_repaired_and_flagged(kind):
+    prediction = parse_answer(NEARLY[kind], ALLOWED, 1)
+    value = "1,287" if "number" in kind else "42"
+    assert (prediction.answer_value, prediction.ref_ids, prediction.flags) == (value, ("a",), ("repaired",))
+    assert parse_answer(JSON, ALLOWED, 1).flags == ()
+
+
+def test_a_repair_gives_no_half_value():
+    spaced = parse_answer('{"answer_value": 5 000, "ref_id": ["a"]}', ALLOWED, kind="number")  # as French writes it
+    assert (spaced.answer_value, spaced.flags) == ("5000", ("repaired",))
+    for cut in ("{'answer_value': '42", "{'ref_id': ['a'], 'answer_value': 4", '{"ref_id": ["a"], "answer_value": 4'):
+        assert parse_answer(Reply(cut, finish_reason="length"), ALLOWED).answer_value == ""
+
+
+def test_a_megabyte_of_nearly_json_is_bounded_in_time_and_named():
+    text = "{'answer_value': '42', " + "'k': [1, 2, 3,], " * 60_000 + "}"
+    begin = time.process_time()
+    prediction = parse_answer(text, ALLOWED)
+    assert time.process_time() - begin < 10
+    assert "a reply of 1020024 characters, more than the 131,072 that are repaired," in prediction.error
+
+
+def test_a_recorded_reply_that_failed_is_no_answer():
+    """A ledger of an earlier version may hold it."""
+    prediction = parse_answer(Reply(JSON, finish_reason="error", completion_tokens=9), ALLOWED)
+    assert "the recorded reply ended with finish_reason 'error': ask it again by --retry errors" in prediction.error
+    assert parse_plan(Reply('["chip power"]', finish_reason="abort"), "q", 4).queries == ("q",)
+    assert parse_answer(Reply(JSON, finish_reason="eos_token"), ALLOWED).error is None
 
 
 json_values = st.recursive(

@@ -111,7 +111,11 @@ def usage(question_id, member, role="answer", attempt=0, **more):
     row = {"question_id": question_id, "member": member, "role": role, "attempt": attempt, "source": "made"}
     row |= {"key": "00", "replica": "", "wait_s": 2.5}
     row |= {"deployment": "extractive", "prompt_tokens": 500, "cached_tokens": 100, "completion_tokens": 40}
-    return row | {"queue_s": 0.5, "service_s": 2.0, "gpu_s": 1.0, "joules": None, "dollars": 0.001} | more
+    return (
+        row
+        | {"queue_s": 0.5, "service_s": 2.0, "gpu_s": 1.0, "joules": None, "dollars": 0.001, "finish_reason": "stop"}
+        | more
+    )
 
 
 def plan(question_id, *queries, **more):

@@ -11,7 +11,7 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.models.openai import read_completion
+from kohaku_ray.models.completion import read_completion
 from kohaku_ray.records import Reply
 from kohaku_ray.run import batch_file
 from kohaku_ray.run.batch_file import (

@@ -170,6 +170,6 @@ def test_what_a_server_refused_or_cut_is_said_of_the_run_and_of_the_answer():
     assert total.adapted == {"small: seed is not sent": 4}
     assert total.shortened == {"small": (2048, 9000), "big": (10, 11)}
     adapted, small, big = describe_servers(total.adapted, total.shortened)
-    assert adapted == "deployments.small: seed is not sent (its server refuses it; 4 calls)"
+    assert adapted == "deployments.small: seed is not sent (4 calls)"
     assert small.startswith("deployments.small: its server read 2,048 tokens of a prompt of at least 9,000: give it")
     assert "lower deployments.big.window_tokens" in big

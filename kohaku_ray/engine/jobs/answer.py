@@ -266,6 +266,9 @@ def answer_all(
             summary.stopped = why
             print_progress(f"answer  stopped asking: {why}")
         for result in ray_get(done):
+            if result.stopped and not summary.stopped:
+                print_progress(f"answer  stopped asking: {result.stopped}")
+                work.stop_asking(f"not asked: {result.stopped}")
             summary.add(result)
             failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers
             n_failed = n_failed + result.n_answers if failed else 0

@@ -18,7 +18,7 @@ from kohaku_ray.engine.cluster import idle_cpus, print_progress
 from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, LedgerShard, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError
-from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, request_key, shard_of
+from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, is_finished, request_key, shard_of
 from kohaku_ray.records import pluralize
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
@@ -54,7 +54,7 @@ class Ledger:
         shard = shard_of(key, len(self._shards))
         if not again:
             recorded: Entry | None = await self._together(self._lookups, shard, key, self._shards[shard].lookup)
-            if recorded is not None:
+            if recorded is not None and is_finished(recorded.reply):
                 return LedgerReply(recorded, "ledger", key)
         wanted = Wanted(key, request, application, self._run if again else None, self._run)
         # Members of a question, whose prompt is one, ask in one message. They are also voted on together.

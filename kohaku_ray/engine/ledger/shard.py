@@ -21,9 +21,9 @@ import ray
 from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.serving.handles import CallOutcome, Handles, import_serve
-from kohaku_ray.errors import DataError, ModelError
+from kohaku_ray.errors import DataError, ModelError, RefusedAccessError
 from kohaku_ray.models.placement import count_placements
-from kohaku_ray.models.request import ChatRequest, check_length, shard_of
+from kohaku_ray.models.request import ChatRequest, check_finished, check_length, is_finished, shard_of
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import RENEWAL_S
 from kohaku_ray.run.segments import MOST_SMALL, Entry, LedgerReply, ReplyIndex, SegmentStore, segment_table
@@ -114,6 +114,7 @@ class LedgerShard:
         self._start = uuid.uuid4().hex
         self._paid: dict[str, dict[str, Paid]] = {}  # by run and application
         self._stopped: dict[str, str] = {}  # runs that make no more calls, each with the reason
+        self._shut_out: dict[tuple[str, str], Refused] = {}  # runs whose application's server refuses every call
         self._hold()
 
     @property
@@ -196,12 +197,16 @@ class LedgerShard:
     ) -> LedgerReply | Refused | tuple[asyncio.Future[LedgerReply | Refused], bool]:
         """Find a recorded reply, or the call and whether it was in flight; else add it to the new ones."""
         key, again_for = wanted.key, wanted.again_for
-        if key in self._entries and (again_for is None or (again_for, key) in self._renewed):
-            return LedgerReply(self._entries[key], "ledger", key)
+        entry = self._entries.get(key)
+        # One that says of itself that it failed is of a ledger from before this was refused.
+        if entry is not None and is_finished(entry.reply) and (again_for is None or (again_for, key) in self._renewed):
+            return LedgerReply(entry, "ledger", key)
         is_joined = key in self._in_flight
         if not is_joined:
             if (reason := self._stopped.get(wanted.run)) is not None:
                 return Refused("ModelError", f"not asked: {reason}")
+            if (refused := self._shut_out.get((wanted.run, wanted.application))) is not None:
+                return refused
             self._in_flight[key] = asyncio.get_running_loop().create_future()
             self._renewing[key] = set()
             new.setdefault(wanted.application, {})[key] = wanted.request
@@ -291,6 +296,8 @@ class LedgerShard:
         if isinstance(reply, LedgerReply):
             paid = self._paid.setdefault(run, {})
             paid[application] = paid.get(application, Paid()) + reply.entry.reply
+        elif reply.kind == RefusedAccessError.__name__:
+            self._shut_out[run, application] = replace(reply, message=f"not asked: {reply.message}")
         del self._renewing[key]
         self._in_flight.pop(key).set_result(reply)
 
@@ -304,6 +311,7 @@ class LedgerShard:
             generation = 0 if replaced is None else replaced.generation + 1
             entry = Entry(outcome, request.model, call_s, generation)
             segment_table([(key, entry)])  # a reply that no segment can hold must not stop the flush of others
+            check_finished(outcome)
             self._entries.unwritten[key] = entry
             # Now and not by who waits: an ask that comes before they wake must not make the call again.
             self._renewed |= {(run, key) for run in self._renewing[key]}

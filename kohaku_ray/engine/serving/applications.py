@@ -71,7 +71,8 @@ class ChatReplica(Together):
 
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
         listen_on_loopback()
-        self._backend = deployment.make_backend(SharedLimiter(limiter) if limiter is not None else None)
+        is_limited = isinstance(deployment, OpenAIConfig) and deployment.is_limited
+        self._backend = deployment.make_backend(None if limiter is None else SharedLimiter(limiter, is_limited))
         self._meter = Meter(deployment.gpus if isinstance(deployment, TransformersConfig) else 0)
         self._places = Places(deployment.max_ongoing)
 
@@ -344,7 +345,9 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
         limiter = None if is_here else limiter_of_server(application, deployment)
         replicas = _deployed(PairReplica, name, deployment, {**options, "resources": deployment.resources})
         return replicas.bind(deployment, limiter)
-    limiter = limiter_of_server(application, deployment) if isinstance(deployment, OpenAIConfig) else None
+    limiter = None
+    if isinstance(deployment, OpenAIConfig):
+        limiter = limiter_of_server(application, deployment, deployment.replicas)
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else idle_cpus()}
     if isinstance(deployment, TransformersConfig):
         actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}

@@ -15,7 +15,7 @@ from ray.exceptions import RayError, RayTaskError
 from kohaku_ray.engine import NAMESPACE, metrics
 from kohaku_ray.engine.errors import Refused, ReplicaLostError, message_of, root_cause
 from kohaku_ray.errors import ModelError, TransientModelError
-from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.models.request import ChatRequest, ask_until_finished, request_key
 from kohaku_ray.records import Reply
 
 TELL_EVERY_S = 0.5
@@ -58,8 +58,9 @@ class Handles:
         serve = import_serve()
         from ray.serve.exceptions import RayServeException
 
-        # Retries of a lost replica alone. The others: a server's failures (models/openai.chat), a blank answer (the
-        # system's attempts), a lost actor (max_task_retries, actors/pool). docs/operations.md has their product.
+        # Retries of a lost replica alone. The others: a server's failures (models/openai.chat), a reply that failed
+        # (Together), a blank answer (the system's attempts), a lost actor (max_task_retries, actors/pool).
+        # docs/operations.md has their product.
         last: BaseException | None = None
         for attempt in range(REPLICA_TRIES):
             try:
@@ -124,7 +125,7 @@ class Together:
         async def ask(request: ChatRequest) -> CallOutcome:
             outcome: Reply | Refused
             try:
-                outcome = await self.ask(request)
+                outcome = await ask_until_finished(self.ask, request)
             except ModelError as error:
                 outcome = Refused.of(error)
             except ReplicaLostError:

@@ -17,9 +17,10 @@ from kohaku_ray.engine.errors import ReplicaLostError
 from kohaku_ray.engine.serving.cards import alone_on, check_gpus_known, gpus_held, read_joules, wait_for_room
 from kohaku_ray.engine.serving.handles import IGNORE_EOS, Together, listen_on_loopback
 from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.models.completion import completion_body, read_completion
 from kohaku_ray.models.meter import Meter, watch_power
-from kohaku_ray.models.openai import completion_body, read_completion, refuses_length
 from kohaku_ray.models.places import Places
+from kohaku_ray.models.refusal import refuses_length
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig, join_adapter
 from kohaku_ray.records import Reply
@@ -64,6 +65,7 @@ class VllmReplica(Together, LLMServer):
         Raises:
             ContextOverflowError: The prompt and the longest reply do not fit the engine's window.
             ReplicaLostError: The engine died; another replica may answer.
+            UnfinishedReplyError: The engine says of the reply that it failed.
             ModelError: The engine refuses the request, for example because a grammar does not compile.
         """
         async with self._places.taken(request.priority):
@@ -71,9 +73,7 @@ class VllmReplica(Together, LLMServer):
                 response = await self._complete(request)
         if hasattr(response, "error"):
             raise self._refusal(response)
-        reply = read_completion(response.model_dump())
-        if reply is None:
-            raise ModelError(f"{self._model_id}: the engine sent no choices")
+        reply = read_completion(response.model_dump(), request.n_chars)
         return dataclasses.replace(reply, replica=self._replica, **dataclasses.asdict(spent))
 
     async def _complete(self, request: ChatRequest) -> Any:

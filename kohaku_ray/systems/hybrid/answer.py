@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.models.json_text import final_part
 from kohaku_ray.models.parse import parse_answer
+from kohaku_ray.models.request import is_finished
 from kohaku_ray.models.schema import answer_schema
-from kohaku_ray.records import Prediction, Question, Reply, TraceRow
+from kohaku_ray.records import CUT, Prediction, Question, Reply, TraceRow
 from kohaku_ray.systems.base import Answer, ballot_of
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.stages import FEW, HybridEvidence, Text, answer_prompt, plain
@@ -221,10 +223,10 @@ def _with_value(reply: Reply) -> Reply:
 
 def _read_prose(reply: Reply, parsed: Prediction, texts: Sequence[Text]) -> tuple[Prediction, tuple[str, ...]]:
     """Take prose for the answer: blank when it says that the texts do not answer, unreadable when it cites none."""
-    _, _, prose = clean_text(reply.text).rpartition("</think>")
+    prose, is_open = final_part(clean_text(reply.text))
     cited = check_citations(prose, texts)
     is_refusal = _REFUSAL.search(prose) is not None
-    if not (cited.ref_ids or is_refusal) or reply.finish_reason == "length":
+    if not (cited.ref_ids or is_refusal) or is_open or not is_finished(reply) or reply.finish_reason == CUT:
         return parsed, cited.cut
     prediction = Prediction(
         answer=cited.text,

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.json_text import loops
-from kohaku_ray.models.parse import CUT, parse_answer
+from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.schema import ANSWER_FIELDS, SHORT_FIELDS, answer_schema
-from kohaku_ray.records import Prediction, Reply, TraceRow
+from kohaku_ray.records import CUT, Prediction, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context, ContextSnippet, assemble
 from kohaku_ray.retrieval.evidence import (
     Evidence,

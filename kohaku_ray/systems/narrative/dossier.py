@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kohaku_ray.ensemble.vote import Ballot
-from kohaku_ray.models.json_text import find
-from kohaku_ray.models.parse import value_text, why_nothing
+from kohaku_ray.models.json_text import FoundValue, find_values, why_nothing
+from kohaku_ray.models.parse import value_text
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
 from kohaku_ray.systems.narrative.label import CONSISTENT, LABELS, read_label
@@ -106,7 +106,7 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 def read_judgement(reply: Reply, passages: Sequence[BookPassage]) -> Judgement | str:
     """Read a judgement on the passages that the model was shown; the text says why where there is none."""
-    fields = find(reply.text, _judgement)
+    fields = next(filter(None, map(_judgement, find_values(reply))), None)
     if fields is None:
         return why_nothing(reply, "JSON object with a label and a confidence")
     excerpts = fields.get("excerpts")
@@ -124,10 +124,11 @@ def read_judgement(reply: Reply, passages: Sequence[BookPassage]) -> Judgement |
     )
 
 
-def _judgement(value: Any) -> dict[str, Any] | None:
+def _judgement(found: FoundValue) -> dict[str, Any] | None:
     """Take an object with a readable label; a missing or unreadable confidence is an even one, percent are shares."""
+    value = found.value
     label = read_label(value_text(value.get("label"))) if isinstance(value, dict) else None
-    if label is None:
+    if label is None or found.flag == "cut":
         return None
     confidence = value_text(value.get("confidence"))
     try:

@@ -23,6 +23,7 @@ from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.identity import finished_before
+from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.sample import path as sample_path
 
 pytestmark = pytest.mark.ray
@@ -223,17 +224,35 @@ def test_an_application_that_somebody_ends_ends_the_job_and_the_next_goes_on(sam
         assert run_answer(config).n_unanswered == 0
 
 
+POISON = "666999"
+
+
+def drafted(body, write="{}", finish_reason="stop", **changes):
+    """A whole answer with a wrong value, in a completion that says what is wrong with it."""
+    answer = {"explanation": "draft", "answer_value": POISON, "answer_unit": "", "ref_id": doc_ids_of(body)[:1]}
+    made = completion(write.format(json.dumps(answer)), finish_reason=finish_reason)
+    return Action(body=made | changes)
+
+
 @pytest.mark.slow
 def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
     def script(index, body):
         return {
             1: Action(429, {"error": {"message": "slow down"}}, {"Retry-After": "1"}),
+            2: drafted(body, finish_reason="error"),  # claudexor#144
             4: Action(500, {"error": {"message": "oops"}}),
+            5: drafted(body, finish_reason="abort"),
             7: Action(body="{not json"),
+            8: drafted(body, error={"message": "cut in the middle"}),  # OmniRoute#8210
+            9: drafted(body, finish_reason="content_filter"),
             10: Action(delay_s=3.0),
+            12: drafted(body, "<think>maybe {} hmm", "length"),  # lm-eval#3382
             13: Action(reset=True),
+            15: drafted(body, "<|channel|>commentary<|message|>{}<|end|>"),  # TensorRT-LLM#9256
             16: Action(cut=True),
+            18: drafted(body, "<think>{}</think>{{'answer_value': '1287',}}"),
             19: Action(503, "busy"),
+            20: Action(body=completion("no counts") | {"usage": None}),
             22: Action(body=completion("I think, therefore } no JSON { here")),
             25: Action(body=completion('Sure! {"answer_value": null, "is_blank": false} }}')),
         }.get(index)
@@ -242,14 +261,34 @@ def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
         config = sample_config(*fake(server, timeout_s=1.5), "ensemble.members=3", "questions.limit=10")
         summary = run_answer(config)
         n_first = server.n_requests
-        assert n_first - summary.n_calls["made"] == 7  # each of the seven failures was asked once more
+        # Each of the ten failures was asked once more; what a filter stops is not.
+        assert n_first - summary.n_calls["made"] == 11
         again = run_answer(config.model_copy(update={"run": f"{summary.run}-again"}))
-        assert server.n_requests == n_first
-        assert again.n_calls["made"] == 0
+        assert server.n_requests == n_first + 1
+        assert again.n_calls["made"] == 1, "nothing is recorded of what failed"
     assert summary.n_questions == 10
     answers = rows_of(summary.run, "answers")
     assert len(answers) == 30
-    assert "None" not in {row["answer_value"] for row in answers}
+    values = {row["answer_value"] for row in (*answers, *rows_of(again.run, "answers"), *rows_of(again.run, "votes"))}
+    assert values.isdisjoint({"None", POISON})
+    recorded = SegmentStore(config.ledger.path).load(lambda _: True).entries.values()
+    assert {entry.reply.finish_reason for entry in recorded} == {"stop", "length"}
+    usage = rows_of(again.run, "usage")
+    assert sum(row["finish_reason"] == "length" for row in usage) == again.finish_reasons["length"] > 0
+    assert min(min(row["prompt_tokens"], row["completion_tokens"]) for row in usage) > 0, "no call is free"
+    assert again.adapted == {"fake: token counts are estimated, as the server sent none that can be used": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [401, 402])
+def test_where_a_server_refuses_every_call_the_run_stops_at_once_and_says_why(status, sample_config, run_answer):
+    with FakeOpenAI(lambda index, body: Action(status, {"error": {"message": "not for you"}})) as server:
+        flags = ["ensemble.members=2", "cluster.block_size=1", "cluster.blocks_in_flight=1", "questions.limit=8"]
+        summary = run_answer(sample_config(*fake(server), *flags, "roles.plan.model=extractive"))
+        assert server.n_requests <= 2, "the members of one question"
+    way_out = "set deployments.*.api_key_env" if status == 401 else "top up the account, then repeat the command"
+    assert way_out in summary.stopped
+    assert (summary.n_questions, summary.n_member_errors) == (8, 16)
 
 
 def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_path, capsys, run_answer, monkeypatch):
@@ -257,7 +296,7 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
 
     def script(index, body):
         return (
-            Action(403, {"error": {"message": "not this one"}}) if "State of Ostra" in str(body["messages"]) else None
+            Action(400, {"error": {"message": "not this one"}}) if "State of Ostra" in str(body["messages"]) else None
         )
 
     with FakeOpenAI(script) as server:
@@ -269,7 +308,7 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
     answers = rows_of(config.run, "answers")
     wrong = [row for row in answers if row["error"]]
     assert {row["question_id"] for row in wrong} == {"s004"}
-    assert all("403" in row["error"] and "not this one" in row["error"] for row in wrong)
+    assert all("400" in row["error"] and "not this one" in row["error"] for row in wrong)
     assert len(read_submission(f"{config.run}/submission.csv").rows) == 5
 
 
@@ -310,8 +349,8 @@ def test_a_run_whose_every_call_fails_stops_asking_and_says_why(
     sample_config, tmp_path, capsys, run_answer, monkeypatch
 ):
     monkeypatch.setattr(answer_job, "run_answer", run_answer)
-    refusal = {"error": {"message": "no such key", "id": "req-1234567890"}}
-    with FakeOpenAI(lambda index, body: Action(401, refusal)) as server:
+    refusal = {"error": {"message": "no such thing", "id": "req-1234567890"}}
+    with FakeOpenAI(lambda index, body: Action(400, refusal)) as server:
         flags = ["ensemble.members=2", "fail_after=6", "cluster.block_size=1", "cluster.blocks_in_flight=1"]
         config = sample_config(*fake(server), *flags, "questions.limit=8", "roles.plan.model=extractive")
         (tmp_path / "config.yaml").write_text(as_yaml(config))
@@ -320,7 +359,7 @@ def test_a_run_whose_every_call_fails_stops_asking_and_says_why(
     done = capsys.readouterr()
     assert "6 answers in a row got no reply (fail_after is 6)" in done.err
     assert "6 × " in done.out
-    assert "set deployments.*.api_key_env to the key's variable" in done.out
+    assert "check deployments.*.schema_mode and extra_body" in done.out
     assert "15 × ModelError: not asked: 6 answers in a row had got no reply" in done.out  # 10 answers, 5 plans
     page = Path(config.run, "report.html").read_text(encoding="utf-8")
     assert "Stopped asking: 6 answers in a row" in page

@@ -66,7 +66,7 @@ def test_a_plan_that_got_no_reply_leaves_the_run_unfinished_and_is_asked_again(s
 
     def script(index, body):
         closed = is_closed and is_plan(body) and "State of Ostra" in str(body["messages"])
-        return Action(403, {"error": {"message": "not this one"}}) if closed else None
+        return Action(400, {"error": {"message": "not this one"}}) if closed else None
 
     with FakeOpenAI(script) as server, ExitStack() as up:
         config = sample_config(*fake(server), "questions.limit=4", "ensemble.members=2", "kohaku.max_retries=0")

@@ -16,7 +16,7 @@ from kohaku_ray.engine.ledger.shard import LedgerShard, Wanted
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
-from kohaku_ray.run.segments import LedgerReply, SegmentStore
+from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
 from kohaku_ray.run.spending import Paid
 
 GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
@@ -103,6 +103,49 @@ async def until(condition, limit_s=10.0):
     while not condition():
         assert time.monotonic() < deadline, "it never came about"
         await asyncio.sleep(0.005)
+
+
+FAILED = [Reply('{"answer_value": 12}', 9, 0, 5, reason) for reason in ("error", "abort", "content_filter", "shrug")]
+
+
+@pytest.mark.parametrize("failed", [*FAILED, Reply("", 9)], ids=lambda reply: reply.finish_reason)
+def test_a_reply_that_says_it_failed_is_refused_and_never_recorded(failed, make, tmp_path):
+    async def run():
+        shard = make(failed, Reply("whole"), Reply("never"))
+        outcome = await ask(shard, GOOD)
+        assert isinstance(outcome, Refused)
+        assert (await ask(shard, GOOD)).entry.reply.text == "whole"
+        await shard.flush()
+
+    asyncio.run(run())
+    assert recorded(tmp_path) == {GOOD: "whole"}
+
+
+def test_a_recorded_reply_that_says_it_failed_is_asked_again(make, store, tmp_path):
+    """Versions before recorded them (claudexor#144)."""
+    store.write([(GOOD, Entry(FAILED[0], "model m", 0.0)), (OTHER, Entry(Reply("x", 9, 0, 5, "eos_token"), "m", 0.0))])
+
+    async def run():
+        shard = make(Reply("whole"))
+        assert (await ask(shard, GOOD)).source == "made"
+        assert (await ask(shard, OTHER)).source == "ledger"
+        await shard.flush()
+
+    asyncio.run(run())
+    assert recorded(tmp_path) == {GOOD: "whole", OTHER: "x"}
+
+
+def test_where_a_server_refuses_every_call_a_runs_other_calls_to_it_are_not_made(make):
+    refused = Refused("RefusedAccessError", "check the key")
+
+    async def run():
+        shard = make(refused, Reply("of another run"))
+        outcomes = [await ask(shard, key) for key in (GOOD, BAD)]
+        assert outcomes == [refused, Refused("RefusedAccessError", "not asked: check the key")]
+        [other] = await shard.ask([Wanted(OTHER, request(), "app", run="another")])
+        assert other.entry.reply.text == "of another run"
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

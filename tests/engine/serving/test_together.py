@@ -9,7 +9,7 @@ import pytest
 from kohaku_ray.engine.errors import Refused, ReplicaLostError
 from kohaku_ray.engine.serving import handles
 from kohaku_ray.engine.serving.handles import Together
-from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.errors import ContextOverflowError, ModelError, UnfinishedReplyError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 
@@ -46,6 +46,27 @@ def test_an_error_stands_in_its_replys_place():
         Refused("ModelError", "no"),
         Refused("ModelError", "model m: the backend broke: own"),
     ]
+
+
+def test_a_reply_that_failed_is_asked_again_with_another_seed_three_times_at_most():
+    told = "the reply ended with finish_reason 'abort'"
+
+    class Failing(Together):
+        def __init__(self, n_failed):
+            self.n_failed, self.seeds = n_failed, []
+
+        async def ask(self, request):
+            self.seeds.append(request.seed)
+            if len(self.seeds) <= self.n_failed:
+                raise UnfinishedReplyError(told)
+            return Reply("whole")
+
+    request = ChatRequest("model m", (("user", "?"),), 0.7, 1.0, 64, 2**31 - 1)
+    for n_failed in (1, 2, 3):
+        replica = Failing(n_failed)
+        [(outcome, _)] = asyncio.run(replica.ask_all([request]))
+        assert outcome == (Reply("whole") if n_failed < 3 else Refused("TransientModelError", told))
+        assert replica.seeds == [2**31 - 1, 0, 1][: n_failed + 1]
 
 
 def test_a_replica_that_is_lost_answers_none():

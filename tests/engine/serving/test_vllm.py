@@ -200,7 +200,7 @@ def test_a_prompt_is_rendered_once_for_all_its_calls(tiny):
     from vllm.renderers.online_renderer import OnlineRenderer
 
     from kohaku_ray.engine.serving.vllm_replica import PROMPTS, VllmReplica
-    from kohaku_ray.models.openai import completion_body
+    from kohaku_ray.models.completion import completion_body
 
     model = ModelConfig(model=tiny, max_model_len=WINDOW)
     renderer = renderer_from_config(EngineConfig(model_config=model))

@@ -1,0 +1,191 @@
+"""Chat completions as JSON values: the body of a request, and what of a response is its reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from kohaku_ray.errors import TransientModelError
+from kohaku_ray.models.json_text import loads
+from kohaku_ray.models.request import CHARS_PER_TOKEN, FINISH_REASONS, ChatRequest, check_finished, data_uris
+from kohaku_ray.records import Reply
+from kohaku_ray.values.read import clean_text
+
+MOST_TOKENS = 2**24
+"""Largest token count accepted: no model reads or writes as many; a larger one is an error of the server."""
+
+SchemaMode = Literal["json_schema", "json_object", "none"]
+
+_OTHER_FIELDS = ("reasoning_content", "reasoning", "parsed")
+"""Where a server puts a reply whose content it leaves empty (vllm#19222, chunkhound#415, rig#1656)."""
+
+ESTIMATED = "token counts are estimated, as the server sent none that can be used"
+
+
+async def completion_body(
+    request: ChatRequest, model: str, schema_mode: SchemaMode, *, any_root: bool = False
+) -> dict[str, Any]:
+    """Write a request as JSON values; its images are read and encoded in a thread.
+
+    Args:
+        request: The request.
+        model: The model's name on the server.
+        schema_mode: How the schema is sent.
+        any_root: Also send schemas of other roots than objects, which alone OpenAI's API accepts.
+
+    Raises:
+        ModelError: An image cannot be read.
+    """
+    messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in request.messages]
+    if request.images:
+        uris = await asyncio.to_thread(data_uris, request.images)
+        shown = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
+        messages[-1]["content"] = [*shown, {"type": "text", "text": messages[-1]["content"]}]
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": messages,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stream": False,  # some gateways stream unless they are told not to (9router#3492, modlens#94)
+    }
+    if request.schema is not None and (any_root or request.schema.get("type") == "object"):
+        if schema_mode == "json_schema":
+            named = {"name": "answer", "schema": request.schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        elif schema_mode == "json_object":
+            body["response_format"] = {"type": "json_object"}
+    return body
+
+
+def load_values(body: bytes | bytearray) -> Any:
+    """Parse the body of a response: JSON, or the events of a stream (SSE), put together as one completion.
+
+    Raises:
+        TransientModelError: It is neither, or the stream breaks off.
+    """
+    try:
+        if body.lstrip().startswith((b"data:", b"event:", b":")):
+            return _merge_events(body.decode())
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise TransientModelError(f"malformed JSON in a body of {len(body)} bytes") from None
+
+
+def read_completion(values: Any, prompt_chars: int = 0) -> Reply:
+    """Read a response of JSON values.
+
+    Characters that no file can hold are removed. Counts of tokens that are missing or no counts are estimated.
+
+    Args:
+        values: The parsed body.
+        prompt_chars: Characters of the prompt.
+
+    Raises:
+        TransientModelError: It is no chat completion.
+        UnfinishedReplyError: It says of its reply that it failed, or the reply has no token.
+        ModelError: A filter stopped the reply.
+    """
+    body = as_object(values)
+    choices = body.get("choices")
+    choice = as_object(choices[0]) if isinstance(choices, list) and choices else {}
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise TransientModelError("no choices in the reply")
+    text, notes = _content_text(message.get("content")) or _content_text(message.get("refusal")), list[str]()
+    if not text.strip():
+        for field in _OTHER_FIELDS:
+            if other := _object_text(message.get(field)):
+                text, notes = other, [f"replies are read from {field}, as their content is empty"]
+                break
+    thought = _content_text(message.get("reasoning_content")) or _content_text(message.get("reasoning"))
+    usage = as_object(body.get("usage"))
+    prompt_tokens, completion_tokens, is_estimated = _read_counts(usage, prompt_chars, len(text) + len(thought))
+    notes += [ESTIMATED] if is_estimated else []
+    cached_tokens = _count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    error = choice.get("error") or body.get("error")
+    reason = clean_text(str(choice.get("finish_reason") or "")).strip()
+    reply = Reply(
+        text=text,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=min(cached_tokens, prompt_tokens),
+        completion_tokens=completion_tokens,
+        finish_reason="error" if error else FINISH_REASONS.get(reason.casefold(), reason),
+        note="; ".join(notes),
+    )
+    check_finished(reply, json.dumps(error) if error else "")
+    return reply
+
+
+def error_status(values: Any) -> int | None:
+    """Return the status of an error that a successful response bears, as gateways answer for a server that refused."""
+    body = as_object(values)
+    code = as_object(body.get("error")).get("code")
+    return code if type(code) is int and 400 <= code < 600 else None
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object, empty in place of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def _merge_events(text: str) -> dict[str, Any]:
+    """Put a stream's events together; a ``ValueError`` where it ends without a finish reason or its last mark."""
+    merged: dict[str, Any] = {}
+    message: dict[str, str] = {}
+    choice: dict[str, Any] = {"message": message}
+    is_whole = False
+    for line in text.split("\n"):
+        field, _, data = line.strip().partition(":")
+        if field != "data" or not (data := data.strip()):
+            continue
+        if data == "[DONE]":
+            is_whole = True
+            continue
+        event = as_object(json.loads(data))
+        merged |= {name: event[name] for name in ("usage", "error") if event.get(name)}
+        choices = event.get("choices")
+        part = as_object(choices[0]) if isinstance(choices, list) and choices else {}
+        choice |= {name: part[name] for name in ("finish_reason", "error") if part.get(name)}
+        delta = as_object(part.get("delta") or part.get("message"))
+        for name in ("content", "refusal", "reasoning_content", "reasoning"):
+            if added := _content_text(delta.get(name)):
+                message[name] = message.get(name, "") + added
+    if not (is_whole or choice.keys() - {"message"} or merged.get("error")):
+        raise ValueError("the stream breaks off")
+    return {**merged, "choices": [choice]}
+
+
+def _content_text(content: Any) -> str:
+    """Join the text of a message: a string, or a list of parts; null if the model only reasoned."""
+    parts = [as_object(part).get("text") for part in content] if isinstance(content, list) else [content]
+    return clean_text("".join(part for part in parts if isinstance(part, str)))
+
+
+def _object_text(value: Any) -> str:
+    """Return the text of a JSON object, as itself or written; empty in place of anything else, such as thoughts."""
+    if isinstance(value, dict):
+        return clean_text(json.dumps(value)) if value else ""
+    return value.strip() if isinstance(value, str) and as_object(loads(value)) else ""
+
+
+def _read_counts(usage: Mapping[str, Any], prompt_chars: int, reply_chars: int) -> tuple[int, int, bool]:
+    """Return the tokens of prompt and reply: as they are sent, by their sum, or estimated; and whether one is that."""
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    prompt, completion, total = (_count(usage.get(name)) for name in names)
+    if total > prompt > 0:
+        completion = completion or total - prompt
+    is_estimated = bool((not completion and reply_chars) or (not prompt and prompt_chars))
+    completion = completion or math.ceil(reply_chars / CHARS_PER_TOKEN)
+    prompt = prompt or (total - completion if total > completion else math.ceil(prompt_chars / CHARS_PER_TOKEN))
+    return prompt, completion, is_estimated
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    return value if type(value) is int and 0 < value <= MOST_TOKENS else 0
