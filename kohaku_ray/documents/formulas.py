@@ -38,7 +38,8 @@ def write_tex(source: str) -> str:
 
 def _finish(text: str) -> str:
     """Set spaces round signs, and powers and indices behind what they belong to."""
-    text = _LETTER_LIKE.sub(lambda letter: unicodedata.normalize("NFKC", letter[0]), plain_maths(text))
+    text = plain_maths(_BLANKS.sub(" ", text))
+    text = _LETTER_LIKE.sub(lambda letter: unicodedata.normalize("NFKC", letter[0]), text)
     text = text.replace("−", "-").replace("⋅", "·").replace("∗", "*")
     text = _SIGN.sub(r" \1 ", _RELATION.sub(r" \1 ", text))
     first, *rest = _SCRIPT.split(text)

@@ -37,7 +37,7 @@ _SYMBOLS |= {"\\": "; "}
 
 
 def read_tex(source: str, finish: Callable[[str], str] = str) -> str:
-    """Read TeX, with or without delimiters; what is nested too deep stays as it is written.
+    """Read TeX, with or without delimiters; what is torn or nested too deep stays as it is written.
 
     Args:
         source: The text.
@@ -47,7 +47,7 @@ def read_tex(source: str, finish: Callable[[str], str] = str) -> str:
         return source
     whole = _WHOLE_NUMBER.sub(r"\1{\2}", _THOUSANDS.sub(",", _NO_BRACKET.sub("", source)))
     whole = _BARE_ARGUMENT.sub(r"\1{\2}", whole)
-    with suppress(RecursionError):
+    with suppress(Exception):  # on torn TeX the library raises Python's own errors, of any kind
         return place_fractions(_reader(finish)(_PERCENT.sub(r"\\%", whole))) or source
     return source
 

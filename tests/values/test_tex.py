@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kohaku_ray.values.tex import END, LONGEST_TEX, LOWER, RAISE, read_tex
 
@@ -30,9 +32,18 @@ def test_tex_is_text(tex, text):
     assert read_tex(tex) == text
 
 
-def test_what_is_too_long_or_too_deep_stays():
+def test_what_is_too_long_too_deep_or_torn_stays():
     for text in ("{" * 10_000, "x" * (LONGEST_TEX + 1), "x^{" * 20_000):
         assert read_tex(text).startswith(text[0])
+    for text in (r"\verb", r"\end{array}\]\begin{array}-1\begin{array}"):
+        assert read_tex(text) == text
+
+
+@given(
+    st.lists(st.sampled_from([*r"{}[]^_$\. 1x&%~|", r"\frac", r"\begin{array}", r"\end{array}", r"\verb", "\ud800"]))
+)
+def test_no_tex_raises(pieces):
+    assert isinstance(read_tex("".join(pieces)), str)
 
 
 def test_only_a_value_with_tex_imports_the_library():
