@@ -86,7 +86,13 @@ def _decode_western(body: bytes) -> tuple[str, int] | None:
         return None
 
 
-codecs.register_error("windows-1252", lambda error: (error.object[error.start : error.end].decode("cp1252"), error.end))
+def _take_western(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return error.object[error.start : error.end].decode("cp1252"), error.end
+
+
+codecs.register_error("windows-1252", _take_western)
 
 
 def even_line_ends(text: str) -> str:
