@@ -6,6 +6,7 @@ import time
 
 import pymupdf
 import pytest
+from kit.growth import check_linear
 from kit.trees import texts
 
 from kohaku_ray.documents.parse import parse_file
@@ -96,18 +97,22 @@ def test_text_from_right_to_left():
 
 
 def test_a_page_of_scattered_pieces_takes_no_quadratic_time():
-    file = pymupdf.open()
-    page = file.new_page(width=3000, height=3000)
-    words = [((x * 30 + y * 7) % 2900 + 20.0, y * 11.7 + 20 + x * 0.31) for y in range(60) for x in range(80)]
-    writer = pymupdf.TextWriter(page.rect)
-    font = pymupdf.Font("helv")
-    for point in words:
-        writer.append(point, "ab", font=font, fontsize=6)
-    writer.write_text(page)
-    start = time.process_time()
-    text = " ".join(texts(parse_file("x.pdf", file.tobytes())))
-    assert time.process_time() - start < 15
-    assert text.count("ab") == len(words)
+    def scattered(n_rows: int) -> tuple[bytes, int]:
+        file = pymupdf.open()
+        page = file.new_page(width=3000, height=3000)
+        words = [((x * 30 + y * 7) % 2900 + 20.0, y * 11.7 + 20 + x * 0.31) for y in range(n_rows) for x in range(80)]
+        writer = pymupdf.TextWriter(page.rect)
+        font = pymupdf.Font("helv")
+        for point in words:
+            writer.append(point, "ab", font=font, fontsize=6)
+        writer.write_text(page)
+        return file.tobytes(), len(words)
+
+    def read(given: tuple[bytes, int]) -> None:
+        data, n_words = given
+        assert " ".join(texts(parse_file("x.pdf", data))).count("ab") == n_words
+
+    check_linear(scattered, read, n=30)
 
 
 def test_a_page_of_a_drawing_with_thousands_of_strokes():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.growth import check_linear
 from kit.properties import scaled
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
@@ -205,12 +205,14 @@ def test_any_text_gets_an_answer_and_a_plan(question, texts, unit):
 @pytest.mark.parametrize(
     ("question", "text"),
     [
-        ("what " * 20_000, "A. A. A. " * 10_000),
-        ("which of: " + "a, " * 33_000 + "or b?", "1.1.1." * 16_000),
-        (": a" * 33_000, "| a | b |\n" * 10_000),
+        (lambda n: "what " * (2 * n), lambda n: "A. A. A. " * n),
+        (lambda n: "which of: " + "a, " * (3 * n) + "or b?", lambda n: "1.1.1." * (2 * n)),
+        (lambda n: ": a" * (3 * n), lambda n: "| a | b |\n" * n),
     ],
 )
-def test_hostile_text_costs_little_time(question, text):
-    begin = time.process_time()
-    chat({"role": "answer", "question": question, "snippets": [("d", text)]})
-    assert time.process_time() - begin < 5
+def test_time_of_hostile_text_grows_with_its_length(question, text):
+    def read(snippets: list[tuple[str, str]]) -> None:
+        [(asked, found)] = snippets
+        chat({"role": "answer", "question": asked, "snippets": [("d", found)]})
+
+    check_linear(lambda n: [(question(n), text(n))], read, n=2_500)

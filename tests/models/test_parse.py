@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-import time
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.growth import check_linear
 
 from kohaku_ray.models.parse import Plan, match_refs, parse_answer, parse_plan
 from kohaku_ray.records import Prediction, Reply
@@ -333,11 +333,12 @@ def test_any_object_is_read(fields, before, after):
 
 
 @pytest.mark.parametrize("unit", ["[", "{", '{"a":', '{"a":[', "[{},", '{"answer":[', "1"])
-def test_depth_and_length_do_no_harm(unit):
-    begin = time.process_time()
-    check_prediction(parse_answer(unit * 50_000, ALLOWED))
-    assert parse_plan(unit * 50_000, "q", 4)[0] == ("q",)
-    assert time.process_time() - begin < 10
+def test_time_grows_with_depth_and_length(unit):
+    def read(reply: str) -> None:
+        check_prediction(parse_answer(reply, ALLOWED))
+        assert parse_plan(reply, "q", 4)[0] == ("q",)
+
+    check_linear(lambda n: unit * n, read, n=10_000)
 
 
 ASKED = "How much power do chips draw?"

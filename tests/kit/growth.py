@@ -1,0 +1,35 @@
+"""How time grows with the size of an input: a bound in seconds lets a quadratic loop pass, a ratio does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Input = TypeVar("Input")
+
+TIMES = 4
+"""How much larger the second input is: linear work takes four times as long, quadratic sixteen times."""
+
+MOST = 6.0
+"""Largest ratio of the two times: 9,600 pieces of a page took 4.0 times as long as 2,400, and 8.8 times where a loop over
+all pairs of lines was put in."""
+
+TOO_SHORT_S = 0.02
+"""CPU seconds below which a ratio is noise, and 10,000 parts were not compared in pairs, which takes seconds."""
+
+
+def check_linear(make: Callable[[int], Input], read: Callable[[Input], object], n: int) -> None:
+    """Assert that reading ``make(4 n)`` takes less than six times the CPU of ``make(n)``; the better of two counts."""
+    small, large = (min(_seconds(read, make(size)) for _ in range(2)) for size in (n, TIMES * n))
+    if large < TOO_SHORT_S:
+        assert n >= 10_000, f"{large:.3f} s: the ratio of so short times says nothing; raise n from {n:,}"
+        return
+    shown = f"{small:.3f} s for {n:,} and {large:.3f} s for {TIMES * n:,}"
+    assert large < MOST * small, f"{shown}: {large / small:.1f} times as long"
+
+
+def _seconds(read: Callable[[Input], object], given: Input) -> float:
+    start = time.process_time()
+    read(given)
+    return time.process_time() - start
