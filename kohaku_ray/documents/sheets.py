@@ -35,7 +35,7 @@ def parse_xlsx(name: str, data: bytes) -> Document:
     An empty row or column ends a table; lines of one cell above it are its caption. Left out, and named, are hidden
     sheets, rows, columns and cells, and images.
     """
-    file = open_office(name, data, "openpyxl", "load_workbook", data_only=True)
+    file = open_office(name, data, "openpyxl", "load_workbook", data_only=True, rich_text=True)
     sections, odd, hidden = [], [], []
     for sheet in file.worksheets:
         if sheet.sheet_state != "visible":
@@ -212,7 +212,15 @@ def _text(cell: Any) -> str:
         return value.isoformat(" ") if isinstance(value, dt.datetime) else value.isoformat()
     if isinstance(value, int | float):
         return escape(write_value(value, cell.number_format or "General"))
-    return escape(str(value)).replace("\n", "<br>")
+    parts = value if isinstance(value, list) else [value]  # a text whose parts have fonts of their own is a list
+    return "".join(map(_run, parts)).replace("\n", "<br>")
+
+
+def _run(part: Any) -> str:
+    """Write a part of a text, raised or lowered as its font says."""
+    text, place = escape(str(part)), getattr(getattr(part, "font", None), "vertAlign", None)
+    tag = {"superscript": "sup", "subscript": "sub"}.get(place or "")
+    return text if tag is None or not text.strip() else f"<{tag}>{text}</{tag}>"
 
 
 def write_value(value: float, number_format: str) -> str:

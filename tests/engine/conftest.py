@@ -1,4 +1,4 @@
-"""The sample collection indexed once per test session, and one actor pool and Serve application for its runs."""
+"""The sample collection indexed once per test session, and one actor pool for its runs."""
 
 from __future__ import annotations
 
@@ -33,16 +33,14 @@ def news_index(cluster, tiny_encoder, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def pool(sample_index) -> Iterator[object]:
-    """Actors over the sample index, and its stand-in model in Serve: up for the whole session."""
+    """Actors over the sample index: up for the whole session; its stand-in model is asked by the ledger's shards."""
     from kohaku_ray.engine.actors.pool import ActorPool
-    from kohaku_ray.engine.serving.applications import serving
     from kohaku_ray.settings import resolve_paths
 
     config = resolve_paths(load_config("demo", [f"index.path={sample_index[0]}"]))
     actors = ActorPool(config, n_workers=3)
-    with serving(config.used_deployments):
-        actors.wait_until_ready()
-        yield actors
+    actors.wait_until_ready()
+    yield actors
     actors.close()
 
 

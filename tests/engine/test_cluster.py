@@ -13,6 +13,7 @@ from kit.ray_processes import reached_from_elsewhere
 from kohaku_ray.config.schema import ClusterConfig
 from kohaku_ray.engine import cluster
 from kohaku_ray.errors import ConfigError, KohakuRayError
+from kohaku_ray.systems.offline import ExtractiveConfig
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,10 @@ def test_names_without_a_port_and_servers_of_ray_pass():
 
 @pytest.mark.usefixtures("pool")
 def test_every_process_listens_on_loopback_alone():
-    listening, open_to_all = reached_from_elsewhere()
+    from kohaku_ray.engine.serving.applications import serving
+
+    with serving({"two": ExtractiveConfig(replicas=2)}):
+        listening, open_to_all = reached_from_elsewhere()
     assert not open_to_all
     assert {"gcs_server", "raylet"} <= listening
     assert any(name.startswith("ray::ServeReplica") for name in listening)

@@ -12,8 +12,8 @@ TIMES = 4
 """How much larger the second input is: linear work takes four times as long, quadratic sixteen times."""
 
 MOST = 6.0
-"""Largest ratio of the two times: 9,600 pieces of a page took 4.0 times as long as 2,400, and 8.8 times where a loop over
-all pairs of lines was put in."""
+"""Largest ratio of the two times: 9,600 pieces of a page took 4.0 times as long as 2,400, and 8.6 times where a loop
+over all pairs of lines was put in."""
 
 TOO_SHORT_S = 0.02
 """CPU seconds below which a ratio is noise, and 10,000 parts were not compared in pairs, which takes seconds."""
