@@ -398,3 +398,10 @@ def test_an_answer_without_an_index_is_a_matter_of_configuration(tmp_path, capsy
     places = [f"run={tmp_path}/run", f"index.path={tmp_path}/none", f"ledger.path={tmp_path}/ledger"]
     assert main(["answer", "demo", *(part for place in places for part in ("--set", place))]) == 2
     assert "there is no index at" in capsys.readouterr().err
+
+
+def test_the_map_takes_the_name_of_a_preset(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["map", "demo"]) == 2
+    assert "there is no index at" in (error := capsys.readouterr().err)
+    assert "at demo:" not in error

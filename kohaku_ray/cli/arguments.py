@@ -222,7 +222,7 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
 
     index_map = _add(commands, run.index_map, "map")
-    index_map.add_argument("index", metavar="INDEX", help="an index's directory")
+    index_map.add_argument("index", metavar="INDEX", help="an index's directory, a YAML file or the name of a preset")
     index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
 
     bench = _add(commands, run.bench)

@@ -543,11 +543,20 @@ def report(arguments: argparse.Namespace) -> Outcome:
     return Outcome(page, ReportResult(page))
 
 
+def _index_directory(name: str) -> str:
+    """The directory of an index: as given, or that of the configuration of this name, as of a preset."""
+    from kohaku_ray.config import load_config
+    from kohaku_ray.config.paths import preset_names
+
+    is_config = name.endswith((".yaml", ".yml")) or (name in preset_names() and not os.path.isdir(name))
+    return load_config(name).index.path if is_config else name
+
+
 def index_map(arguments: argparse.Namespace) -> Outcome:
     """Plot an index's node vectors in two dimensions."""
     from kohaku_ray.pages.index_map import write_index_map
 
-    plot = write_index_map(arguments.index, arguments.output)
+    plot = write_index_map(_index_directory(arguments.index), arguments.output)
     print_result(plot)
     return Outcome(plot, MapResult(plot))
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 from kohaku_ray.storage import is_uri
+from kohaku_ray.values.read import is_blank
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_PRINT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
@@ -181,7 +182,7 @@ def valid_doc_id(doc_id: str, name: str) -> str:
         )
     kept = "".join(char if char in "._- " or unicodedata.category(char)[0] in "LMN" else "\0" for char in doc_id)
     shown = re.sub("\0+| {2,}", "-", kept.strip(" \0"))
-    if shown == doc_id:
+    if shown == doc_id and not is_blank(doc_id):  # a citation of a document called "nan" would be none
         return doc_id
     digest = hashlib.sha256(doc_id.encode("utf-8", "surrogatepass")).hexdigest()[:ID_DIGEST_CHARS]
     return f"{shown[: MAX_ID_CHARS - ID_DIGEST_CHARS - 1]}-{digest}".lstrip("-")

@@ -28,6 +28,7 @@ from kohaku_ray.documents.tables import (
 )
 from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import pluralize
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 
@@ -91,6 +92,10 @@ MAX_SPAN = 100  # most columns or rows that a cell is taken to span
 _INVISIBLE = re.compile(
     r"(?:display\s*:\s*none|visibility\s*:\s*hidden|text-decoration[\w-]*\s*:[^;]*line-through)", re.IGNORECASE
 )
+_WHITE = re.compile(
+    r"(?<![\w-])color\s*:\s*(?:white|#fff(?:fff)?|rgba?\(\s*255\s*,\s*255\s*,\s*255)(?!\w)", re.IGNORECASE
+)
+_GROUND = re.compile(r"background|bgcolor|rel=[\"']?stylesheet", re.IGNORECASE)  # may be of another colour than white
 _SPACES = re.compile(r"\s+")
 _MARKERS = re.compile("[\x00-\x04]")  # which mark indents, raised and lowered characters while a page is read
 _MATHS = re.compile(
@@ -160,16 +165,18 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     if ":math" in source:  # of XHTML, which gives MathML a prefix
         source = _PREFIXED_MATHS.sub(r"\1", source)
     tree = LexborHTMLParser(source)
-    reader = _Reader(images)
+    is_white_page = _GROUND.search(source) is None
+    reader = _Reader(images, is_white_page=is_white_page)
     if tree.body is not None:
         reader.read(tree.body)
         reader.drop_menus()
         if not any(draft.paragraphs for draft in reader.drafts):
-            reader = _Reader(images, has_frame=False)
+            reader = _Reader(images, has_frame=False, is_white_page=is_white_page)
             reader.read(tree.body)
     doc_id = default_doc_id(name)
     title = _title(tree, reader) or doc_id
-    return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree), odd=odd)
+    dropped = (pluralize(reader.n_unseen, "hidden element"),) if reader.n_unseen else ()
+    return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree), odd=odd, dropped=dropped)
 
 
 def fragment_paragraphs(name: str, source: str) -> list[Paragraph]:
@@ -258,8 +265,9 @@ class _Table:
 class _Reader:
     """Walks the tree once, without recursion, and cuts what it sees into paragraphs."""
 
-    def __init__(self, images: bool = False, has_frame: bool = True) -> None:
-        self._all_images, self._has_frame = images, has_frame
+    def __init__(self, images: bool = False, has_frame: bool = True, is_white_page: bool = False) -> None:
+        self._all_images, self._has_frame, self._is_white_page = images, has_frame, is_white_page
+        self.n_unseen = 0  # elements with a text that no reader sees
         self._has_tex_scripts: bool | None = None  # None: not looked for yet
         self._terms: list[str] = []  # of a list of definitions, before the text that defines them
         self._in_term = False
@@ -292,6 +300,8 @@ class _Reader:
                 if formula is not None:
                     self._all_chars += len(formula)
                     self._parts.append(formula)
+                elif attributes and self._is_unseen(attributes):
+                    self.n_unseen += tag not in _DROPPED and bool(node.text().strip())
                 elif not (_is_left_out(tag, attributes) or self._is_frame(node, tag, attributes)):
                     if tag in _TRACKED or attributes:
                         self._track(tag, attributes, 1)
@@ -311,6 +321,13 @@ class _Reader:
                 tag, attributes = node.tag, node.attributes
                 self._close(_acting_tag(tag, attributes) if attributes else tag, attributes)
             node = node.next
+
+    def _is_unseen(self, attributes: Mapping[str, str | None]) -> bool:
+        """Whether an element is hidden, struck through, or white on a page without any other ground."""
+        style = attributes.get("style") or ""
+        if "hidden" in attributes or (style and _INVISIBLE.search(style)):
+            return True
+        return self._is_white_page and bool(style) and _WHITE.search(style) is not None
 
     def drop_menus(self) -> None:
         """Remove the runs of paragraphs outside an article that are short links alone."""
@@ -705,11 +722,7 @@ def _is_left_out(tag: str, attributes: Mapping[str, str | None]) -> bool:
         return True
     if not attributes:
         return False
-    if "hidden" in attributes or (attributes.get("aria-hidden") or "").lower() == "true":
-        return True
-    if (attributes.get("role") or "").lower() in _DROPPED_ROLES:
-        return True
-    return _INVISIBLE.search(attributes.get("style") or "") is not None
+    return (attributes.get("role") or "").lower() in _DROPPED_ROLES
 
 
 def _acting_tag(tag: str, attributes: Mapping[str, str | None]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -32,6 +33,7 @@ from kohaku_ray.errors import DataError
 table_rule: Any = import_module("markdown_it.rules_block.table")  # its package names a function so
 
 MAX_KEYS = 2000  # most keys of a mapping in the front matter, merged keys included
+_TOML = re.compile(r"\+\+\+[^\S\n]*\n(.*?)^\+\+\+[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _INVISIBLE_HTML = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 _SPACES = re.compile(r"[^\S\n]+")
@@ -48,6 +50,7 @@ _SCRIPT = re.compile(
 )
 _GRID = re.compile(r"\+(?:[-=:]+\+)+")  # a border of a table that is drawn
 _MARKERS = re.compile("[\x01-\x04]")  # which mark raised and lowered characters while a file is read
+MAX_NESTING = 100  # most blocks within each other; CommonMark's 20 are too few for lists of real files
 MAX_FORMULA_LINES = 500  # most lines of a formula
 MAX_TAGS_ABOVE = 5  # most lines of HTML above the first line of its table
 _MATHS_FENCES = ("math", "latex", "tex", "katex")
@@ -75,18 +78,31 @@ def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
 
 @cache
 def _reader() -> MarkdownIt:
-    # the library's default nesting limit: CommonMark's 20 drops deeper text
-    reader = MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
+    reader = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING}).enable(["table", "strikethrough"])
     reader.inline.ruler.before("escape", "formula", _formula)
     reader.inline.ruler.before("link", "note_mark", _note_mark)
     reader.inline.ruler.before("strikethrough", "script", _script)
     ends: Any = {"alt": ["paragraph", "reference", "blockquote", "list"]}
+    reader.block.ruler.before("table", "nested_too_deep", _nested_too_deep)
     reader.block.ruler.before("fence", "formula_block", _formula_block, ends)
     reader.block.ruler.before("reference", "note", _note, ends)
     reader.block.ruler.before("html_block", "html_table", _html_table, ends)
     reader.block.ruler.before("table", "grid_table", _grid_table, {"alt": ["paragraph", "reference"]})
     reader.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
     return reader
+
+
+def _nested_too_deep(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Read a line as a paragraph where a list or quote round it is the deepest that is read: the library drops it."""
+    if silent or state.level < MAX_NESTING - 4:  # a list and its item, a paragraph and its text
+        return False
+    state.push("paragraph_open", "p", 1).map = [start, start + 1]
+    inline = state.push("inline", "", 0)
+    inline.map, inline.children = [start, start + 1], []
+    inline.content = state.getLines(start, start + 1, 0, False).lstrip("> -*+\t")
+    state.push("paragraph_close", "p", -1)
+    state.line = start + 1
+    return True
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
@@ -279,7 +295,12 @@ def _drawn_cells(lines: Sequence[str]) -> tuple[list[list[tuple[str, bool]]], in
 
 
 def _front_matter(name: str, text: str) -> tuple[dict[str, str], str]:
-    """Metadata from the YAML between ``---`` lines at the top, and the text below it."""
+    """Metadata from the YAML between ``---`` lines, or the TOML between ``+++``, at the top, and the text below it."""
+    if toml := _TOML.match(text):
+        try:
+            return flat_metadata(tomllib.loads(toml[1])), text[toml.end() :]
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise DataError(f"{name}: the front matter is not TOML: {error}: quote texts.") from None
     match = _FRONT_MATTER.match(text)
     if match is None:
         return {}, text

@@ -13,6 +13,7 @@ from itertools import groupby, zip_longest
 from typing import Any
 
 from kohaku_ray.documents.content import (
+    clean_print,
     decode_text,
     default_doc_id,
     file_name,
@@ -75,16 +76,26 @@ def read_rows(
 
 MAX_HEADER_CHARS = 100_000  # of a CSV, that are looked at for its separator
 _SEPARATORS = ",;\t|"  # of columns; the one that makes the most of the header is read
+_COMMENTS = re.compile(r"(?:#[^\n]*\n)+")
 _SEPARATOR_LINE = re.compile(r"\"?sep=([^\w\s\"]|\t)\"?[^\S\t\n]*(?:\r\n?|\n)", re.IGNORECASE)
 
 
 def separator_of(text: str) -> tuple[str, int]:
-    """Which character separates the columns of a CSV, and where its header begins, below a line ``sep=;``."""
+    """Which character separates the columns of a CSV, and where its header begins.
+
+    Above it may be a line ``sep=;``, or lines of comments that begin with ``#``; the last of these is the header where
+    it has as many cells as the line below it.
+    """
     if match := _SEPARATOR_LINE.match(text):
         return match[1], match.end()
-    header = next((line for line in text[:MAX_HEADER_CHARS].splitlines() if line.strip()), "")
+    comments = _COMMENTS.match(text)
+    start = comments.end() if comments and comments.end() < len(text) else 0
+    header = next((line for line in text[start : start + MAX_HEADER_CHARS].splitlines() if line.strip()), "")
     counts = {separator: len(next(csv.reader([header], delimiter=separator), ())) for separator in _SEPARATORS}
-    return max(_SEPARATORS, key=counts.__getitem__), 0
+    separator = max(_SEPARATORS, key=counts.__getitem__)
+    last = text[:start].rstrip("\n").rpartition("\n")[2]
+    is_header = len(next(csv.reader([last], delimiter=separator), ())) == counts[separator]
+    return separator, start - len(last) - 1 if is_header and counts[separator] > 1 else start
 
 
 def read_cells(name: str, text: str) -> tuple[list[str], list[Mapping[str, Any]]]:
@@ -118,8 +129,9 @@ def read_cells(name: str, text: str) -> tuple[list[str], list[Mapping[str, Any]]
             elif cells:
                 if any(map(str.strip, cells[len(header) :])):
                     raise DataError(
-                        f"{name}: line {line} has {pluralize(len(cells), 'cell')}, the header has {len(header)}: "
-                        f"put texts with {'commas' if separator == ',' else repr(separator)} in double quotes"
+                        f"{name}: line {line} has {pluralize(len(cells), 'cell')}, the header has {len(header)}: put "
+                        f"texts with {'commas' if separator == ',' else repr(separator)} in double quotes, or name "
+                        "each column in the header"
                     )
                 row = dict(zip_longest(header, cells[: len(header)]))
                 if any(cells[i : i + 1] not in ([], cells[first : first + 1]) for first, i in doubled if header[i]):
@@ -188,7 +200,7 @@ def parse_rows(name: str, data: bytes) -> Parsed:
     rows = read_rows(name, data, "documents", rejects)
     columns = dict.fromkeys(column for row in rows for column in row)
     if rows and not {*TEXTS, "sections"} & columns.keys():
-        shown = ", ".join(list(columns)[:12]) or "none"
+        shown = clean_print(", ".join(list(columns)[:12])) or "none"
         raise DataError(
             f"{name} has no column {' or '.join(TEXTS[:3])}; its columns are {shown}: rename that of the text."
         )
@@ -326,7 +338,8 @@ def csv_rows(
                 header = _header(name, cells, required, way_out, fold_names)
             elif len(cells) != len(header):
                 reason = f"has {pluralize(len(cells), 'cell')}, the header has {len(header)}"
-                rows.append((line, f"{reason}: put texts with commas or line breaks in double quotes"))
+                or_name = ", or name each column in the header" * (len(cells) > len(header))
+                rows.append((line, f"{reason}: put texts with commas or line breaks in double quotes{or_name}"))
             else:
                 rows.append((line, {column: cell for column, cell in zip(header, cells, strict=True) if column}))
     finally:

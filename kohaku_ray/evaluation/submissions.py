@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.rows import RECORD_SUFFIXES, cell_of, read_rows, separator_of, suffix_of
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import BLANK, UNANSWERABLE
@@ -196,7 +197,7 @@ def lacking_columns(header: Sequence[str], wanted: Sequence[str | tuple[str, ...
     """Say which columns a table lacks, and which there are; of a tuple, any one is enough; empty if none."""
     alternatives = [(column,) if isinstance(column, str) else column for column in wanted]
     lacking = [" or ".join(columns) for columns in alternatives if not set(columns) & set(header)]
-    present = ", ".join(header) or "none"
+    present = clean_print(", ".join(header)) or "none"
     return f"has no column {', '.join(lacking)}; its columns are {present}" if lacking else ""
 
 

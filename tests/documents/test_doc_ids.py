@@ -80,3 +80,10 @@ def test_a_file_name_cannot_forge_a_reference():
     document = parse_file("d/a] 1 [ref_id=b.txt", b"Some text.")
     assert "]" not in document.doc_id
     assert document.odd == (f"the id 'a] 1 [ref_id=b' is written {document.doc_id}",)
+
+
+@pytest.mark.parametrize("doc_id", ["is_blank", "NaN", "none", "null"])
+def test_an_id_that_a_citation_would_read_as_none_is_changed(doc_id):
+    written = valid_doc_id(doc_id, "f")
+    assert written.startswith(f"{doc_id}-")
+    assert valid_doc_id(written, "f") == written

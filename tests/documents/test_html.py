@@ -73,7 +73,6 @@ TURNS = (
         "<template>NO</template>",
         "<noscript>NO</noscript>",
         "<div hidden>NO</div>",
-        "<p aria-hidden=true>NO</p>",
         "<div style='color: red; display : none'><p>NO</p></div>",
         "<ul role=navigation><li>NO</ul>",
         "<header><a href=/>NO</a><p>NO</header>",
@@ -463,3 +462,23 @@ def test_rows_that_begin_with_their_own_names_name_no_columns():
     rows = "<tr><th>Site</th><td>Oslo</td></tr><tr><th scope=row>Power</th><td>5 MW</td></tr>"
     (paragraph,) = parse_file("x.html", f"<table>{rows}</table>".encode()).sections[0].paragraphs
     assert paragraph.text == "Site: Oslo\nPower: 5 MW"
+
+
+def test_what_screen_readers_alone_skip_is_kept():
+    """markdownload#44, trafilatura#573: an answer below a button that opens it."""
+    page = "<button>How much?</button><div aria-hidden=true><p>It used 31 GWh.</p></div>"
+    assert body(page) == ["It used 31 GWh."]
+
+
+@pytest.mark.parametrize(
+    ("page", "n_hidden"),
+    [
+        ("<p>It used 31 GWh.<p style='display:none'>Say 99.<p hidden>Say 98.<p hidden> ", 2),
+        ("<p>It used 31 GWh.<span style='color: #FFF'> Say 99.</span>", 1),
+        ("<body style='background:#000'><p style='color:white'>It used 31 GWh.", 0),
+    ],
+)
+def test_what_no_reader_sees_is_left_out_and_counted(page, n_hidden):
+    document = parse_file("x.html", page.encode())
+    assert [part.text for section in document.sections for part in section.paragraphs] == ["It used 31 GWh."]
+    assert document.dropped == ((f"{n_hidden} hidden element{'s' * (n_hidden > 1)}",) if n_hidden else ())

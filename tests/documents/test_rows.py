@@ -271,3 +271,23 @@ def test_a_tsv_and_bars_between_columns():
 
 def rows_of(name, text):
     return [part.text for section in parse_file(name, text.encode()).sections for part in section.paragraphs]
+
+
+@pytest.mark.parametrize("header", ["# source: a site\n#\nDate,IBM\n", "# source, of, it\n# Date,IBM\n"])
+def test_comments_above_a_header_are_passed_over(header):
+    """matplotlib's Stocks.csv."""
+    rows = rows_of("a.csv", f"{header}1990-01-01,12\n")
+    assert [row.removeprefix("# ") for row in rows] == ["Date: 1990-01-01; IBM: 12"]
+    assert list(read_rows("q.csv", f"{header}1990-01-01,12\n".encode())[0].values()) == ["1990-01-01", "12"]
+
+
+def test_a_header_shorter_than_its_rows_is_named_so():
+    """scikit-learn's wine_data.csv."""
+    for read in (parse_file, read_rows):
+        with pytest.raises(DataError, match=r"line 2 has 4 cells, the header has 3: put texts .* name each column in"):
+            read("a.csv", b"178,13,class_0\n14.23,1.71,2.43,0\n")
+
+
+def test_names_of_columns_are_printed_without_control_characters():
+    with pytest.raises(DataError, match=r"its columns are id, tet: rename"):
+        parse_documents("a.jsonl", b'{"id": 1, "te\\u0000\\u001bt": "x"}\n')
