@@ -315,8 +315,6 @@ def test_code_that_a_replay_does_not_need_is_not_imported(bundled, tmp_path, mon
         ("    system: kohaku\n", "    system: evilmod:SYSTEM\n"),  # of a deployment: replies are recorded, too
     ):
         assert replay_bundle(with_code(bundled, tmp_path, monkeypatch, old, new)).same
-    with refuse_named_code("trust it"), pytest.raises(CodeRefusedError, match=r"evilmod.* is code .*: trust it"):
-        load_config("narrative", ["narrative.spacy=evilmod"])
     for setting in ("model=package:evilmod", "trust_remote_code=true"):
         with refuse_named_code("trust it"), pytest.raises(CodeRefusedError, match=r"is code .*: trust it"):
             load_model(load_config("default", [f"index.encoder.{setting}"]).index.encoder)

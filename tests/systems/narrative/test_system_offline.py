@@ -110,8 +110,8 @@ def test_the_submission_counts_claims_and_findings():
     judgement = judged(STORIES["137"])
     answers = [{"measures": {}}, {"measures": judgement.measures}]
     counts = {name: SYSTEM.extra_columns[name]({}, answers) for name in ("claims", "findings")}
-    assert counts == {"claims": "1", "findings": "2"}
-    assert judgement.measures["facts"] == 3
+    assert counts == {"claims": "1", "findings": "3"}
+    assert judgement.measures["facts"] == 4
     details = json.loads(judgement.details)
     assert [claim["kind"] for claim in details["claims"]] == ["died"]
     assert {fact["deed"] or fact["kind"] for fact in details["facts"]} == {"born", "arrested", "travelled"}

@@ -114,13 +114,12 @@ def test_a_book_is_read_once_per_content(monkeypatch):
 
 
 @pytest.mark.parametrize("over", ["section", "document"])
-def test_excerpts_know_their_chapter_progress_and_anchor(over):
+def test_excerpts_know_their_chapter_and_progress(over):
     evidence = prepared(story("He sailed for Brazil."), tools_for(index=nodes(over, **{BOOK: PRISON})))
     by_id = {part.node_id: part for part in evidence.passages}
     if over == "section":
-        lamp, late = by_id[f"{BOOK}:sec2:c0"], by_id[f"{BOOK}:sec1:c1"]
-        assert (lamp.chapter, lamp.progress_pct, lamp.anchor) == ("CHAPTER III. THE LAMP", 75.0, None)
-        assert late.anchor == 1815  # what "fourteen years later" counts from
+        lamp = by_id[f"{BOOK}:sec2:c0"]
+        assert (lamp.chapter, lamp.progress_pct) == ("CHAPTER III. THE LAMP", 75.0)
     for part in evidence.passages:
         assert part.text.split("\n\n")[0] in PRISON
         opening = part.text[:30]
@@ -132,7 +131,7 @@ def test_a_book_without_a_novel_s_attributes_has_chapters_alone():
     chunks = Chunks(unit="tokens", size=40, min_size=1, over="section")
     plain = NodeTable(flatten(Document(BOOK, BOOK, tuple(sections)), chunks, count))
     (part,) = prepared(story(), tools_for(index=plain)).passages
-    assert (part.chapter, part.progress_pct, part.anchor) == ("One", None, None)
+    assert (part.chapter, part.progress_pct) == ("One", None)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_a_name_in_the_books_text_is_known(name, known):
 
 
 def test_rules_read_the_whole_book_and_a_findings_excerpt_joins_those_that_were_retrieved():
-    content = "He grew vines and kept nets on the wall. Born in Oporto, he grew vines on the wall."
+    content = "He grew vines and kept nets on the wall. He was born in Oporto."
     question = stories(f'1,The Prisoner of the Rock,Anton Varga,,"{content}",contradict')["1"]
     without, with_rules = (prepared(question, k=1, reasoning=on) for on in (False, True))
     [finding] = with_rules.check.findings
@@ -170,7 +169,8 @@ def test_rules_find_what_the_excerpts_rule_out_and_may_be_off_together_or_one_by
     assert (claim.text, claim.note) == ("Anton Varga died in Vienna in 1810.", "died 1810 · Vienna")
     assert [row.note for row in facts] == [
         "born 1796 · Lisbon (CHAPTER I. THE HARBOUR)",
-        "arrested 1815 (CHAPTER II. THE ROCK)",
+        "arrested 1815–1829 (CHAPTER II. THE ROCK)",
+        "freed 1829 (CHAPTER II. THE ROCK)",
         "travelled 1832 · Brazil (CHAPTER III. THE LAMP)",
     ]
     assert prepared(STORIES["137"], reasoning=False).check == StoryCheck()
