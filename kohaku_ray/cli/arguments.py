@@ -181,6 +181,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
     compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
+    compare.add_argument(
+        "--cluster",
+        metavar="COLUMN",
+        help="take questions of one value, such as of one ref_id, as one in interval and test",
+    )
     page = "also write a page: two runs' answers side by side; of more runs, the groups of --by"
     compare.add_argument("--page", metavar="HTML", help=page)
 

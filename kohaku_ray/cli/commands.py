@@ -409,7 +409,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
 
     truth = resolve(arguments.truth or truth_of(arguments.runs))
     files = [submission_of(run) for run in arguments.runs]
-    compared = compare_files(truth, files, arguments.metric, arguments.by)
+    compared = compare_files(truth, files, arguments.metric, arguments.by, arguments.cluster)
     print_result(describe_comparison(compared))
     page = None
     if arguments.page:
@@ -419,7 +419,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
         if compared.split is not None and compared.pair is None:
             page = write_groups(compared, arguments.page)
         else:
-            page = write_comparison(truth, arguments.runs, arguments.page, arguments.metric)
+            page = write_comparison(truth, arguments.runs, arguments.page, arguments.metric, arguments.cluster)
         print_result(f"\npage: {page}")
     pair = compared.pair
     scored = list(zip(compared.files, compared.scores, strict=True))

@@ -191,12 +191,13 @@ class PairResult:
     n_lost: int
     n_won: int
     flips: Sequence[Flip]
+    n_clusters: int | None  # with --cluster
 
     @classmethod
     def of(cls, pair: Pair) -> PairResult:
         """Make it from a comparison of two files."""
         ends = pair.interval.mean, pair.interval.low, pair.interval.high
-        return cls(*ends, pair.permutation.p, pair.n_lost, pair.n_won, pair.flips)
+        return cls(*ends, pair.permutation.p, pair.n_lost, pair.n_won, pair.flips, pair.n_clusters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Comparing:
     """Files compared on the questions that the truth and all of them have, in the truth's order.
 
     A tuple of files or scores has one entry per file; two files have a ``pair``, and ``by`` makes a ``split``.
+    ``cluster`` is the column whose equal values were resampled and flipped together.
     """
 
     truth: str
@@ -58,6 +59,7 @@ class Comparing:
     pair: Pair | None
     split: Split | None
     notes: tuple[str, ...]
+    cluster: str | None = None
 
 
 def compare_files(
@@ -65,6 +67,7 @@ def compare_files(
     files: Sequence[str | os.PathLike[str]],
     metric: str = DEFAULT_METRIC,
     by: str | None = None,
+    cluster: str | None = None,
 ) -> Comparing:
     """Compare submission files on the questions that the truth and all of them have.
 
@@ -73,10 +76,11 @@ def compare_files(
         files: Two or more submission CSVs; two are compared question by question.
         metric: Name of the metric, see ``find_metric``.
         by: A column of the truth, such as public/private, that splits the questions into groups.
+        cluster: A column of the truth, such as ``ref_id``, whose questions of one value are not independent.
 
     Raises:
         ConfigError: There are fewer than two files, or there is no such metric.
-        DataError: A file cannot be read, no question is in all of them, or the truth has no column ``by``.
+        DataError: A file cannot be read, no question is in all of them, or the truth lacks a named column.
     """
     if len(files) < 2:
         given = ", ".join(os.fspath(file) for file in files) or "none"
@@ -89,7 +93,10 @@ def compare_files(
         counts = ", ".join(f"{each.path} has {len(each.rows)}" for each in (truth, *submissions))
         raise DataError(f"no question is in all files ({counts}): compare runs over the same questions.")
     rows = [[scorer.score_question(truth.rows[key], each.rows[key]) for key in keys] for each in submissions]
-    split = None
+    split, clusters = None, None
+    if cluster is not None:
+        of_question = dict(zip(truth.rows, labels_of(truth, cluster), strict=True))
+        clusters = [of_question[key] for key in keys]
     if by is not None:
         label = dict(zip(truth.rows, labels_of(truth, by), strict=True))
         each = [scorer.aggregate_by(file, [label[key] for key in keys]) for file in rows]
@@ -100,9 +107,10 @@ def compare_files(
         metric=scorer.name,
         question_ids=keys,
         scores=tuple(map(scorer.aggregate, rows)),
-        pair=_compare_pair(truth, submissions, rows, scorer) if len(files) == 2 else None,
+        pair=_compare_pair(truth, submissions, rows, scorer, clusters) if len(files) == 2 else None,
         split=split,
         notes=tuple(_notes(truth, submissions, keys, split)),
+        cluster=cluster,
     )
 
 
@@ -156,10 +164,15 @@ class Pair:
     n_won: int
     mcnemar_p: float
     flips: tuple[Flip, ...]
+    n_clusters: int | None = None  # of questions that were resampled and flipped together
 
 
 def _compare_pair(
-    truth: Submission, submissions: Sequence[Submission], rows: Sequence[Sequence[QuestionScore]], metric: Metric
+    truth: Submission,
+    submissions: Sequence[Submission],
+    rows: Sequence[Sequence[QuestionScore]],
+    metric: Metric,
+    clusters: Sequence[str] | None,
 ) -> Pair:
     first, second = submissions
     difference = paired_differences(metric.shares_of(rows[1]), metric.shares_of(rows[0]))
@@ -170,13 +183,14 @@ def _compare_pair(
             flips.append(_flip(metric, truth.rows[key], (first.rows[key], second.rows[key]), (a, b)))
     n_lost, n_won = (sum(flip.kind == kind for flip in flips) for kind in FLIPS[:2])
     return Pair(
-        interval=paired_bootstrap(difference),
-        permutation=paired_permutation(difference),
+        interval=paired_bootstrap(difference, clusters=clusters),
+        permutation=paired_permutation(difference, clusters=clusters),
         d_z=paired_effect(difference),
         n_lost=n_lost,
         n_won=n_won,
         mcnemar_p=mcnemar(n_lost, n_won),
         flips=tuple(sorted(flips, key=lambda flip: FLIPS.index(flip.kind))),
+        n_clusters=None if clusters is None else len({*clusters}),
     )
 
 

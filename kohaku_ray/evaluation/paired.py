@@ -74,28 +74,38 @@ def score_interval(metric: Metric, rows: Sequence[QuestionScore]) -> Interval:
     return replace(interval, low=max(interval.low, low), high=min(interval.high, high))
 
 
-def paired_bootstrap(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES) -> Interval:
+def paired_bootstrap(
+    differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES, clusters: Sequence[str] | None = None
+) -> Interval:
     """Estimate a confidence interval of the mean difference by resampling questions: BCa (Efron 1987).
+
+    With ``clusters``, a name per question, whole clusters are resampled (Field and Welsh 2007): questions about one
+    document are not independent, and an interval that takes them for such is too narrow.
 
     BCa and not the percentile interval, because paired differences of scores are mostly 0 with a few large ones on one
     side: the percentile interval ignores that skew, BCa corrects bias and skew to second order. Its acceleration has a
-    closed form for a mean, Σ(x − x̄)³ / (6 (Σ(x − x̄)²)^1.5), so no jackknife is needed.
+    closed form for a mean, Σ(x − x̄)³ / (6 (Σ(x − x̄)²)^1.5), so no jackknife is needed; of a cluster, x − x̄ is the sum
+    over its questions.
     """
     d = as_vector(differences)
-    if d.size < 2:
-        mean = float(d[0]) if d.size else None
-        return Interval(mean, reason=f"{pluralize(d.size, 'question')}: an interval needs two")
-    mean, centred = float(d.mean()), d - d.mean()
+    sums, counts = cluster_sums(d, clusters)
+    if sums.size < 2:
+        mean = float(d.mean()) if d.size else None
+        return Interval(
+            mean, reason=f"{pluralize(sums.size, 'cluster' if clusters else 'question')}: an interval needs two"
+        )
+    mean, centred = float(d.mean()), sums - counts * d.mean()
     if np.ptp(d) <= NOISE * np.abs(d).max():
         return Interval(mean, mean, mean, "every question differs by the same, so the interval has no width")
     from scipy.special import ndtr, ndtri
 
     rng = np.random.default_rng(0)
     means = np.empty(n_resamples)
-    step = max(1, _BATCH // d.size)
+    step = max(1, _BATCH // sums.size)
     for start in range(0, n_resamples, step):
         block = means[start : start + step]
-        block[:] = d[rng.integers(0, d.size, (block.size, d.size))].mean(axis=1)
+        drawn = rng.integers(0, sums.size, (block.size, sums.size))
+        block[:] = sums[drawn].mean(axis=1) if clusters is None else sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
     is_tied = np.abs(means - mean) <= _TIE * np.abs(d).max()
     below = (np.count_nonzero((means < mean) & ~is_tied) + 0.5 * np.count_nonzero(is_tied)) / n_resamples
     bias = ndtri(np.clip(below, 0.5 / n_resamples, 1.0 - 0.5 / n_resamples))
@@ -105,17 +115,34 @@ def paired_bootstrap(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES)
     return Interval(mean, float(low), float(high))
 
 
-def paired_permutation(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES) -> Permutation:
-    """Test a mean difference by flipping the signs of the questions' differences (Fisher 1935).
+def cluster_sums(d: F64, clusters: Sequence[str] | None) -> tuple[F64, F64]:
+    """Sum values by cluster, and count them; without clusters each is its own.
+
+    Raises:
+        DataError: There is not one name per value.
+    """
+    if clusters is None:
+        return d, np.ones(d.size)
+    if len(clusters) != d.size:
+        raise DataError(f"{len(clusters)} clusters are named for {d.size} questions: name one per question.")
+    names = {name: number for number, name in enumerate(dict.fromkeys(clusters))}
+    of = np.array([names[name] for name in clusters], dtype=np.int64)
+    return np.bincount(of, d, len(names)), np.bincount(of, minlength=len(names)).astype(np.float64)
+
+
+def paired_permutation(
+    differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES, clusters: Sequence[str] | None = None
+) -> Permutation:
+    """Test a mean difference by flipping the signs of the questions' differences (Fisher 1935), or of whole clusters'.
 
     p is the share of sign patterns whose sum is at least as far from 0 as the one observed; zeros flip to themselves
     and are left out, and where all are zero p is 1. Few differences are counted exactly; with more, patterns are drawn
     and p = (b + 1) / (n + 1) (Phipson and Smyth 2010), which is never 0.
     """
-    d = as_vector(differences)
+    d, _ = cluster_sums(as_vector(differences), clusters)
     if not d.size:
         return Permutation(None, reason="no questions to compare on")
-    d = d[d != 0.0]
+    d = d[np.abs(d) > NOISE * np.abs(d).max()]
     magnitudes = np.abs(d)
     least = abs(float(d.sum())) - _TIE * float(magnitudes.sum())
     if d.size <= EXACT_DIFFERENCES:

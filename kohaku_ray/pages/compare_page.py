@@ -96,10 +96,10 @@ class Beside:
         return self.truth.question or self.answers[0].row.question
 
 
-def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str) -> str:
+def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str, cluster: str | None = None) -> str:
     """Write the page of two runs, given as directories or submission files, and return its path.
 
-    It is one HTML file that needs nothing beside it; see ``find_metric`` for the names of metrics.
+    It is one HTML file that needs nothing beside it; see ``compare_files`` for ``metric`` and ``cluster``.
 
     Raises:
         ConfigError: There are not two runs, or there is no such metric.
@@ -110,7 +110,7 @@ def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str) 
             f"--page sets two runs side by side, and got {len(runs)}: name two, give --by COLUMN to compare groups of "
             "the questions, or leave --page out."
         )
-    comparing = compare_files(truth, [submission_of(run) for run in runs], metric)
+    comparing = compare_files(truth, [submission_of(run) for run in runs], metric, cluster=cluster)
     inputs = [gather(read_run(run), truth) if os.path.isdir(run) else None for run in runs]
     page = b""
     for limits in LIMITS:

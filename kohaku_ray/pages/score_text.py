@@ -107,14 +107,15 @@ def pair_text(files: Sequence[str], pair: Pair) -> str:
     lines = [f"A = {files[0]}", f"B = {files[1]}", f"B − A: {signed(interval.mean)}"]
     if interval.low is not None and interval.high is not None:
         ends = f"{signed(interval.low)} … {signed(interval.high)}"
-        lines[-1] += f", {CONFIDENCE:.0%} interval {ends} (BCa bootstrap over questions)"
+        over = "questions" if pair.n_clusters is None else pluralize(pair.n_clusters, "cluster")
+        lines[-1] += f", {CONFIDENCE:.0%} interval {ends} (BCa bootstrap over {over})"
     if interval.reason:
         lines.append(f"       {interval.reason}")
     how = "exact" if permutation.is_exact else "drawn"
-    mark = stars(permutation.p)
+    mark, what = stars(permutation.p), "question" if pair.n_clusters is None else "cluster"
     lines += [
         f"paired permutation test: p = {write_p(permutation.p)}{' ' + mark if mark else ''} ({how}, "
-        f"scores of {pluralize(permutation.n_nonzero, 'question')} differ); effect size d_z = {write_effect(pair.d_z)}",
+        f"scores of {pluralize(permutation.n_nonzero, what)} differ); effect size d_z = {write_effect(pair.d_z)}",
         f"values: {pair.n_lost} right to wrong, {pair.n_won} wrong to right; "
         f"McNemar exact p = {write_p(pair.mcnemar_p)}",
     ]

@@ -4,10 +4,12 @@ import json
 import re
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.compare import compare_files
+from kohaku_ray.evaluation.paired import paired_bootstrap
 from kohaku_ray.evaluation.report import parts_of, public_first
 from kohaku_ray.evaluation.truth import read_truth
 from kohaku_ray.evaluation.wattbot import WATTBOT
@@ -204,3 +206,42 @@ def test_an_interval_that_excludes_0_beside_a_p_that_finds_nothing_says_which_to
     (tmp_path / "a.csv").write_text("\n".join(["id,question,answer_value,ref_id", *far]))
     text = render(compare_files(str(tmp_path / "truth.csv"), [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]))
     assert "go by p" not in text, "they agree"
+
+
+def test_questions_of_one_document_are_flipped_and_resampled_together(files):
+    """q1 and q2 cite a and a, b: each value of the column is a cluster, as inspect's stderr(cluster=) takes them."""
+    truth = files["truth"].replace("truth.csv", "by_document.csv")
+    rows = TRUTH.replace("split", "document").replace("public", "one").replace("private", "two")
+    with open(truth, "w") as file:
+        file.write(rows)
+    plain = compare_files(truth, [files["a"], files["b"]])
+    clustered = compare_files(truth, [files["a"], files["b"]], cluster="document")
+    # one: q1 −0.75, q3 −1; two: q2 +0.75, q4 −0.075; q5 by itself 0. Of 4 patterns of −1.75 and +0.675 two reach 1.075.
+    assert clustered.pair.n_clusters == 3
+    assert (clustered.pair.permutation.p, clustered.pair.permutation.n_nonzero) == (1.0, 2)
+    assert clustered.pair.interval.mean == pytest.approx(plain.pair.interval.mean)
+    assert "BCa bootstrap over 3 clusters" in render(clustered)
+    assert "scores of 2 clusters differ" in render(clustered)
+    with pytest.raises(DataError, match=r"has no column dokument; .* Did you mean document\?"):
+        compare_files(truth, [files["a"], files["b"]], cluster="dokument")
+
+
+def test_clusters_of_one_question_change_nothing(files):
+    plain, each = (
+        compare_files(files["truth"], [files["a"], files["b"]], cluster=by).pair for by in (None, "question")
+    )
+    assert (each.interval, each.permutation) == (plain.interval, plain.permutation)
+
+
+def test_an_interval_over_clusters_covers_where_one_over_questions_does_not():
+    """Ten documents with eight questions each that go right or wrong together; the true difference is 0."""
+    covered = {False: 0, True: 0}
+    names = [str(document) for document in range(10) for _ in range(8)]
+    for seed in range(100):
+        effect = np.random.default_rng(seed).normal(0, 1, 10)
+        d = np.repeat(effect, 8) + np.random.default_rng(seed + 1000).normal(0, 0.3, 80)
+        for clustered in covered:
+            interval = paired_bootstrap(d, 999, names if clustered else None)
+            covered[clustered] += interval.low <= 0 <= interval.high
+    assert covered[True] >= 80
+    assert covered[False] <= 60

@@ -24,8 +24,8 @@ _UNCERTAIN = re.compile(
     r"suppos\w*|imagin\w*|pretend\w*|sa(?:id|ys?)|told|heard|thought|believ\w*|claim\w*|report\w*|rumou?r\w*)\b|\?"
 )
 _DATE = (
-    r"(?:(?:the|of|year|early|late|spring|summer|autumn|winter|beginning|end|\d{1,2}(?:st|nd|rd|th)?|"
-    r"(?:Jan|Feb|Mar|Apr|May|Ju[nl]|Aug|Sep|Oct|Nov|Dec)[a-z]*|,)\s*|\s+)*"
+    r"(?:(?:the|of|year|early|late|spring|summer|autumn|winter|beginning|end|\d{1,2}(?:st|nd|rd|th)?\b|"
+    r"(?:Jan|Feb|Mar|Apr|May|Ju[nl]|Aug|Sep|Oct|Nov|Dec)[a-z]*|,)\s*)*"
 )
 _YEAR = r"(?:1\d{3}|20\d\d)\b(?![.,]\d|\s+(?!was\b|is\b|his\b|as\b)[a-z]+s\b)"  # no "1800 francs"
 _WHEN = re.compile(
@@ -36,8 +36,9 @@ _PLACE = re.compile(
     r"\b(?:in|at|into|to|for|near|reached|visited)\s+(?:the\s+)?(?:[a-z]+\s+of\s+(?:the\s+)?)?"
     rf"(?P<name>{CAPITALISED_RUN.pattern})"
 )
-_CLAUSE = re.compile(r"\s*(?:[;:—]|,?\s+(?:and|but)\s+(?:then\s+)?|,(?!\s*\d{4}\b))\s*")
-_ADDS = re.compile(r"(?:in|at|on|of|near|from|to|until|till|since|during|for|\d)")
+_CLAUSE = re.compile(r"[;:—]|,?\s{1,3}(?:and|but)\s(?:then\s)?|,(?!\s*\d{4}\b)")  # bounded: scans stay linear
+_GAP = re.compile(r"[,\s]*")
+_ADDS = re.compile(r"\s*(?:in|at|on|of|near|from|to|until|till|since|during|for|\d)")
 _SUBORDINATE = re.compile(r"\b(?:who|which|that|when|while|whose|where|because|before|after)\b")
 _LEAD = re.compile(rf"(?:the\s+)?(?:(?:young|poor|good|{'|'.join(sorted(MALE_TITLES))})\.?\s+)*", re.IGNORECASE)
 _PRONOUN = re.compile(r"(?:he|she)\b", re.IGNORECASE)
@@ -97,7 +98,7 @@ def find_events(text: str, names: BookNames, person: Person, *, is_story: bool =
     A pronoun means the person where nobody else has been named since: in a story from its start, in a passage from the
     person's name on, until a blank line.
     """
-    plain = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), unaccent(text))
+    plain = _QUOTED.sub(lambda quoted: "\0" * len(quoted[0]), unaccent(text))
     events: list[Event] = []
     for paragraph in _PARAGRAPH.finditer(plain):
         is_topic = is_story
@@ -117,8 +118,9 @@ def _read_sentence(sentence: str, text: str, names: BookNames, person: Person, i
     read: list[tuple[str, int, int, int]] = []  # what the person did; where its scope starts, its verb and scope end
     first, is_subject, be = -1, False, ""
     for begin, end in pairwise([0, *(cut.end() for cut in _CLAUSE.finditer(sentence)), len(sentence)]):
-        opened = _WHEN.match(sentence, begin, end)
-        start = len(sentence) - len(sentence[opened.end() if opened else begin :].lstrip(", "))
+        start = _GAP.match(sentence, begin).end()  # type: ignore[union-attr]
+        if opened := _WHEN.match(sentence, start, end):
+            start = _GAP.match(sentence, opened.end()).end()  # type: ignore[union-attr]
         if start >= end and not read:  # "In 1811," opens the sentence
             first = begin
             continue
@@ -127,7 +129,7 @@ def _read_sentence(sentence: str, text: str, names: BookNames, person: Person, i
         who = who or (_PRONOUN.match(sentence, start, end) if is_topic else None)
         if who is not None:
             is_subject, start = not sentence.startswith("'s", who.end()), who.end()
-            be = "was " if start >= len(sentence[:end].rstrip(", ")) else ""  # "Faria, born at Rome, smiled"
+            be = "was " if start >= len(sentence[:end].rstrip(", \n")) else ""  # "Faria, born at Rome, smiled"
         tries = (_VERB.match(prefix + sentence[start:end]) for prefix in dict.fromkeys((be, "")))
         if is_subject and (verb := next(filter(None, tries), None)):
             did = next(key for key, words in verb.groupdict().items() if words and key != "be")[3:]

@@ -29,10 +29,6 @@ _ROMAN = re.compile(r"(?=[IVXLCDM])M{0,3}(CM|CD|D?C{0,4})(XC|XL|L?X{0,4})(IX|IV|
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 _GAPS = re.compile(r"[\s-]+")
 
-_BELOW = rf"(?:(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_UNITS[:9])}))?|{'|'.join(reversed(_UNITS))})\b"
-CARDINAL = rf"(?:(?:a|one|two|three) hundred\b(?:(?: and)? {_BELOW})?|{_BELOW})".replace(" ", r"\s")
-"""Pattern of a cardinal number in words, 1 to 399, to be matched without regard to case."""
-
 
 def number_of(text: str) -> int | None:
     """Read digits, a roman numeral, or a cardinal or ordinal below 400 in words, in any case; None: it is none."""

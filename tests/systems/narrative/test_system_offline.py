@@ -114,7 +114,7 @@ def test_the_submission_counts_claims_and_findings():
     assert judgement.measures["facts"] == 4
     details = json.loads(judgement.details)
     assert [claim["kind"] for claim in details["claims"]] == ["died"]
-    assert {fact["deed"] or fact["kind"] for fact in details["facts"]} == {"born", "arrested", "travelled"}
+    assert {fact["deed"] or fact["kind"] for fact in details["facts"]} == {"born", "arrested", "freed", "travelled"}
     assert SYSTEM.extra_columns["claims"]({}, answers[:1]) == ""
 
 
