@@ -82,7 +82,7 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
         **dict.fromkeys(("46", "007", "9"), "consistent"), "137": "contradict", "10": "is_blank",
     }  # fmt: skip
     assert list(written) == ["46", "137", "007", "9", "10"]
-    assert [written["137"][name] for name in ("confidence", "claims", "findings")] == ["0.9500", "1", "2"]
+    assert [written["137"][name] for name in ("confidence", "claims", "findings")] == ["0.9500", "1", "3"]
     assert "act_after_death" in written["137"]["explanation"]
     with open(f"{config.run}/results.csv", encoding="utf-8", newline="") as file:
         results = {
