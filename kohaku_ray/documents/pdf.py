@@ -46,7 +46,6 @@ MARGIN_SHARE = 0.12  # share of a page's height, at the top and at the bottom, i
 MOST_SHOWN = 3  # most texts of a kind of furniture that are named
 MAX_PAGES_APART = 3  # most pages from one with a running line to the next
 MIN_PAGES = 3  # fewest pages that repeat a running line; two in a short document, or beside a page number
-SIDE_SHARE = 0.28  # share of a slide's width, left and right, in which a sidebar is looked for
 _LOWEST = re.compile(r"(?:\d{1,2}[.-])?(\d{1,4})")  # a page's number, perhaps after its chapter's
 MAX_ROW_GAP = 1.6  # largest distance of two rows of a table, in font sizes
 MAX_ROW_STEP = 3.0  # likewise, from top to top
@@ -70,7 +69,6 @@ class Furniture:
         self.dropped: dict[str, Counter[str]] = {}  # texts by what they are
         self._steps: Counter[int] = Counter()  # distance of the lowest number on a page from the page's own
         self.n_marks = 0  # marks of footnotes
-        self._number_columns: set[tuple[str, int]] = set()  # left and right edges of the numbers of lines
         self._pages: dict[tuple[str, int], list[int]] = {}  # pages by what stands at which height of their margins
         self._needed = min(MIN_PAGES, max(2, (n_pages + 1) // 2))
 
@@ -79,12 +77,7 @@ class Furniture:
         for page in pages:
             self.n_marks += page.n_marks
             self._remove(page, "watermark", _watermarks(page.lines))
-            numbers = _line_numbers(page.lines)
-            self._number_columns |= {column for line in numbers for column in _columns_of(line)}
-            self._remove(page, "line number", numbers)
-        for page in pages:
-            if self._number_columns:
-                self._remove(page, "line number", _few_line_numbers(page.lines, self._number_columns))
+            self._remove(page, "line number", _line_numbers(page.lines))
             self._remove(page, "symbol of a plot", _plot_symbols(page.lines))
             for what, texts in page.dropped.items():
                 self.dropped.setdefault(what, Counter()).update(texts)
@@ -113,26 +106,6 @@ class Furniture:
             heads = [line for line, text in lines if self._is_running(line, text, page, numbers)]
             self._remove(page, "page number", [line for line in heads if line in numbers])
             self._remove(page, "running head", [line for line in heads if line not in numbers])
-        self._drop_sidebars(pages)
-
-    def _drop_sidebars(self, pages: Sequence[Page]) -> None:
-        """Remove what stands at the same place beside the text of most slides: a list of sections, a number."""
-        slides = [page for page in pages if page.width > page.height]
-        beside: list[list[TextLine]] = []  # lines at the side of each slide, a figure only in a corner
-        for page in slides:
-            left, right = SIDE_SHARE * page.width, (1 - SIDE_SHARE) * page.width
-            top, bottom = MARGIN_SHARE * page.height, (1 - MARGIN_SHARE) * page.height
-            aside = [line for line in page.lines if line.x1 < left or line.x0 > right]
-            beside.append(
-                [line for line in aside if line.y1 <= top or line.y0 >= bottom or any(map(str.isalpha, line.text))]
-            )
-        keys = [[(_without_digits(line), round(line.x0 / 4), round(line.y0 / 4)) for line in lines] for lines in beside]
-        counts = Counter(key for its_keys in keys for key in set(its_keys))
-        needed = max(MIN_PAGES, 0.5 * len(slides))
-        for page, lines, its_keys in zip(slides, beside, keys, strict=True):
-            self._remove(
-                page, "sidebar line", [line for line, key in zip(lines, its_keys, strict=True) if counts[key] >= needed]
-            )
 
     def describe(self) -> tuple[str, ...]:
         """Say what was removed, and how much of it."""
@@ -255,6 +228,7 @@ def _watermarks(lines: Sequence[TextLine]) -> list[TextLine]:
             and line.size * MIN_WATERMARK <= large.size
             for line in lines
         )
+        # small ones all over the page: ragflow#18145
         if n_covered >= MIN_COVERED or (n_covered and sum(line.text == large.text for line in lines) > MIN_COVERED):
             watermarks.append(large)
     return watermarks
@@ -281,14 +255,14 @@ def _plot_symbols(lines: Sequence[TextLine]) -> list[TextLine]:
 
 MIN_LINE_NUMBERS = 5  # fewest numbers on a page that number its lines
 MAX_NUMBER_STEP = 10  # every line, or every fifth or tenth one, has its number
-MAX_LINE_NUMBER_SIZE = 0.87  # largest font size of a line number, as a share of the text's, but beside prose
+MAX_LINE_NUMBER_SIZE = 0.87  # largest font size of a line number, as a share of the text's
 MIN_EVEN_SHARE = 0.6  # least share of line numbers at the usual distance from the next
 MIN_OUTSIDE_SHARE = 0.95  # least share of lines that are on the inner side of their numbers
 
 
 def _line_numbers(lines: Sequence[TextLine]) -> list[TextLine]:
     """Numbers that count the lines of a page, in its left or right margin: 001, 002 and so on, or 5, 10."""
-    numbers = [line for line in lines if line.text.rstrip(":.").isdecimal() and len(line.text) < 6]
+    numbers = [line for line in lines if line.text.rstrip(":").isdecimal() and len(line.text) < 6]
     if len(numbers) < MIN_LINE_NUMBERS:
         return []
     ids = set(map(id, numbers))
@@ -305,27 +279,6 @@ def _line_numbers(lines: Sequence[TextLine]) -> list[TextLine]:
     return list(counting.values())
 
 
-def _columns_of(line: TextLine) -> tuple[tuple[str, int], tuple[str, int]]:
-    return ("left", round(line.x0)), ("right", round(line.x1))
-
-
-def _few_line_numbers(lines: Sequence[TextLine], columns: Collection[tuple[str, int]]) -> list[TextLine]:
-    """Numbers of the lines of a page with few, in the margin where those of other pages stand."""
-    numbers = [line for line in lines if line.text.rstrip(":.").isdecimal() and len(line.text) < 6]
-    numbers = [line for line in numbers if any(column in columns for column in _columns_of(line))]
-    ids = set(map(id, numbers))
-    rest = [line for line in lines if id(line) not in ids]
-    if not (numbers and rest) or len(numbers) >= MIN_LINE_NUMBERS:
-        return []
-    left, right = min(line.x0 for line in rest), max(line.x1 for line in rest)
-    heights = {round(line.y0 + line.y1) for line in rest}
-    beside = [line for line in numbers if any(round(line.y0 + line.y1) + d in heights for d in range(-4, 5))]
-    values = [int(line.text.rstrip(":.")) for line in sorted(beside, key=lambda line: line.y0)]
-    steps = {after - value for value, after in pairwise(values)} or {1}
-    is_whole = min(steps) > 0 and len(heights) <= max(steps) * (len(values) + 1) + 2  # the numbers are all the page's
-    return [line for line in beside if is_whole and (line.x1 <= left or line.x0 >= right)]
-
-
 def _columns(numbers: Sequence[TextLine], edge: Callable[[TextLine], float]) -> Iterator[list[TextLine]]:
     """Numbers whose edges lie one below the other, each column from top to bottom."""
     column: list[TextLine] = []
@@ -339,8 +292,8 @@ def _columns(numbers: Sequence[TextLine], edge: Callable[[TextLine], float]) -> 
 
 
 def _counts_lines(column: Sequence[TextLine], rest: Sequence[TextLine]) -> bool:
-    """Whether numbers, from top to bottom, grow evenly at even distances, and stand beside prose or in small print."""
-    values = [int(line.text.rstrip(":.")) for line in column]
+    """Whether numbers in small print, from top to bottom, grow evenly at even distances."""
+    values = [int(line.text.rstrip(":")) for line in column]
     steps = Counter(after - value for value, after in pairwise(values))
     step, n = steps.most_common(1)[0]
     if not 1 <= step <= MAX_NUMBER_STEP or n < 0.9 * (len(column) - 1):
@@ -349,24 +302,11 @@ def _counts_lines(column: Sequence[TextLine], rest: Sequence[TextLine]) -> bool:
     usual = median(gaps)
     if sum(abs(gap - usual) < 0.15 * usual for gap in gaps) < MIN_EVEN_SHARE * len(gaps):
         return False
-    is_small = median(line.size for line in column) <= MAX_LINE_NUMBER_SIZE * median(line.size for line in rest)
-    if is_small and not column[0].text.endswith("."):  # which the numbers of a list have
-        return True
-    return _is_prose(column, rest)
-
-
-def _is_prose(column: Sequence[TextLine], rest: Sequence[TextLine]) -> bool:
-    """Whether sentences run over the lines beside numbers: they are no column of a table, nor a numbered list."""
-    heights = {round(line.y0 + line.y1) for line in column}
-    beside = [line for line in rest if any(round(line.y0 + line.y1) + d in heights for d in range(-4, 5))]
-    texts = [line.text for line in sorted(beside, key=lambda line: line.y0)]
-    n_going_on = sum(after[:1].islower() and text[-1] not in ".!?:;" for text, after in pairwise(texts))
-    return len(texts) > 0 and n_going_on >= 0.3 * len(texts) and median(map(len, texts)) >= 30
+    return median(line.size for line in column) <= MAX_LINE_NUMBER_SIZE * median(line.size for line in rest)
 
 
 MAX_BOLD_CHARS = 70  # longest heading in bold that stands alone
 MAX_BOLD_SHARE = 0.25  # largest share of bold characters in a document whose bold lines are headings
-MAX_HEADING_SHARE = 0.45  # largest share of such headings among a document's texts; more are labels, as in a form
 MIN_GAP = 0.3  # least distance from the text above, in font sizes, beyond the line's own height: 0.1 within a paragraph
 MIN_MARGIN_SHARE = 0.08  # least share of a document's characters that begin at a margin
 MAX_HANGING = 12.0
@@ -409,8 +349,6 @@ def bold_headings(blocks: Sequence[Block], body: float) -> tuple[set[int], set[i
             is_middle = abs(left + right - start - end) < 2 * block.size
             if is_middle and below.page == block.page and end - start > 1.5 * (right - left):
                 centred.add(id(block))
-    if len(bold) + len(centred) > MAX_HEADING_SHARE * len(texts):
-        return set(), set()
     return bold | centred, centred
 
 
@@ -419,7 +357,7 @@ def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
     if block.kind != "text" or not block.bold or len(block.lines) > 1 or not 0.85 < block.size / body < 1.2:
         return False
     text = block.text
-    if len(text) > MAX_BOLD_CHARS or text[-1] in ".,;:!?" or text[0] in BULLETS or CAPTION.match(text):
+    if len(text) > MAX_BOLD_CHARS or text[-1] in ".,;:!?" or text[0] in BULLETS:
         return False
     if not _BEGINS.match(text) or not _HAS_WORD.search(text) or next(filter(str.isalpha, text)).islower():
         return False
@@ -488,7 +426,7 @@ def _are_entries(blocks: Sequence[Block], start: int) -> int:
     for block in blocks[start : start + MAX_ENTRY_BLOCKS]:
         matches = [_END_NUMBER.search(line) for line in block.lines] if block.kind != "image" else []
         numbers = [int(match[1]) for match in matches if match is not None]
-        if 2 * len(numbers) <= len(matches) or not matches or numbers != sorted(numbers) or numbers[0] < last:
+        if 2 * len(numbers) <= len(matches) or numbers[0] < last:
             break
         last, n = numbers[-1], n + 1
     n_lines = sum(len(block.lines) for block in blocks[start : start + n])
@@ -516,7 +454,6 @@ _NUMBER = re.compile(
     r"(?:(?P<digits>\d{1,2}(?:\.\d{1,2}){0,3})|(?P<letter>[A-Z](?:\.\d{1,2}){1,3})|(?P<roman>[IVX]{1,5}(?=[.)])))[.)]?\s+"
     r"(?=[^\W\d_])"
 )
-_REPORT_NUMBER = re.compile(r"(?:arXiv:\d.*|(?=(?:[^-/]*[-/]){2})(?=.*\d\d)[A-Z][A-Z0-9]+(?:[-/.:]+[A-Za-z0-9]+)+)")
 _KNOWN = re.compile(
     r"abstract|summary|introduction|conclusions?|discussion|references|bibliography|acknowledge?ments?|"
     r"appendix(?: [A-Z])?|contents|executive summary|limitations",
@@ -564,10 +501,7 @@ def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
     titles = [
         block
         for block in first
-        if len(block.text) <= 2 * MAX_HEADING_CHARS
-        and block.text[-1] not in ".,;"
-        and not _REPORT_NUMBER.fullmatch(block.text)
-        and _HAS_WORD.search(block.text)
+        if len(block.text) <= 2 * MAX_HEADING_CHARS and block.text[-1] not in ".,;" and _HAS_WORD.search(block.text)
     ]
     if not titles:
         return []
@@ -577,7 +511,7 @@ def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
     start = next(i for i, block in enumerate(first) if block.size == largest)
     title_parts: list[Block] = []
     for block in first[start:]:
-        if block.size < 0.97 * largest or (title_parts and _number(block.text)):
+        if block.size < 0.97 * largest:
             break
         title_parts.append(block)
     return title_parts
@@ -629,7 +563,7 @@ def _heading(block: Block, body: float, compounds: Collection[str], is_bold: boo
     text = block.text
     if text[:1] in BULLETS or len(text) > MAX_HEADING_CHARS or not _HAS_WORD.search(text):
         return None
-    if CAPTION.match(text) or LEADERS.search(text) or _REPORT_NUMBER.fullmatch(text):
+    if CAPTION.match(text) or LEADERS.search(text):
         return None
     number = _number(text)
     is_large = block.size >= HEADING_RATIO * body
@@ -644,7 +578,7 @@ def _heading(block: Block, body: float, compounds: Collection[str], is_bold: boo
 def _is_heading_at_body_size(block: Block, text: str, number: str, body: float) -> bool:
     if len(text) > MAX_NUMBERED_CHARS or len(block.lines) > 2 or block.size < 0.9 * body:
         return False
-    if _KNOWN.fullmatch(text.rstrip(":.")) and (block.bold or text.isupper() or block.size > 1.05 * body):
+    if _KNOWN.fullmatch(text.rstrip(":")) and (block.bold or text.isupper()):
         return True
     if not number or text[-1] in ".,;:!?":
         return False
@@ -676,16 +610,11 @@ def _add(blocks: list[Block], block: Block) -> None:
         table.last_page = block.page
         return
     first = block.lines[0]
-    # it may begin in the midst of a sentence: with a small letter, or as prose with a number
-    goes_on = first[:1].islower() or _NUMBER_START.match(first) is not None
-    if block.kind == "text" and goes_on and not begins_item(first):
+    if block.kind == "text" and first[:1].islower() and not begins_item(first):  # in the midst of a sentence
         for before in reversed(blocks[-LOOK_BACK:]):
             # a picture, a table or a footnote in a smaller font may interrupt a paragraph
             if before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]):
                 continue
-            is_over = max(before.page, before.last_page) < block.page and _OPEN_END.search(before.lines[-1]) is not None
-            if not (first[0].islower() or is_over):
-                break
             if abs(before.size - block.size) <= 0.1 * block.size and not ends_sentence(before.lines[-1]):
                 before.lines.extend(block.lines)
                 before.last_page = block.page
@@ -694,33 +623,14 @@ def _add(blocks: list[Block], block: Block) -> None:
     blocks.append(block)
 
 
-_OPEN_END = re.compile(
-    r"(?:[^\W\d_]+[,;)’']* ){4}(?:[a-z]+|[\d,]*\d,)$"
-)  # of a line of prose, in the midst of a sentence
-_NUMBER_START = re.compile(r"[\d.,]+%? (?:[a-z]+|[A-Za-z]?[A-Z]+[a-z]?)[,;)’']* (?:[a-z]+[,;)’']* ){2}")  # 5 MWh of the
-
-
-_CONTINUED = re.compile(r"\W*\(?cont(?:inued|d|\.|'d)\b", re.IGNORECASE)
-_LABEL = re.compile(r"[^\d.]*[\d.]+")
-
-
 def _continues_table(table: Block, block: Block) -> bool:
-    """Whether a table goes on from the page before: the same left edge, as many columns, no other names nor caption."""
+    """Whether a table goes on from the page before: the same left edge, as many columns, no caption nor other names."""
     if table.kind != "table" or block.page != (table.last_page or table.page) + 1:
         return False
     if len(table.cells[max(table.header, 0)]) != max(map(len, block.cells)):
         return False
-    # between rules a part is as wide as these, else as its cells
-    may_be_narrower = table.header >= 0 > block.header and block.box[2] < table.box[2]
-    if abs(table.box[0] - block.box[0]) > MAX_SHIFT:
+    if max(abs(table.box[0] - block.box[0]), abs(table.box[2] - block.box[2])) > MAX_SHIFT or block.caption:
         return False
-    if abs(table.box[2] - block.box[2]) > MAX_SHIFT and not may_be_narrower:
-        return False
-    if block.caption is not None:
-        label, other = _LABEL.match(block.text_of_caption), _LABEL.match(table.text_of_caption)
-        is_same = label is not None and other is not None and label[0].strip(" .") == other[0].strip(" .")
-        if not (is_same or _CONTINUED.search(block.text_of_caption)):
-            return False
     return block.header < 0 or (table.header >= 0 and block.cells[block.header] == table.cells[table.header])
 
 
@@ -747,6 +657,7 @@ def slide_sections(blocks: Sequence[Block]) -> tuple[tuple[Section, ...], tuple[
     compounds = compounds_in(line for block in blocks for line in block.lines)
     sections = []
     slides = [list(members) for _, members in groupby(blocks, key=lambda block: block.page)]
+    # a list that appears item by item is a page per item: pandoc#7160
     steps = set()  # slides of which all that they say, title included, stands on the next one, which begins alike
     for i, (slide, after) in enumerate(pairwise(slides)):
         words, following_words = (

@@ -182,7 +182,7 @@ def _is_in_columns(window: Sequence[TextRow], i: int, columns: Sequence[TextLine
         return False
     if len(row) > 1:
         return True
-    if len(columns) < 3 or CAPTION.match(row[0].text):
+    if len(columns) < 3:
         return False
     is_label = columns_of_pieces[0] == [0]  # between the rows that it labels, or the second line of a label
     below = window[i + 1] if i + 1 < len(window) else ()
@@ -434,10 +434,7 @@ def _rows_below(lines: Sequence[TextLine], box: Box, rows: Sequence[Sequence[Tex
     step = max((after[-1].y0 - row[-1].y0 for row, after in pairwise(rows)), default=0.0)
     for row in rows_of(sorted(inside, key=lambda line: (line.y0, line.x0))):
         columns_of_lines = [columns_under(line, columns) for line in row]
-        if (
-            columns_of_lines != [[i] for i in range(len(columns) - len(row), len(columns))]
-            or len(row) < len(columns) - 1
-        ):
+        if columns_of_lines != [[i] for i in range(len(columns) - len(row), len(columns))]:
             break
         if row[-1].y0 - taken_rows[-1][-1].y0 > 1.05 * step:
             break
@@ -453,8 +450,6 @@ def _cells(
     ``set_apart``: whether the first ``n_header`` rows differ from the others by a rule below them, type or spans.
     """
     columns = find_columns(rows[n_header:] or rows)
-    if max(map(len, rows[:n_header]), default=0) > len(columns):
-        columns = find_columns(rows)
     full = [row for row in rows[:n_header] if len(row) == len(columns)]
     names = _names(page, rows[:n_header], find_columns([*full, *rows[n_header:]])) if n_header else []
     bold = all(line.bold for line in rows[0]) and not all(line.bold for row in rows[1:] for line in row)
@@ -540,9 +535,6 @@ def _spread(
         is_left = abs(line.x0 - column.x0) < 0.5 * line.size
         while last + 1 < after and last + 1 in lower and (is_left or middle > (column.x0 + column.x1) / 2):
             last += 1
-        if not is_left and middle < (column.x0 + column.x1) / 2:
-            while first - 1 > spread[i - 1][1] and first - 1 in lower:
-                first -= 1
         spread[i] = first, last
     return spread
 
@@ -810,9 +802,7 @@ def _belongs(members: Sequence[TextLine], line: TextLine, reach: float, left: fl
     size = last.size
     if abs(line.size - size) > 0.1 * size or line.bold != last.bold:
         return False
-    # in bold, a line heads another one if it is a little larger, or in capitals and the other is indented
-    is_indented = line.x0 - last.x0 > 2 * line.size and last.text.isupper() and not line.text.isupper()
-    if last.bold and (last.size - line.size > 0.05 * line.size or is_indented):
+    if last.bold and last.size - line.size > 0.05 * line.size:  # a little larger, it heads the other one
         return False
     if not -0.5 * size < line.y0 - last.y0 < reach * size:
         return False
@@ -849,7 +839,6 @@ CELL_POINTS = 8.0  # strokes in the same square of this side, or in adjacent one
 MIN_STROKES = 3  # fewest strokes of a figure; fewer are a frame or a rule
 MIN_POINTS = 40.0  # shortest side of a figure
 MAX_SHARE = 0.8  # largest share of a page that a stroke or a figure covers; a larger one is the background
-RASTER_SHARE = 0.6  # an embedded image on a larger share of a drawing is the figure, and the strokes are its frame
 LABEL_POINTS = 16.0  # largest distance of an axis label from its drawing
 LABEL_CHARS = 60  # longest axis label
 
@@ -861,24 +850,20 @@ def drawn_figures(page: Page) -> list[Box]:
         match = CAPTION.match(line.text) if line.kind == "text" else None
         if match is not None and match["kind"].lower().startswith("f"):
             captions.append(line)
-    free = [line for line in captions if not any(caption_gap(box, line.box) is not None for box in page.images)]
-    inside = [line for line in captions if line not in free]
+    # the others are those of embedded images
+    captions = [line for line in captions if not any(caption_gap(box, line.box) is not None for box in page.images)]
     if not captions or not page.strokes:
         return []
     drawings = [box for box in _clusters(page) if not any(_share(box, table) > 0.5 for table, _ in page.grids)]
     drawings = [_with_labels(box, page.lines) for box in drawings]
     figures = []
-    for caption in [*free, *inside]:
+    for caption in captions:
         near = [(gap, box) for box in drawings if (gap := caption_gap(box, caption.box)) is not None]
         if not near:
             continue
         # the caption of a figure is usually below it
         box = min(near, key=lambda gap_and_box: (gap_and_box[1][1] > caption.y0, gap_and_box[0]))[1]
         parts = [image for image in page.images if _share(image, box) > 0.5]
-        if caption in inside and not parts:
-            continue  # its figure is an embedded image
-        if any(_area(image) > RASTER_SHARE * _area(box) for image in parts):
-            continue
         page.images = [image for image in page.images if image not in parts]
         drawings.remove(box)
         figures.append(box)
@@ -938,7 +923,7 @@ def _share(box: Box, other: Box) -> float:
 
 
 FIGURE_DPI = 150  # resolution of vector figures
-MIN_LOGO_PAGES = 3  # fewest pages of a logo
+MIN_LOGO_PAGES = 3  # fewest pages of a logo (marker#433): two may be a figure and its repetition
 LOGO_SHARE = 0.5  # an image on a larger share of the pages is a logo
 _BROKEN = ("truncated", "ignoring zlib error", "decode error", "premature end", "corrupt", "cannot decode")
 """What MuPDF warns of when it fills the rest of a broken image."""
@@ -1000,9 +985,8 @@ class PdfImages:
         except BadImageError as error:
             self.rejects.append((f"page {page.number}, drawing at {box[0]:.0f}, {box[1]:.0f}", str(error)))
             return
-        if image is not None:
-            page.images.append(box)
-            page.extracted[box] = image
+        page.images.append(box)
+        page.extracted[box] = image
 
 
 def _digest_of(picture: Picture) -> bytes:
@@ -1076,8 +1060,8 @@ def _pixels(image: Any, is_mask: bool = False) -> Any:
     return on_white(made.convert(mode[:-1]), made.getchannel("A")) if pixels.alpha() else made
 
 
-def _drawn(page: Any, box: Box) -> Image | None:
-    """Draw a part of a page; None: there is nothing to see. BadImageError: it cannot be drawn."""
+def _drawn(page: Any, box: Box) -> Image:
+    """Draw a part of a page; BadImageError: it cannot be drawn."""
     import pymupdf
     from PIL import Image as Pillow
 
@@ -1088,6 +1072,4 @@ def _drawn(page: Any, box: Box) -> Image | None:
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         raise BadImageError(f"cannot be drawn ({str(error)[:120]})") from None
     drawn = Pillow.frombuffer("RGB", (pixels.width, pixels.height), pixels.samples_mv, "raw", "RGB", pixels.stride, 1)
-    if drawn.getcolors(1):
-        return None
     return as_image(drawn)

@@ -137,11 +137,11 @@ def _scripts(pieces: Sequence[Piece], baselines: Sequence[float], size: float) -
     for i, (upper, lower) in enumerate(pairwise(scripts)):
         is_stacked = upper.height > 0 > lower.height and lower.x0 < upper.x1 - 0.3 * (upper.x1 - upper.x0)
         before = scripts[i - 1].text[-1:] if i and upper.text[:1] != " " else ""
-        if is_stacked and (before.isalpha() or before in tuple(")]}")):
+        if is_stacked and before.isalpha():
             scripts[i], scripts[i + 1] = lower, upper  # an index and an exponent: the index belongs to the name
         elif is_stacked:
             over, under = upper.text.strip(), lower.text.strip()
-            is_apart = before.isalnum() or upper.text[:1] == " "
+            is_apart = upper.text[:1] == " "
             joint = " " if over[:1] == "+" and is_tolerance("1", under) else "/"
             upper.height, upper.text = 0, f"{' ' * is_apart}{over}{joint}{under}"
             lower.height, lower.text = 0, " " * (lower.text[-1:] == " ")
@@ -230,7 +230,6 @@ _TAILS = words_of(  # second parts of compounds that do not end a word written a
     oriented friendly neutral agnostic grained hungry heavy owned funded effective sensitive level scale term stage
     hour domain purpose performance quality precision bandwidth density source"""
 )
-_NO_HEADS = words_of("care inter over under dis mis out cor sub pre con pro per trans bio mid super hyper micro macro")
 _HEADS = words_of("self high low long short large small")  # and first parts, but of high-lights and short-comings
 _ONE_WORD = re.compile(r"light|land|itud|age|en|est|ing|er|way|ish|com|.{1,4}$")
 
@@ -240,7 +239,7 @@ _CHAIN = re.compile(r"[-‐]\w+[-‐]\w+[-‐]$")  # state-of-the-⏎art
 
 def compounds_in(lines: Iterable[str]) -> set[str]:
     """Words written with a hyphen inside a line, in lower case: ``energy-efficient``."""
-    return {word.lower() for line in lines if "-" in line or "‐" in line for word in _COMPOUND.findall(line)}
+    return {word.lower() for line in lines if "-" in line for word in _COMPOUND.findall(line)}
 
 
 def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
@@ -276,7 +275,7 @@ def _join(text: str, line: str, compounds: Collection[str]) -> tuple[str, str]:
     last = _LAST_PART.search(text[-40:]) if text[-1] in _HYPHENS else None
     if last is None:
         return text, _separator(text[-40:], line[:40])
-    if text.endswith(SOFT_HYPHEN):
+    if text.endswith(SOFT_HYPHEN):  # docling#3232
         return text[:-1], ""
     first = _FIRST_PART.match(line)
     is_chain = _CHAIN.search(text[-40:]) is not None
@@ -290,15 +289,13 @@ def _is_compound(head: str, tail: re.Match[str], compounds: Collection[str]) -> 
     word, head = tail[1], head.lower()
     if f"{head}-{word}".lower() in compounds or tail[2] is not None or min(len(head), len(word)) == 1:
         return True  # state-⏎of-the-art, e-⏎mail
-    if (head == "real" and word == "time") or (head in _HEADS and _ONE_WORD.match(word) is None):
+    if head in _HEADS and _ONE_WORD.match(word) is None:
         return True
-    return len(head) > 2 and word in _TAILS and head not in _NO_HEADS
+    return len(head) > 2 and word in _TAILS
 
 
 _THOUSANDS = re.compile(r"(?<![\d.,])(?<!\d, )\d{1,3}(?:,\d{3})*,$")
 _NEXT_THOUSAND = re.compile(r"\d{3}(?![\d,]|, \d| (?:and|or) \d)|\d{3}(?:,\d{3})+(?!\d)")
-_TEN_END = re.compile(r"[x×·*]\s?10$")
-_EXPONENT = re.compile(r"[-−–]\d{1,2}\b")
 _OPEN_SIGN = re.compile(r"(?:^|[\s(=×x*/,~≈<>])[-−]$")
 
 
@@ -307,8 +304,6 @@ def _separator(text: str, line: str) -> str:
     is_number = line[:1].isdigit()
     if is_number and text[-1] == "," and _THOUSANDS.search(text) and _NEXT_THOUSAND.match(line):
         return ""
-    if _TEN_END.search(text) and _EXPONENT.match(line):
-        return "^"
     if is_number and _OPEN_SIGN.search(text):
         return ""
     # "20–" and "25 %", or "3/" and "4"
@@ -762,7 +757,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[TextLine]:
             if lines and lines[-1].text == stripped:
                 last = lines[-1]
                 if abs(last.x0 - box[0]) + abs(last.y0 - box[1]) + abs(last.x1 - box[2]) < 0.1 * last.size:
-                    continue  # bold by printing it twice
+                    continue  # bold by printing it twice: pypdf#1731, unstructured#4215
             if lines and _goes_on(lines[-1], box, size, stripped):
                 _append(lines[-1], stripped, box, ends_in_space or text[0] == " ")
             else:
@@ -826,7 +821,7 @@ def _continues(last: Piece, piece: Piece) -> bool:
         small, large = (piece, last) if size < other else (last, piece)
         is_smaller = small["font"]["size"] < 0.85 * large["font"]["size"]
         return gap < MAX_NUMBER_GAP * max(size, other) or not (
-            is_smaller and small["text"].strip().rstrip(":.").isdecimal()
+            is_smaller and small["text"].strip().rstrip(":").isdecimal()
         )
     touches = abs(before["x"] - box["x"] - box["w"]) < 0.2 * reach
     return touches and _RIGHT_TO_LEFT.search(last["text"] + piece["text"]) is not None
@@ -851,12 +846,7 @@ def _attach_scripts(lines: list[TextLine]) -> list[TextLine]:
         for base in (line for square in squares for line in ends.get(square, ())[:MAX_NEAR]):
             size = base.size
             rise = (base.y0 + base.y1 - script.y0 - script.y1) / 2 / size
-            if (
-                id(base) in gone
-                or script.size > 0.9 * size
-                or not 0.08 < abs(rise) < 0.8
-                or script.x1 - script.x0 > 2 * size
-            ):
+            if id(base) in gone or script.size > 0.9 * size or not 0.08 < abs(rise) < 0.8:
                 continue
             if -0.3 * size < script.x0 - base.x1 < 0.35 * size:
                 write = write_raised if rise > 0 else write_lowered
@@ -889,7 +879,7 @@ def _goes_on(last: TextLine, box: Box, size: float, text: str) -> bool:
     gap = x0 - last.x1 if x0 >= last.x0 else last.x0 - x1
     if gap >= MAX_NUMBER_GAP * max(size, last.size):  # the number of a line, in smaller print in the margin
         small, ratio = (text, size / last.size) if size < last.size else (last.text, last.size / size)
-        if ratio < 0.85 and small.rstrip(":.").isdecimal():
+        if ratio < 0.85 and small.rstrip(":").isdecimal():
             return False
     return -0.5 * size < gap < 0.9 * size
 

@@ -158,35 +158,28 @@ def _struck(
     crossed: dict[tuple[float, float, float], list[tuple[int, int]]] = {}  # pieces by the line through them
     for i, run in enumerate(runs):
         for k, piece in enumerate(run):
-            box, size, y = piece["bbox"], piece["font"]["size"] / SCALE, piece["y"] / SCALE
-            left, right = box["x"] / SCALE, (box["x"] + box["w"]) / SCALE
-            for stroke in thin[
-                bisect_left(thin, (y - MAX_STRIKE * size,)) : bisect_left(thin, (y - MIN_STRIKE * size,))
-            ]:
+            left, top, right, bottom = _box(piece)
+            for stroke in thin[bisect_left(thin, (top,)) : bisect_left(thin, (bottom,))]:
                 if stroke[1] < right and left < stroke[2]:
                     crossed.setdefault(stroke, []).append((i, k))
     if not crossed:
         return {}
     lines = [list(block) for block in textpage.this if block.m_internal.type == 0]
     hit: dict[tuple[int, int], set[int]] = {}  # characters by the piece that they are in
-    for (_, x0, x1), places in crossed.items():
-        within = {
-            place: [
-                n
-                for n, (left, right, _) in enumerate(_chars(lines[place[0]][place[1]]))
-                if x0 <= (left + right) / 2 <= x1
-            ]
-            for place in places
-        }
-        chars = [list(_chars(lines[i][k]))[n] for (i, k), numbers in within.items() for n in numbers]
+    for (y, x0, x1), places in crossed.items():
+        within: dict[tuple[int, int], list[int]] = {}
+        chars = []
         size = max(runs[i][k]["font"]["size"] for i, k in places) / SCALE
+        for i, k in places:
+            for n, char in enumerate(_chars(lines[i][k])):
+                rise = (char[3] - y) / char[4]  # by its own baseline: a piece may hold several
+                if x0 <= (char[0] + char[1]) / 2 <= x1 and MIN_STRIKE <= rise <= MAX_STRIKE:
+                    within.setdefault((i, k), []).append(n)
+                    chars.append(char)
         # one character alone may be drawn so: ħ, Ø, a zero with a bar
-        is_word = sum(text.isalnum() for _, _, text in chars) > 1
-        if (
-            is_word
-            and min(c[0] for c in chars) - x0 < MAX_LOOSE * size
-            and x1 - max(c[1] for c in chars) < MAX_LOOSE * size
-        ):
+        is_word = sum(char[2].isalnum() for char in chars) > 1
+        loose = MAX_LOOSE * size
+        if is_word and min(c[0] for c in chars) - x0 < loose and x1 - max(c[1] for c in chars) < loose:
             for place, numbers in within.items():
                 hit.setdefault(place, set()).update(numbers)
     struck = {}
@@ -206,9 +199,9 @@ def _struck(
     return struck
 
 
-def _chars(line: Any) -> Iterator[tuple[float, float, str]]:
-    """Left edge, right edge and text of each character of a piece."""
+def _chars(line: Any) -> Iterator[tuple[float, float, str, float, float]]:
+    """Left edge, right edge, text, baseline and font size of each character of a piece."""
     char = line.m_internal.first_char
     while char is not None:
-        yield char.quad.ll.x, char.quad.lr.x, chr(char.c)
+        yield char.quad.ll.x, char.quad.lr.x, chr(char.c), char.origin.y, char.size
         char = char.next

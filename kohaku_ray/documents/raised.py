@@ -22,10 +22,9 @@ _ASTRAL = re.compile("[\U0001d400-\U0001d7ff\u210e]+")  # letters and digits for
 _SIGNED = re.compile(r"[-+](?:\d+(?:[.,/]\d+)?|[A-Za-zα-ωΑ-Ω]{1,2}\d?)")
 _CHARGE = re.compile(r"\d?[-+]")
 _SIGN_APART = re.compile(r"(?<=^[-+])\s+(?=\d)")
-_CITED = re.compile(r"(\S+)\s*(\[[^\[\]]+\])")
+_INTEGER = re.compile(r"\d{1,3}")
 _TOLERANCE = re.compile(r"[-+]\d+(?:[.,]\d+)?")
 _OF_NUMBER = re.compile(r"(?<![\w.,^])(?!10$)\d[\d.,]*$")
-_INTEGER = re.compile(r"\d{1,3}")
 _SIMPLE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|[^\W\d_]+|\*)|\d?[-+]")
 _FORMULA = re.compile(r"[-+/*=·×|().,\s\w]+")
 _OPERATOR = re.compile(
@@ -41,49 +40,29 @@ _TEN = re.compile(r"(?<![\d.,])(?<![^\W\d_][-‐‑])(?<![A-WYZa-wyz])10$")
 _NUMBER_END = re.compile(r"\d$")
 _FACTOR = re.compile(r"[×·*^]\s*\d{1,3}$")
 _EQUATION = re.compile(r"\s*[=+×·*^]")
-_LAST_WORD = re.compile(r"[^\W_]+$")
 _SYMBOL = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]\d)[^\W\d_]$")  # a letter by itself, but not in CO2e
-_QUANTITY = re.compile(r"\d\s?[^\W\d_]$")
 _PRODUCT = re.compile(r"[=+×·*/^(−]\s*\d*[^\W\d_]{2}$")
 _LENGTH = re.compile(r"(?:(?<![^\W\d_])(?:[mµμncdkMG]m|dam|hm|ft|yd|mi|px|sec|inch|feet|meters?|metres?)|\d\s?in)$")
 _GROUP = re.compile(r"\(([^()]*)\)$|\[([^\[\]]*)\]$|[|‖]$")
 _REACH = 80  # how many characters before a run decide what it is
 _MAX_CHARS = 40  # longest run that may be an exponent or a mark
 _IN_GROUP = re.compile(r"(?!.*[^\W\d_]{3})(?=.*(?:[^\W\d_]|[+×*/=−])).*")
-_UNITS = frozenset("WVAJhBgKCFNLltGMTkdb")  # letters that are seldom squared after a number: 300 W, 552 t, 7B
 
 _ORDINALS = words_of("st nd rd th er re ère e è ème ième nde o os")
 _ORDINAL_BASE = re.compile(r"(?<![\d.,])(?:\d{1,4}|[IVXLC]+)$")
-_ABBREVIATIONS = words_of("Mme Mmes Mlle Mlles Mgr Dr Pr no nos No Nos St Ste Cie Vve Me")
-_SYMBOLS = """
-    H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb
-    Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg
-    Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts
-    Og"""
-_PROTONS = {symbol: n for n, symbol in enumerate(re.findall(r"\w+", _SYMBOLS), 1)}  # of an element
-_ELEMENT = re.compile(r"[A-Z][a-z]?(?![^\W\d_])")
-_NUCLIDE = re.compile(r"(\d{1,3})m?")
-_WORDS = words_of("As At Be He I In No")  # which a note begins with, that are elements as well
 
 
 def write_raised(before: str, run: str, after: str = "") -> str:
     """Write raised characters so that they follow ``before``: ``^9``, ``st`` or ``␣[2]``; ``after`` is what follows."""
     raised = _SIGN_APART.sub("", run.strip().translate(_SIGNS))
     base = before[-_REACH:].rstrip()
-    if both := _CITED.fullmatch(raised):  # an exponent, then a citation
-        written = write_raised(before, both[1])
-        return written + write_mark(before + written, both[2], after)
     if len(raised) > _MAX_CHARS or (raised[0:1] == "+" and is_tolerance(base, raised)):
         return _set_apart(before, raised, after)
     if not raised or not any(char.isalnum() or char in "*†‡§¶‖#+-" for char in raised) or base.endswith("^"):
         return run
-    if raised in ("TM", "SM", "®", "©"):
-        return {"TM": "™", "SM": "℠"}.get(raised, raised)
     if raised in ("o", "0", "◦", "°", "º") and _NUMBER_END.search(base) and re.match(r"\s*[CFKNSEW](?!\w)", after):
         return "°"
     if _is_ordinal(base, raised, after):
-        return raised
-    if (not before or before[-1] in " (-\n") and _is_nuclide(raised, after, bool(base)):
         return raised
     if base and _is_exponent(base, raised, after):
         if raised in "+-":
@@ -124,7 +103,6 @@ RAISE, LOWER, MARK, END = tex.RAISE, tex.LOWER, "\x03", tex.END
 """Set by readers of markup round raised and lowered characters and the marks of notes, for `write_scripts`."""
 
 _SCRIPT = re.compile("([\x01-\x03])([^\x01-\x04]*)\x04")
-_STACKED = re.compile("(?:\x01(\\d{1,3})\x04\x02(\\d{1,3})\x04|\x02(\\d{1,3})\x04\x01(\\d{1,3})\x04)(?=([A-Z][a-z]?))")
 _STRAY = re.compile("[\x01-\x04]")
 _WRITERS = {RAISE: write_raised, LOWER: write_lowered, MARK: write_mark}
 
@@ -133,7 +111,7 @@ def write_scripts(text: str) -> str:
     """Write the characters between `RAISE`, `LOWER` or `MARK` and `END` by the rule; of nested ones, the innermost."""
     if END not in text:
         return text
-    first, *rest = _SCRIPT.split(_STACKED.sub(_mass, text))
+    first, *rest = _SCRIPT.split(text)
     written = [_STRAY.sub("", first)]
     before, of_symbol = written[0][-_REACH:], False
     for kind, run, between in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
@@ -148,12 +126,6 @@ def write_scripts(text: str) -> str:
         written += (script, after)
         before = f"{before}{script}{after}"[-_REACH:]
     return "".join(written)
-
-
-def _mass(match: re.Match[str]) -> str:
-    """Of the mass and the number of protons before an element the mass: the element says the other."""
-    mass, n_protons = match[1] or match[4], match[2] or match[3]
-    return f"{RAISE}{mass}{END}" if _PROTONS.get(match[5]) == int(n_protons) else match[0]
 
 
 def plain_maths(text: str) -> str:
@@ -184,26 +156,11 @@ def _set_apart(before: str, text: str, after: str) -> str:
     return f"{'' if is_apart else ' '}{text}{' ' * after[:1].isalnum()}"
 
 
-def _is_nuclide(raised: str, after: str, is_within: bool) -> bool:
-    """Whether it is the mass of an isotope, 14 of C, and no mark in front of its own note or address.
-
-    A note begins with a word; within a sentence any letter by itself is a symbol, as of the group ²G₂.
-    """
-    mass, element = _NUCLIDE.fullmatch(raised), _ELEMENT.match(after)
-    if mass is None or element is None or is_within:
-        return mass is not None and element is not None
-    if element[0] not in _PROTONS or element[0] in _WORDS or after[element.end() :][:1] == ".":
-        return False
-    n_protons = _PROTONS[element[0]]
-    return n_protons <= int(mass[1]) <= 3 * n_protons + 2
-
-
 def _is_ordinal(base: str, raised: str, after: str) -> bool:
     if raised in _ORDINALS and _ORDINAL_BASE.search(base):
         # letters are marks too: "19e siècle" goes on with a word, a figure in a cell ends there
         return len(raised) > 1 or (re.search(r"(?<!\d)\d{3,}$", base) is None and after.lstrip()[:1].isalpha())
-    word = _LAST_WORD.search(base[-8:])
-    return word is not None and f"{word[0]}{raised}" in _ABBREVIATIONS
+    return False
 
 
 def _is_exponent(base: str, raised: str, after: str) -> bool:
@@ -229,8 +186,6 @@ def _is_exponent(base: str, raised: str, after: str) -> bool:
     if not is_integer:
         return is_letters and _is_group(base)
     if raised == "1":  # nobody writes the first power
-        return False
-    if _QUANTITY.search(base) and base[-1] in _UNITS:
         return False
     return is_symbol or _is_group(base) or _LENGTH.search(base) is not None
 

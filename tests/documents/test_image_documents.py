@@ -90,7 +90,7 @@ def test_a_document_none_of_whose_images_can_be_used_says_why(tmp_path, name, da
 
 def test_neither_text_nor_image_is_no_document_with_images_on():
     with pytest.raises(DataError, match=r"x\.html has no text: nothing in it can be searched\.$"):
-        parse_documents("x.html", b"<h1>Title</h1>", images=ImageSource())
+        parse_documents("x.html", b"<title>Title</title>", images=ImageSource())
     with pymupdf.open() as file:
         file.new_page()
         data = file.tobytes()

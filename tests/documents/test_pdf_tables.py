@@ -246,11 +246,6 @@ def test_a_table_that_goes_on_over_a_page_is_one(repeats, has_grid):
     assert over_two_pages(repeats, has_grid) == [ROWS]
 
 
-@pytest.mark.parametrize("caption", ["Table 3 (continued)", "Table 3: Energy of six models, continued."])
-def test_a_caption_that_says_so_is_that_of_the_whole(caption):
-    assert over_two_pages(True, caption=caption) == [["Table 3: Energy of six models.", *ROWS]]
-
-
 def test_another_caption_or_width_is_another_table():
     assert len(over_two_pages(True, caption="Table 4: Energy of three others.")) == 2
     assert len(over_two_pages(True, width=360)) == 2
@@ -266,17 +261,6 @@ def sites_below_a_page():
         sheet.row(678 + 16 * i, f"Site {i}", f"{1000 + i:,}", f"1.{10 + i}")
     sheet.add_page()
     return sheet
-
-
-def test_a_table_between_two_rules_goes_on_over_a_page_without_its_header():
-    sheet = sites_below_a_page()
-    sheet.level(60, 150)
-    for i in range(5, 10):
-        sheet.row(76 + 16 * (i - 5), f"Site {i}", f"{1000 + i:,}", f"1.{10 + i}")
-    sheet.put(72, 300, AFTER)
-    tables, rest = sheet.tables()
-    assert tables == [[f"Site: Site {i}; Use (MWh): {1000 + i:,}; PUE: 1.{10 + i}" for i in range(10)]]
-    assert rest == [BEFORE, AFTER]
 
 
 def test_a_table_of_other_names_on_the_next_page_is_another_one():
