@@ -14,7 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,20 @@ from kohaku_ray.models.request import ChatRequest, check_finished
 from kohaku_ray.records import CUT, WHOLE, Reply
 from kohaku_ray.values.read import clean_text
 
-if TYPE_CHECKING:
-    from kohaku_ray.models.transformers import TransformersConfig
-
 _LOG = logging.getLogger(__name__)
 
 BATCH_WAIT_S = 0.01
 """Seconds to wait for further requests to share a batch."""
+
+
+class DecodingSettings(Protocol):
+    """What a deployment says of how its model decodes."""
+
+    model: str
+    batch_size: int
+    chat_template_kwargs: dict[str, Any]
+    reasoning_end: str | None
+    reasoning_tokens: int
 
 
 class LocalBackend:
@@ -48,7 +55,7 @@ class LocalBackend:
     from there on. The ledger records the reply that was given.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, settings: TransformersConfig, window_tokens: int) -> None:
+    def __init__(self, model: Any, tokenizer: Any, settings: DecodingSettings, window_tokens: int) -> None:
         """Take over a causal language model of transformers, on its device, with its fast tokenizer."""
         name, reasoning_end = settings.model, settings.reasoning_end
         self._model, self._tokenizer, self._name = model.eval(), tokenizer, name

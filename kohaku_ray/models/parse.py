@@ -36,6 +36,7 @@ def parse_answer(
     attempt: int = 0,
     unit: str | None = None,
     kind: ValueKind | None = None,
+    words: str | None = None,
 ) -> Prediction:
     """Read an answer.
 
@@ -48,6 +49,7 @@ def parse_answer(
         attempt: Attempt, from 0.
         unit: The unit asked for, used if the model names none.
         kind: The kind of value asked for; None: any.
+        words: The value of an answer that has a sentence and no value; None: it is blank.
 
     Returns:
         A prediction; blank if the model abstained, and blank with ``error`` if nothing could be read.
@@ -56,6 +58,8 @@ def parse_answer(
     fields, flag = next(filter(None, map(_answer_fields, find_values(reply))), (None, ""))
     if fields is None:
         return Prediction(answer_unit=unit or "", attempt=attempt, error=why_nothing(reply, "JSON object of an answer"))
+    if words and fields.get("answer") and not (fields.get("answer_value") or fields.get("is_blank")):
+        fields["answer_value"] = words
     own_unit = value_text(fields.get("answer_unit"))
     refs, n_foreign = match_refs(fields.get("ref_id"), allowed)
     value, is_typed, odd = _value_of(fields, kind, unit)

@@ -180,7 +180,8 @@ def read_reply(
     Returns:
         The prediction, and the citations of anything but ``texts``, which are cut out of it, as they were written.
     """
-    parsed = parse_answer(_with_value(reply), [text.ref_id for text in texts], attempt, question.answer_unit)
+    shown = [text.ref_id for text in texts]
+    parsed = parse_answer(reply, shown, attempt, question.answer_unit, words=WORDS)
     if parsed.error is not None:
         return _read_prose(reply, parsed, texts)
     answer, analysis = check_citations(parsed.answer, texts), check_citations(parsed.explanation, texts)
@@ -208,17 +209,6 @@ def ballot(row: Mapping[str, Any]) -> Ballot:
         return plain
     numbers = numbers_of(without_citations(row["answer"]))
     return replace(plain, answer_value="; ".join(map(write_number, numbers)) or WORDS)
-
-
-def _with_value(reply: Reply) -> Reply:
-    """Let an empty value beside an answer say that the answer is in words."""
-    try:
-        fields = json.loads(reply.text)
-    except (ValueError, RecursionError):
-        return reply
-    if not isinstance(fields, dict) or fields.get("is_blank") or not fields.get("answer") or fields.get("answer_value"):
-        return reply
-    return replace(reply, text=json.dumps({**fields, "answer_value": WORDS}))
 
 
 def _read_prose(reply: Reply, parsed: Prediction, texts: Sequence[Text]) -> tuple[Prediction, tuple[str, ...]]:
