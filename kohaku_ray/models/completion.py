@@ -11,7 +11,7 @@ from typing import Any, Literal
 from kohaku_ray.errors import TransientModelError
 from kohaku_ray.models.json_text import loads
 from kohaku_ray.models.request import CHARS_PER_TOKEN, FINISH_REASONS, ChatRequest, check_finished, data_uris
-from kohaku_ray.records import Reply
+from kohaku_ray.records import CUT, WHOLE, Reply
 from kohaku_ray.values.read import clean_text
 
 MOST_TOKENS = 2**24
@@ -69,9 +69,8 @@ def load_values(body: bytes | bytearray) -> Any:
         TransientModelError: It is neither, or the stream breaks off.
     """
     try:
-        if body.lstrip().startswith((b"data:", b"event:", b":")):
-            return _merge_events(body.decode())
-        return json.loads(body)
+        is_stream = body[:1] in (b"d", b"e", b":")  # data:, event: or a comment, as no JSON begins
+        return _merge_events(body.decode()) if is_stream else json.loads(body)
     except (ValueError, RecursionError):
         raise TransientModelError(f"malformed JSON in a body of {len(body)} bytes") from None
 
@@ -102,19 +101,21 @@ def read_completion(values: Any, prompt_chars: int = 0) -> Reply:
             if other := _object_text(message.get(field)):
                 text, notes = other, [f"replies are read from {field}, as their content is empty"]
                 break
-    thought = _content_text(message.get("reasoning_content")) or _content_text(message.get("reasoning"))
     usage = as_object(body.get("usage"))
-    prompt_tokens, completion_tokens, is_estimated = _read_counts(usage, prompt_chars, len(text) + len(thought))
+    prompt_tokens, completion_tokens, is_estimated = _read_counts(usage, prompt_chars, text, message)
     notes += [ESTIMATED] if is_estimated else []
     cached_tokens = _count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
     error = choice.get("error") or body.get("error")
-    reason = clean_text(str(choice.get("finish_reason") or "")).strip()
+    reason = choice.get("finish_reason")
+    if reason not in (WHOLE, CUT):
+        reason = clean_text(str(reason or "")).strip()
+        reason = FINISH_REASONS.get(reason.casefold(), reason)
     reply = Reply(
         text=text,
         prompt_tokens=prompt_tokens,
         cached_tokens=min(cached_tokens, prompt_tokens),
         completion_tokens=completion_tokens,
-        finish_reason="error" if error else FINISH_REASONS.get(reason.casefold(), reason),
+        finish_reason="error" if error else reason,
         note="; ".join(notes),
     )
     check_finished(reply, json.dumps(error) if error else "")
@@ -173,10 +174,15 @@ def _object_text(value: Any) -> str:
     return value.strip() if isinstance(value, str) and as_object(loads(value)) else ""
 
 
-def _read_counts(usage: Mapping[str, Any], prompt_chars: int, reply_chars: int) -> tuple[int, int, bool]:
+def _read_counts(
+    usage: Mapping[str, Any], prompt_chars: int, text: str, message: Mapping[str, Any]
+) -> tuple[int, int, bool]:
     """Return the tokens of prompt and reply: as they are sent, by their sum, or estimated; and whether one is that."""
-    names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    prompt, completion, total = (_count(usage.get(name)) for name in names)
+    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    if prompt and completion:
+        return prompt, completion, False
+    total = _count(usage.get("total_tokens"))
+    reply_chars = len(text) + len(_content_text(message.get("reasoning_content") or message.get("reasoning")))
     if total > prompt > 0:
         completion = completion or total - prompt
     is_estimated = bool((not completion and reply_chars) or (not prompt and prompt_chars))

@@ -1,8 +1,8 @@
 """Generate with transformers: requests that wait together run together, each as if it were alone.
 
-transformers' own ``generate_batch`` (5.23, tried on CPUs) holds neither seeds nor grammars of requests: it has one seed for
-all, so that a request gave other tokens beside two others than alone, and its logits processors see the last token of
-each row, and not whose it is.
+transformers' own ``generate_batch`` (5.23, tried on CPUs) holds neither seeds nor grammars of requests: it has one seed
+for all, so that a request gave other tokens beside two others than alone, and its logits processors see the last token
+of each row, and not whose it is.
 
 From the top down: `LocalBackend` takes requests, `Batch` runs the model on the rows that are decoded now and computes a
 common prefix once, `DecodingRow` is one request with its own random numbers, grammar, length and end.

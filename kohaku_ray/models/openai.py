@@ -342,7 +342,8 @@ class OpenAIBackend:
             dialect = better
         if dialect != self._dialect:
             self._dialect = await self._limiter.learn(dialect)
-        return replace(outcome, note="; ".join((*dialect.notes, *notes, *filter(None, [outcome.note]))))
+        notes = [*dialect.notes, *notes, *filter(None, [outcome.note])]
+        return replace(outcome, note="; ".join(notes)) if notes else outcome
 
     async def models(self, timeout_s: float | None = None) -> dict[str, int | None]:
         """List the server's models by name, each with its window in tokens where the server says it, as vLLM does.
@@ -396,7 +397,8 @@ class OpenAIBackend:
                 except ModelError as error:  # which may name what the server sent
                     error.args = (self._redacted(f"{error}: {response.text[:_BODY_CHARS]}"),)
                     raise
-                return replace(reply, text=self._redacted(reply.text))
+                text = self._redacted(reply.text)
+                return reply if text == reply.text else replace(reply, text=text)
             response = response._replace(status=status)
         if (withheld := _failed_generation(response)) is not None:
             values = {"choices": [{"message": {"content": self._redacted(withheld)}}]}

@@ -214,7 +214,7 @@ _FILTERED = "content_filter"
 def is_finished(reply: Reply) -> bool:
     """Whether a reply counts: whole or cut, and not without any token."""
     reason = FINISH_REASONS.get(reply.finish_reason.casefold())
-    return reason == CUT or (reason == WHOLE and bool(reply.text.strip() or reply.completion_tokens))
+    return reason == CUT or (reason == WHOLE and bool(reply.completion_tokens or reply.text.strip()))
 
 
 def check_finished(reply: Reply, error: str = "") -> None:
