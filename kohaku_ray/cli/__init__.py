@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if arguments.name != "sweep":  # whose relative directory ``shared`` moves
                 written = {f"the {name}": getattr(arguments, name, None) for name in ("output", "jsonl", "page")}
-                check_kept({name: os.path.abspath(path) for name, path in written.items() if path})
+                check_kept({name: os.path.abspath(path) for name, path in written.items() if isinstance(path, str)})
             returned = arguments.command(arguments)
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
                 print_summary(outcome.line, outcome.as_json(arguments.name, arguments.hide))

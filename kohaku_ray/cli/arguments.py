@@ -226,6 +226,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
 
+    runs = _add(commands, run.runs)
+    runs.add_argument("directory", nargs="?", default="runs", metavar="DIR", help="where runs lie (default: runs)")
+    runs.add_argument("--page", action="store_true", help="also write DIR/runs.html, sorted and filtered in a browser")
+
     index_map = _add(commands, run.index_map, "map")
     index_map.add_argument("index", metavar="INDEX", help="an index's directory, a YAML file or the name of a preset")
     index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
@@ -309,6 +313,7 @@ EXAMPLES = {
     "compare": "kohaku-ray compare runs/a runs/b --page compare.html",
     "bundle": "kohaku-ray bundle runs/mine mine.zip --with-index",
     "replay": "kohaku-ray replay mine.zip",
+    "runs": "kohaku-ray runs runs --page",
     "report": "kohaku-ray report runs/mine",
     "map": "kohaku-ray map runs/mine/index -o map.png",
     "bench": "kohaku-ray bench my.yaml --replicas 1,2 --members 1,9",

@@ -29,6 +29,7 @@ from kohaku_ray.cli.results import (
     RejectedFile,
     ReplayResult,
     ReportResult,
+    RunsResult,
     ScoreResult,
     ShowResult,
     SteerResult,
@@ -531,6 +532,24 @@ def replay(arguments: argparse.Namespace) -> Outcome:
     line += f"{n_other} of the bundles differ" if n_other else "every table is the same"
     tables = [line for replayed in replays.values() for line in replayed.differences]
     return Outcome(line, ReplayResult(not n_other, runs, tables), FAILED if n_other else OK)
+
+
+def runs(arguments: argparse.Namespace) -> Outcome:
+    """List all runs below a directory: score, model, date, cost, and the settings in which they differ."""
+    from dataclasses import asdict
+
+    from kohaku_ray.pages.runs_page import describe_runs, write_runs
+    from kohaku_ray.records import pluralize
+    from kohaku_ray.run.listing import list_runs
+
+    listed = list_runs(arguments.directory)
+    print_result(describe_runs(listed))
+    page = write_runs(listed) if arguments.page else None
+    if page is not None:
+        print_result(f"page: {page}")
+    line = f"{pluralize(len(listed.runs), 'run')} in {arguments.directory}"
+    each = [{**asdict(run), "date": run.date.isoformat(timespec="seconds")} for run in listed.runs]
+    return Outcome(line, RunsResult(arguments.directory, each, listed.unread, page))
 
 
 def report(arguments: argparse.Namespace) -> Outcome:

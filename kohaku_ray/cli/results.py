@@ -37,6 +37,16 @@ class InitResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RunsResult:
+    """What ``runs --json`` prints: fields of ``run.listing.ListedRun``, and files that are no run's."""
+
+    directory: str
+    runs: Sequence[Mapping[str, Any]]
+    unread: Sequence[str]
+    page: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class DocsResult:
     """What ``docs --json`` prints: the file of a page, or the directory of all and their names."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ from kohaku_ray.pages.questions import (
     shown_steps,
     view_questions,
 )
-from kohaku_ray.run.directory import baseline_note, own_truth, seal_page
+from kohaku_ray.run.directory import SCORES, baseline_note, own_truth, seal_page
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
 from kohaku_ray.run.summary import UsageRow, describe_errors, describe_flags, describe_servers, spent
@@ -117,6 +118,12 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
         if len(page) <= MAX_BYTES:
             break
     publish(target, seal_page(page))
+    if output is None and inputs.gold is not None:  # for the list of all runs
+        lines = [
+            {"metric": line.metric, "score": line.score, "low": line.low, "high": line.high}
+            for line in score_lines(inputs.gold)
+        ]
+        publish(join_path(inputs.run.path, SCORES), json.dumps({"scores": lines}, indent=1).encode())
     return target
 
 

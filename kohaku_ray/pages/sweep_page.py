@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ from kohaku_ray.pages.sweep_tables import (
 )
 from kohaku_ray.pages.tables import as_csv
 from kohaku_ray.pages.text import cut, visible, write_number
+from kohaku_ray.run.listing import SWEEP_RUNS
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import (
@@ -101,9 +103,23 @@ def write_sweep(sweep: SweepRecord, directory: str, stats: Sequence[TableStats] 
         files[f"{start}.tex"] = write_latex(table_stats)
     if sweep.groups is not None:
         files[os.path.join(tables, "groups.csv")] = as_csv(group_scores_table(sweep.groups))
+    files[os.path.join(directory, SWEEP_RUNS)] = json.dumps({"runs": _list_runs(sweep, directory)}, indent=1)
     for path, text in files.items():
         publish(path, text.encode())
     return list(files)
+
+
+def _list_runs(sweep: SweepRecord, directory: str) -> dict[str, dict[str, Any]]:
+    """Say of each finished run, by its path from ``directory``, its labels and its score: for the list of all runs."""
+    paths = {run.run_id: run.path for run in sweep.runs if run.path}
+    listed: dict[str, dict[str, Any]] = {}
+    for cell in (cell for table in sweep.tables for cell in table.cells):
+        for run_id, seed, shares in zip(cell.run_ids, cell.seeds, cell.total, strict=True):
+            path = os.path.relpath(paths[run_id], directory)
+            label = ", ".join(f"{axis}={value}" for axis, value in {**cell.labels, "seed": seed}.items())
+            facts = {"label": label, "metric": sweep.metric.name, "score": float(shares.mean())}
+            listed.setdefault(path, facts)  # the first table's labels, where several have the run
+    return listed
 
 
 def page(sweep: SweepRecord, stats: Sequence[TableStats]) -> str:

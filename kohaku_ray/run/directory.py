@@ -41,6 +41,10 @@ if TYPE_CHECKING:  # pages read runs without a configuration
     from kohaku_ray.config import Config
 
 
+SCORES = "scores.json"
+"""File of a run with what its page says of its score: ``scores``, each ``metric``, ``score``, ``low``, ``high``."""
+
+
 class RunDirectory:
     """The outputs of one answer job."""
 
@@ -99,15 +103,16 @@ class RunDirectory:
         """
         from kohaku_ray.config import as_yaml
 
-        text = as_yaml(config)
+        text, settings = as_yaml(config), changed_settings(config)
         if self._read("config.yaml") not in (None, text):
             # Another configuration's outputs must not be taken for this run's.
             tables = (f"{table}.parquet" for table in SCHEMAS)
             outputs = (*config.declaration.outputs, *self._own_outputs())
-            self._directory.remove(*tables, *ANSWER_FILES, "report.html", *outputs)
+            self._directory.remove(*tables, *ANSWER_FILES, "report.html", SCORES, *outputs)
         earlier = {"identity": identity, "paid": paid} if paid else {}
         # First of all files: it marks a run's directory (``sources.check_places``).
-        self.write_text("run.json", json.dumps({"status": "running", **earlier, **facts_of(config)}, indent=2))
+        facts = {"status": "running", **earlier, **facts_of(config), "settings": settings}
+        self.write_text("run.json", json.dumps(facts, indent=2))
         self.write_text("config.yaml", text)
 
     def finish(self, config: Config, summary: Any, identity: str) -> None:
@@ -120,6 +125,7 @@ class RunDirectory:
             "status": "finished",
             **asdict(summary),
             **facts_of(config),
+            "settings": changed_settings(config),
             "identity": identity,
             "versions": {"kohaku_ray": __version__, "ray": version("ray"), "python": platform.python_version()},
             "checksums": {name: digest for name in names if (digest := self._directory.checksum(name))},
@@ -267,6 +273,15 @@ def facts_of(config: Config) -> dict[str, Any]:
         "split_by": list(config.declaration.columns.split_by),
         **({"notes": notes} if notes else {}),
     }
+
+
+def changed_settings(config: Config) -> dict[str, str]:
+    """Flatten what a configuration sets otherwise than its system's defaults, secrets hidden: value by dotted key."""
+    from kohaku_ray.config import build_config
+    from kohaku_ray.run.tracking import settings_of
+
+    defaults = settings_of(build_config({"system": config.system}, "the defaults"))
+    return {key: value for key, value in settings_of(config).items() if value != defaults.get(key)}
 
 
 def baseline_note(facts: Mapping[str, Any]) -> str:

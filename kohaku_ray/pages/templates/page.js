@@ -76,7 +76,7 @@
       row.hidden = !fits;
       n += fits;
     });
-    form.querySelector("output").textContent = `${n.toLocaleString("en")} of ${rows.length.toLocaleString("en")} question${rows.length === 1 ? "" : "s"}`;
+    form.querySelector("output").textContent = `${n.toLocaleString("en")} of ${rows.length.toLocaleString("en")} ${list.dataset.noun ?? "question"}${rows.length === 1 ? "" : "s"}`;
     form.elements.open.textContent = n > MOST_OPENED ? `Open the first ${MOST_OPENED}` : "Open these";
   }
 

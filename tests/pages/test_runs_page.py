@@ -1,0 +1,96 @@
+"""The list of all runs: what their files say, in a terminal and on a page; other files do not disturb it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from kit.runs_here import index_here, run_here
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import load_config
+from kohaku_ray.pages.report import write_report
+from kohaku_ray.pages.runs_page import describe_runs, write_runs
+from kohaku_ray.run.listing import list_runs
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Two runs that differ in one setting, one that never ended, one of a sweep, and files that are none."""
+    home = tmp_path_factory.mktemp("runs")
+    for name, top_k in (("a", 4), ("b", 8)):
+        overrides = [f"index.path={home}/index", f"ledger.path={home}/ledger", f"run={home}/{name}"]
+        config = load_config("demo", [*overrides, f"kohaku.top_k={top_k}", "questions.limit=3", "ensemble.members=1"])
+        if name == "a":
+            index_here(config)
+        write_report(run_here(config))
+    for name, text in (("c", '{"status": "running", "settings": {"kohaku.top_k": "2"}}'), ("odd", "[1]"), ("cut", "{")):
+        (home / name).mkdir()
+        (home / name / "run.json").write_text(text)
+    facts = json.loads((home / "a" / "run.json").read_text())
+    (home / "sweep" / "runs" / "0a1b").mkdir(parents=True)
+    (home / "sweep" / "runs" / "0a1b" / "run.json").write_text(json.dumps({**facts, "n_questions": 4}))
+    listed = {"runs": {"runs/0a1b": {"label": "rerank=none, seed=0", "metric": "wattbot", "score": 0.5}}}
+    (home / "sweep" / "runs.json").write_text(json.dumps(listed))
+    return home
+
+
+def test_runs_have_their_state_score_and_the_settings_in_which_they_differ(home):
+    listed = list_runs(str(home))
+    runs = {run.path: run for run in listed.runs}
+    assert {path: run.state for path, run in runs.items()} == {
+        "a": "finished",
+        "b": "finished",
+        "c": "unfinished",
+        "sweep/runs/0a1b": "damaged",
+    }
+    scored = json.loads((home / "a" / "scores.json").read_text())["scores"][0]
+    assert (runs["a"].metric, runs["a"].score, runs["a"].low) == ("wattbot", scored["score"], scored["low"])
+    assert (runs["a"].n_questions, runs["c"].n_questions) == (3, None)
+    assert (runs["sweep/runs/0a1b"].label, runs["sweep/runs/0a1b"].score) == ("rerank=none, seed=0", 0.5)
+    assert {path: settings for path, settings in listed.differing().items() if path in "abc"} == {
+        "a": {
+            "kohaku.top_k": "4",
+            "ensemble.members": "1",
+            "questions.limit": "3",
+            "documents.metadata": "sample:metadata.csv",
+        },
+        "b": {
+            "kohaku.top_k": "8",
+            "ensemble.members": "1",
+            "questions.limit": "3",
+            "documents.metadata": "sample:metadata.csv",
+        },
+        "c": {"kohaku.top_k": "2"},
+    }
+    assert sorted(listed.unread) == ["cut/run.json", "odd/run.json"]
+    text = describe_runs(listed)
+    assert "kohaku.top_k=8" in text
+    assert "cut/run.json is no run's file" in text
+
+
+def test_the_page_links_the_pages_there_are_and_the_command_says_the_same(home, capsys):
+    page = (home / "x").with_name("runs.html")
+    assert write_runs(list_runs(str(home))) == str(page)
+    html = page.read_text()
+    assert html.count('<a href="') == 2
+    assert 'href="a/report.html"' in html
+    assert main(["--json", "runs", str(home), "--page"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [run["path"] for run in said["runs"]] == [run.path for run in list_runs(str(home)).runs]
+    assert said["page"] == str(page)
+    assert main(["runs", str(home / "nowhere")]) == 1
+    assert "no such directory" in capsys.readouterr().err
+
+
+def test_ten_thousand_runs_and_foreign_files_are_listed_in_seconds(home, tmp_path):
+    facts = (home / "b" / "run.json").read_text()
+    for number in range(10_000):
+        (tmp_path / f"{number:05}").mkdir()
+        (tmp_path / f"{number:05}" / ("run.json" if number % 10 else "notes.txt")).write_text(facts)
+    began = time.process_time()
+    listed = list_runs(str(tmp_path))
+    write_runs(listed)
+    assert len(listed.runs) == 9_000
+    assert time.process_time() - began < 30
