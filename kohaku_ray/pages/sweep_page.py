@@ -103,8 +103,8 @@ def write_sweep(sweep: SweepRecord, directory: str, stats: Sequence[TableStats] 
         files[f"{start}.tex"] = write_latex(table_stats)
     if sweep.groups is not None:
         files[os.path.join(tables, "groups.csv")] = as_csv(group_scores_table(sweep.groups))
-    files[os.path.join(directory, SWEEP_RUNS)] = json.dumps({"runs": _list_runs(sweep, directory)}, indent=1)
-    for path, text in files.items():
+    listed = {os.path.join(directory, SWEEP_RUNS): json.dumps({"runs": _list_runs(sweep, directory)}, indent=1)}
+    for path, text in {**files, **listed}.items():
         publish(path, text.encode())
     return list(files)
 

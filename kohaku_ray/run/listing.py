@@ -18,10 +18,6 @@ SWEEP_RUNS = "runs.json"
 _NOT_ENTERED = frozenset({"race", "asked", "index", "ledger", "indexes"})
 """Directories of a sweep or a run that hold shards, single questions or tables, no runs of their own."""
 
-_PLACES = ("run", "index.path", "ledger.path", "shared")
-"""Settings that say where something lies: two runs that differ in them alone are of one setting."""
-
-
 @dataclass(frozen=True, slots=True)
 class ListedRun:
     """A run as its files say; None is not known.
@@ -67,7 +63,7 @@ class RunList:
     def differing(self) -> dict[str, dict[str, str]]:
         """Find the settings that are not the same in all runs, by path and key: those of the most values first."""
         known = [run for run in self.runs if run.settings]
-        keys = {key for run in known for key in run.settings if key not in _PLACES}
+        keys = {key for run in known for key in run.settings}
         n_values = {key: len({run.settings.get(key, "default") for run in known}) for key in keys}
         kept = sorted((key for key in keys if n_values[key] > 1), key=lambda key: (-n_values[key], key))
         return {run.path: {key: run.settings[key] for key in kept if key in run.settings} for run in known}

@@ -90,7 +90,8 @@ def test_a_run_under_way_notes_what_it_is(tmp_path):
     config = config_of(run, "questions.limit=3")
     directory.begin(config)
     facts = json.loads((run / "run.json").read_text())
-    assert facts == {"status": "running", **facts_of(config)}
+    settings = {"documents.metadata": "sample:metadata.csv", "questions.limit": "3"}
+    assert facts == {"status": "running", **facts_of(config), "settings": settings}
     assert (facts["system"], facts["limit"], facts["metrics"]) == ("kohaku", 3, ["wattbot", "kaggle"])
     directory.finish(config, AnswerSummary(str(run), n_questions=3), "")
     facts = json.loads((run / "run.json").read_text())
