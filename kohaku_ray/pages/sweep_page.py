@@ -113,7 +113,7 @@ def _list_runs(sweep: SweepRecord, directory: str) -> dict[str, dict[str, Any]]:
     """Say of each finished run, by its path from ``directory``, its labels and its score: for the list of all runs."""
     paths = {run.run_id: run.path for run in sweep.runs if run.path}
     listed: dict[str, dict[str, Any]] = {}
-    for cell in (cell for table in sweep.tables for cell in table.cells):
+    for cell in (cell for table in sweep.tables for cell in table.cells if cell.run_ids):
         for run_id, seed, shares in zip(cell.run_ids, cell.seeds, cell.total, strict=True):
             path = os.path.relpath(paths[run_id], directory)
             label = ", ".join(f"{axis}={value}" for axis, value in {**cell.labels, "seed": seed}.items())
