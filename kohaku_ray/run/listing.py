@@ -18,6 +18,7 @@ SWEEP_RUNS = "runs.json"
 _NOT_ENTERED = frozenset({"race", "asked", "index", "ledger", "indexes"})
 """Directories of a sweep or a run that hold shards, single questions or tables, no runs of their own."""
 
+
 @dataclass(frozen=True, slots=True)
 class ListedRun:
     """A run as its files say; None is not known.
@@ -114,7 +115,7 @@ def _read(path: str, directory: str, of_sweep: Mapping[str, Any]) -> ListedRun:
     shown = {role: ", ".join(map(str, names)) for role, names in models.items()}
     scored = of_sweep or next(iter(_scores(path)), {})
     spent = facts.get("spent") or {}
-    counts = [spent.get("prompt_tokens"), spent.get("completion_tokens")]
+    counts = [count for name in ("prompt_tokens", "completion_tokens") if (count := spent.get(name)) is not None]
     return ListedRun(
         path=os.path.relpath(path, directory),
         state=_state(facts, status),
@@ -128,7 +129,7 @@ def _read(path: str, directory: str, of_sweep: Mapping[str, Any]) -> ListedRun:
         low=_number(scored.get("low")),
         high=_number(scored.get("high")),
         dollars=_number(spent.get("dollars")),
-        tokens=None if None in counts else sum(map(int, counts)),
+        tokens=sum(map(int, counts)) if len(counts) == 2 else None,
         settings={str(key): str(value) for key, value in (facts.get("settings") or {}).items()},
     )
 
