@@ -16,7 +16,7 @@ from typing import Any
 from kohaku_ray.documents.content import file_name
 from kohaku_ray.documents.model import Document, Parsed
 from kohaku_ray.documents.rows import HUB, parse_csv, suffix_of
-from kohaku_ray.documents.text import parse_text
+from kohaku_ray.documents.text import parse_plain, parse_text
 from kohaku_ray.extensions import find_registered
 
 Parser = Callable[..., Document]
@@ -68,15 +68,17 @@ class DocumentFormat:
 
     Attributes:
         suffixes: Suffixes with their point, in lower case. Directories are searched for them, too.
-        parse: ``(name, data) -> Document``, or ``Parsed`` of a file that holds many documents. `DataError` where a file
-            cannot be read: it becomes a reject with that reason. Its time must be linear in the file's size.
+        parse: ``(doc_id, data) -> Document``, or ``Parsed`` of a file that holds many documents; ``doc_id`` is the id
+            of a file's one document, the same on every machine. `DataError` where a file cannot be read: it becomes a
+            reject with that reason, in which an id at the start becomes the file's name. Its time must be linear in the
+            file's size.
         splits_sentences: ``parse`` also takes ``sentence_split``, the setting of that name, as a keyword.
         digest: Digests what makes a document: of two files with equal digests, one is a reject. None: their ids alone
             are compared.
     """
 
     suffixes: tuple[str, ...] = ()
-    parse: Callable[..., Document | Parsed] = parse_text
+    parse: Callable[..., Document | Parsed] = parse_plain
     splits_sentences: bool = False
     digest: Callable[[Document], str] | None = None
 

@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kohaku_ray.documents.bounded import UnfinishedError, in_time, late, out_of_memory, parse_in_child
-from kohaku_ray.documents.content import valid_doc_id, well_formed
+from kohaku_ray.documents.content import default_doc_id, valid_doc_id, well_formed
 from kohaku_ray.documents.figures import (
     ImageSource,
     attach_images,
@@ -68,16 +68,19 @@ def parse_documents(
     document_format: DocumentFormat = AUTO,
     sentence_split: SentenceSplit = "punkt",
     images: ImageSource | None = None,
+    default_id: str | None = None,
 ) -> Parsed:
     """Parse one file: into many documents where it is of `ROW_FORMATS` or the format reads it so, else into one.
 
-    See `parse_file`; ``sentence_split`` is for formats that take it.
+    See `parse_file`; ``sentence_split`` is for formats that take it; ``default_id`` is what a format is given as the
+    document's id in place of the file's name without its suffix.
     """
     ending = suffix(name)
     read: Callable[[], object]
     if ending in document_format.suffixes:
         options = {"sentence_split": sentence_split} if document_format.splits_sentences else {}
-        read = partial(document_format.parse, name, data, **options)
+        doc_id = valid_doc_id(default_doc_id(name) if default_id is None else default_id, name)
+        read = partial(_read_by_format, document_format, name, doc_id, data, options)
     elif ending in ROW_FORMATS:
         read = partial(parse_rows, name, data)
     elif images is None:
@@ -102,6 +105,23 @@ def parse_documents(
         return Parsed((_checked(name, parsed, images is not None),))
 
     return _in_time(parse, name, data, timeout_s)
+
+
+def _read_by_format(
+    document_format: DocumentFormat, name: str, doc_id: str, data: bytes, options: Mapping[str, Any]
+) -> object:
+    """Call a format, which knows a file by its document's id alone, and name the file where it names that."""
+
+    def with_name(text: str) -> str:
+        return f"{name}{text[len(doc_id) :]}" if text.startswith(doc_id) else text
+
+    try:
+        parsed = document_format.parse(doc_id, data, **options)
+    except DataError as error:
+        raise DataError(with_name(str(error))) from error
+    if isinstance(parsed, Parsed):
+        return replace(parsed, rejects=tuple((with_name(where), reason) for where, reason in parsed.rejects))
+    return parsed
 
 
 def _with_images(name: str, data: bytes, timeout_s: float | None, source: ImageSource) -> Document:

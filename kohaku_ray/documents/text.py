@@ -40,8 +40,12 @@ class _Draft:
 
 def parse_text(name: str, data: bytes) -> Document:
     """Parse plain text; the title is the first line that looks like one, else the file's stem; lines stay wrapped."""
-    text, odd = decode_text(name, data)
-    doc_id = default_doc_id(name)
+    return parse_plain(default_doc_id(name), data, name)
+
+
+def parse_plain(doc_id: str, data: bytes, name: str = "") -> Document:
+    """Parse plain text under an id of its own; see `parse_text`."""
+    text, odd = decode_text(name or doc_id, data)
     title = _title(text) or doc_id
     return Document(doc_id, title, text_sections(text, title), odd=odd)
 

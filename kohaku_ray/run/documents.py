@@ -60,6 +60,7 @@ def parse_source(file: str, config: Config, default_id: str | None = None) -> Pa
             document_format(config),
             documents.sentence_split,
             images if config.index.images else None,
+            default_id,
         )
         kept = tuple(without_repeated(document, file, documents.timeout_s) for document in parsed.documents)
         parsed = replace(parsed, documents=kept)

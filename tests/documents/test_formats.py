@@ -85,7 +85,7 @@ def test_other_suffixes_are_read_as_ever(document_format):
 
 @pytest.mark.parametrize("document_format", [NEWS, NOVEL, MAIL])
 def test_the_time_limit_covers_formats(document_format):
-    slow = replace(document_format, parse=lambda *_, **options: time.sleep(20))
+    slow = replace(document_format, parse=lambda *_, **options: [None for _ in iter(int, 1)])  # takes CPU for ever
     start = time.monotonic()
     with pytest.raises(DataError, match=r"are not parsed after 0\.3 s"):
         parse_documents(f"x{slow.suffixes[0]}", ARTICLES, 0.3, slow)
@@ -102,6 +102,21 @@ def test_the_time_limit_covers_formats(document_format):
     thread.start()
     thread.join()
     assert "a time limit on this format needs the main thread" in messages[0]
+
+
+def test_a_format_is_given_the_documents_id_and_its_messages_name_the_file():
+    own = DocumentFormat((".mbox",), lambda doc_id, data: document(doc_id, data.decode()))
+    for default_id, doc_id in ((None, "pump 1.2"), ("north-pump", "north-pump")):
+        (read,) = parse_documents(
+            "/home/me/north/pump 1.2.mbox", b"It runs.", document_format=own, default_id=default_id
+        ).documents
+        assert (read.doc_id, read.title) == (doc_id, doc_id)
+
+    def refuse(doc_id, data):
+        raise DataError(f"{doc_id} has no message: add one.")
+
+    with pytest.raises(DataError, match=r"^d/a\.mbox has no message: add one"):
+        parse_documents("d/a.mbox", b"It runs.", document_format=replace(own, parse=refuse))
 
 
 def test_a_format_of_ones_own_reads_one_document_or_many_under_valid_ids():

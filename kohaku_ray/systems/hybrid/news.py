@@ -43,7 +43,7 @@ class _Row:
     attributes: Attributes
 
 
-def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") -> Parsed:
+def parse_news(file_id: str, data: bytes, sentence_split: SentenceSplit = "punkt") -> Parsed:
     """Parse a CSV of news paragraphs into articles, in order of first occurrence; every row is a paragraph or a reject.
 
     An article is one section; its paragraphs are sorted by ``paragraph_order`` (ties: file order). Their attributes are
@@ -57,8 +57,8 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
     way_out = "add them (cells may be empty) and separate columns by commas"
     if not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.replace(b"\0", b"")  # one costs no other article
-    text, _ = decode_text(name, data)
-    for line, row in csv_rows(name, text, COLUMNS, way_out):
+    text, _ = decode_text(file_id, data)
+    for line, row in csv_rows(file_id, text, COLUMNS, way_out):
         try:
             if isinstance(row, str):
                 raise DataError(row)
@@ -69,7 +69,7 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
                     f"par_id {par_id!r} is already used at line {first_lines[par_id]}: give each row its own"
                 )
         except DataError as error:
-            rejects.append((f"{name}: line {line}", str(error)))
+            rejects.append((f"{file_id}: line {line}", str(error)))
             continue
         first_lines[par_id] = line
         articles.setdefault(read.doc_id, []).append(read)

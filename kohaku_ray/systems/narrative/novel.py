@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from kohaku_ray.documents.content import decode_text, default_doc_id
+from kohaku_ray.documents.content import decode_text
 from kohaku_ray.documents.formats import DocumentFormat
 from kohaku_ray.documents.model import Attributes, Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
@@ -113,7 +113,7 @@ class _Heading:
         return self.kind, self.number
 
 
-def parse_novel(name: str, data: bytes) -> Document:
+def parse_novel(doc_id: str, data: bytes) -> Document:
     """Parse a novel.
 
     Chapters begin at CHAPTER, PART, BOOK or VOLUME with a roman, arabic or spelled-out number, or words in capitals, at
@@ -125,18 +125,17 @@ def parse_novel(name: str, data: bytes) -> Document:
     ``chapter`` (the section's title), ``chapter_number`` (counted through the book, 0 before the first) and
     ``progress_pct`` (100 · number / chapters).
     """
-    text, odd = decode_text(name, data)
+    text, odd = decode_text(doc_id, data)
     header, body = _book(text)
     if not header and (match := _FIELDS_ABOVE.match(body)):
         header, body = match[0], body[match.end() :]
     fields = {
         match[1].lower(): re.sub(r"\s*\n\s*", _JOIN[match[1].lower()], match[2]) for match in _FIELD.finditer(header)
     }
-    doc_id = default_doc_id(name)
     title = fields.pop("title", doc_id)
     sections = novel_sections(body, title)
     if not sections:
-        raise DataError(f"{name} has no text: the book is empty between its header and footer: give the whole file.")
+        raise DataError(f"{doc_id} has no text: the book is empty between its header and footer: give the whole file.")
     return Document(doc_id, title, sections, fields, odd=odd)
 
 

@@ -74,7 +74,7 @@ def count(texts):
 def nodes(over="section", size=40, **books):
     """Index novels by file name, in chunks of at most ``size`` words."""
     chunks = Chunks(unit="tokens", size=size, min_size=10, over=over)
-    built = [parse_novel(f"{name}.txt", text.encode()) for name, text in books.items()]
+    built = [parse_novel(name, text.encode()) for name, text in books.items()]
     table = NodeTable(pa.concat_tables([flatten(document, chunks, count) for document in built]))
     return table.with_tokens(count([table.text_of(row) for row in range(len(table))]))
 

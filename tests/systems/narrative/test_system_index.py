@@ -34,7 +34,7 @@ class WordEncoder(FakeEncoder):
 def path(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("index") / "index")
     chunks = Chunks(unit="tokens", size=40, min_size=10, over="section")
-    documents = [parse_novel(f"{name}.txt", text.encode()) for name, text in (("The Garden", GARDEN), (BOOK, PRISON))]
+    documents = [parse_novel(name, text.encode()) for name, text in (("The Garden", GARDEN), (BOOK, PRISON))]
     nodes = pa.concat_tables([flatten(document, chunks, count) for document in documents])
     settings = IndexSettings(IDENTITY, IndexConfig(chunks=chunks))
     texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.index)[1]))
