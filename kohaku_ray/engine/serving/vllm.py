@@ -104,7 +104,8 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
     names = ("HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TIKTOKEN_ENCODINGS_BASE", "VLLM_CPU_KVCACHE_SPACE")
     passed = {name: os.environ[name] for name in names if name in os.environ}
     # Replicas inherit the variables of the job that started Serve: without a value of this job's, they had its token.
-    passed["HF_TOKEN"] = os.environ.get("HF_TOKEN", "")
+    # Of its older name, too, which the hub's client reads where the first is empty.
+    passed |= {name: os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
     # Ray would give them the job's own, but for the ones that are named here (LLMConfig.runtime_env).
     of_job = ray.get_runtime_context().runtime_env.get("env_vars", {}) if ray.is_initialized() else {}
     return {**variables, **passed, **of_job, **deployment.env}

@@ -134,6 +134,7 @@ def test_an_engine_on_gpus_compiles_no_sampler_that_no_call_uses():
 def test_replicas_have_their_own_jobs_token_and_no_others(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     assert environment(VllmConfig(model="m"))["HF_TOKEN"] == "hf_mine"
+    assert environment(VllmConfig(model="m"))["HUGGING_FACE_HUB_TOKEN"] == ""
     monkeypatch.delenv("HF_TOKEN")
     assert environment(VllmConfig(model="m"))["HF_TOKEN"] == ""  # not that of the job which started Serve
     assert environment(VllmConfig(model="m", env={"HF_TOKEN": "hf_its"}))["HF_TOKEN"] == "hf_its"
