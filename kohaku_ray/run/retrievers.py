@@ -29,7 +29,8 @@ ACTIVATION_BYTES = 2 << 30
 """Memory of a GPU beside the encoder's weights: CUDA's own and activations of short texts."""
 
 PROCESS_BYTES = 1 << 30
-"""Memory of a retriever beside encoder and index: Python, torch and FAISS with what they load."""
+"""Memory of a retriever beside encoder and index, Python, torch and FAISS with what they load: it counts where several
+may share a node, and refuses none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,8 @@ def _check_runs_on_cpus(config: Config, why_no_gpu: str) -> None:
 
 
 def _host_bytes(config: Config, index_bytes: int | None, *, on_gpu: bool) -> int:
-    """Sum the memory that a retriever takes of its node; what is not known counts as nothing."""
-    total = PROCESS_BYTES + (index_bytes or 0)  # which FAISS keeps beside the GPU's copy, for the longest searches
+    """Sum the memory of a retriever's encoder and shard on its node; what is not known counts as nothing."""
+    total = index_bytes or 0  # which FAISS keeps beside the GPU's copy, for the longest searches
     return total if on_gpu else total + _encoder_bytes(config, 4)
 
 
@@ -170,10 +171,10 @@ def _n_places(config: Config, nodes: Sequence[Mapping[str, float]] | None, gpus:
     if memory and len(memory) == len(nodes):
         if n_bytes > max(memory):
             raise ConfigError(
-                f"a retriever needs {n_bytes / 2**30:,.1f} GiB of its node's memory, for its encoder, its shard of the "
-                f"index and its process, but the largest node has {max(memory) / 2**30:,.1f} GiB: raise index.shards, "
-                "index with an IVF and PQ (index.factory) or a smaller encoder, give retrievers GPUs "
-                "(cluster.retriever.gpus), or add larger nodes"
+                f"a retriever needs {n_bytes / 2**30:,.1f} GiB of its node's memory, for its encoder and its shard of "
+                f"the index, but the largest node has {max(memory) / 2**30:,.1f} GiB: raise index.shards, index with "
+                "an IVF and PQ (index.factory) or a smaller encoder, give retrievers GPUs (cluster.retriever.gpus), or "
+                "add larger nodes"
             )
-        n_places = min(n_places, sum(size // n_bytes for size in memory))
+        n_places = min(n_places, sum(size // (n_bytes + PROCESS_BYTES) for size in memory))
     return n_places
