@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kohaku_ray.answering.executor import InProcessExecutor, block_size, start_block
+from kohaku_ray.answering.executor import InProcessExecutor, start_block
 from kohaku_ray.answering.index_operations import IndexOperations
 from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import LedgerClient, RunContext
@@ -37,6 +37,9 @@ from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import Parts, Tables
 from kohaku_ray.storage import join_path, read_file
+
+BLOCK = 32
+"""Questions that are made again at once: enough to batch their searches."""
 
 Models = tuple[dict[str, Model], ...]
 """The models of a run by role, per member."""
@@ -191,8 +194,7 @@ def make_again(
     prompts = config.declaration.prompts(config.prompts)
     context = RunContext(config, replies, models, prompts, prompt_counter=recorded.prompt_counter)
     questions = questions_of(config)
-    size = block_size(config, len(questions))
-    blocks = [questions[start : start + size] for start in range(0, len(questions), size)]
+    blocks = [questions[start : start + BLOCK] for start in range(0, len(questions), BLOCK)]
 
     async def answer_blocks() -> list[tuple[AnswerSummary, Tables]]:
         return [await start_block(config, InProcessExecutor(context, index, block)) for block in blocks]
