@@ -5,14 +5,15 @@ first served or by priority; a context that is not in the cache is prefilled in 
 contexts that no call uses leave the cache from their ends, the one used longest ago first. A step costs its tokens'
 arithmetic, the weights and every decoding call's keys and values. Qwen3-8B in bf16: 8.2 B parameters, 144 KiB a token.
 
-Left out: preemption (a call's reply is reserved as it is admitted), attention's arithmetic, the seconds between a wave
-and the next one, and that vLLM may decode siblings' common context at once.
+Left out: preemption (a call's reply is reserved as it is admitted), attention's arithmetic, and that vLLM may decode
+siblings' common context at once.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -45,6 +46,9 @@ CARDS = {
     "L4": Card(121e12, 0.3e12, 30_000),
 }
 MFU = 0.55
+ROUND_TRIP_S = 0.2
+"""Seconds from the last reply of a wave to the next one's calls, and from a question's end to another's; each between
+half of it and half more."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Engine:
 
     def __init__(self, card: Card, seats: int, by_priority: bool, done: Callable[[int], None]) -> None:
         self._card, self._seats, self._by_priority, self._done = card, seats, by_priority, done
+        self._coming: list[tuple[float, int, int, int]] = []
         self._waiting: list[tuple[int, int, int, int]] = []
         self._order = itertools.count()
         self._cached: OrderedDict[int, int] = OrderedDict()  # tokens by question, the one used last at the end
@@ -71,13 +76,18 @@ class Engine:
         self._held = self._reserved = self._step = self._begins = self._n_running = 0
         self.seconds, self.prefilled = 0.0, 0
 
-    def ask(self, question: int, n_tokens: int) -> None:
-        """Queue a call whose reply has so many tokens."""
-        heapq.heappush(self._waiting, (question if self._by_priority else 0, next(self._order), question, n_tokens))
+    def ask(self, question: int, n_tokens: int, delay_s: float) -> None:
+        """Let a call arrive after some seconds, whose reply has so many tokens."""
+        heapq.heappush(self._coming, (self.seconds + delay_s, next(self._order), question, n_tokens))
 
     def run(self) -> None:
         """Work until nothing waits."""
-        while self._waiting or self._n_running:
+        while self._coming or self._waiting or self._n_running:
+            if not self._waiting and not self._n_running:
+                self.seconds = max(self.seconds, self._coming[0][0])
+            while self._coming and self._coming[0][0] <= self.seconds:
+                _, order, question, n_tokens = heapq.heappop(self._coming)
+                heapq.heappush(self._waiting, (question if self._by_priority else 0, order, question, n_tokens))
             while self._waiting and self._admit(*self._waiting[0][2:]):
                 heapq.heappop(self._waiting)
             self._compute()
@@ -123,6 +133,9 @@ class Engine:
         """One step with a part of a prefill, or the steps until the next reply ends."""
         n, card = len(self._decoding), self._card
         n_steps = 1 if self._prefilling else self._decoding[0][0] - self._step
+        if n_steps > 1 and self._coming:
+            step_s = (2 * PARAMETERS + KV_BYTES * n * CONTEXT) / card.bandwidth
+            n_steps = min(n_steps, math.ceil((self._coming[0][0] - self.seconds) / step_s) or 1)
         chunk = 0
         if self._prefilling:
             question = self._prefilling[0]
@@ -171,7 +184,7 @@ class Run:
         self._left: Counter[int] = Counter()  # calls by block
         self._going_on: dict[int, list[int]] = {}
         self._wave: Counter[int] = Counter()
-        self.n_calls, self.n_tokens = 0, 0
+        self.n_calls = self.n_done = 0
 
     def outcome(self) -> Outcome:
         """Answer all questions."""
@@ -188,9 +201,10 @@ class Run:
         self._going_on[number] = questions
         n_calls = self._waves[self._wave[number]]
         self._left[number] = n_calls * len(questions)
+        delay_s = ROUND_TRIP_S * self._draw.uniform(0.5, 1.5)
         for question in questions:
             for _ in range(n_calls):
-                self._engine.ask(question, round(OUTPUT * self._draw.uniform(0.5, 1.0)))
+                self._engine.ask(question, round(OUTPUT * self._draw.uniform(0.5, 1.0)), delay_s)
 
     def _call_done(self, question: int) -> None:
         number = question // self._size
@@ -206,6 +220,7 @@ class Run:
             self._wave[number] += 1
             self._ask(number, unsettled)
         else:
+            self.n_done += self._size
             self._fill()
 
 
@@ -215,8 +230,8 @@ def configured(n_questions: int, card: Card, *overrides: str) -> tuple[Config, i
     size, sizes = block_size(config, n_questions), {"qwen": card.cache_tokens}
 
     def in_flight(run: Run) -> int:
-        tokens = {"prompt_tokens": run.n_calls * CONTEXT, "completion_tokens": run.n_calls * OUTPUT}
-        summary = AnswerSummary("", n_calls={"made": run.n_calls}, spent=tokens)
+        n, spent = run.n_done, {"completion_tokens": run.n_calls * OUTPUT}
+        summary = AnswerSummary("", n, context_tokens=n * CONTEXT, n_calls={"made": run.n_calls}, spent=spent)
         return blocks_in_flight(config, size, contexts_cached(config, sizes, summary))
 
     return config, size, in_flight
@@ -234,7 +249,7 @@ def outcomes(card: Card, n_questions: int) -> dict[str, Outcome]:
     before = Run(card, n_questions, (5, 1, 1, 1, 1), 32, lambda _: 5, first=False).outcome()
     config, size, in_flight = configured(n_questions, card)
     now = Run(card, n_questions, [len(wave) for wave in waves_of(config)], size, in_flight, first=True).outcome()
-    config, size, in_flight = configured(n_questions, card, "ensemble.early_stop=never")
+    config, size, in_flight = configured(n_questions, card, "ensemble.early_stop=never", "cluster.block_size=1")
     whole = Run(card, n_questions, (9,), size, in_flight, first=True).outcome()
     bound = Outcome(least_seconds(card, n_questions, now.calls), 1.0, now.calls)
     return {"waves before": before, "waves now": now, "nine at once": whole, "lower bound": bound}

@@ -41,7 +41,8 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     shared = config.ensemble.scope == "answer"
     rows: dict[str, TableRows] = {name: [] for name in SCHEMAS}
     asked: list[tuple[Question, TableRows]] = []
-    n_unanswered, refused, step_errors, all_calls = 0, "", list[str | None](), list[Call]()
+    n_unanswered, context_tokens, refused = 0, 0, ""
+    step_errors, all_calls = list[str | None](), list[Call]()
     for number, row in enumerate(prepared[0]):
         assert row is not None  # the first member prepares every question
         answers = _drop_settled(member[number] for member in answered)
@@ -53,6 +54,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         calls = [(SHARED if shared else member, call) for member, source in enumerate(sources) for call in source.calls]
         calls += [(member, call) for member, answer in enumerate(answers) for call in answer.calls]
         question_id = row.question.question_id
+        context_tokens += max((call.prompt_tokens for _, call in calls), default=0)
         rows["usage"] += [{"question_id": question_id, "member": member, **_values(call)} for member, call in calls]
         # Errors of steps, such as a plan that cannot be read; an answer's own error is not among them.
         step_errors += [source.error for source in sources]
@@ -76,6 +78,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         n_unanswered=n_unanswered,
         n_questions_in_error=sum(row["n_errors"] == row["n_members"] for row in rows["votes"]),
         n_answers=len(rows["answers"]),
+        context_tokens=context_tokens,
         n_calls={source: by_source[source] for source in ("ledger", "joined", "made")},
         spent={name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)},
         errors=group_errors([*(row["error"] for row in rows["answers"]), *step_errors]),

@@ -29,7 +29,8 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     Args:
         job: ``model``; ``engine``, the deployment's engine kwargs; ``template``, those of its chat template;
             ``warm_up``, messages for a call before each run that is not measured; and ``runs``. A run has
-            ``in_flight``, the most questions whose calls are with the engine at once, and ``questions``, lists of
+            ``in_flight``, the most questions whose calls are with the engine at once (None: as many as its KV cache
+            holds, each with a wave's replies), and ``questions``, lists of
             calls, each with its ``messages``, ``schema``, ``seed``, ``temperature``, ``top_p`` and ``max_tokens``: a
             request of its own, as members ask. A reply without a schema has ``max_tokens``. It may have ``waves``, the
             calls of each wave of a question, with ``going_on``, the share of questions that each but the last does not
@@ -74,6 +75,12 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         later: dict[int, list[list[Any]]] = {}  # waves by a question that is with the engine
         left: dict[int, int] = {}  # calls of its wave
         going_on = run.get("going_on", ())
+        in_flight = run["in_flight"]
+        if in_flight is None:
+            cache, [(ids, _), *_] = llm.llm_engine.vllm_config.cache_config, waiting[0][1]
+            tokens = cache.kv_cache_size_tokens or cache.num_gpu_blocks * cache.block_size
+            longest = len(ids["prompt_token_ids"]) + max(run["waves"]) * run["questions"][0][0]["max_tokens"]
+            in_flight = max(tokens // longest, 1)
 
         def goes_on(number: int) -> bool:
             """Decide by the question and its wave alone, whatever else the engine does."""
@@ -88,7 +95,7 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
         began, cpu = time.perf_counter(), time.process_time()
         while waiting or left:
-            while waiting and len(left) < run["in_flight"]:
+            while waiting and len(left) < in_flight:
                 number, calls = waiting.popleft()
                 ends = [*accumulate(run.get("waves") or [len(calls)])]
                 later[number] = [calls[first:end] for first, end in pairwise([0, *ends])]

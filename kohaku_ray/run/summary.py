@@ -35,6 +35,7 @@ class AnswerSummary:
         n_unanswered: Model calls that got no reply; the next start makes them again.
         n_questions_in_error: Questions all of whose members carry an error.
         n_answers: Member answers asked for: fewer than members × questions if votes were settled early.
+        context_tokens: Sum over the questions of the tokens of their longest prompt, where the server counts them.
         n_calls: Model calls asked for, by source (see ``run.segments.ReplySource``).
         errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
         flags: Number of answers with each of ``records.FLAGS``.
@@ -55,6 +56,7 @@ class AnswerSummary:
     n_unanswered: int = 0
     n_questions_in_error: int = 0
     n_answers: int = 0
+    context_tokens: int = 0
     n_calls: dict[str, int] = field(default_factory=lambda: {"ledger": 0, "joined": 0, "made": 0})
     errors: dict[str, int] = field(default_factory=dict)
     flags: dict[str, int] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class AnswerSummary:
         self.n_unanswered += block.n_unanswered
         self.n_questions_in_error += block.n_questions_in_error
         self.n_answers += block.n_answers
+        self.context_tokens += block.context_tokens
         for deployment, counts in block.shortened.items():
             self._shorten(deployment, counts)
         self.stopped = self.stopped or block.stopped

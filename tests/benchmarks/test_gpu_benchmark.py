@@ -186,7 +186,8 @@ def test_waves_stand_beside_the_same_as_they_come_and_nine_at_once(tmp_path, mod
     results, added = {}, set()
     sheet = module("gpu_sheet").Sheet(tmp_path / "result.jsonl")
     made = {
-        "older first": result(60, 992 * 50, 20.0),
+        "as many as fit": result(60, 992 * 50, 20.0),
+        "older first": result(60, 992 * 45, 25.0),
         "as they come": result(60, 992 * 40, 30.0),
         "nine at once": result(90, 992 * 80, 25.0),
         "one member": result(10, 0, 10.0),
@@ -197,11 +198,12 @@ def test_waves_stand_beside_the_same_as_they_come_and_nine_at_once(tmp_path, mod
     lines = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
     assert [(line["name"], line["peer_name"], line["ratio"], line["is_kept"]) for line in lines] == [
         ("prefills per question in waves", "one", 1.0, True),
-        ("waves, older first", "as they come", pytest.approx(2 / 3), True),
-        ("waves, older first", "nine at once", 0.8, True),
+        ("waves, as many as fit", "older first", 0.8, True),
+        ("waves, as many as fit", "as they come", pytest.approx(2 / 3), True),
+        ("waves, as many as fit", "nine at once", 0.8, True),
         ("nine at once", "one member", 2.5, True),
     ]
-    assert lines[1]["note"] == "2.00 prefills per question, 6.0 calls"
+    assert lines[2]["note"] == "2.00 prefills per question, 6.0 calls"
 
 
 def test_sizes_that_the_machines_memory_does_not_hold_are_left_out_by_name(tmp_path, module, monkeypatch):

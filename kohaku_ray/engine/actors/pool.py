@@ -50,8 +50,7 @@ ANSWER_MS, VOTE_MS, RECORD_MS = 1.5, 2.6, 1.4
 process and a ledger shard per call."""
 
 FILLS = 2
-"""How many times the questions in flight fill the replicas, their places or their KV caches: with one, blocks on their
-way leave replicas idle."""
+"""How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""
 
 
 class ActorPool:
@@ -271,24 +270,27 @@ def member_processes(config: Config, n_cpus: float) -> int:
 def contexts_cached(
     config: Config, cache_tokens: Mapping[str, int | None], summary: AnswerSummary | None = None
 ) -> float:
-    """Return how many questions' contexts the KV caches of all replicas hold, each of them a member's call.
+    """Return how many questions the KV caches of all replicas hold, each with the replies of a wave of its members.
 
-    Calls are as long as those of the run so far, at first as the window.
+    They are as long as those of the run so far, at first as the window. Of several replicas, one may have more
+    questions than the others by the deployment's ``load_bound``.
 
     Args:
         config: The run.
         cache_tokens: Of a replica, by deployment; None: it does not say, and may hold any number.
         summary: What the run has counted so far.
     """
-    n_made = 0 if summary is None else summary.n_calls["made"]
     n_contexts = math.inf
     for name, tokens in cache_tokens.items():
         deployment = config.deployments[name]
-        if tokens is not None and isinstance(deployment, VllmConfig):
-            call_tokens: float = deployment.window_tokens
-            if summary is not None and n_made:
-                call_tokens = (summary.spent["prompt_tokens"] + summary.spent["completion_tokens"]) / n_made
-            n_contexts = min(n_contexts, deployment.most_replicas * tokens / max(call_tokens, 1))
+        if tokens is None or not isinstance(deployment, VllmConfig):
+            continue
+        question_tokens: float = deployment.window_tokens
+        if summary is not None and summary.context_tokens:
+            replies = summary.spent.get("completion_tokens", 0) / max(summary.n_calls["made"], 1)
+            question_tokens = summary.context_tokens / summary.n_questions + replies * max(map(len, waves_of(config)))
+        n = deployment.most_replicas
+        n_contexts = min(n_contexts, tokens / question_tokens * (n if n == 1 else n / deployment.load_bound))
     return n_contexts
 
 
@@ -298,20 +300,23 @@ def blocks_in_flight(config: Config, size: int, n_contexts: float = math.inf) ->
     Their questions are at least four per replica, so that no replica is idle, and otherwise as many as fill the
     replicas' `max_ongoing` calls `FILLS` times, so that the next calls wait while a block is prepared, voted on or at
     its last answers (`benchmarks/flow.py`), and no longer queue forms; once more if models are called to prepare, as
-    a question then makes few calls for part of its time. No more than fill the replicas' KV caches, of ``n_contexts``,
-    as often. At least two blocks. With a budget no more calls are in flight than the replicas take, or than one block
-    makes: those that wait for a replica would be paid, too.
+    a question then makes few calls for part of its time. At least two blocks. No more than fill the replicas' KV
+    caches, of ``n_contexts``, as often; in waves no more than these hold, since a question that waits takes the place
+    of one whose next wave is on its way (`benchmarks/cache_simulation.py`). With a budget no more calls are in flight
+    than the replicas take, or than one block makes: those that wait for a replica would be paid, too.
     """
     if config.cluster.blocks_in_flight is not None:
         return config.cluster.blocks_in_flight
     capacity = sum(
         deployment.max_ongoing * deployment.most_replicas for deployment in config.answering_deployments.values()
     )
-    n_calls = max(map(len, waves_of(config)))
+    n_waves, n_calls = len(waves_of(config)), max(map(len, waves_of(config)))
     if config.budget.is_set:
         return max(capacity // (n_calls * size), 1)
     roles = config.declaration.roles
     fills = FILLS + any(roles[name].stage == "prepare" for name in config.uses.roles)
+    if n_waves > 1 and n_contexts < fills * capacity / n_calls:
+        return max(int(n_contexts / size), 1)
     n_questions = max(4 * n_replicas(config), fills * min(capacity / n_calls, n_contexts))
     return max(math.ceil(n_questions / size), 2)
 

@@ -98,23 +98,32 @@ def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take():
     assert blocks_in_flight(asked(1, "cluster.blocks_in_flight=7"), 32) == 7
 
 
-def made(n_calls: int, tokens: int) -> AnswerSummary:
-    return AnswerSummary("", n_calls={"made": n_calls}, spent={"prompt_tokens": tokens, "completion_tokens": 0})
+def summed(context_tokens: int, reply_tokens: int = 0) -> AnswerSummary:
+    """What a run has counted after ten questions of five calls."""
+    spent = {"completion_tokens": 50 * reply_tokens}
+    return AnswerSummary("", n_questions=10, context_tokens=10 * context_tokens, n_calls={"made": 50}, spent=spent)
 
 
-def test_questions_in_flight_fill_the_kv_caches_twice_and_no_more():
-    """Qwen3-8B takes 144 KiB a token: an H100 holds 400,000, an L4 29,000 (findings/gpu5.md, G2)."""
+def test_in_waves_as_many_questions_are_in_flight_as_the_kv_caches_hold():
+    """Qwen3-8B takes 144 KiB a token: an H100 holds 400,000, an L4 29,000 (findings/gpu5.md, G2).
 
-    def in_flight(tokens, summary=None, *overrides, **settings):
-        config = vllm("ensemble.early_stop=row", "kohaku.queries=1", *overrides, window_tokens=16_000, **settings)
+    With twice as many, vLLM's scheduler gave the place of a question whose next wave was on its way to one that waited:
+    2.0 prefills per question on CPUs (`benchmarks/gpu.py --sections waves --small`), older first or not.
+    """
+
+    def in_flight(tokens, summary=None, early_stop="row", **settings):
+        config = vllm(f"ensemble.early_stop={early_stop}", "kohaku.queries=1", window_tokens=16_000, **settings)
         return blocks_in_flight(config, 1, contexts_cached(config, {"big": tokens}, summary))
 
-    assert in_flight(400_000) == 2 * 25, "at first by the window"
-    assert in_flight(400_000, made(5, 5 * 10_000)) == 2 * 40, "then by the calls' own tokens"
-    assert in_flight(400_000, made(5, 5 * 10_000), replicas=8) == 8 * 2 * 40
-    assert in_flight(29_000, made(5, 5 * 10_000)) == 6
-    assert in_flight(29_000, made(5, 5 * 30_000)) == 4, "four per replica all the same"
-    assert in_flight(None, made(5, 5 * 10_000)) == in_flight(10**9) == 171, "those that its places take"
+    assert in_flight(400_000) == 25, "at first by the window"
+    assert in_flight(400_000, summed(10_000)) == 40, "then by the questions' own tokens"
+    assert in_flight(400_000, summed(9_700, 100)) == 40, "with the replies of a wave of three"
+    assert in_flight(400_000, summed(10_000), replicas=8) == 8 * 40 / 1.25, "one may have a quarter more than the mean"
+    assert in_flight(29_000, summed(10_000)) == 2
+    assert in_flight(29_000, summed(30_000)) == 1
+    assert in_flight(None, summed(10_000)) == in_flight(10**9) == 171, "those that its places take"
+    assert in_flight(400_000, summed(10_000), early_stop="never") == 80, "all members at once: the next ones may wait"
+    assert in_flight(29_000, summed(30_000), early_stop="never") == 4
 
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
