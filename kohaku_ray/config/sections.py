@@ -56,8 +56,8 @@ class ClusterConfig(Settings):
     them on nodes of one worker group: they ask for next to no CPU, and would lie on nodes with GPUs, too."""
     retriever: RetrieverConfig = RetrieverConfig()
     blocks_in_flight: PositiveInt | None = None
-    """Question blocks in flight; None: as many as keep every replica busy (see `max_ongoing`), and as vLLM's KV caches
-    hold twice."""
+    """Question blocks in flight; None: as many as keep every replica busy (see `max_ongoing`), and with
+    `ensemble.early_stop` no more than vLLM's KV caches hold."""
     block_size: PositiveInt | None = None
     """Questions per block; None: clamp(questions / (4 · replicas), 1, 32), and 1 with `ensemble.early_stop` or a
     budget."""
