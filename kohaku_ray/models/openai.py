@@ -74,7 +74,7 @@ class OpenAIConfig(ServerSettings, ModelConfig):
     """How the schema of the reply is sent."""
     send_priority: bool = False
     """Send `priority`, a question's place in its file, to a server that takes calls of lower ones first, as vLLM with
-    `--scheduling-policy priority` does: with `ensemble.early_stop` it then reads each context once."""
+    `--scheduling-policy priority` does: with `ensemble.early_stop` later members wait for older questions alone."""
     tokenizer: ModelPath | None = None
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
     revision: str | None = None
