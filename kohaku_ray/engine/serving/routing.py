@@ -36,6 +36,8 @@ class LeastLoadedRouter(FIFOMixin, RequestRouter):
         ties = [replica for replica in candidate_replicas if self._loads[replica.replica_id] == fewest]
         chosen = random.choice(ties)  # noqa: S311
         if pending_request is not None:
+            # Where all replicas are full: without a pause Serve would offer it again and again, and do nothing else.
+            pending_request.routing_context.should_backoff = True
             self._place(pending_request, chosen.replica_id)
         return [[chosen]]
 

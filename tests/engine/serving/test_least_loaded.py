@@ -22,7 +22,8 @@ def router() -> LeastLoadedRouter:
 
 
 def call(number: int, n_requests: int = 1) -> SimpleNamespace:
-    return SimpleNamespace(args=[["request"] * n_requests], metadata=SimpleNamespace(internal_request_id=str(number)))
+    identity, context = SimpleNamespace(internal_request_id=str(number)), SimpleNamespace(should_backoff=False)
+    return SimpleNamespace(args=[["request"] * n_requests], metadata=identity, routing_context=context)
 
 
 def choose(router: LeastLoadedRouter, given: SimpleNamespace) -> str:
@@ -55,8 +56,10 @@ def test_what_went_elsewhere_counts_there_and_what_has_ended_nowhere(router):
     assert not router._calls
 
 
-def test_a_call_that_its_replica_refused_is_counted_once(router):
+def test_a_call_that_its_replica_refused_is_counted_once_and_offered_again_after_a_pause(router):
+    refused = call(0)
     for _ in range(5):
-        choose(router, call(0))
+        choose(router, refused)
+    assert refused.routing_context.should_backoff
     assert sum(router._loads.values()) == 1
     assert asyncio.run(router.choose_replicas([], call(1))) == []
