@@ -99,12 +99,17 @@ def test_a_model_that_is_not_on_the_server_lists_those_that_are(probe):
         assert "not on the server" not in err
 
 
-def test_a_server_that_is_not_there_is_asked_once_and_named(probe):
+def test_a_server_that_is_not_there_is_asked_once_and_named(probe, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        address = free.getsockname()
+        url = f"http://127.0.0.1:{address[1]}/v1"
+    asked, connect = [], socket.socket.connect
+    monkeypatch.setattr(socket.socket, "connect", lambda self, to: asked.append(to) or connect(self, to))
     for ask in (True, False):
+        asked.clear()
         code, out, err = probe(ask=ask, base_url=url)
+        assert asked == [address]
         assert (code, "valid\n" in out) == (2, False)
         assert f"deployments.mine cannot be reached ({url}: ConnectError: All connection attempts failed)" in err
         assert "start the server, or correct deployments.mine.base_url" in err
