@@ -72,8 +72,17 @@ def files_with_the_key(*homes: str | Path) -> list[Path]:
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the driver", "to all its processes"])
+OFTEN = pytest.mark.slow
+"""Of seven moments at which a signal comes, these stand for all: each is a Ray of its own, 35 s of CPU."""
+
+AT_LENGTH = (pytest.mark.chaos, pytest.mark.long)
+SENDERS = [
+    pytest.param(os.kill, id="to the driver", marks=AT_LENGTH),
+    pytest.param(os.killpg, id="to all its processes", marks=OFTEN),
+]
+
+
+@pytest.mark.parametrize("send", SENDERS)
 def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index, tmp_path, ray_home, send):
     """Calls are not answered when the signal comes."""
     sweep = tmp_path / "two.yaml"
@@ -101,15 +110,14 @@ def test_sigterm_ends_a_sweep_in_one_line_and_the_key_is_in_no_file(sample_index
 
 
 MOMENTS = [
-    pytest.param(("answer",), "asking", signal.SIGINT, id="answer, Ctrl-C"),
-    pytest.param(("answer",), "asking", signal.SIGTERM, id="answer, SIGTERM to all its processes"),
-    pytest.param(("answer",), "waiting for", signal.SIGTERM, id="Ray starts"),
-    pytest.param(("index",), "encode", signal.SIGINT, id="index, Ctrl-C"),
-    pytest.param(("index",), "encode", signal.SIGTERM, id="index, SIGTERM to all its processes"),
+    pytest.param(("answer",), "asking", signal.SIGINT, id="answer, Ctrl-C", marks=OFTEN),
+    pytest.param(("answer",), "asking", signal.SIGTERM, id="answer, SIGTERM to all its processes", marks=AT_LENGTH),
+    pytest.param(("answer",), "waiting for", signal.SIGTERM, id="Ray starts", marks=AT_LENGTH),
+    pytest.param(("index",), "encode", signal.SIGINT, id="index, Ctrl-C", marks=AT_LENGTH),
+    pytest.param(("index",), "encode", signal.SIGTERM, id="index, SIGTERM to all its processes", marks=OFTEN),
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("command", "moment", "number"), MOMENTS)
 def test_an_interrupt_of_the_whole_process_group_is_one_line(tmp_path, sample_index, command, moment, number):
     """Ctrl-C, ``timeout`` and ``ray job stop`` send it to Ray's processes, too, whose ends are not news."""

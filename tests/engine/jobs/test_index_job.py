@@ -35,8 +35,6 @@ from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.run.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
 from kohaku_ray.sample import path as sample_path
 
-pytestmark = pytest.mark.ray
-
 
 @pytest.fixture
 def config_of(tiny_encoder):
