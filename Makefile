@@ -76,29 +76,29 @@ contracts: setup ## Import rules between packages.
 	$(BIN)/lint-imports
 
 unit: setup ## Quick tests without a cluster.
-	$(PYTEST) --numprocesses $(CORES) --maxprocesses 4 --dist worksteal -m "not ray and not slow and not vllm and not chaos"
+	TIER=unit $(PYTEST) --numprocesses $(CORES) --maxprocesses 4 --dist worksteal -m "not ray and not slow and not vllm and not chaos"
 
 unit-ray: setup ## Quick tests on a Ray cluster.
-	$(PYTEST) -m "ray and not slow and not vllm and not chaos" $(ON_RAY)
+	TIER=unit-ray $(PYTEST) -m "ray and not slow and not vllm and not chaos" $(ON_RAY)
 
 test-slow: setup ## Longer tests, vLLM among them.
 	+$(SIDE_BY_SIDE) slow slow-ray
 
 slow: setup ## Longer tests without a cluster.
-	$(PYTEST) $(BESIDE_RAY) -m "slow and not ray and not vllm"
+	TIER=slow $(PYTEST) $(BESIDE_RAY) -m "slow and not ray and not vllm"
 
 slow-ray: setup ## Longer tests on a Ray cluster.
-	$(PYTEST) -m "(slow and ray) or vllm" $(ON_RAY)
+	TIER=slow-ray $(PYTEST) -m "(slow and ray) or vllm" $(ON_RAY)
 
 test-chaos: setup ## Jobs whose driver, actors and nodes are killed; properties, eight times the examples; CHAOS=long: all of it.
 	+$(SIDE_BY_SIDE) kills properties
 
 # CHAOS=long: twenty kills instead of one, sweeps on three nodes, thousands of damaged files: half an hour.
 kills: setup ## What is killed and damaged.
-	$(PYTEST) -m "chaos$(if $(filter long,$(CHAOS)),, and not long)" $(KILLED)
+	TIER=kills $(PYTEST) -m "chaos$(if $(filter long,$(CHAOS)),, and not long)" $(KILLED)
 
 properties: setup ## Properties with eight times the examples.
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(BESIDE_RAY) -m "hypothesis and not ray and not vllm"
+	TIER=properties HYPOTHESIS_PROFILE=thorough $(PYTEST) $(BESIDE_RAY) -m "hypothesis and not ray and not vllm"
 
 reproduce: setup ## Make the bundled runs of real models again, without a model, and print their table.
 	$(BIN)/kohaku-ray --quiet index demo

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from kit import s3_server as s3_server_process
 from kit.answers import KEY
+from kit.durations import Durations
 from kit.s3_server import FaultyS3
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -126,6 +127,12 @@ def cluster() -> Iterator[str]:
     # Declared, not there: actors that wait need no core.
     with connected(ClusterConfig(num_cpus=6, object_store_gib=0.5)):
         yield ray.get_runtime_context().gcs_address
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Sum what a tier's tests take, in the process that hears of all."""
+    if (tier := os.environ.get("TIER")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(tier))
 
 
 @pytest.hookimpl(tryfirst=True)
