@@ -113,7 +113,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     acts = sweep.add_mutually_exclusive_group()
     for option, value, text in (
-        ("--stop", "CELL", "ask the job that races this sweep to stop a cell, and end here"),
+        (
+            "--stop",
+            "CELL",
+            "ask the job that races this sweep to stop a cell, and end here; SWEEP may be the directory of its page",
+        ),
         ("--resume", "CELL", "ask it to let a cell that has left go on to the end"),
     ):
         acts.add_argument(option, action="append", default=[], metavar=value, help=text)

@@ -278,13 +278,17 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.sweep.plan import plan_sweep
     from kohaku_ray.sweep.race import Act, steer_sweep
 
-    loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race)
     asked: dict[Act, list[str]] = {"stop": arguments.stop, "resume": arguments.resume}
     for act, requests in asked.items():
         if requests:
-            named = ", ".join(steer_sweep(loaded, act, what) for what in requests)
+            output = arguments.sweep  # the directory of its page: no key, no base and no environment is needed
+            if not os.path.isdir(output):
+                given = (arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race)
+                output = load_sweep(*given).sweep.output
+            named = ", ".join(steer_sweep(output, act, what) for what in requests)
             print_result(f"{act} {named}: read before the next shard, by the job that runs or by the next one")
             return Outcome(f"{act} {named}", SteerResult(act, named))
+    loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output, arguments.race)
     n_cells = loaded.sweep.n_cells
     grid = f"{pluralize(n_cells, 'cell')} × {pluralize(len(loaded.sweep.seeds), 'seed')}"
     if n_cells > MANY_CELLS and not arguments.yes:

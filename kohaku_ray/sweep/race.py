@@ -32,7 +32,6 @@ from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import pluralize
 from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.compare import CellView, RaceView, SweepCell, SweepTable
-from kohaku_ray.sweep.load import LoadedSweep
 from kohaku_ray.sweep.plan import PlannedCell, SweepPlan, truth_of_sweep
 
 LOG = "sweep.jsonl"
@@ -102,11 +101,11 @@ class SweepLog:
         return DataError(f"{self.path}: cannot be {what} ({error.strerror}): {way_out}")
 
 
-def steer_sweep(loaded: LoadedSweep, act: Act, what: str) -> str:
+def steer_sweep(output: str, act: Act, what: str) -> str:
     """Ask the job of a sweep to stop or resume a cell; it reads the request before its next shard and after the last.
 
     Args:
-        loaded: The sweep.
+        output: The sweep's directory, where its page is: nothing else of the sweep is needed.
         act: What to do.
         what: The cell, by labels such as ``top_k=8, rerank=none`` or by its id.
 
@@ -114,16 +113,17 @@ def steer_sweep(loaded: LoadedSweep, act: Act, what: str) -> str:
         The cell's name.
 
     Raises:
-        ConfigError: There is no such cell, or it is the last one.
+        ConfigError: No job races a sweep there, there is no such cell, or it is the last one.
     """
-    if loaded.sweep.race is None:
-        raise ConfigError(f"{loaded.where}: race is off, so no job reads requests between shards: set race to on")
-    log, request = SweepLog(loaded.sweep.output), uuid.uuid4().hex[:8]
+    log, request = SweepLog(output), uuid.uuid4().hex[:8]
     entries, _ = log.read()
     begun: dict[str, Any] = next((entry for entry in reversed(entries) if entry["act"] == "begin"), {})
     names: dict[str, str] = dict(begun.get("cells", {}))
     if not names:
-        raise ConfigError(f"{log.path}: no job has begun to race this sweep, so it has no cells: start it first")
+        raise ConfigError(
+            f"{output}: no job has begun to race a sweep there (race: on), and no other job reads requests: name the "
+            "directory of its page"
+        )
     cell = find_cell(names, what)
     seen: dict[str, Any] = next((entry for entry in reversed(entries) if entry["act"] == "seen"), {})
     if act == "stop" and [cell] in seen.get("in_race", {}).values():

@@ -158,8 +158,8 @@ def test_off_is_as_if_there_were_no_race(load, tmp_path):
     for config in plan.runs.values():
         answer(config, [f"q{i:03}" for i in range(120)])
     assert set(plan.runs) == set(plan_sweep(load(race=True)).runs), "cells are the same runs"
-    with pytest.raises(ConfigError, match="race is off, so no job reads requests"):
-        steer_sweep(off, "stop", "top_k=4")
+    with pytest.raises(ConfigError, match="no job has begun to race a sweep there"):
+        steer_sweep(off.sweep.output, "stop", "top_k=4")
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,11 @@ def test_a_person_stops_and_resumes_a_cell_and_both_are_replayed(load):
     race = SweepRace(plan_sweep(loaded))
     race.begin()
     drive(race, 2)
-    assert steer_sweep(loaded, "stop", "4") == "top_k=4"
+    assert steer_sweep(loaded.sweep.output, "stop", "4") == "top_k=4"
     drive(race, 3)
     assert by_name(race)["top_k=4"] == ("stopped", 2 * race.size)
-    steer_sweep(loaded, "resume", "top_k=4")
+    # The directory of the page is enough: no file, base, key or variable of the job.
+    assert main(["sweep", loaded.sweep.output, "--resume", "top_k=4"]) == 0
     work = race.advance((), lambda: None)
     assert work is not None
     assert {config.settings.top_k for config in work.configs.values()} == {4}, "it catches up first"
@@ -238,7 +239,7 @@ def test_a_request_of_nobody_running_waits_for_the_next_start(load):
     race.begin()
     drive(race, 2)
     race.advance((), lambda: None)
-    steer_sweep(loaded, "stop", "top_k=16")
+    steer_sweep(loaded.sweep.output, "stop", "top_k=16")
     again = SweepRace(plan_sweep(loaded))
     drive(again)
     assert by_name(again)["top_k=16"] == ("stopped", 2 * race.size), "not at the first shard, which is known"
@@ -248,10 +249,10 @@ def test_the_last_cell_is_not_stopped(load):
     loaded = load()
     race = SweepRace(plan_sweep(loaded))
     with pytest.raises(ConfigError, match="no job has begun to race this sweep"):
-        steer_sweep(loaded, "stop", "top_k=1")
+        steer_sweep(loaded.sweep.output, "stop", "top_k=1")
     race.begin()
     for name in ("top_k=1", "top_k=4", "top_k=16"):
-        steer_sweep(loaded, "stop", name)
+        steer_sweep(loaded.sweep.output, "stop", name)
     drive(race)
     assert [left for left, _ in by_name(race).values()] == ["stopped", "stopped", ""]
     [refused] = log_of(race, "refused")
@@ -280,7 +281,7 @@ def test_a_request_after_the_last_question_is_heard(load):
     drive(race)
     assert by_name(race)["top_k=1"][0] == "beaten"
     assert sum(not left for left, _ in by_name(race).values()) > 1, "two go on to the end"
-    steer_sweep(loaded, "resume", "top_k=1")
+    steer_sweep(loaded.sweep.output, "resume", "top_k=1")
     again = SweepRace(plan_sweep(loaded))
     assert drive(again) == []
     assert by_name(again)["top_k=1"][0] == ""
@@ -323,7 +324,7 @@ def test_a_position_in_the_log_is_bounded_by_the_questions(load):
     race = SweepRace(plan_sweep(loaded))
     race.begin()
     race.log.append("seen", questions=10**30, in_race={})
-    steer_sweep(loaded, "stop", "top_k=4")
+    steer_sweep(loaded.sweep.output, "stop", "top_k=4")
     again = SweepRace(plan_sweep(loaded))
     again.begin()
     drive(again)
@@ -353,7 +354,7 @@ def test_garbage_in_the_log_is_passed_over_and_counted(load):
     ]
     with open(race.log.path, "ab") as file:
         file.write("\n".join(lines).encode())  # the last line is torn
-    steer_sweep(loaded, "stop", "top_k=1")
+    steer_sweep(loaded.sweep.output, "stop", "top_k=1")
     drive(race)
     assert by_name(race)["top_k=1"][0] == "stopped"
     assert by_name(SweepRace(plan_sweep(loaded))).keys() == by_name(race).keys()
