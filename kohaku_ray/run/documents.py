@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -106,8 +107,10 @@ def describe_reject(file: str, reason: str, paths: Sequence[str]) -> str:
     """Say why a file was rejected, once with its name, which is relative to that of ``documents.paths`` it is in."""
     text = reason if file in reason else f"{file}: {reason}"
     for path in sorted(paths, key=len, reverse=True):
-        folder = os.path.dirname(path) if path == file else path
-        text = text.replace(f"{folder.rstrip('/')}/", "")
+        folder = (os.path.dirname(path) if path == file else path).rstrip("/")
+        for start in dict.fromkeys((folder, folder if is_uri(folder) else os.path.abspath(folder))):
+            # Where a path begins: ``docs/`` also stands within ``/srv/docs/a.md``.
+            text = re.sub(rf"(?<![^\s'\"(]){re.escape(start)}/", "", text)
     return text
 
 

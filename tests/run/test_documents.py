@@ -104,6 +104,13 @@ def test_a_reject_is_named_once_below_its_path(file, reason, expected):
     assert describe_reject(file, reason, ("/d/docs/", "/d/one/c.md", "sample:documents")) == expected
 
 
+def test_a_reject_below_a_relative_path_is_named_below_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = f"{tmp_path}/docs/old/docs/blank.docx"
+    assert describe_reject(file, f"{file} has no text", ("docs/",)) == "old/docs/blank.docx has no text"
+    assert describe_reject(f"/srv{file}", "no text", ("docs/",)) == f"/srv{file}: no text"
+
+
 def test_gold_that_cites_a_rejected_document_is_told_from_gold_that_cites_none():
     config = config_of("/d/docs")
     rejects = [("/d/docs/MSFT.csv", "line 2 is not CSV"), ("/d/docs/a.pdf", "the same id as that of a.md")]
