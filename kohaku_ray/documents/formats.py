@@ -47,6 +47,7 @@ FORMATS: Mapping[str, Parser] = {
     ".markdown": _MARKDOWN,
     ".txt": parse_text,
     ".text": parse_text,
+    ".rst": OnDemand("restructured", "parse_restructured"),
     ".pdf": OnDemand("pdf", "parse_pdf"),
     ".html": _HTML,
     ".htm": _HTML,

@@ -12,7 +12,7 @@ from kohaku_ray.errors import DataError
 _HEAD_BYTES = 8192  # that are looked at, as filetype does
 _MAX_JSON_BYTES = 2**24  # largest file that is parsed to see whether it is JSON
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_TEXTS = frozenset({".html", ".htm", ".md", ".markdown", ".txt", ".text"})
+_TEXTS = frozenset({".html", ".htm", ".md", ".markdown", ".txt", ".text", ".rst"})
 _TABLES = frozenset({".csv", ".tsv"})
 _OFFICE = frozenset({".docx", ".xlsx", ".pptx"})
 _BINARY = _OFFICE | {".pdf", ".parquet"}

@@ -17,7 +17,7 @@ from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 
-KNOWN = ".csv, .docx, .htm, .html, .json, .markdown, .md, .pdf, .pptx, .text, .tsv, .txt, .xlsx"
+KNOWN = ".csv, .docx, .htm, .html, .json, .markdown, .md, .pdf, .pptx, .rst, .text, .tsv, .txt, .xlsx"
 TEXT_FORMATS = [suffix for suffix in FORMATS if suffix not in BINARY_FORMATS]
 
 

@@ -149,6 +149,11 @@ TREE = "its writer has made text of it: what stands there is kept"
 CELLS = {
     ".md": (HTML_RAISED, MARKDOWN_TABLE, f"# {HEADING}\n\nIt drew 4 MW.\n".encode()),
     ".html": (HTML_RAISED, HTML_TABLE, f"<h1>{HEADING}</h1><p>It drew 4 MW.".encode()),
+    ".rst": (
+        b"It drew 10\\ :sup:`2` kWh.\n",
+        b"===== =========\nModel Energy\n===== =========\nGPT-3 1,287 MWh\nBLOOM 433 MWh\n===== =========\n",
+        f"{HEADING}\n{'=' * len(HEADING)}\n\nIt drew 4 MW.\n".encode(),
+    ),
     ".docx": (word_raised, word_table, word_heading),
     ".pptx": (slides_raised, slides_table, slides_heading),
     ".xlsx": (sheet_raised, sheet_table, sheet_heading),
