@@ -27,8 +27,8 @@ from kohaku_ray.documents.text import Draft, finish, heading_path
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 
-_KEYS = (b'"DoclingDocument"', b'"page_idx"', b'"block_type"', b'"pdf_info"', b'"page_stats"')
-_CONTENT_LIST = re.compile(r"_content_list$")
+_KEYS = (b'_content"', b'"DoclingDocument"', b'"page_idx"', b'"block_type"', b'"pdf_info"', b'"page_stats"')
+_CONTENT_LIST = re.compile(r"_content_list(?:_v2)?$")
 _INLINE_TEX = re.compile(r"(?<![\\$])\$(?=[^$\n]*[\\^_={}])([^$\n]+?)(?<!\\)\$(?![\d$])")
 _TABLE_START = re.compile(r"<table\b[^>]*>", re.IGNORECASE)
 _REFERENCE = re.compile(r"<content-ref\b[^>]*?src=[\"']([^\"']*)[\"'][^>]*>(?:\s*</content-ref>)?", re.IGNORECASE)
@@ -46,6 +46,8 @@ def parse_json(name: str, data: bytes, images: bool = False) -> Document:
             return _Docling(name, root).document()
         if isinstance(root, list) and root and all(isinstance(item, dict) and "page_idx" in item for item in root):
             return parse_content_list(name, root)
+        if isinstance(root, list) and root and all(isinstance(page, list) for page in root):
+            return parse_content_list(name, [_older_block(block, i) for i, page in enumerate(root) for block in page])
         if isinstance(root, dict) and "block_type" in (next(iter(_marker_blocks(root)), None) or {}):
             return parse_marker(name, root)
         if isinstance(root, dict) and ("pdf_info" in root or "page_stats" in root):
@@ -360,6 +362,7 @@ _MINERU_FURNITURE = {
     "page_number": "page number",
     "aside_text": "side note",
     "discarded": "text block discarded by MinerU",
+    "index": "contents page",
 }
 
 
@@ -396,6 +399,44 @@ def parse_content_list(name: str, blocks: Sequence[Mapping[str, Any]]) -> Docume
             tree.add_html(f"<p>{_with_tex(note)}</p>", page)
     doc_id = _CONTENT_LIST.sub("", default_doc_id(name))
     return tree.document(doc_id, 1 + max((_get(block, "page_idx", int) for block in blocks), default=-1))
+
+
+_OLDER_KINDS = {
+    "page_header": "header",
+    "page_footer": "footer",
+    "page_aside_text": "aside_text",
+    "algorithm": "code",
+}
+
+
+def _older_block(block: Any, page_index: int) -> dict[str, Any]:
+    """Write a block of MinerU 3's ``NAME_content_list_v2.json``, a list of blocks per page, as older releases do."""
+    content, kind = _get(block, "content", dict), _get(block, "type", str)
+    texts = {key: _join_spans(value) for key, value in content.items() if isinstance(value, list)}
+    text = next((value for key, value in texts.items() if key.endswith("_content")), "")
+    chart = _text(content, "content")
+    older = {
+        "type": _OLDER_KINDS.get(kind, kind),
+        "page_idx": page_index,
+        "bbox": block.get("bbox") if isinstance(block, dict) else None,
+        "text": f"$${_text(content, 'math_content')}$$" if kind == "equation_interline" else text,
+        "text_level": max(_get(content, "level", int), 1) if kind == "title" else 0,
+        "list_items": [_join_spans(_get(item, "item_content", list)) for item in _get(content, "list_items", list)],
+        "table_body": _text(content, "html"),
+        "code_body": text,
+        "content": chart,
+        "img_path": _text(_get(content, "image_source", dict), "path"),
+        **{key: value for key, value in texts.items() if key.endswith(("_caption", "_footnote"))},
+    }
+    return {**older, "type": "table", "table_body": chart} if kind == "chart" and "<table" in chart else older
+
+
+def _join_spans(spans: Sequence[Any]) -> str:
+    """The texts and formulas of a line."""
+    return "".join(
+        rf"\({_text(span, 'content')}\)" if _get(span, "type", str) == "equation_inline" else _text(span, "content")
+        for span in spans
+    )
 
 
 def _lines(block: Mapping[str, Any], key: str) -> str:

@@ -266,6 +266,66 @@ class TestMinerU:
         assert document.dropped == ("1 page header", "1 page number")
         assert document.sections[0].paragraphs[0].bbox == (100, 100, 900, 150)
 
+    def test_the_pages_of_blocks_of_its_third_release(self):
+        """RAG-Anything#347, RAG-Anything#224; the blocks are as MinerU's make_blocks_to_content_list_v2 writes them."""
+
+        def spans(*texts):
+            kinds = ("text", "equation_inline")
+            return [{"type": kinds[i % 2], "content": text} for i, text in enumerate(texts)]
+
+        site = "<table><tr><td>Site</td><td>Days</td></tr><tr><td>Redhill</td><td>121</td></tr></table>"
+        pages = [
+            [
+                {"type": "title", "content": {"title_content": spans("Flow of rivers"), "level": 1}},
+                {"type": "page_header", "content": {"page_header_content": spans("Journal of Rivers")}},
+                {
+                    "type": "paragraph",
+                    "content": {"paragraph_content": spans("The mean is ", "10^{9}", " m. It rose.")},
+                    "bbox": [100, 100, 900, 150],
+                },
+                {"type": "index", "content": {"list_type": "text_list", "list_items": []}},
+            ],
+            [
+                {"type": "title", "content": {"title_content": spans("1. Data"), "level": 2}},
+                {
+                    "type": "list",
+                    "content": {"list_items": [{"item_type": "text", "item_content": spans(text)} for text in "ab"]},
+                },
+                {
+                    "type": "table",
+                    "content": {
+                        "html": site,
+                        "table_caption": spans("Table 2"),
+                        "table_footnote": spans("A note."),
+                        "table_type": "simple_table",
+                    },
+                },
+                {"type": "equation_interline", "content": {"math_content": "E = mc^2", "math_type": "latex"}},
+                {
+                    "type": "image",
+                    "content": {"image_source": {"path": "images/a8.jpg"}, "image_caption": spans("Fig. 1. Flow.")},
+                },
+                {"type": "code", "content": {"code_caption": spans("Listing 1"), "code_content": spans("a = 1")}},
+            ],
+        ]
+        document = read("d/rivers_content_list_v2.json", pages)
+        assert (document.doc_id, document.title, document.n_pages) == ("rivers", "Flow of rivers", 2)
+        assert tree(document) == {
+            "Flow of rivers": [("The mean is 10^9 m. It rose.", 1)],
+            "1. Data": [
+                ("a", 2),
+                ("b", 2),
+                ("Table 2\nSite: Redhill; Days: 121", 2),
+                ("A note.", 2),
+                ("E = mc^2", 2),
+                ("Fig. 1. Flow.", 2),
+                ("Listing 1", 2),
+                ("a = 1", 2),
+            ],
+        }
+        assert document.dropped == ("1 page header", "1 contents page")
+        assert document.sections[0].paragraphs[0].bbox == (100, 100, 900, 150)
+
     def test_older_keys_of_captions(self):
         blocks = [{"type": "image", "img_caption": ["Fig. 1. Old."], "img_footnote": ["A note."], "page_idx": 0}]
         assert tree(read("x_content_list.json", blocks)) == {"x": [("Fig. 1. Old.", 1), ("A note.", 1)]}
