@@ -1,15 +1,16 @@
-"""Growth of the index job with the corpus: its last stage alone, or all of it.
+"""Growth with the work: a table of every step (`growth_table.py`), or the index job with the corpus.
 
-    python benchmarks/growth.py [--sentences 25000,250000,1000000] [--shard-sentences 25000]
+    python benchmarks/growth.py [--rows page,build,change,resume,bundle,sweep,search,nodes] [--divide 1]
+    python benchmarks/growth.py --sentences 25000,250000,1000000 [--shard-sentences 25000]
     python benchmarks/growth.py --job [--sentences ...]            # files to index, on Ray
     python benchmarks/growth.py --s3 [--sentences 2000,8000] [--shard-sentences 1000]
 
-
-Synthetic documents of 200 sentences with ready vectors of 384 dimensions. A shard holds as many sentences at every size
-(`index.shards` grows with the corpus) and is reduced by a process of its own, one after the other. Counted per shard:
-the seconds of propagation, FAISS, BM25, tables and writing, and the memory of the process: before it reduces, and at
-most. Then the manifest is published, with the statistics of BM25 over all shards. Limits: the exponent of seconds over
-sentences (1: linear), and the largest shard's memory over the smallest size's.
+The index job, its last stage alone (`--sentences`) or all of it: synthetic documents of 200 sentences with ready
+vectors of 384 dimensions. A shard holds as many sentences at every size (`index.shards` grows with the corpus) and is
+reduced by a process of its own, one after the other. Counted per shard: the seconds of propagation, FAISS, BM25, tables
+and writing, and the memory of the process: before it reduces, and at most. Then the manifest is published, with the
+statistics of BM25 over all shards. Limits: the exponent of seconds over sentences (1: linear), and the largest shard's
+memory over the smallest size's.
 
 With ``--job`` the same documents are text files, parsed, encoded by a tiny model that torch runs, and reduced by the
 index job, as many shards at once as there are cores. With ``--s3`` the index lies on a local S3 server, which counts
@@ -38,6 +39,8 @@ import pyarrow as pa
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import growth_table
+
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_shard, content_of, publish_shards
@@ -53,12 +56,17 @@ SETTINGS = IndexSettings(encoder=large_index.IDENTITY)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", default="25000,250000,1000000")
+    parser.add_argument("--rows", type=growth_table.rows_of, default=list(growth_table.ROWS), help="of the table")
+    parser.add_argument("--divide", type=int, default=1, help="sizes of the table")
+    parser.add_argument("--sentences", help="only the index job, at these sizes")
     parser.add_argument("--shard-sentences", type=int, default=25_000)
     parser.add_argument("--job", action="store_true", help="the whole job on Ray, from files")
     parser.add_argument("--s3", action="store_true", help="the whole job, its index on a local S3 server")
     arguments = parser.parse_args()
-    sizes = [int(size) for size in arguments.sentences.split(",")]
+    if not (arguments.sentences or arguments.job or arguments.s3):
+        growth_table.print_table(arguments.rows, arguments.divide)
+        return 0
+    sizes = [int(size) for size in (arguments.sentences or "25000,250000,1000000").split(",")]
     if arguments.job or arguments.s3:
         return whole_jobs(sizes, arguments.shard_sentences, arguments.s3)
     print(f"{arguments.shard_sentences:,} sentences per shard, load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")

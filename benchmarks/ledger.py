@@ -49,7 +49,8 @@ def write(home: str, n_entries: int, n_rows: int) -> None:
         keys = [data[start : start + 16].hex() for start in range(0, len(data), 16)]
         columns = {"key": keys, "model": ["m"] * n, "text": [TEXT] * n, "finish_reason": ["stop"] * n}
         columns |= {"replica": [""] * n, "generation": [0] * n}
-        missing = {field.name: [1] * n for field in SEGMENT_SCHEMA if field.name not in columns}
+        others = [field for field in SEGMENT_SCHEMA if field.name not in columns]
+        missing = {field.name: ["" if pa.types.is_string(field.type) else 1] * n for field in others}
         table = pa.table({name: {**columns, **missing}[name] for name in SEGMENT_SCHEMA.names}, schema=SEGMENT_SCHEMA)
         store._write_table(table, f"{start:020d}", "0of1")
 

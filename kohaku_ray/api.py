@@ -315,12 +315,14 @@ def score(truth: str, files: Sequence[str], metrics: Sequence[str] = (DEFAULT_ME
 def bundle(run: str, path: str, *, with_index: bool = False) -> Bundled:
     """Pack a finished run, or a sweep's finished runs, into one zip that re-derives the tables; see ``make_bundle``."""
     from kohaku_ray.answering.bundle import find_source, make_bundle
+    from kohaku_ray.pages.sweep_tables import write_tables
 
-    return make_bundle(find_source(run), path, with_index=with_index)
+    return make_bundle(find_source(run), path, write_tables, with_index=with_index)
 
 
 def replay(path: str, index: str | None = None, *, trust_code: bool = False) -> Replay:
     """Make a bundle's runs again from its replies and compare every table; see ``replay_bundle``."""
     from kohaku_ray.answering.bundle import replay_bundle
+    from kohaku_ray.pages.sweep_tables import write_tables
 
-    return replay_bundle(path, index, trust_code=trust_code)
+    return replay_bundle(path, write_tables, index, trust_code=trust_code)

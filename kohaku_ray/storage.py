@@ -303,6 +303,13 @@ class Directory:
             summed.write(data)
         return summed.checksum()
 
+    def write_by(self, name: str, write: Callable[[Any], object]) -> str:
+        """Write a file by a function that takes it opened; returns the file's checksum. See ``write``."""
+        with self._writing(name) as file:
+            summed = _Summed(file)
+            write(summed)
+        return summed.checksum()
+
     def replace(self, name: str, data: Any) -> None:
         """Write a file in one step; a failure leaves the old file and no other."""
         if self._filesystem.type_name == "s3":  # where a file is there when all of it is
@@ -484,9 +491,16 @@ def publish(path: str, data: bytes, way_out: str = "free the disk or choose anot
 
 def publish_with(path: str, write: Callable[[str], object], way_out: str) -> None:
     """Write a file in one step by a function that takes a temporary path; see ``publish``."""
+    with publishing(path, way_out) as temporary:
+        write(temporary)
+
+
+@contextmanager
+def publishing(path: str, way_out: str) -> Iterator[str]:
+    """Give a temporary path, and make what the block writes there the file when it ends; see ``publish``."""
     if is_uri(path):  # written here first: on an object store a file is there when its upload is complete
         with tempfile.TemporaryDirectory() as folder:
-            write(f"{folder}/file")
+            yield f"{folder}/file"
             data = Path(folder, "file").read_bytes()
         uri, mark, options = path.partition("?")
         parent, _, name = uri.rpartition("/")
@@ -494,7 +508,7 @@ def publish_with(path: str, write: Callable[[str], object], way_out: str) -> Non
         return
     temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        write(temporary)
+        yield temporary
         os.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kohaku_ray.answering.tools import LedgerClient
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, RefusedAccessError, TransientModelError
-from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.batch_file import BatchLine, BatchModels, BatchOutput, LineError, read_lines
 from kohaku_ray.run.demand import QUEUED
 from kohaku_ray.run.models import dollars
@@ -61,8 +60,11 @@ async def ask_lines(
     applications: Mapping[str, str],
     files: BatchOutput,
     summary: BatchSummary,
+    show_progress: Callable[[int, str], None],
 ) -> None:
     """Ask the lines of a file, as many at once as the deployments take, and write what becomes of them in order.
+
+    ``show_progress`` gets the number of lines that are done, and what was paid.
 
     Memory: the lines between the first one without a reply and the last one read, see ``AHEAD``.
 
@@ -120,20 +122,19 @@ async def ask_lines(
         if isinstance(outcome, LedgerReply) and outcome.source == "made":
             summary.used.update(count_used(line, outcome))
         write_outcome(line, outcome, files, summary)
-        progress.show(summary.calls.total() + summary.n_errors.total(), config.budget.shown(summary.paid))
+        show_progress(summary.calls.total() + summary.n_errors.total(), config.budget.shown(summary.paid))
 
     ahead: deque[tuple[BatchLine, asyncio.Task[Any] | None]] = deque()
     n_bytes = 0
-    with Progress("batch", summary.n_lines, "lines") as progress:
-        for line in read_lines(source, models):
-            is_asked = line.error is None and line.deployment in slots
-            ahead.append((line, asyncio.create_task(ask(line)) if is_asked else None))
-            n_bytes += line.n_bytes
-            while len(ahead) >= most or (n_bytes > MOST_AHEAD_MIB * 2**20 and ahead):
-                n_bytes -= ahead[0][0].n_bytes
-                await write_first()
-        while ahead:
+    for line in read_lines(source, models):
+        is_asked = line.error is None and line.deployment in slots
+        ahead.append((line, asyncio.create_task(ask(line)) if is_asked else None))
+        n_bytes += line.n_bytes
+        while len(ahead) >= most or (n_bytes > MOST_AHEAD_MIB * 2**20 and ahead):
+            n_bytes -= ahead[0][0].n_bytes
             await write_first()
+    while ahead:
+        await write_first()
 
 
 def write_outcome(

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -43,7 +43,6 @@ from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.extensions import refuse_named_code
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
 from kohaku_ray.models.vllm import join_adapter
-from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown
 from kohaku_ray.records import digest, pluralize
 from kohaku_ray.run.bundle import (
     BundledRun,
@@ -68,9 +67,13 @@ from kohaku_ray.run.tables import SPENT
 from kohaku_ray.settings import Settings
 from kohaku_ray.storage import Directory, checksum, is_directory, is_uri, join_path, read_file
 from kohaku_ray.sweep.collect import collect
+from kohaku_ray.sweep.compare import SweepRecord
 from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, TableConfig, load_sweep
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, plan_sweep
 from kohaku_ray.sweep.race import SweepRace
+
+SweepWriter = Callable[[SweepRecord], Mapping[str, str]]
+"""Writes the tables of a sweep: their texts by file name. ``pages`` has the one that bundles are made with."""
 
 RECORDED = "recorded.parquet"
 _FACTS = ("config.yaml", "run.json")
@@ -139,11 +142,11 @@ def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] 
     return BundleSource({run_id: config.run for run_id, config in plan.finished.items()}, facts)
 
 
-def make_bundle(source: BundleSource, path: str, *, with_index: bool = False) -> Bundled:
+def make_bundle(source: BundleSource, path: str, write_sweep: SweepWriter, *, with_index: bool = False) -> Bundled:
     """Bundle finished runs, each made again first: what cannot be replayed is not bundled.
 
-    ``with_index`` puts the index in, and the documents' text in the tables; otherwise that text is left out, but for
-    what replies quote, and a replay needs the index.
+    ``write_sweep`` writes the tables of a sweep. ``with_index`` puts the index in, and the documents' text in the
+    tables; otherwise that text is left out, but for what replies quote, and a replay needs the index.
 
     Raises:
         ConfigError: A run ranks with a cross-encoder, or its configuration cannot be used, for want of a variable too.
@@ -194,7 +197,9 @@ def make_bundle(source: BundleSource, path: str, *, with_index: bool = False) ->
     sweep = None
     if source.sweep is not None:
         sweep = source.sweep.model_dump(mode="json")
-        files |= {f"sweep/{name}": text.encode() for name, text in _write_tables(source.sweep, configs).items()}
+        files |= {
+            f"sweep/{name}": text.encode() for name, text in _tables_of(source.sweep, configs, write_sweep).items()
+        }
     size = write_bundle(path, Manifest(with_text=with_index, indexes=indexes, runs=bundled, sweep=sweep), files)
     return Bundled(path, tuple(bundled), len(entries), size)
 
@@ -213,17 +218,15 @@ def _read_inputs(run: str, config: Config, with_text: bool) -> tuple[dict[str, A
     return inputs, {"questions": questions, "metadata": metadata, "prompts": prompts}
 
 
-def _write_tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
-    """Write the tables of a sweep from its finished runs: CSV and Markdown, by name."""
+def _tables_of(facts: SweepFacts, runs: Mapping[str, Config], write: SweepWriter) -> Mapping[str, str]:
+    """Write the tables of a sweep from its finished runs, by file name."""
     pairs = zip(facts.sweep.tables, facts.cells, strict=True)
     tables = tuple(
         PlannedTable(*pair, configs) for pair in pairs if (configs := _study_configs(facts, *pair, runs)) is not None
     )
     loaded = LoadedSweep(facts.sweep, "the bundle", lambda _: {})
     plan = SweepPlan(loaded, tables, runs, {})
-    stats = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
-    writers = (("csv", write_csv), ("md", write_markdown))
-    return {f"{table.table.name}.{suffix}": write(table) for table in stats for suffix, write in writers}
+    return write(collect(plan, {}, metric=plan.metric))
 
 
 def _study_configs(
@@ -292,12 +295,15 @@ class Replay:
         return not self.differences and not any(run.differences for run in self.runs)
 
 
-def replay_bundle(path: str, index: str | None = None, home: str | None = None, *, trust_code: bool = False) -> Replay:
+def replay_bundle(
+    path: str, write_sweep: SweepWriter, index: str | None = None, home: str | None = None, *, trust_code: bool = False
+) -> Replay:
     """Make the runs of a bundle again from its replies, and compare every table; no model, key or network is used.
 
-    ``index`` is the directory of the index, if the bundle has none; default: that of the run's configuration. The runs
-    stay in ``home``, an empty directory, under ``again``; default: they are not kept. ``trust_code``: modules that a
-    configuration of the bundle names may be imported; else ``extensions.check_code_trusted`` refuses them.
+    ``write_sweep`` writes the tables of a sweep. ``index`` is the directory of the index, if the bundle has none;
+    default: that of the run's configuration. The runs stay in ``home``, an empty directory, under ``again``; default:
+    they are not kept. ``trust_code``: modules that a configuration of the bundle names may be imported; else
+    ``extensions.check_code_trusted`` refuses them.
 
     Raises:
         ConfigError: It is no whole bundle of this version (see ``unpack``), or its code is not trusted.
@@ -327,7 +333,7 @@ def replay_bundle(path: str, index: str | None = None, home: str | None = None, 
             sweep = SweepFacts.model_validate(manifest.sweep)
         except ValidationError as error:
             raise ConfigError(f"{path}: its sweep cannot be read ({error.errors()[0]['msg']}): make it again") from None
-        tables = _write_tables(sweep, configs)
+        tables = _tables_of(sweep, configs, write_sweep)
         before = {file.name: file.read_bytes() for file in Path(home, "sweep").glob("*")}
         comparison = compare_outputs(before, {name: text.encode() for name, text in tables.items()})
         return Replay(tuple(runs), tables, tuple(comparison.differences))

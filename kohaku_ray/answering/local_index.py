@@ -25,9 +25,8 @@ from kohaku_ray.index.store import OpenShard
 from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
 from kohaku_ray.models.openai import Limiter
 from kohaku_ray.run.indexes import (
-    TextEncoder,
+    QueryEncoder,
     make_image_query_encoder,
-    make_query_encoder,
     open_index,
     searches_on_gpu,
 )
@@ -101,7 +100,7 @@ class LocalIndex(BatchingObject):
     def __init__(
         self,
         shard: OpenShard,
-        encoder: TextEncoder,
+        encoder: QueryEncoder,
         *,
         score: PairScorer | None = None,
         depths: Depths | None = None,
@@ -109,7 +108,7 @@ class LocalIndex(BatchingObject):
         gpu_by_auto: bool = False,
         float16: bool = False,
         nprobe: int = 16,
-        image_encoder: TextEncoder | None = None,
+        image_encoder: QueryEncoder | None = None,
         peer: Callable[[int], ShardOperations] | None = None,
         count: Callable[[str, str | None], TokenCounter] = token_counter,
     ) -> None:
@@ -147,7 +146,7 @@ class LocalIndex(BatchingObject):
         shard, gpu = open_index(config).shards[number], searches_on_gpu(config)
         return cls(
             shard,
-            make_query_encoder(config, None, limiter),
+            QueryEncoder(config, None, limiter),
             score=score,
             depths=depths,
             gpu=gpu,
@@ -250,6 +249,11 @@ class LocalIndex(BatchingObject):
         for kinds in views:
             self._vectors_of(kinds)
         return self._on_cpu_because
+
+    def search_ms(self, views: Sequence[Kinds]) -> float:
+        """Measure the CPU time of a query over these dense views, in milliseconds; nothing where a GPU searches."""
+        on_cpu = self._on_cpu_because or not self._gpu
+        return sum(self._vectors_of(kinds).query_ms() for kinds in views) if on_cpu else 0.0
 
     def _vectors_of(self, kinds: Kinds) -> VectorIndex:
         if kinds not in self._searched:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,14 +30,14 @@ from kohaku_ray.records import Question, digest
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.event_loop import run_apart
 from kohaku_ray.run.files import SentPrompt, question_rows
-from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index
+from kohaku_ray.run.indexes import QueryEncoder, make_image_query_encoder, open_index
 from kohaku_ray.run.models import Model, models_of
 from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tables import Parts, Tables
-from kohaku_ray.storage import join_path, read_file
+from kohaku_ray.run.tables import SCHEMAS, Parts, Tables
+from kohaku_ray.storage import Directory, join_path, read_file
 
 BLOCK = 32
 """Questions that are made again at once: enough to batch their searches."""
@@ -168,7 +169,7 @@ def open_recorded(config: Config, index: Index, recorded: RecordedEncoders, key:
 
     @functools.cache
     def shard(number: int) -> LocalIndex:
-        texts = RecordedEncoder(recorded, f"vector of query of {key}", lambda: make_query_encoder(config))
+        texts = RecordedEncoder(recorded, f"vector of query of {key}", lambda: QueryEncoder(config))
         images = RecordedEncoder(recorded, f"vector of image query of {key}", lambda: make_image_query_encoder(config))
         return LocalIndex(
             index.shards[number],
@@ -196,18 +197,26 @@ def make_again(
     questions = questions_of(config)
     blocks = [questions[start : start + BLOCK] for start in range(0, len(questions), BLOCK)]
 
-    async def answer_blocks() -> list[tuple[AnswerSummary, Tables]]:
-        return [await start_block(config, InProcessExecutor(context, index, block)) for block in blocks]
-
     os.makedirs(config.run, exist_ok=True)
-    summary, tables = AnswerSummary(config.run), list[Tables]()
-    for block_summary, block_tables in run_apart(answer_blocks()):
-        summary.add(block_summary)
-        tables.append(block_tables)
-    votes = None
-    if config.ensemble.vote.weights == "agreement":
-        votes = vote_by_agreement(config, Parts(tables, lambda table: table))
-    write_run(config, RunDirectory(config.run), Parts(tables, lambda table: table, votes))
+    summary = AnswerSummary(config.run)
+    with tempfile.TemporaryDirectory() as folder:  # where a block's tables wait until all are there
+        held = Directory(folder)
+
+        async def answer_blocks() -> None:
+            for number, block in enumerate(blocks):
+                of_block, tables = await start_block(config, InProcessExecutor(context, index, block))
+                summary.add(of_block)
+                for name, table in tables.items():
+                    held.write_arrow(f"{number}.{name}", table)
+
+        def read(number: int) -> Tables:
+            return {name: held.read_arrow(f"{number}.{name}") for name in SCHEMAS}
+
+        run_apart(answer_blocks())
+        votes = None
+        if config.ensemble.vote.weights == "agreement":
+            votes = vote_by_agreement(config, Parts(range(len(blocks)), read))
+        write_run(config, RunDirectory(config.run), Parts(range(len(blocks)), read, votes))
     return summary
 
 

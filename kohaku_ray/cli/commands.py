@@ -508,10 +508,11 @@ def show(arguments: argparse.Namespace) -> Outcome:
 def bundle(arguments: argparse.Namespace) -> Outcome:
     """Pack a finished run or sweep into one zip that re-derives its tables."""
     from kohaku_ray.answering.bundle import find_source, make_bundle
+    from kohaku_ray.pages.sweep_tables import write_tables
     from kohaku_ray.run.summary import pluralize
 
     source = find_source(arguments.source, arguments.base, arguments.overrides)
-    made = make_bundle(source, arguments.output, with_index=arguments.with_index)
+    made = make_bundle(source, arguments.output, write_tables, with_index=arguments.with_index)
     line = f"{pluralize(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
     print_result(line)
     return Outcome(line, made)
@@ -521,10 +522,12 @@ def replay(arguments: argparse.Namespace) -> Outcome:
     """Repeat a bundle's runs from its recorded replies, without model, key or network, and compare every table."""
     from kohaku_ray.answering.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
+    from kohaku_ray.pages.sweep_tables import write_tables
     from kohaku_ray.run.summary import pluralize
 
     replays = {
-        bundle: replay_bundle(bundle, arguments.index, trust_code=arguments.trust_code) for bundle in arguments.bundles
+        bundle: replay_bundle(bundle, write_tables, arguments.index, trust_code=arguments.trust_code)
+        for bundle in arguments.bundles
     }
     runs = [{"bundle": bundle, **plain(run)} for bundle, replayed in replays.items() for run in replayed.runs]
     for replayed in replays.values():

@@ -283,10 +283,7 @@ def without_repeated(document: Document, file: str, timeout_s: float) -> Documen
 
     A page that would have no block left stays whole.
     """
-    if is_uri(file) or not file.lower().endswith(_SUFFIXES):
-        return document
-    folder = os.path.dirname(os.path.abspath(file))
-    repeated = _repeated(folder, os.stat(folder).st_mtime_ns, timeout_s)
+    repeated = repeated_blocks(file, timeout_s)
     gone = {text for text, first in repeated.items() if first != os.path.basename(file)}
     texts = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
     n_gone = sum(text in gone for text in texts)
@@ -298,20 +295,38 @@ def without_repeated(document: Document, file: str, timeout_s: float) -> Documen
     return replace(kept, sections=tuple(sections), odd=(*document.odd, odd))
 
 
+def repeated_blocks(file: str, timeout_s: float) -> Mapping[str, str]:
+    """Blocks that most pages of a local HTML file's directory repeat, each with the first of them; else none."""
+    return _repeated(tuple((page, os.stat(page).st_mtime_ns) for page in compared_pages(file)), timeout_s)
+
+
+def compared_pages(file: str) -> list[str]:
+    """List the pages that ``repeated_blocks`` of a file follow from; none where there are none."""
+    if is_uri(file) or not file.lower().endswith(_SUFFIXES):
+        return []
+    folder = os.path.dirname(os.path.abspath(file))
+    return _compared(folder, os.stat(folder).st_mtime_ns)
+
+
 @lru_cache(maxsize=64)
-def _repeated(folder: str, changed_ns: int, timeout_s: float) -> Mapping[str, str]:
-    """Blocks that most pages of a directory repeat, each with the first of them; ``changed_ns`` renews the cache."""
+def _compared(folder: str, changed_ns: int) -> list[str]:
+    """``changed_ns`` renews the cache."""
     names = sorted(name for name in os.listdir(folder) if name.lower().endswith(_SUFFIXES) and name[0] != ".")
+    compared = names[:: -(-len(names) // MAX_PAGES) or 1]
+    return [os.path.join(folder, name) for name in compared] if len(compared) >= MIN_PAGES else []
+
+
+@lru_cache(maxsize=64)
+def _repeated(pages: tuple[tuple[str, int], ...], timeout_s: float) -> Mapping[str, str]:
+    """Compare pages, each with the time of its last change, which renews the cache."""
     first: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    compared = names[:: -(-len(names) // MAX_PAGES) or 1]
-    for name in compared if len(compared) >= MIN_PAGES else ():
-        path = os.path.join(folder, name)
+    for path, _ in pages:
         try:
             page = parse_file(path, read_in_time(path, timeout_s), timeout_s)
         except DataError:
             continue
         texts = {paragraph.text for section in page.sections for paragraph in section.paragraphs if paragraph.text}
         counts.update(texts)
-        first = dict.fromkeys(texts, name) | first
-    return {text: first[text] for text, n in counts.items() if n >= max(MIN_PAGES, MIN_SHARE * len(compared))}
+        first = dict.fromkeys(texts, os.path.basename(path)) | first
+    return {text: first[text] for text, n in counts.items() if n >= max(MIN_PAGES, MIN_SHARE * len(pages))}

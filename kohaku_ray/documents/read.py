@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.storage import asking, is_uri, name_a_file, open_filesystem, refusal
+from kohaku_ray.storage import asking, checksum, is_uri, name_a_file, open_filesystem, refusal
 
 
 def read_bytes(path: str) -> bytes:
@@ -40,6 +40,24 @@ def read_bytes(path: str) -> bytes:
         raise name_a_file(path if filesystem is None else inner) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def digest_of(path: str, data: bytes | None = None) -> str | None:
+    """Digest a file's content: that of ``data``, where it is read; of an object on a store its ETag, unread.
+
+    None: it has none, as a data set of the hub, or cannot be read.
+    """
+    if path.startswith(HUB):
+        return None
+    try:
+        filesystem, inner = filesystem_of(path)
+        if filesystem is None:
+            return checksum(read_bytes(path) if data is None else data)
+        with asking(path, "cannot look at"), filesystem.open_input_file(inner) as stream:
+            etag = (stream.metadata() or {}).get(b"ETag")
+    except (OSError, DataError):
+        return None
+    return None if not etag else f"ETag {etag.decode()}"
 
 
 def filesystem_of(path: str) -> tuple[Any, str]:

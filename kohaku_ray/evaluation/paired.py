@@ -22,7 +22,7 @@ EXACT_DIFFERENCES = 32
 """Most non-zero differences for which all sign flips are counted: twice 2¹⁶ sums, some milliseconds."""
 
 _TIE = 1e-10  # relative to the largest sum: sums this close differ only by rounding
-_BATCH = 4_000_000  # elements per block of resamples: 32 MB
+_BATCH = 1_000_000  # elements per block of resamples: 8 MB
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import os
@@ -123,6 +124,7 @@ def citing_row(
     )
 
 
+@functools.lru_cache(maxsize=16_384)  # a run's files are read for several purposes, and its members cite the same
 def read_refs(text: str | None) -> tuple[str, ...]:
     """Split a ref_id cell into its tokens as written, ``is_blank`` tokens included, without repeats.
 

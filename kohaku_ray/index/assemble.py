@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, F64, I64, Keys, Mask
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.images import ImagePlan, ImageVectors, image_rows, put_into_tree
-from kohaku_ray.index.known import KnownVectors
+from kohaku_ray.index.known import FoundVectors, KnownVectors
 from kohaku_ray.index.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
-from kohaku_ray.index.propagate import propagate
+from kohaku_ray.index.propagate import fill_inner
 from kohaku_ray.index.settings import ChildWeights, IndexConfig, ParagraphVectors
 from kohaku_ray.records import pluralize
 
@@ -31,7 +31,7 @@ class Encoded:
         which: Shape ``(m,)``; the distinct text of each.
         keys: Shape ``(u,)``; sorted keys of the distinct texts.
         first: Shape ``(u,)``; the first of ``rows`` with each.
-        vectors: Shape ``(u, d)``.
+        vectors: Of the ``u`` texts; they are copied once, to where they stay.
         n_reused: How many of the ``u`` an earlier index had.
     """
 
@@ -39,8 +39,12 @@ class Encoded:
     which: I64
     keys: Keys
     first: I64
-    vectors: F32
+    vectors: FoundVectors
     n_reused: int
+
+    def copy_to(self, target: F32, numbers: I64, rows: I64) -> None:
+        """Copy the vectors of some of ``rows``, by their numbers among these, to rows of a matrix."""
+        self.vectors.copy_to(target, self.which[numbers], rows)
 
 
 @dataclass(frozen=True)
@@ -111,27 +115,23 @@ def collect(
     *,
     captions: bool = True,
 ) -> Encoded:
-    """Join every text with its vector: encoded for this build (keys and vectors in any order), or known from before.
+    """Find every text's vector: encoded for this build (keys and vectors in any order), or known from before.
 
     Raises:
-        DataError: A text has no vector, or one that is not finite.
+        DataError: A text has no vector.
     """
     rows, texts = texts_to_encode(nodes, index, captions=captions)
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
     new = KnownVectors.of(*fresh)
-    has_vector, vectors = known.behind(new).lookup(keys)
-    if not has_vector.all():
-        row = rows[first[np.flatnonzero(~has_vector)[0]]]
+    vectors = known.behind(new).locate(keys)
+    if not vectors.is_known.all():
+        missing = np.flatnonzero(~vectors.is_known)
         raise DataError(
-            f"{pluralize(int((~has_vector).sum()), 'text')} without a vector, the first is that of "
-            f"{nodes.node_id(row)}: encode all texts"
+            f"{pluralize(len(missing), 'text')} without a vector, the first is that of "
+            f"{nodes.node_id(rows[first[missing[0]]])}: encode all texts"
         )
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        row = rows[first[np.flatnonzero(~finite)[0]]]
-        raise DataError(f"the vector of {nodes.node_id(row)} is not finite: encode with precision float32")
     if not len(keys):  # documents without text: of the others' length
-        vectors = np.empty((0, known.dim or fresh[1].shape[1]), np.float32)
+        vectors = replace(vectors, dim=known.dim or fresh[1].shape[1])
     n_reused = len(keys) - int(new.has(keys).sum())
     return Encoded(rows, which.astype(np.int64), keys, first.astype(np.int64), vectors, n_reused)
 
@@ -155,19 +155,24 @@ def lay_out(
     )
     fixed: Mask = np.zeros(len(nodes), dtype=bool)
     fixed[encoded.rows[searched_alone]] = True
-    given = np.zeros((len(nodes), encoded.vectors.shape[1]), dtype=np.float32)
-    given[encoded.rows[searched_alone]] = encoded.vectors[encoded.which[searched_alone]]
-    given_others = put_into_tree(given, nodes, plan, images)
+    vectors = np.zeros((len(nodes), encoded.vectors.dim), dtype=np.float32)
+    encoded.copy_to(vectors, np.flatnonzero(searched_alone), encoded.rows[searched_alone])
+    given_others = put_into_tree(vectors, nodes, plan, images)
     fixed[given_others] = True
     kept = np.flatnonzero(searched_alone & np.isin(encoded.rows, given_others))
     parent = np.where(nodes.kind == CHUNK, -1, nodes.parent)
-    vectors = propagate(given, parent, _child_weights(nodes, weights), fixed)
-    del given
+    fill_inner(vectors, parent, _child_weights(nodes, weights), fixed)
     searched = (nodes.kind >= PARAGRAPH) & vectors.any(axis=1)
     order, others, second = np.flatnonzero(searched), np.flatnonzero(~searched), encoded.rows[~searched_alone]
-    matrix = np.concatenate([vectors[order], encoded.vectors[encoded.which[~searched_alone]], vectors[others]])
-    if len(kept):
-        matrix = np.concatenate([matrix, encoded.vectors[encoded.which[kept]]])
+    ends = np.cumsum([len(order), len(second), len(others), len(kept)])
+    matrix = np.empty((ends[-1], vectors.shape[1]), np.float32)
+    # A row of a view at a time, without a copy between: ``take`` writes where it says.
+    np.take(vectors, order, axis=0, out=matrix[: ends[0]], mode="clip")
+    encoded.copy_to(matrix, np.flatnonzero(~searched_alone), np.arange(ends[0], ends[1]))
+    np.take(vectors, others, axis=0, out=matrix[ends[1] : ends[2]], mode="clip")
+    encoded.copy_to(matrix, kept, np.arange(ends[2], ends[3]))
+    del vectors
+    _check_finite(nodes, encoded, matrix, np.concatenate([order, second, others, encoded.rows[kept]]))
     n_searched = len(order) + len(second)
     matrix_row = np.empty(len(nodes), dtype=np.int64)
     matrix_row[order], matrix_row[others] = np.arange(len(order)), np.arange(n_searched, n_searched + len(others))
@@ -176,6 +181,16 @@ def lay_out(
     matrix_rows[kept] = np.arange(len(matrix) - len(kept), len(matrix))
     rows = np.concatenate([order, second, others, encoded.rows[kept]]).astype(np.int64)
     return Layout(matrix, rows, matrix_rows[encoded.first], len(kept))
+
+
+def _check_finite(nodes: NodeTable, encoded: Encoded, matrix: F32, rows: I64) -> None:
+    """Raise a ``DataError`` for the first text whose vector is not finite; ``rows`` are the nodes of the matrix's."""
+    sums = matrix.sum(axis=1)  # not finite where a number is not, and never too large: they are of unit rows
+    odd = rows[~np.isfinite(sums)]
+    if len(odd):
+        own = odd[np.isin(odd, encoded.rows)]  # an inner node has it from a text below it
+        node_id = nodes.node_id(int((own if len(own) else odd).min()))
+        raise DataError(f"the vector of {node_id} is not finite: encode with precision float32")
 
 
 def _has_own_vector(nodes: NodeTable) -> Mask:

@@ -34,7 +34,7 @@ from kohaku_ray.index.store import (
     read_table,
 )
 from kohaku_ray.index.terms import Statistics, TermCounts
-from kohaku_ray.index.vectors import VectorIndex
+from kohaku_ray.index.vectors import FLAT, VectorIndex, take_rows
 from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
 from kohaku_ray.records import digest, plain
 from kohaku_ray.storage import Directory
@@ -120,9 +120,9 @@ def unchanged_shard(path: str, number: int, content: str) -> ShardEntry | None:
 
 
 def forget_damaged(path: str) -> list[str]:
-    """Delete the old vectors that are not what was written, and list their files: a build would take them for good.
+    """Find the files of the index there that a build takes over and that are not what was written; list them.
 
-    The old index cannot be opened then, and all texts are encoded again.
+    Damaged vectors are deleted: the old index cannot be opened then, and all texts are encoded again.
     """
     directory = Directory(path)
     try:
@@ -131,10 +131,13 @@ def forget_damaged(path: str) -> list[str]:
         raise
     except DataError:
         return []
-    reused = [entry for role, entry in files.items() if role.split()[0] in ("keys", "vectors", IMAGE_VECTORS)]
-    wrong = [entry["name"] for entry in reused if directory.size(entry["name"]) and damage_of(directory, entry)]
-    directory.remove(*wrong)
-    return [directory.full(name) for name in wrong]
+    vectors = ("keys", "vectors", IMAGE_VECTORS)
+    reused = [(role.split()[0], entry) for role, entry in files.items()]
+    reused = [(role, entry) for role, entry in reused if role in (*vectors, "nodes", "documents", "parsed", "images")]
+    damages = directory.map_items(lambda item: damage_of(directory, item[1]), reused)
+    wrong = [(role, entry["name"]) for (role, entry), damage in zip(reused, damages, strict=True) if damage]
+    directory.remove(*(name for role, name in wrong if role in vectors))
+    return [directory.full(name) for _, name in wrong]
 
 
 def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View]) -> dict[str, pa.Table]:
@@ -197,7 +200,7 @@ def build_shard(
     images = join_image_vectors(tree, plan, image_vectors, known_image_vectors(path))
     layout = lay_out(tree, encoded, settings.index.weights, settings.index.paragraph_vectors, plan, images)
     files = BuildFiles(Directory(path, REINDEX))
-    files.parquet("nodes", tree.table)
+    files.arrow("nodes", "nodes", tree.table)
     files.parquet("documents", documents)
     n_nodes = (tree.end - np.arange(len(tree)))[tree.parent < 0]
     files.arrow("sizes", "documents", pa.table({"doc_id": documents["doc_id"], "n_nodes": pa.array(n_nodes)}))
@@ -209,7 +212,8 @@ def build_shard(
             image_index = VectorIndex.build(
                 images.vectors, images.rows, settings.index.factory, train_on_gpu=train_on_gpu
             )
-            files.faiss(f"faiss-{view.key}", image_index)
+            if settings.index.factory != FLAT:
+                files.faiss(f"faiss-{view.key}", image_index)
         else:
             n_searched.append(_write_view(files, tree, layout, view, settings.index.factory, train_on_gpu))
     if images is not None:
@@ -243,13 +247,14 @@ def publish_shards(
     settings: IndexSettings,
     views: Iterable[View],
     sources: pa.Table | None = None,
+    parsed: pa.Table | None = None,
     images: pa.Table | None = None,
 ) -> dict[str, Any]:
     """Make shards, at least one, the index, over any old one: join their statistics and the places of their documents.
 
     Readers see the old index until all files are written. ``kept`` are the numbers of shards that were there before;
-    ``rejects``, ``sources`` and ``images`` are rows of their schemas: of the last, None where images are not extracted,
-    else their PNGs are there.
+    ``rejects``, ``sources``, ``parsed`` and ``images`` are rows of their schemas: of the last, None where images are
+    not extracted, else their PNGs are there.
 
     Returns:
         Counts, also of texts encoded and reused, distinct per shard.
@@ -267,7 +272,7 @@ def publish_shards(
         raise DataError("no document has any text to search: index at least one with a sentence, a caption or a title")
     files = BuildFiles(directory)
     files.parquet("rejects", rejects)
-    for role, table in (("sources", sources), ("images", images)):
+    for role, table in (("sources", sources), ("parsed", parsed), ("images", images)):
         if table is not None:
             files.parquet(role, table)
     sizes = [read_table(directory, shard["files"]["sizes"]) for shard in shards]
@@ -324,7 +329,7 @@ class BuildFiles:
     def faiss(self, role: str, index: VectorIndex) -> None:
         """Write a FAISS index."""
         name = f"faiss/{role}-{self.build}.index"
-        self._note(role, name, len(index), self.directory.write(name, index.to_bytes()))
+        self._note(role, name, len(index), self.directory.write_by(name, index.write))
 
     def _note(self, role: str, name: str, n_rows: int, checksum: str) -> None:
         entry = {"name": name, "bytes": self.directory.size(name), "rows": n_rows, "checksum": checksum}
@@ -339,8 +344,9 @@ def _write_view(
     wanted[len(wanted) - layout.n_kept :] = False
     matrix_rows = np.flatnonzero(wanted).astype(np.int64)
     files.arrow(f"places-{view.key}", "vectors", pa.table({"place": pa.array(matrix_rows)}))
-    vectors, rows = layout.matrix[matrix_rows], layout.rows[matrix_rows]
-    files.faiss(f"faiss-{view.key}", VectorIndex.build(vectors, rows, factory, train_on_gpu=train_on_gpu))
+    if factory != FLAT:  # a flat index is searched over the mapped vectors themselves
+        vectors, rows = take_rows(layout.matrix, matrix_rows), layout.rows[matrix_rows]
+        files.faiss(f"faiss-{view.key}", VectorIndex.build(vectors, rows, factory, train_on_gpu=train_on_gpu))
     return len(matrix_rows)
 
 

@@ -100,6 +100,13 @@ def model_directory(model: str, revision: str | None) -> Path:
         ) from error
 
 
+def vector_length(encoder: EncoderConfig) -> int | None:
+    """Return the length of a model's vectors by its configuration; None: it does not say it."""
+    file = model_directory(encoder.model, encoder.revision) / "config.json"
+    length = json.loads(file.read_text(encoding="utf-8")).get("hidden_size") if file.is_file() else None
+    return length if isinstance(length, int) else None
+
+
 def encoder_identity(encoder: EncoderConfig | EndpointConfig) -> dict[str, object]:
     """Return everything that decides an encoder's vectors, without loading it.
 

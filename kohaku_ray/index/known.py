@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64, Keys, Mask, as_keys, column_keys, column_matrix
@@ -49,6 +50,45 @@ class VectorPart:
         return is_held, self.rows[position[is_held]]
 
 
+_ROWS_AT_ONCE = 16_384
+"""Vectors that are copied together: 24 MiB at 384 numbers each."""
+
+
+@dataclass(frozen=True)
+class FoundVectors:
+    """Where the vectors of ``k`` keys are.
+
+    Attributes:
+        parts: Matrices that hold them.
+        part: Shape ``(k,)``; number of each one's matrix; -1: it is not known.
+        row: Shape ``(k,)``; its row there.
+        dim: Length of a vector.
+    """
+
+    parts: tuple[VectorPart, ...]
+    part: npt.NDArray[np.int32]
+    row: I64
+    dim: int
+
+    @property
+    def is_known(self) -> Mask:
+        """Tell which keys are known: shape ``(k,)``."""
+        mask: Mask = self.part >= 0
+        return mask
+
+    def copy_to(self, target: F32, numbers: I64, rows: I64) -> None:
+        """Copy vectors of known keys, by their numbers, into rows of a matrix, a few thousand at a time.
+
+        Raises:
+            DataError: A file of vectors is damaged.
+        """
+        for number, part in enumerate(self.parts):
+            mine = np.flatnonzero(self.part[numbers] == number)
+            for first in range(0, len(mine), _ROWS_AT_ONCE):
+                chosen = mine[first : first + _ROWS_AT_ONCE]
+                target[rows[chosen]] = part.matrix[self.row[numbers[chosen]]]
+
+
 class KnownVectors:
     """Vectors by the key of their text, in several matrices; memory-mapped when the index is local.
 
@@ -76,15 +116,20 @@ class KnownVectors:
 
     def lookup(self, keys: Keys) -> tuple[Mask, F32]:
         """Tell which keys are known, shape ``(k,)``, and return the vectors of those, in the order of the keys."""
+        found = self.locate(keys)
+        vectors = np.empty((int(found.is_known.sum()), self.dim), np.float32)
+        found.copy_to(vectors, np.flatnonzero(found.is_known), np.arange(len(vectors)))
+        return found.is_known, vectors
+
+    def locate(self, keys: Keys) -> FoundVectors:
+        """Find the vectors of keys without reading one."""
         keys = as_keys(keys)
-        is_known, vectors = np.zeros(len(keys), bool), np.empty((len(keys), self.dim), np.float32)
-        for part in self._parts:
-            missing = np.flatnonzero(~is_known)
+        part_of, row_of = np.full(len(keys), -1, np.int32), np.zeros(len(keys), np.int64)
+        for number, part in enumerate(self._parts):
+            missing = np.flatnonzero(part_of < 0)
             is_held, rows = part.find(keys[missing])
-            if is_held.any():
-                vectors[missing[is_held]] = part.matrix[rows]
-                is_known[missing[is_held]] = True
-        return is_known, vectors if is_known.all() else vectors[is_known]
+            part_of[missing[is_held]], row_of[missing[is_held]] = number, rows
+        return FoundVectors(tuple(self._parts), part_of, row_of, self.dim)
 
     def has(self, keys: Keys) -> Mask:
         """Tell which keys are known, shape ``(k,)``, without reading a vector."""
@@ -96,45 +141,50 @@ class KnownVectors:
 
 
 def known_vectors(path: str, identity: Mapping[str, Any], shard: int | None = None) -> KnownVectors:
-    """Map the vectors that an index holds; none for a missing or damaged index, or one of another encoder.
+    """Map the vectors that an index holds; none for a missing index, or one of another encoder.
 
     Those of ``shard`` come first: it needs hardly one of another's.
+
+    Raises:
+        DataError: A file of keys is damaged. A damaged file of vectors is found when one of them is read.
     """
     try:
         index = Index.open(path)
-        if index.manifest["passage_identity"] == plain(passage_part(identity)):
-            shards = sorted(index.manifest["shards"], key=lambda entry: entry["number"] != shard)
-            return KnownVectors(list(index.directory.map_items(lambda entry: _part(index, entry["files"]), shards)))
     except StorageError:
         raise  # not to be taken for an index without vectors
     except DataError:
-        pass
-    return KnownVectors()
+        return KnownVectors()
+    if index.manifest["passage_identity"] != plain(passage_part(identity)):
+        return KnownVectors()
+    shards = sorted(index.manifest["shards"], key=lambda entry: entry["number"] != shard)
+    return KnownVectors(list(index.directory.map_items(lambda entry: _part(index, entry["files"]), shards)))
 
 
 def known_image_vectors(path: str) -> KnownVectors:
-    """Map the vectors of images that an index holds; none for a missing or damaged one.
+    """Map the vectors of images that an index holds; none for a missing one.
 
     Keys hold the encoder's identity: those of another encoder are not found.
+
+    Raises:
+        DataError: A file of them is damaged.
     """
     directory = Directory(path)
     try:
         files = all_files(read_manifest(directory))
         roles = [role for role in files if role.split()[0] == IMAGE_VECTORS]
-        tables = [read_table(directory, files[role], mapped=True) for role in roles]
     except StorageError:
         raise
     except DataError:
         return KnownVectors()
+    tables = [read_table(directory, files[role]) for role in roles]
     return KnownVectors([_sorted(column_keys(table["key"]), column_matrix(table["vector"])) for table in tables])
 
 
 def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> VectorPart:
-    # Large and mapped: a job compares their checksums once, before it starts.
-    table = read_table(index.directory, files["keys"], mapped=True)
+    table = read_table(index.directory, files["keys"])
 
-    def matrix() -> F32:
-        return column_matrix(read_table(index.directory, files["vectors"], mapped=True)["vector"])
+    def matrix() -> F32:  # its checksum is compared here, where vectors are taken over for good
+        return column_matrix(read_table(index.directory, files["vectors"])["vector"])
 
     return VectorPart(column_keys(table["key"]), table["place"].to_numpy(), index.manifest["dim"], matrix)
 

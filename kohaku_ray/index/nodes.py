@@ -78,8 +78,10 @@ class NodeTable:
         tokens: Shape ``(n,)``; token count of each node's text; 0 where not counted.
     """
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, *, is_checked: bool = False) -> None:
         """Read the tree's structure from rows of ``NODE_SCHEMA`` in preorder.
+
+        ``is_checked``: they were a tree when they were written, and are the same by their checksum.
 
         Raises:
             TreeError: An id occurs twice, or a node is not under its parent.
@@ -89,7 +91,8 @@ class NodeTable:
         self.kind: I8 = pc.index_in(table["kind"], pa.array(KINDS)).to_numpy().astype(np.int8)
         level = _levels(table, self.kind)
         self.parent = _parents(level)
-        _check_tree(table, self.parent)
+        if not is_checked:
+            _check_tree(table, self.parent)
         self.end = _subtree_ends(level)
         self.source_row = self._held_rows = np.arange(len(self), dtype=np.int64)
         self.tokens: I64 = table["n_tokens"].to_numpy().astype(np.int64)

@@ -6,6 +6,7 @@ reducer maps the rows it needs.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -23,8 +24,9 @@ from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
 from kohaku_ray.index.identity import passage_part, vector_keys
 from kohaku_ray.index.images import IMAGE_SCHEMA
+from kohaku_ray.index.kept import KeptDocuments
 from kohaku_ray.index.known import KnownVectors, known_vectors
-from kohaku_ray.index.settings import IndexConfig
+from kohaku_ray.index.settings import N_SLOTS, IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.storage import Directory
 
@@ -51,6 +53,9 @@ ROW_SCHEMA = pa.schema(
         *((name, pa.string()) for name in ("file", "where", "doc_id", "reason")),
         ("par_ids", pa.list_(pa.string())),
         *((name, pa.string()) for name in ("words", "digest", "left_out")),
+        *((name, pa.string()) for name in ("source", "made", "beside")),
+        ("n_bytes", pa.int64()),
+        ("kept", pa.bool_()),
         ("tree", pa.large_string()),
         ("shard", pa.int64()),
         *((f"n_{kind}", pa.int64()) for kind in _SCHEMAS),
@@ -59,10 +64,14 @@ ROW_SCHEMA = pa.schema(
 """One row per document, and one per file or part of a file that cannot be used.
 
 ``where`` is the file, or which part of it; ``reason`` is null for a document; ``digest`` is of document and nodes;
-``left_out`` a JSON object, the images that carry no content by reason; ``tree`` the document as ``bounded.packed``
-writes it, where a model describes its images; ``shard`` the one it belongs to; ``n_KIND`` the document's rows of that
-table.
+``left_out`` a JSON object, the images that carry no content by reason; ``source``, ``made``, ``beside`` and ``n_bytes``
+are what ``store.SOURCES_SCHEMA`` has of the file; ``kept``: its tables are those of the index that is there; ``tree``
+the document as ``bounded.packed`` writes it, where a model describes its images; ``shard`` the one it belongs to;
+``n_KIND`` the document's rows of that table.
 """
+
+SOURCE_COLUMNS = ("source", "made", "beside", "n_bytes")
+"""Columns of ``ROW_SCHEMA`` about the file, which every row of it has."""
 
 _SHARDS = b"shards"
 """Metadata of a file of vectors: the shard of each batch, as JSON."""
@@ -122,19 +131,20 @@ class PendingVectors(_Segments):
         return {key for table in self._tables(identity, _all) for key in table["key"].to_pylist()}
 
     def load(
-        self, identity: Mapping[str, Any], wanted: Keys | None = None, shard: int | None = None
+        self, identity: Mapping[str, Any], wanted: Keys | None = None, shard: int | None = None, n_shards: int = N_SLOTS
     ) -> tuple[Keys, F32]:
         """Read vectors of an encoder, of the wanted keys or all: ``n`` keys, which may repeat, and shape ``(n, d)``.
 
-        All that was written for a ``shard`` is read first, and the rest only for keys that are not there: an
-        interrupted job had other shards, or other documents in them.
+        All that was written for a ``shard``, of ``n_shards``, is read first, and the rest only for keys that are not
+        there: an interrupted job had other shards, or other documents in them.
         """
         parts = [(no_keys(), np.empty((0, 0), np.float32))]
         if shard is not None:
             # Whole: to tell the wanted ones from others costs a sort of all of them for every file.
-            parts += self._chosen(
-                identity, None, lambda schema: [batch for batch, of in _places(schema) if of == shard]
-            )
+            def choose(schema: pa.Schema) -> list[int]:
+                return [batch for batch, slot in _places(schema) if slot is not None and slot % n_shards == shard]
+
+            parts += self._chosen(identity, None, choose)
             if wanted is not None:
                 wanted = wanted[~np.isin(wanted, np.concatenate([keys for keys, _ in parts]))]
         if shard is None or wanted is None or len(wanted):
@@ -182,6 +192,7 @@ class ParsedParts(_Segments):
     def __init__(self, path: str, job: str) -> None:
         """Open the parts of a job, a unique name, beside the index at a path."""
         super().__init__(path, f"{FOLDER}/parsed-{job}")
+        self._path = path
 
     def write(self, part: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a part, each table with a batch per shard; parts are read in the order of their names.
@@ -199,7 +210,7 @@ class ParsedParts(_Segments):
                     next(number)[f"n_{kind}"] = len(table)
                 batches.append(pa.concat_tables([empty, *tables]))
             self._write(f"{part}.{kind}", *batches)
-        columns = [name for name in ROW_SCHEMA.names if not name.startswith("n_")]
+        columns = ROW_SCHEMA.names[: -len(_SCHEMAS)]
         plain = [{name: row.get(name) for name in columns} | number for row, number in zip(rows, numbers, strict=True)]
         self._write(f"{part}.rows", pa.Table.from_pylist(plain, ROW_SCHEMA))  # the last: now the part is whole
 
@@ -211,9 +222,9 @@ class ParsedParts(_Segments):
     def rows(self, *columns: str, parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
         """Read what names the documents and rejects, and where their tables are (``at``).
 
-        ``columns`` are further ones, ``left_out`` and ``tree``; ``parts`` the names of those to read, by default all.
+        ``columns`` are further ones of ``ROW_SCHEMA``; ``parts`` the names of those to read, by default all.
         """
-        wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", "shard", *columns]
+        wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", "shard", "kept", *columns]
         documents: list[dict[str, Any]] = []
         names = self.names() if parts is None else list(parts)
         tables = self._directory.map_items(lambda part: self._directory.read_arrow(self._name(part, "rows")), names)
@@ -233,17 +244,34 @@ class ParsedParts(_Segments):
         return pa.concat_tables([_SCHEMAS[kind].empty_table(), *self.tables(rows, kind)])
 
     def tables(self, rows: Sequence[Mapping[str, Any]], kind: PartKind) -> list[pa.Table]:
-        """Read the tables of some documents, one each; no batch of a shard that none of them belongs to is read."""
+        """Read the tables of some documents, one each, also of those that are kept.
+
+        No batch of a shard that none of them belongs to is read.
+        """
         numbers_of_batch: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for number, row in enumerate(rows):
-            numbers_of_batch[row["at"][:2]].append(number)
         tables: dict[int, pa.Table] = {}
+        kept = [number for number, row in enumerate(rows) if row.get("kept") and kind != "texts"]
+        if kept:
+            tables |= zip(kept, self._kept.tables([rows[number]["doc_id"] for number in kept], kind), strict=True)
+        for number, row in enumerate(rows):
+            if number not in tables:
+                numbers_of_batch[row["at"][:2]].append(number)
         batches = self._directory.map_items(lambda batch: self._batch(batch[0], kind, batch[1]), numbers_of_batch)
         for numbers, whole in zip(numbers_of_batch.values(), batches, strict=True):
             for number in numbers:
                 first, last = rows[number]["at"][2][kind]
                 tables[number] = whole.slice(first, last - first)
         return [tables[number] for number in range(len(rows))]
+
+    @functools.cached_property
+    def _kept(self) -> KeptDocuments:
+        return KeptDocuments.open(self._path)
+
+    def n_nodes(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Count the nodes of documents without reading them."""
+        parsed: list[tuple[int, int]] = [row["at"][2]["nodes"] for row in rows if not row["kept"]]
+        n_kept = self._kept.n_nodes([row["doc_id"] for row in rows if row["kept"]])
+        return sum(last - first for first, last in parsed) + n_kept
 
     def _batch(self, part: str, kind: PartKind, number: int) -> pa.Table:
         [table] = self._directory.arrow_batches(self._name(part, kind), lambda _: [number])

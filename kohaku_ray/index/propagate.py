@@ -28,21 +28,25 @@ def propagate(vectors: F32, parent: I64, weight: F32 | F64 | I64, fixed: Mask | 
     Raises:
         TreeError: A parent follows its child, a weight is negative, or a node's child weights sum to zero.
     """
-    n = len(parent)
-    _check(parent, weight)
     if fixed is None:
-        fixed = np.ones(n, dtype=bool)
+        fixed = np.ones(len(parent), dtype=bool)
         fixed[parent[parent >= 0]] = False
     result: F32 = np.where(fixed[:, None], vectors, np.float32(0)).astype(np.float32, copy=False)
+    fill_inner(result, parent, weight, fixed)
+    return result
+
+
+def fill_inner(vectors: F32, parent: I64, weight: F32 | F64 | I64, fixed: Mask) -> None:
+    """Do what ``propagate`` does in place: ``fixed`` rows have their vectors, the others are zeros."""
+    _check(parent, weight)
     present = fixed.copy()
     depth = depths(parent)
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & present)
         rows = rows[~fixed[parent[rows]]]
         rows = rows[np.argsort(parent[rows], kind="stable")]
-        _fill_parents(result, rows, parent[rows], weight[rows].astype(np.float64))
+        _fill_parents(vectors, rows, parent[rows], weight[rows].astype(np.float64))
         present[parent[rows]] = True
-    return result
 
 
 def depths(parent: I64) -> I64:

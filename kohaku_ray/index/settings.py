@@ -10,6 +10,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.settings import FilePath, ModelPath, PositiveInt, ServerSettings, Settings, Share
 
+N_SLOTS = 64
+"""Most shards that are made by themselves: a power of two, as their number is."""
+
 Precision = Literal["float32", "float16", "bfloat16", "auto"]
 Device = Literal["auto", "cpu", "cuda"]
 Language = Literal["en", "fr"]
@@ -142,8 +145,9 @@ class IndexConfig(Settings):
     """FAISS factory string; Flat is exact."""
     nprobe: PositiveInt = 16
     """Inverted lists that a query searches, where the factory has some (IVF): more find more and take longer."""
-    shards: PositiveInt = 1
-    """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers."""
+    shards: PositiveInt | Literal["auto"] = "auto"
+    """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers. auto: 1, 2, 4,
+    … 64, so that each has at most 250,000 sentences and its build fits a node's memory."""
     search_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where FAISS searches; auto: on the retriever's GPU if it has one (`cluster.retriever.gpus`) that holds the index,
     else on the CPU; cuda: an error without one."""
@@ -174,6 +178,16 @@ class IndexConfig(Settings):
     """Custom Ray resources per encoder, to keep encoders on nodes of one worker group."""
     parsers: PositiveInt | None = None
     """Concurrent parse tasks; None: one per CPU."""
+
+    @property
+    def n_slots(self) -> int:
+        """Parts that documents are divided among as they are parsed, when it is not known how many shards there are."""
+        return N_SLOTS if self.shards == "auto" else self.shards
+
+    @property
+    def n_known_shards(self) -> int:
+        """Shards of an index that is not there yet: 1 where their number is chosen when it is built."""
+        return 1 if self.shards == "auto" else self.shards
 
     @property
     def n_build_gpus(self) -> float:

@@ -17,7 +17,7 @@ from kohaku_ray.index.arrays import F32, I64, column_matrix
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import NodeTable, join_nodes, renumbered
 from kohaku_ray.index.terms import Statistics, TermCounts, TermIndex
-from kohaku_ray.index.vectors import Ranges, VectorIndex, take_rows
+from kohaku_ray.index.vectors import FlatVectors, Ranges, VectorIndex, take_rows
 from kohaku_ray.index.views import View, check_views, kinds_key, views_of
 from kohaku_ray.records import digest, plain
 from kohaku_ray.storage import Directory
@@ -25,17 +25,30 @@ from kohaku_ray.storage import Directory
 REINDEX = "re-index with `kohaku-ray index CONFIG`, or `run.index()` in Python"
 """The way out of most errors of an index."""
 
-FORMAT = 5
-"""Version of the directory's layout; an index of another version is re-indexed."""
+FORMAT, READABLE = 6, (5, 6)
+"""Version of the directory's layout, and those that are read; an index of another one is re-indexed.
+
+5 has node tables as Parquet, a FAISS index beside flat vectors, and sources without digests.
+"""
 
 MANIFEST = "manifest.json"
 
-PARTS = ("nodes", "documents", "rejects", "vectors", "faiss", "bm25", "sources", "images")
+PARTS = ("nodes", "documents", "rejects", "vectors", "faiss", "bm25", "sources", "parsed", "images")
 """Sub-directories of an index; nothing else in its directory is ever touched."""
 
 
-SOURCES_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("bytes", pa.int64())])
-"""One row per file that the documents were read from: its name below the configured directory, and its size."""
+SOURCES_SCHEMA = pa.schema(
+    [
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64()),
+        *(pa.field(name, pa.string()) for name in ("digest", "made", "beside")),
+    ]
+)
+"""One row per file that the documents were read from: its name below the configured directory, and its size.
+
+``digest`` is of its content (of an object, its ETag); ``made`` of all else that its documents follow from, null where
+not all of them are in the index; ``beside`` two digests of the pages of its directory that it was compared with.
+"""
 
 
 @dataclass(frozen=True)
@@ -155,9 +168,14 @@ class OpenShard:
     _terms: dict[str, TermIndex] = field(default_factory=dict, repr=False, compare=False)
 
     @functools.cached_property
+    def node_rows(self) -> pa.Table:
+        """Rows of ``NODE_SCHEMA``: every node of its documents."""
+        return self.table("nodes")
+
+    @functools.cached_property
     def nodes(self) -> NodeTable:
         """Every node of its documents."""
-        return NodeTable(self.table("nodes"))
+        return NodeTable(self.node_rows, is_checked=True)
 
     def vectors(self, kinds: Sequence[str]) -> VectorIndex:
         """Vectors of the nodes of some kinds, which are a dense view; local ones are memory-mapped where contiguous."""
@@ -173,7 +191,9 @@ class OpenShard:
         else:  # images in a space of their own
             table = self.table(f"{name}-vectors", mapped=True)
             matrix, rows = column_matrix(table["vector"]), table["row"].to_numpy()
-        self._vectors[name] = VectorIndex(matrix, rows, self._faiss(f"faiss-{name}"))
+        role = f"faiss-{name}"
+        index = self._faiss(role) if role in self.files else FlatVectors(matrix)
+        self._vectors[name] = VectorIndex(matrix, rows, index)
         return self._vectors[name]
 
     def terms(self, kinds: Sequence[str]) -> TermIndex:
@@ -234,7 +254,8 @@ class OpenShard:
 def read_table(directory: Directory, entry: Mapping[str, Any], *, mapped: bool = False) -> pa.Table:
     """Read a table of an index, by its entry in the manifest; a damaged one is a ``DataError``.
 
-    A large one that is read in parts is ``mapped``: then its checksum is not compared (see ``Index.damage``).
+    Arrow files are mapped. A large one that is read in parts is ``mapped`` alone: its checksum is not compared, for
+    which all of it would be read (see ``Index.damage``).
     """
     read = directory.read_parquet if entry["name"].endswith(".parquet") else directory.read_arrow
     return read(entry["name"], None if mapped else entry["checksum"])
@@ -285,8 +306,9 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
         layout = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise directory.damaged(MANIFEST, error) from error
-    if layout != FORMAT:
-        raise DataError(f"{directory.path} has index layout {layout} but this version reads {FORMAT}: {REINDEX}")
+    if layout not in READABLE:
+        read = " and ".join(map(str, READABLE))
+        raise DataError(f"{directory.path} has index layout {layout} but this version reads {read}: {REINDEX}")
     if manifest.pop("checksum", None) != _checksum_of(manifest):
         raise directory.damaged(MANIFEST, "its checksum is not the one it was written with")
     return dict(manifest)

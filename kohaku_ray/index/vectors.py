@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -28,6 +29,9 @@ _FEW_QUERIES = 4
 _BLOCK_SCORES = 2**22
 """Most scores of one matrix product: 16 MiB."""
 
+FLAT = "Flat"
+"""The factory string of a flat index."""
+
 Array = TypeVar("Array", F32, I64)
 
 Ranges = tuple[tuple[int, int], ...]
@@ -49,6 +53,32 @@ def take_rows(array: Array, positions: I64) -> Array:
     return array[positions]
 
 
+class FlatVectors:
+    """A flat index over vectors that lie elsewhere, such as in a mapped file: it finds what ``faiss.IndexFlatIP`` does.
+
+    That class searches by the same function, over a copy of its own.
+    """
+
+    def __init__(self, vectors: F32) -> None:
+        """Search these rows, shape ``(m, d)``."""
+        self.vectors = vectors
+
+    def search(self, queries: F32, n: int) -> tuple[F32, I64]:
+        """Find ``n`` neighbours per query: scores and places, shape ``(q, n)``."""
+        import faiss
+
+        scores, neighbours = faiss.knn(queries, self.vectors, n, metric=faiss.METRIC_INNER_PRODUCT)
+        return scores, neighbours
+
+    def copy(self) -> Any:
+        """Copy them into a FAISS index, as a GPU takes it."""
+        import faiss
+
+        index = faiss.IndexFlatIP(self.vectors.shape[1])
+        index.add(np.ascontiguousarray(self.vectors))
+        return index
+
+
 class VectorIndex:
     """Unit vectors of nodes and a FAISS index over them.
 
@@ -68,7 +98,8 @@ class VectorIndex:
         queries, beyond float32's.
         """
         self.vectors, self.rows, self.faiss_index = vectors, rows, faiss_index
-        self.exact = type(faiss_index).__name__ in ("IndexFlat", "IndexFlatIP") if exact is None else exact
+        flat = ("FlatVectors", "IndexFlat", "IndexFlatIP")
+        self.exact = type(faiss_index).__name__ in flat if exact is None else exact
         self._error = error
         self._in_batches = gpu.searches_in_batches(faiss_index)
 
@@ -86,12 +117,14 @@ class VectorIndex:
         Raises:
             ConfigError: FAISS cannot make or train such an index, or has no GPU.
         """
-        return cls(vectors, rows, _filled(vectors, factory, train_on_gpu))
+        return cls(vectors, rows, FlatVectors(vectors) if factory == FLAT else _filled(vectors, factory, train_on_gpu))
 
     def probe(self, n_lists: int) -> None:
         """Let queries search so many inverted lists, if there are any: FAISS's default is one, which finds little."""
         import faiss
 
+        if isinstance(self.faiss_index, FlatVectors):
+            return
         lists = faiss.try_extract_index_ivf(self.faiss_index)
         if lists is not None:
             lists.nprobe = n_lists
@@ -101,15 +134,28 @@ class VectorIndex:
 
         With ``float16`` the vectors take half the memory there. See ``gpu.Clone`` for the errors.
         """
-        clone = gpu.Clone(self.faiss_index, float16)
+        index = self.faiss_index
+        clone = gpu.Clone(index.copy() if isinstance(index, FlatVectors) else index, float16)
         error = gpu.FLOAT16_ERROR if float16 else 0.0
         return VectorIndex(self.vectors, self.rows, clone, exact=self.exact, error=error)
 
-    def to_bytes(self) -> bytes:
-        """Serialise the FAISS index; the same build gives the same bytes."""
+    def write(self, file: Any) -> None:
+        """Write the FAISS index to an open file; the same build gives the same bytes."""
         import faiss
 
-        return bytes(faiss.serialize_index(self.faiss_index).data)
+        writer: Any = faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]  # its stubs lack it
+        faiss.write_index(self.faiss_index, writer)
+
+    def query_ms(self, n_queries: int = 64) -> float:
+        """Measure a query's CPU time in milliseconds, among as many as a busy run asks at once: of some own vectors."""
+        if not len(self):
+            return 0.0
+        places = np.linspace(0, len(self) - 1, n_queries).astype(np.int64)
+        queries = np.ascontiguousarray(self.vectors[places])
+        self.search(queries[:1], 1)  # a file that is mapped is read from disk now
+        began = time.process_time()
+        self.search(queries, 16)
+        return 1000 * (time.process_time() - began) / n_queries
 
     def __len__(self) -> int:
         """Count the vectors."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.compare import Comparing, compare_files
@@ -13,7 +18,8 @@ from kohaku_ray.evaluation.metrics import Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
-from kohaku_ray.pages.glance import cost_lines
+from kohaku_ray.pages.evidence import Pictures
+from kohaku_ray.pages.glance import cost_lines, read_usage
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.questions import PageLimits, QuestionView, anchor_of
 from kohaku_ray.pages.report import Inputs, Select, gather, make_filters
@@ -24,12 +30,17 @@ from kohaku_ray.run.files import read_run
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import publish
 
+if TYPE_CHECKING:
+    import jinja2
+
 LIMITS = (
     PageLimits(questions=3000, items=10, match_chars=600, around_chars=150, text_chars=1000),
     PageLimits(questions=3000, items=4, match_chars=200, around_chars=60, text_chars=200),
     PageLimits(questions=1000, items=2, match_chars=100, around_chars=30, text_chars=100),
 )
 """Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
+
+_NO_PICTURES = Pictures(None, ())
 
 ONLY_A, ONLY_B, BOTH, NEITHER = "only A right", "only B right", "both right", "neither right"
 VERDICTS = (ONLY_A, ONLY_B, NEITHER, BOTH)
@@ -50,8 +61,9 @@ class Side:
     path: str  # as given
     rows: Mapping[str, SubmissionRow]
     scores: Sequence[QuestionScore]  # of each question compared
-    inputs: Inputs | None  # None for a submission file
-    views: Mapping[str, QuestionView]  # by id; empty for a submission file
+    views: Mapping[str, QuestionView]  # by id, without steps; empty for a submission file
+    opened: Mapping[str, bytes]  # HTML of these views with their steps, compressed: one run is read after the other
+    costs: Sequence[str]  # lines; empty for a submission file
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,12 @@ class SideAnswer:
     score: QuestionScore
     error: str  # class of its error; empty where nothing is wrong
     view: QuestionView | None  # how the run came to it; None for a submission file
+
+    @property
+    def steps(self) -> Markup:
+        """How the run came to it, as HTML."""
+        html = zlib.decompress(self.side.opened[self.row.question_id]).decode()
+        return Markup(html)  # noqa: S704 - rendered by our template, which escapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +130,23 @@ def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str, 
         )
     comparing = compare_files(truth, [submission_of(run) for run in runs], metric, cluster=cluster)
     inputs = [gather(read_run(run), truth) if os.path.isdir(run) else None for run in runs]
-    page = b""
-    for limits in LIMITS:
-        page = _render(comparing, runs, inputs, find_metric(metric), limits)
-        if len(page) <= MAX_BYTES:
-            break
-    publish(output, page)
+    rendered = (_render(comparing, runs, inputs, find_metric(metric), limits) for limits in LIMITS)
+    publish(output, next(page for page in rendered if page is not None))
     return output
 
 
 def _render(
     comparing: Comparing, runs: Sequence[str], inputs: Sequence[Inputs | None], metric: Metric, limits: PageLimits
-) -> bytes:
+) -> bytes | None:
+    """Render the page; None where it exceeds ``MAX_BYTES``, unless these are the smallest limits."""
     truth = scored_rows(read_truth(comparing.truth, [metric]), [metric])
+    environment, packed = page_environment(limits.text_chars), Packed()
+    steps = environment.get_template("question.html.j2")
     sides = [
-        _side(letter, path, run_inputs, truth.rows, comparing, metric, limits)
+        _side(letter, path, run_inputs, truth.rows, comparing, metric, limits, steps)
         for letter, path, run_inputs in zip("AB", runs, inputs, strict=True)
     ]
     every = [_beside(number, key, truth.rows[key], sides, metric) for number, key in enumerate(comparing.question_ids)]
-    environment, packed = page_environment(limits.text_chars), Packed()
     body = environment.get_template("beside.html.j2")
     shown = every[: limits.questions]
     listed = [(beside, packed.add(body.render(one=beside, metric=metric, shared=SHARED))) for beside in shown]
@@ -140,7 +156,7 @@ def _render(
         comparing=comparing,
         metric=metric,
         sides=[(side, score, score_interval(metric, side.scores)) for side, score in scores],
-        costs={side.letter: cost_lines(side.inputs.run) if side.inputs else [] for side in sides},
+        costs={side.letter: side.costs for side in sides},
         said=pair_text(comparing.files, comparing.pair).splitlines()[2:] if comparing.pair else [],
         verdicts=[(name, verdicts[name], list_link(verdict=name)) for name in VERDICTS],
         widest=sorted((beside for beside in shown if beside.change), key=lambda beside: -abs(beside.change))[:5],
@@ -151,7 +167,8 @@ def _render(
         limits=limits,
         packed=packed,
     )
-    return page.encode()
+    encoded: bytes = page.encode()
+    return encoded if len(encoded) <= MAX_BYTES or limits == LIMITS[-1] else None
 
 
 def _side(
@@ -162,11 +179,22 @@ def _side(
     comparing: Comparing,
     metric: Metric,
     limits: PageLimits,
+    steps: jinja2.Template,
 ) -> Side:
     rows = read_submission(submission_of(path)).rows
     scores = [metric.score_question(truth[key], rows[key]) for key in comparing.question_ids]
-    views = inputs.views(limits) if inputs is not None else []
-    return Side(letter, path, rows, scores, inputs, {view.vote["question_id"]: view for view in views})
+    views: dict[str, QuestionView] = {}
+    opened: dict[str, bytes] = {}
+    if inputs is not None:
+        for view in islice(inputs.views(limits), limits.questions):
+            html = steps.render(view=view, report=inputs.report, shared=SHARED, pictures=_NO_PICTURES)
+            key = view.vote["question_id"]
+            views[key], opened[key] = view.summary(), zlib.compress(html.encode(), 1)
+    return Side(letter, path, rows, scores, views, opened, _costs(inputs))
+
+
+def _costs(inputs: Inputs | None) -> list[str]:
+    return [] if inputs is None else cost_lines(inputs.run, read_usage(inputs.run))
 
 
 def _beside(number: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metric: Metric) -> Beside:

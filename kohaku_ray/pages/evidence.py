@@ -18,6 +18,9 @@ from kohaku_ray.index.nodes import KINDS, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.text import cut, web_link
 
+MOST_LOCATED = 20_000
+"""Most places of nodes that are kept: questions of one subject share most of them."""
+
 PICTURE_SIDES, PICTURE_COLOURS = (240, 180), 64
 """Largest width and height of a picture in pixels, and its colours: charts need few."""
 
@@ -86,6 +89,7 @@ class NodeLocations:
     def __init__(self, nodes: NodeTable | None, node_ids: Iterable[str], titles: Mapping[str, str]) -> None:
         """Find all nodes that will be looked up; ``titles`` of documents stand in where the index has none."""
         self._nodes, self._titles = nodes, titles
+        self._located: dict[int, NodeLocation] = {}
         self._rows: dict[str, int] = {}
         if nodes is not None:
             wanted = list(dict.fromkeys(node_ids))
@@ -98,7 +102,11 @@ class NodeLocations:
         if self._nodes is None or row is None or not _begins(self._nodes.text_of(row), text):
             doc_id, *below = node_id.split(":")
             return NodeLocation((self._titles.get(doc_id) or doc_id, *below))
-        return self._locate(self._nodes, row)
+        if row not in self._located:
+            if len(self._located) >= MOST_LOCATED:
+                self._located.clear()
+            self._located[row] = self._locate(self._nodes, row)
+        return self._located[row]
 
     def _locate(self, nodes: NodeTable, row: int) -> NodeLocation:
         line = [*reversed(nodes.ancestors(row)), row]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.pages.questions import (
@@ -23,6 +24,10 @@ from kohaku_ray.pages.questions import (
 from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.files import RunFiles
 from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.tables import SPENT
+
+if TYPE_CHECKING:
+    import polars as pl
 
 N_WORST = 3
 """Questions that are named as the worst."""
@@ -123,41 +128,45 @@ def coverage(views: Sequence[QuestionView]) -> Coverage:
     return Coverage(len(views) - len(blank) - failed, len(blank), rightly if is_scored else None, failed)
 
 
-def tokens_of(run: RunFiles) -> tuple[int, int]:
+def read_usage(run: RunFiles) -> pl.DataFrame:
+    """Read what the costs of a run are counted from: a row per model call."""
+    return run.columns("usage", "question_id", "role", "attempt", "key", "source", "deployment", *SPENT)
+
+
+def tokens_of(usage: pl.DataFrame) -> tuple[int, int]:
     """Sum the tokens of all prompts, and the generated ones."""
-    usage = run.tables["usage"]
-    return sum(row["prompt_tokens"] for row in usage), sum(row["completion_tokens"] for row in usage)
+    prompt, completion = (int(usage[f"{kind}_tokens"].sum()) for kind in ("prompt", "completion"))
+    return prompt, completion
 
 
-def cost_lines(run: RunFiles) -> list[str]:
+def cost_lines(run: RunFiles, usage: pl.DataFrame) -> list[str]:
     """Say what the answers cost, the sum of all tokens first."""
-    usage = run.tables["usage"]
-    prompt, completion = tokens_of(run)
-    sources = Counter(row["source"] for row in usage)
+    prompt, completion = tokens_of(usage)
+    sources = Counter(dict(usage["source"].value_counts().iter_rows()))
     lines = [f"{prompt + completion:,} tokens", f"{prompt:,} in prompts, {completion:,} generated"]
-    if usage and not prompt + completion:
+    if len(usage) and not prompt + completion:
         lines.append("0 tokens: these models report no counts.")
     made, recorded = sources["made"], sources["ledger"]
     calls = f"{pluralize(len(usage), 'model call')}: {made:,} made by this run, {recorded:,} from the ledger"
     if sources["joined"]:
         calls += f", {sources['joined']:,} sharing the reply of an equal call under way"
-    lines += [calls, _money(run)]
+    lines += [calls, _money(run, usage)]
     seconds = run.facts.get("wall_s")
     if isinstance(seconds, int | float):
         lines.append(f"{seconds:,.1f} s for the whole job")
-    if usage and not sources["made"]:
+    if len(usage) and not made:
         lines.append(_NOT_MADE)
     return lines
 
 
-def _money(run: RunFiles) -> str:
+def _money(run: RunFiles, usage: pl.DataFrame) -> str:
     deployments = run.setting("deployments")
     deployment_settings = deployments.values() if isinstance(deployments, Mapping) else ()
     prices = [settings.get("price") for settings in deployment_settings if isinstance(settings, Mapping)]
-    dollars = sum(row["dollars"] for row in run.tables["usage"])
+    dollars = usage["dollars"].sum()
     if not dollars and not any(isinstance(price, Mapping) and any(price.values()) for price in prices):
         return "No price in dollars: the configuration gives none (deployments.NAME.price)."
-    made = sum(row["dollars"] for row in run.tables["usage"] if row["source"] == "made")
+    made = usage.filter(source="made")["dollars"].sum()
     return f"${dollars:,.4f}, of which ${made:,.4f} for calls made by this run"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import re
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
@@ -48,11 +50,34 @@ def page_environment(n_chars: int = 200) -> jinja2.Environment:
     environment.filters["prose"] = _prose
     environment.filters["number"] = write_number
     environment.globals["list_link"] = list_link
+    environment.globals["facts"] = _facts
+    environment.globals["numbers"] = _numbers
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment.globals["script"] = Markup(script)  # noqa: S704 - ours
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     environment.globals["policy"] = f"{_POLICY}; script-src 'sha256-{digest}'"
     return environment
+
+
+def _facts(row: Mapping[str, Any]) -> Markup:
+    """Write what a step says of an item besides its text; no macro, as pages show it tens of thousands of times."""
+    shown = (None if row["node_id"] else row["doc_id"], row["kind"], row["note"])
+    parts = [f'<span class="number">{escape(visible(cut(fact, 80)))}</span> ' for fact in shown if fact]
+    return Markup(f"{''.join(parts)}{_numbers(row['scores'])}\n")  # noqa: S704 - escaped
+
+
+def _numbers(named: Mapping[str, float]) -> Markup:
+    """Write named numbers."""
+    written = (
+        f'<span class="number"><span class="dim">{_label(name)}</span> {write_number(number)}</span> '
+        for name, number in named.items()
+    )
+    return Markup("".join(written))  # noqa: S704 - escaped
+
+
+@functools.lru_cache(maxsize=1024)
+def _label(name: str) -> Markup:
+    return escape(visible(cut(name, 40).replace("_", " ")))
 
 
 def _prose(text: str) -> Markup:
@@ -88,6 +113,10 @@ class Packed:
             self._finish()
         return part
 
+    def n_bytes_so_far(self) -> int:
+        """Count the bytes that all parts take so far, those of the unfinished chunk too."""
+        return self.n_bytes + (len(_pack(self._parts)) if self._parts else 0)
+
     def elements(self) -> Markup:
         """Write all chunks as elements of the page; they stand before its script."""
         if self._parts:
@@ -99,7 +128,10 @@ class Packed:
         return Markup("".join(lines))  # noqa: S704 - base64
 
     def _finish(self) -> None:
-        raw = _BETWEEN.join(self._parts).encode()
-        self._chunks.append(base64.b64encode(zlib.compress(raw, 6)).decode())
+        self._chunks.append(_pack(self._parts))
         self.n_bytes += len(self._chunks[-1])
         self._parts, self._n_chars = [], 0
+
+
+def _pack(parts: list[str]) -> str:
+    return base64.b64encode(zlib.compress(_BETWEEN.join(parts).encode(), 6)).decode()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
@@ -26,6 +26,15 @@ FAILED, NO_ANSWER, VOTE, NOT_INDEXED, RETRIEVAL, READING, IN_THE_REST = CAUSES =
     "references or other parts",
 )
 """Where points are lost, in the order in which they are looked for."""
+
+_NAMES = ("node_id", "doc_id", "note")
+"""Columns of trace.parquet that may hold what a reference is to."""
+
+_COUNTED = ("member", "attempt", "measures", "error")
+"""Columns of answers.parquet that are counted over all questions."""
+
+Tokens = Mapping[tuple[str, int], tuple[int, int]]
+"""Tokens of an answer's prompts, and generated ones, by question and member."""
 
 _ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -130,6 +139,14 @@ class QuestionView:
     steps: tuple[Step, ...] = field(repr=False)
     members: tuple[MemberView, ...] = field(repr=False)
     groups: tuple[VoteGroup, ...] = field(repr=False)
+    is_traced: bool  # a step has nodes of the index
+    is_found: bool  # a reference of the truth is among the nodes of a step
+
+    def summary(self) -> QuestionView:
+        """Leave out what only the opened question shows: its steps, and its members' texts."""
+        members = tuple(replace(member, row={name: member.row[name] for name in _COUNTED}) for member in self.members)
+        vote = {name: self.vote[name] for name in ("question_id", "question")}
+        return replace(self, vote=vote, steps=(), members=members)
 
     @property
     def funnel(self) -> tuple[Step, ...]:
@@ -193,12 +210,10 @@ class QuestionView:
             return NO_ANSWER
         if any(member.outcome == RIGHT for member in self.members):
             return VOTE
-        is_traced = any(row["node_id"] for step in self.steps for row in step.rows.items)
         has_gold = any(ref.lower() != BLANK for ref in self.truth.row.ref_ids)
         if has_gold and not self.truth.is_indexed:
             return NOT_INDEXED
-        is_found = any(step.n_gold for step in self.steps)
-        return RETRIEVAL if is_traced and has_gold and not is_found else READING
+        return RETRIEVAL if self.is_traced and has_gold and not self.is_found else READING
 
     @property
     def colour(self) -> str:
@@ -226,28 +241,72 @@ def shown_steps(trace: Sequence[RunRow], n: int) -> list[tuple[StepRows, list[Ru
 
 def view_questions(
     run: RunFiles, gold: Gold | None, documents: Documents, locations: NodeLocations, limits: PageLimits
-) -> list[QuestionView]:
-    """Build the view of each question, in the run's order."""
-    tables = [run.by_question(name) for name in ("answers", "trace", "usage")]
-    views = []
-    for number, vote in enumerate(run.tables["votes"][: limits.questions], 1):
-        key = vote["question_id"]
+) -> Iterator[QuestionView]:
+    """View each question, in the run's order, as it is read: with its steps as long as the limits show it.
+
+    The others are views without steps, so that a run's page needs no more memory than what it shows.
+
+    Raises:
+        DataError: The tables do not fit each other.
+    """
+    votes, answers, trace = (run.rows_by_question(table) for table in ("votes", "answers", "trace"))
+    tokens = _tokens_by_answer(run)
+    compat = run.setting("ensemble", "vote", "compat")
+    traced, found = _traced_beyond(run, gold, limits.questions)
+    for number in range(1, run.n_questions + 1):
+        vote = votes.next_row()
+        key, is_shown = vote["question_id"], number <= limits.questions
         truth = _truth(key, gold, run.submission, documents)
-        answers, trace, usage = (table.get(key, []) for table in tables)
-        members = _members(vote, answers, usage, truth, run.setting("ensemble", "vote", "compat"))
-        views.append(
-            QuestionView(
-                anchor=anchor_of(key, number),
-                vote=vote,
-                outcome=_outcome(vote["is_blank"], truth),
-                truth=truth,
-                citations=documents.cite(vote["ref_ids"]),
-                steps=_steps(vote, trace, truth, locations, limits),
-                members=members,
-                groups=_groups(vote, members),
-            )
+        rows = answers.take(key)
+        members = _members(vote, rows, tokens, truth, compat)
+        steps = _steps(vote, trace.take(key), truth, locations, limits) if is_shown else ()
+        nodes = any(row["node_id"] for step in steps for row in step.rows.items)
+        view = QuestionView(
+            anchor=anchor_of(key, number),
+            vote=vote,
+            outcome=_outcome(vote["is_blank"], truth),
+            truth=truth,
+            citations=documents.cite(vote["ref_ids"]),
+            steps=steps,
+            members=members,
+            groups=_groups(vote, members),
+            is_traced=nodes if is_shown else key in traced,
+            is_found=any(step.n_gold for step in steps) if is_shown else key in found,
         )
-    return views
+        yield view if is_shown else view.summary()
+    for table in (answers, *([trace] if run.n_questions <= limits.questions else [])):
+        table.check_taken()
+
+
+def _tokens_by_answer(run: RunFiles) -> Tokens:
+    import polars as pl
+
+    usage = run.columns("usage", "question_id", "member", "prompt_tokens", "completion_tokens")
+    sums = usage.group_by("question_id", "member").agg(pl.sum("prompt_tokens", "completion_tokens"))
+    return {(key, member): (prompt, completion) for key, member, prompt, completion in sums.iter_rows()}
+
+
+def _traced_beyond(run: RunFiles, gold: Gold | None, n_shown: int) -> tuple[set[str], set[str]]:
+    """Find the questions whose steps have nodes, and those with a reference of the truth among them.
+
+    Only for those that lose points beyond the first ``n_shown``, whose steps are not read.
+    """
+    if gold is None or run.n_questions <= n_shown:
+        return set(), set()
+    import polars as pl
+
+    beyond = run.columns("votes", "question_id")["question_id"][n_shown:].to_list()
+    truths = {key: gold.truth.rows[key] for key in beyond if key in gold.truth.rows}
+    pairs = [(key, ref.lower()) for key, row in truths.items() for ref in row.ref_ids if ref.lower() != BLANK]
+    refs = pl.DataFrame(pairs, schema=["question_id", "name"], orient="row")
+    traced, found = set[str](), set[str]()
+    for batch in run.batches("trace", "question_id", *_NAMES):
+        nodes = batch.filter(pl.col("node_id").str.len_bytes() > 0)
+        traced.update(nodes["question_id"].unique())
+        names = nodes.unpivot(_NAMES, index="question_id", value_name="name")
+        names = names.with_columns(pl.col("name").str.to_lowercase())
+        found.update(names.join(refs, on=["question_id", "name"], how="semi")["question_id"].unique())
+    return traced, found
 
 
 def anchor_of(question_id: str, number: int) -> str:
@@ -280,7 +339,7 @@ def _outcome(abstains: bool, truth: Truth | None) -> str:
 
 
 def _members(
-    vote: RunRow, answers: Sequence[RunRow], usage: Sequence[RunRow], truth: Truth | None, compat: str | None
+    vote: RunRow, answers: Sequence[RunRow], tokens: Tokens, truth: Truth | None, compat: str | None
 ) -> tuple[MemberView, ...]:
     # Grouped as the vote did, by value or, when it was the published vote, by spelling.
     values = ["" if row["is_blank"] else row["answer_value"] for row in answers]
@@ -292,8 +351,7 @@ def _members(
     member_groups = [groups.index(key) if is_known else None for key in keys]
     members = []
     for row, group in zip(answers, member_groups, strict=True):
-        calls = [call for call in usage if call["member"] == row["member"]]
-        prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
+        prompt, completion = tokens.get((row["question_id"], row["member"]), (0, 0))
         if row["is_blank"]:
             outcome = ABSTAINED
         elif truth is None:
@@ -350,4 +408,4 @@ def _steps(
 
 def _names(row: RunRow) -> set[str]:
     """What a reference may call an item: its node, its document, or its note."""
-    return {row[name].lower() for name in ("node_id", "doc_id", "note") if row[name]}
+    return {row[name].lower() for name in _NAMES if row[name]}

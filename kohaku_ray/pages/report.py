@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
@@ -23,6 +24,7 @@ from kohaku_ray.pages.glance import (
     cost_lines,
     coverage,
     leads,
+    read_usage,
     score_lines,
     tokens_of,
 )
@@ -38,16 +40,18 @@ from kohaku_ray.pages.questions import (
     Gold,
     PageLimits,
     QuestionView,
-    shown_steps,
     view_questions,
 )
 from kohaku_ray.run.directory import SCORES, baseline_note, own_truth, seal_page
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.summary import UsageRow, describe_errors, describe_flags, describe_servers, spent
+from kohaku_ray.run.summary import describe_errors, describe_flags, describe_servers, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import is_file, join_path, publish
 from kohaku_ray.table import Column, Table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 LIMITS = (
     PageLimits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
@@ -56,6 +60,10 @@ LIMITS = (
     PageLimits(questions=1000, items=4, match_chars=200, around_chars=60, text_chars=200),
 )
 """Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
+
+SAMPLE, SURE = 200, 1.03
+"""Questions after which the size of the page is estimated anew, and the factor over ``MAX_BYTES`` that ends it: later
+questions may be a little shorter than the first ones."""
 
 _MARKS = {"right": "right", "part": "right in part", "wrong": "wrong", "blank": "blank", "error": "with errors"}
 _AGREEMENT = {"all": "all members agree", "split": "members disagree"}
@@ -73,7 +81,7 @@ Select = tuple[str, str, list[Option]]
 """Name, label and options of a filter of the list of questions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Inputs:
     """All data of a page, without its limits."""
 
@@ -85,14 +93,17 @@ class Inputs:
     notes: Sequence[str]  # what the reader must know first
     why_unscored: str  # why there are no scores, or what is odd about them; else empty
 
-    def views(self, limits: PageLimits) -> list[QuestionView]:
-        """View the first questions, each with as much evidence as the limits allow."""
-        lists = (shown_steps(rows, limits.items) for rows in self.run.by_question("trace").values())
-        wanted = (
-            row["node_id"] for steps in lists for _, shown in steps for row in shown if row["node_id"] is not None
-        )
-        locations = NodeLocations(self.index.nodes if self.index else None, wanted, self.documents.titles)
-        return view_questions(self.run, self.gold, self.documents, locations, limits)
+    def views(self, limits: PageLimits) -> Iterator[QuestionView]:
+        """View each question as it is read; the first ones with as much evidence as the limits allow."""
+        return view_questions(self.run, self.gold, self.documents, self.locations, limits)
+
+    @cached_property
+    def locations(self) -> NodeLocations:
+        """Finds the nodes that the run's steps name in its index."""
+        batches = self.run.batches("trace", "node_id")
+        wanted = {node_id: None for batch in batches for node_id in batch["node_id"].unique(maintain_order=True)}
+        wanted.pop(None, None)  # items that are no nodes
+        return NodeLocations(self.index.nodes if self.index else None, wanted, self.documents.titles)
 
 
 def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
@@ -112,11 +123,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
     """
     inputs = gather(read_run(run), own_truth(run) if truth is None else truth)
     target = output if output is not None else join_path(inputs.run.path, "report.html")
-    page = b""
-    for limits in LIMITS:
-        page = _render(inputs, limits)
-        if len(page) <= MAX_BYTES:
-            break
+    page = next(page for limits in LIMITS if (page := _render(inputs, limits)) is not None)
     publish(target, seal_page(page))
     if output is None and inputs.gold is not None:  # for the list of all runs
         lines = [
@@ -137,10 +144,10 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
     # As configured, or beside the run's files when the run was moved.
     paths = (run.setting("index", "path"), join_path(run.path, "index"))
     index, why_no_index = open_index(path for path in paths if isinstance(path, str))
-    answers = run.tables["answers"]
+    flags = run.columns("answers", "flags")["flags"]
     notes = [f"Stopped asking: {run.fact('stopped')}"] if run.fact("stopped") else []
     notes += [f"Errors: {line}" for line in describe_errors(run.fact("errors", {}))]
-    notes += describe_flags(Counter(flag for row in answers for flag in row.get("flags") or ()), len(answers))
+    notes += describe_flags(Counter(flags.explode().drop_nulls()), len(flags))
     notes += describe_servers(*(run.fact(name, {}) for name in ("adapted", "shortened", "finish_reasons")))
     if (status := run.facts.get("status", "unknown")) != "finished":
         notes.append(f"The run's status is {status}: counts and seconds may be missing.")
@@ -175,38 +182,51 @@ def _documents(run: RunFiles, index: Index | None) -> Documents:
     return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls, indexed)
 
 
-def _render(inputs: Inputs, limits: PageLimits) -> bytes:
-    """Render the page; stop where it exceeds ``MAX_BYTES``, unless these are the smallest limits."""
-    views = inputs.views(limits)
+def _render(inputs: Inputs, limits: PageLimits) -> bytes | None:
+    """Render the page; None where it would exceed ``MAX_BYTES``, unless these are the smallest limits.
+
+    Questions are read, rendered and packed one after the other: what the page holds of a question is all that stays.
+    """
     environment, packed = page_environment(limits.text_chars), Packed()
-    index = inputs.index.directory.path if inputs.index is not None else None
-    pictures = Pictures(index, (row["node_id"] for view in views for row in view.images))
-    body = environment.get_template("question.html.j2")
-    listed = []
-    for view in views:
-        html = body.render(view=view, report=inputs.report, shared=SHARED, pictures=pictures)
-        listed.append((view, packed.add(html)))
-        if packed.n_bytes > MAX_BYTES and limits != LIMITS[-1]:
-            return b" " * packed.n_bytes
+    pictures = Pictures(*_pictured(inputs, limits))
+    body, item = (environment.get_template(name) for name in ("question.html.j2", "listed.html.j2"))
+    n_shown, n_bytes = min(limits.questions, inputs.run.n_questions), 0
+    every, listed = list[QuestionView](), list[Markup]()
+    for view in inputs.views(limits):
+        if len(listed) < n_shown:
+            part = packed.add(body.render(view=view, report=inputs.report, shared=SHARED, pictures=pictures))
+            listed.append(Markup(item.render(view=view, part=part)))  # noqa: S704 - its texts are escaped
+            n_bytes += len(listed[-1].encode())
+            view = view.summary()
+            if len(listed) % SAMPLE == 0 and limits != LIMITS[-1]:
+                expected = (packed.n_bytes_so_far() + n_bytes) * n_shown / len(listed)
+                if expected > MAX_BYTES * SURE:
+                    return None
+        every.append(view)
     page = environment.get_template("report.html.j2").render(
-        view_run(inputs, limits, views),
-        views=listed,
-        shown={view.anchor for view in views},
+        view_run(inputs, every, n_shown),
+        listed=listed,
+        shown={view.anchor for view in every[:n_shown]},
         limits=limits,
         packed=packed,
         pictures=pictures,
     )
-    return page.encode()
+    encoded: bytes = page.encode()
+    return encoded if len(encoded) <= MAX_BYTES or limits == LIMITS[-1] else None
 
 
-def view_run(inputs: Inputs, limits: PageLimits, views: Sequence[QuestionView]) -> dict[str, Any]:
+def _pictured(inputs: Inputs, limits: PageLimits) -> tuple[str | None, list[str]]:
+    """Name the index, and the images that the page shows of it: these must be known before the first question."""
+    if inputs.index is None or "images" not in inputs.index.manifest["files"]:
+        return None, []
+    shown = (view for view in inputs.views(limits) if view.steps)
+    return inputs.index.directory.path, [row["node_id"] for view in shown for row in view.images]
+
+
+def view_run(inputs: Inputs, every: Sequence[QuestionView], n_shown: int) -> dict[str, Any]:
     """View a run as a whole, as the template reads it: counts, causes and plots are those of all questions."""
-    run, report = inputs.run, inputs.report
-    n = len(run.tables["votes"])
-    every = views
-    if len(views) < n:
-        whole = PageLimits(n, 1, 1, 0, limits.text_chars)
-        every = view_questions(run, inputs.gold, inputs.documents, NodeLocations(None, (), {}), whole)
+    run, report, views = inputs.run, inputs.report, every[:n_shown]
+    usage = read_usage(run)
     metrics = report.metrics if report is not None else ()
     classes = report.classes if report is not None else ()
     known = (("truth", report.truth), ("run", report.files[0])) if report is not None else ()
@@ -218,9 +238,9 @@ def view_run(inputs: Inputs, limits: PageLimits, views: Sequence[QuestionView]) 
         "notes": inputs.notes,
         "why_unscored": inputs.why_unscored,
         "scores": score_lines(inputs.gold) if inputs.gold is not None else [],
-        "costs": cost_lines(run),
+        "costs": cost_lines(run, usage),
         "covered": coverage(every),
-        "leads": leads(every, causes, n_shown=len(views)),
+        "leads": leads(every, causes, n_shown),
         "parts": {name: metric.label(name) for metric in metrics for name in metric.parts},
         "formulas": formulas(metrics) if metrics else "",
         "odd": [f"{what}: {note}" for what, file in known for note in file.notes],
@@ -229,13 +249,13 @@ def view_run(inputs: Inputs, limits: PageLimits, views: Sequence[QuestionView]) 
         "charts": run_charts(report, every),
         "selects": _selects(views, causes, classes),
         "sorts": _SORTS if report is not None else _SORTS[1:],
-        "header": _header(run),
-        "calls": _calls(run.tables["usage"]),
-        "spending": _spending(run.tables["usage"]),
+        "header": _header(run, usage),
+        "calls": _calls(usage),
+        "spending": _spending(usage),
     }
 
 
-def _header(run: RunFiles) -> list[tuple[str, str]]:
+def _header(run: RunFiles, usage: pl.DataFrame) -> list[tuple[str, str]]:
     models: Mapping[str, list[str]] = run.fact("models", {})
     lead = run.fact("lead", "answer")
     named = ", ".join(models.get(lead, ["not known"]))
@@ -243,9 +263,8 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
         f"; {role} {', '.join(model_names)}" for role, model_names in models.items() if model_names != models.get(lead)
     )
     stop = run.setting("ensemble", "early_stop")
-    answers = run.tables["answers"]
-    n_errors = sum(row["error"] is not None for row in answers)
-    prompt, completion = tokens_of(run)
+    errors = run.columns("answers", "error")["error"]
+    prompt, completion = tokens_of(usage)
     strategy, ignores = (run.setting("ensemble", "vote", key) for key in ("strategy", "ignore_blank"))
     seconds = run.facts.get("wall_s")
     versions = run.facts.get("versions")
@@ -254,25 +273,25 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
     return [
         ("System", str(run.fact("system", run.setting("system")))),
         ("Models", named + others),
-        ("Questions", f"{len(run.tables['votes']):,}"),
+        ("Questions", f"{run.n_questions:,}"),
         ("Members", f"{run.setting('ensemble', 'members')}, {scope}"),
         ("Vote", f"{strategy}, {'blanks ignored' if ignores else 'blanks vote'}"),
         ("Ends early", f"when its {stop} is settled" if stop in ("value", "row") else "never"),
-        ("Answers with an error", f"{n_errors:,} of {len(answers):,}"),
+        ("Answers with an error", f"{len(errors) - errors.null_count():,} of {len(errors):,}"),
         ("Tokens", f"{prompt:,} in prompts, {completion:,} generated"),
         ("Seconds", f"{seconds:,.1f}" if isinstance(seconds, int | float) else "not known"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in known.items()) or "not known"),
     ]
 
 
-def _calls(usage: Sequence[UsageRow]) -> Table:
-    counts = Counter((row["role"], row["source"]) for row in usage)
-    roles = dict.fromkeys(row["role"] for row in usage)
+def _calls(usage: pl.DataFrame) -> Table:
+    counts = Counter({(role, source): n for role, source, n in usage.group_by("role", "source").len().iter_rows()})
+    roles = usage["role"].unique(maintain_order=True)
     rows = [[role, *(counts[role, source] for source in ("made", "ledger", "joined"))] for role in roles]
     return Table.of(["for", "made", "from the ledger", "sharing the reply of an equal call under way"], rows)
 
 
-def _spending(usage: Sequence[UsageRow]) -> Table:
+def _spending(usage: pl.DataFrame) -> Table:
     shared = "what the cache gives if the first call of a question fills it for the other members"
     share = Column("cached", ".0f", unit=" %", missing="–")
     columns = [

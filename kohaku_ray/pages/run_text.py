@@ -36,6 +36,8 @@ def show_question(run: str, question_id: str, n_items: int | None) -> str:
 
 def describe_question(rows: Mapping[str, list[RunRow]], n_items: int | None) -> str:
     """Format the rows of one question (``question_rows``)."""
+    import polars as pl
+
     vote = rows["votes"][0]
     parts = [f"{vote['question_id']}  {vote['question']}", *_steps(rows["trace"], n_items), ""]
     parts += ["members", *_members(rows["answers"], rows["usage"]), "", "vote"]
@@ -45,7 +47,7 @@ def describe_question(rows: Mapping[str, list[RunRow]], n_items: int | None) -> 
         f"{pluralize(vote['n_members'], 'member')}, {vote['n_blank']} blank, {vote['n_errors']} in error; {weights}"
     )
     parts += [f"  {describe_vote(vote)}", f"  {counts}", ""]
-    for row in spent(rows["usage"]):
+    for row in spent(pl.DataFrame(rows["usage"], infer_schema_length=None)):
         share = ""
         if row.cached_share is not None:
             share = f" ({row.cached_share:.0%} cached, members share {row.cached_bound:.0%})"

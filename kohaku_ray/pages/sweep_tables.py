@@ -561,3 +561,10 @@ def _figures(stats: TableStats, position: GridPosition, cell: SweepCell) -> dict
 def _column(kind: str, name: str, taken: Sequence[str]) -> str:
     name = visible(name)
     return f"{kind} {name}" if name in taken else name
+
+
+def write_tables(sweep: SweepRecord) -> dict[str, str]:
+    """Write every table of a sweep as CSV and as Markdown: texts by file name."""
+    stats = compute_sweep_stats(sweep)
+    writers = (("csv", write_csv), ("md", write_markdown))
+    return {f"{table.table.name}.{suffix}": write(table) for table in stats for suffix, write in writers}

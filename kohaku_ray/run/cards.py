@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
@@ -160,8 +161,8 @@ def retriever_need(config: Config, index: Index) -> CardNeed | None:
 
 def largest_shard_bytes(index: Index, config: Config) -> int:
     """Sum what FAISS holds of the largest shard for a run's searches, from the sizes of its files."""
-    names = [f"faiss-{view.key}" for view in searched_views(config)]
-    sizes = [sum(shard.files[name]["bytes"] for name in names if name in shard.files) for shard in index.shards]
+    views = searched_views(config)
+    sizes = [sum(_bytes_of(shard.files, view.key, index.manifest["dim"]) for view in views) for shard in index.shards]
     halves = config.index.search_float16 and config.index.factory == "Flat"
     return int(max(sizes, default=0)) // (2 if halves else 1)
 
@@ -232,3 +233,12 @@ def _card_gib(node: Mapping[str, float]) -> list[float | None]:
     """Return the memory of a node's types of GPUs; ``[None]``: it names none."""
     kinds = [kind.partition(":")[2] for kind in node if kind.startswith("accelerator_type:")]
     return [CARD_GIB.get(kind) for kind in kinds] or [None]
+
+
+def _bytes_of(files: Mapping[str, Mapping[str, Any]], view: str, dim: int) -> int:
+    """Return what FAISS holds of a view of a shard: its file, or the vectors that a flat index searches."""
+    if f"faiss-{view}" in files:
+        return int(files[f"faiss-{view}"]["bytes"])
+    if f"{view}-vectors" in files:  # images in a space of their own
+        return int(files[f"{view}-vectors"]["bytes"])
+    return int(files[f"places-{view}"]["rows"] * dim * 4) if f"places-{view}" in files else 0

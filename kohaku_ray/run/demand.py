@@ -80,7 +80,10 @@ def answer_demand(config: Config, n_shards: int | None = None, index: Index | No
     fit a retriever's GPU.
     """
     retriever = config.cluster.retriever
-    n, models = (retriever.replicas or 1) * (n_shards or config.index.shards), replicas_demand(config.used_deployments)
+    n, models = (
+        (retriever.replicas or 1) * (n_shards or config.index.n_known_shards),
+        replicas_demand(config.used_deployments),
+    )
     need = None if index is None else retriever_need(config, index)
     return Demand(
         n * retriever.cpus + models.cpus,

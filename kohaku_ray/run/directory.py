@@ -8,8 +8,8 @@ import json
 import os
 import platform
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.run.lease import LeaseFile
-from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Parts, write_parquet
+from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Tables, TableWriter
 from kohaku_ray.storage import (
     Directory,
     checksum,
@@ -33,6 +33,7 @@ from kohaku_ray.storage import (
     make_directory,
     publish,
     publish_with,
+    publishing,
     read_file,
 )
 from kohaku_ray.version import __version__
@@ -43,6 +44,9 @@ if TYPE_CHECKING:  # pages read runs without a configuration
 
 SCORES = "scores.json"
 """File of a run with what its page says of its score: ``scores``, each ``metric``, ``score``, ``low``, ``high``."""
+
+_ROWS_AT_ONCE = 4096
+"""Rows of a table that are read together: some megabytes of the trace, which has the longest."""
 
 
 class RunDirectory:
@@ -90,11 +94,19 @@ class RunDirectory:
 
     def paid(self, identity: str | None = None) -> dict[str, float]:
         """Return what the starts so far of the run of this identity (default: any) paid, but for those killed."""
+        facts = self.facts()
+        try:
+            return dict(facts.get("paid", {})) if identity in (None, facts.get("identity")) else {}
+        except (ValueError, TypeError):
+            return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Read ``run.json``; nothing where it is missing or damaged."""
         try:
             facts = json.loads(self._read("run.json") or "{}")
-            return dict(facts.get("paid", {})) if identity in (None, facts.get("identity")) else {}
-        except (ValueError, AttributeError, TypeError):
+        except ValueError:
             return {}
+        return facts if isinstance(facts, dict) else {}
 
     def begin(self, config: Config, identity: str = "", paid: Mapping[str, float] | None = None) -> None:
         """Record that a run has started, with what its earlier starts paid.
@@ -176,11 +188,17 @@ class RunDirectory:
         self._make()
         self._publish(name, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
 
-    def write_tables(self, parts: Parts) -> None:
-        """Write each table in one step, without anything that differs between repeats of a run."""
-        for name, schema in SCHEMAS.items():
-            tables = parts.table(name)
-            self._publish(f"{name}.parquet", functools.partial(write_parquet, schema=schema, parts=tables))
+    def write_tables(self, parts: Iterable[Tables]) -> None:
+        """Write each table in one step, without anything that differs between repeats; each part is taken once."""
+        self._make()
+        with ExitStack() as files:
+            writers = {}
+            for name, schema in SCHEMAS.items():
+                temporary = files.enter_context(publishing(self.file(f"{name}.parquet"), _WAY_OUT))
+                writers[name] = files.enter_context(TableWriter(temporary, schema))
+            for tables in parts:
+                for name, writer in writers.items():
+                    writer.add(tables[name])
 
     def read_table(
         self, name: str, columns: Sequence[str] | None = None, filters: pc.Expression | None = None
@@ -190,7 +208,26 @@ class RunDirectory:
         Raises:
             DataError: The run has none (yet), or it is damaged or of another version.
         """
-        file, wanted = self.file(f"{name}.parquet"), SCHEMAS[name].names if columns is None else columns
+        wanted = SCHEMAS[name].names if columns is None else list(columns)
+        with self._opened(name, wanted) as where:
+            return pq.read_table(where, columns=wanted, filters=filters)
+
+    def stream_table(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Read one of ``SCHEMAS`` a few thousand rows at a time; raises what ``read_table`` does."""
+        wanted = SCHEMAS[name].names if columns is None else list(columns)
+        with self._opened(name, wanted) as where, pq.ParquetFile(where, buffer_size=2**20) as file:
+            yield from file.iter_batches(_ROWS_AT_ONCE, columns=wanted)
+
+    def check_tables(self) -> None:
+        """Check that every one of ``SCHEMAS`` is there with all its columns, else ``DataError``."""
+        for name, schema in SCHEMAS.items():
+            with self._opened(name, schema.names):
+                pass
+
+    @contextmanager
+    def _opened(self, name: str, wanted: Sequence[str]) -> Iterator[Any]:
+        """Open one of ``SCHEMAS`` that has the wanted columns; what the block reads is refused with the way out."""
+        file = self.file(f"{name}.parquet")
         try:
             where = pa.BufferReader(read_file(file)) if is_uri(file) else file
             have = pq.read_schema(where).names
@@ -200,7 +237,7 @@ class RunDirectory:
                     f"{file}: has no column {', '.join(lacking)}; its columns are {', '.join(have)}: it is of another "
                     "version, repeat `kohaku-ray answer`"
                 )
-            return pq.read_table(where, columns=list(wanted), filters=filters)
+            yield where
         except FileNotFoundError:
             raise DataError(
                 f"{self.path} holds no {name}.parquet: the run has not finished or is of another version (repeat "

@@ -49,14 +49,17 @@ def default_ids(files: Sequence[str]) -> dict[str, str]:
     return ids
 
 
-def parse_source(file: str, config: Config, default_id: str | None = None) -> Parsed:
-    """Parse a file; one that cannot be used is a reject. ``default_id`` replaces an id that is the file's name."""
+def parse_source(file: str, config: Config, default_id: str | None = None, data: bytes | None = None) -> Parsed:
+    """Parse a file; one that cannot be used is a reject.
+
+    ``default_id`` replaces an id that is the file's name; ``data`` is its content, where it is read already.
+    """
     documents = config.documents
     images = ImageSource(None if documents.images is None else resolve(documents.images))
     try:
         parsed = parse_documents(
             file,
-            read_in_time(file, documents.timeout_s),
+            read_in_time(file, documents.timeout_s) if data is None else data,
             documents.timeout_s,
             document_format(config),
             documents.sentence_split,

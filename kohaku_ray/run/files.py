@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,19 +18,29 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.tables import SCHEMAS, grouped
 from kohaku_ray.storage import is_directory, join_path, read_file, without_options
 
+if TYPE_CHECKING:
+    import polars as pl
+
 RunRow = dict[str, Any]
 """A row of one of a run's tables, by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """A run's files in memory: ``run.json``, ``config.yaml``, the rows of every table in file order, the submission."""
+    """A run's files: small ones in memory; its tables are read a few questions, or a few columns, at a time.
+
+    Attributes:
+        facts: ``run.json``.
+        config: ``config.yaml``.
+        submission: ``submission.csv``.
+        n_questions: Rows of votes.parquet.
+    """
 
     path: str
     facts: Mapping[str, Any]
     config: Mapping[str, Any]
-    tables: Mapping[str, list[RunRow]]
     submission: Submission
+    n_questions: int
 
     @property
     def name(self) -> str:
@@ -47,9 +58,54 @@ class RunFiles:
         """Look up a fact in ``run.json`` (see ``facts_of``)."""
         return self.facts.get(name, default)
 
-    def by_question(self, table: str) -> dict[str, list[RunRow]]:
-        """Group a table's rows by question, in file order."""
-        return grouped(self.tables[table], lambda row: str(row["question_id"]))
+    def columns(self, table: str, *names: str) -> pl.DataFrame:
+        """Read columns of a table whole: of numbers and short words, no texts."""
+        import polars as pl
+
+        return pl.DataFrame(RunDirectory(self.path).read_table(table, names))
+
+    def batches(self, table: str, *names: str) -> Iterator[pl.DataFrame]:
+        """Read columns of a table a few thousand rows at a time."""
+        import polars as pl
+
+        return map(pl.DataFrame, RunDirectory(self.path).stream_table(table, names))
+
+    def rows_by_question(self, table: str, *names: str) -> RowsByQuestion:
+        """Read a table question by question; without names, all its columns."""
+        return RowsByQuestion(self.path, table, names or None)
+
+
+class RowsByQuestion:
+    """The rows of one of a run's tables, taken question by question in the order of votes.parquet."""
+
+    def __init__(self, run: str, table: str, columns: Sequence[str] | None = None) -> None:
+        """Open a table of a run."""
+        self._file = f"{table}.parquet of {run}"
+        batches = RunDirectory(run).stream_table(table, columns)
+        self._rows = (row for batch in batches for row in rows_of(batch))
+        self._next = next(self._rows, None)
+
+    def next_row(self) -> RunRow:
+        """Return the next row, of a table with one per question."""
+        assert self._next is not None, "votes.parquet has a row per question"
+        row, self._next = self._next, next(self._rows, None)
+        return row
+
+    def take(self, question_id: str) -> list[RunRow]:
+        """Return the rows of the next question: none where it has none."""
+        rows = []
+        while self._next is not None and self._next["question_id"] == question_id:
+            rows.append(self._next)
+            self._next = next(self._rows, None)
+        return rows
+
+    def check_taken(self) -> None:
+        """Check that every row was taken, else ``DataError``: rows of a question do not stand where they should."""
+        if self._next is not None:
+            raise DataError(
+                f"{self._file}: the rows of question {self._next['question_id']} do not stand together in the order of "
+                "votes.parquet: repeat `kohaku-ray answer`"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +144,15 @@ class SentPrompt:
 
 
 def read_run(run: str) -> RunFiles:
-    """Read a run's directory; raises a ``DataError`` that says which file is missing or damaged."""
+    """Open a run's directory; raises a ``DataError`` that says which file is missing or damaged."""
     directory = _existing(run)
-    tables = {name: rows_of(directory.read_table(name)) for name in SCHEMAS}
+    directory.check_tables()
     facts = _mapping(directory.path, "run.json", json.loads)
     from kohaku_ray.config.yaml_text import read_yaml
 
     config = _mapping(directory.path, "config.yaml", read_yaml)
-    return RunFiles(directory.path, facts, config, tables, read_submission(directory.file("submission.csv")))
+    n_questions = directory.read_table("votes", ["question_id"]).num_rows
+    return RunFiles(directory.path, facts, config, read_submission(directory.file("submission.csv")), n_questions)
 
 
 def question_rows(run: str, question_id: str) -> dict[str, list[RunRow]]:
@@ -121,10 +178,31 @@ def _existing(run: str) -> RunDirectory:
     return RunDirectory(run)
 
 
-def rows_of(table: pa.Table) -> list[RunRow]:
-    """Turn a run's table into rows, maps into dicts; if a map has a name twice, the last value wins."""
-    rows: list[RunRow] = table.to_pylist(maps_as_pydicts="lossy")
-    return rows
+def rows_of(table: pa.Table | pa.RecordBatch) -> list[RunRow]:
+    """Turn a run's table into rows, maps into dicts; if a map has a name twice, the last value wins.
+
+    Column by column: Arrow's own ``to_pylist`` wraps every cell, which takes ten times as long.
+    """
+    columns = [_cells(column) for column in table.columns]
+    names = table.schema.names
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+
+def _cells(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    import polars as pl
+
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    if not pa.types.is_map(column.type):
+        return [cell for chunk in chunks for cell in pl.Series(values=chunk).to_list()]
+    maps: list[Any] = []
+    for chunk in chunks:
+        offsets, valid = chunk.offsets.to_pylist(), chunk.is_valid().to_pylist()
+        first = offsets[0] if offsets else 0
+        keys, items = (pl.Series(values=part.slice(first)).to_list() for part in (chunk.keys, chunk.items))
+        for (start, stop), is_there in zip(pairwise(offsets), valid, strict=True):
+            span = slice(start - first, stop - first)
+            maps.append(dict(zip(keys[span], items[span], strict=True)) if is_there else None)
+    return maps
 
 
 def steps_of(trace: Sequence[RunRow]) -> list[StepRows]:

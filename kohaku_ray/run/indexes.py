@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import pyarrow as pa
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.load import encoder_preset, missing_encoder
+from kohaku_ray.documents.read import digest_of
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index import gpu
+from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
-from kohaku_ray.index.identity import check_faiss, encoder_identity
+from kohaku_ray.index.identity import check_faiss, encoder_identity, vector_length
+from kohaku_ray.index.queries import KeptQueries
 from kohaku_ray.index.settings import Device, EncoderConfig, EndpointConfig
-from kohaku_ray.index.store import SOURCES_SCHEMA, Index
+from kohaku_ray.index.store import Index
+from kohaku_ray.index.vectors import FLAT
 from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.models.endpoint import EndpointEncoder
 from kohaku_ray.models.openai import Limiter
+from kohaku_ray.records import pluralize
 from kohaku_ray.run.captions import caption_settings
 from kohaku_ray.run.sources import find_sources, first_of, resolve
-from kohaku_ray.storage import without_options
+from kohaku_ray.storage import AT_ONCE, without_options
 
 TextEncoder = SentenceEncoder | EndpointEncoder
 """Encodes passages and queries."""
@@ -51,6 +57,24 @@ def make_query_encoder(
     return make_encoder(config, encoder, limiter, None if config.cluster.retriever.n_gpus else "cpu")
 
 
+class QueryEncoder:
+    """Encodes queries; those that runs of the same ledger asked for before keep their vectors.
+
+    The model is loaded when it is needed: at once where nothing is kept yet.
+    """
+
+    def __init__(self, config: Config, encoder: EncoderConfig | None = None, limiter: Limiter | None = None) -> None:
+        """Open what is kept. Default: the encoder of texts."""
+        self._kept = KeptQueries(config.ledger.path, encoder_settings(config, encoder))
+        self._load = functools.cache(lambda: make_query_encoder(config, encoder, limiter))
+        if not len(self._kept):
+            self._load()
+
+    def encode_queries(self, texts: Sequence[str]) -> list[F32]:
+        """See ``SentenceEncoder.encode_queries``."""
+        return self._kept.encode(texts, lambda new: self._load().encode_queries(new))
+
+
 def check_endpoint(config: Config) -> None:
     """Compare what the encoder's server returns with what the index holds, or note it for an index to come."""
     encoder = make_encoder(config)
@@ -58,10 +82,10 @@ def check_endpoint(config: Config) -> None:
         encoder.check(writes=True)
 
 
-def make_image_query_encoder(config: Config) -> TextEncoder | None:
-    """Load the encoder for queries of images; None: they have none of their own, or the run searches none."""
+def make_image_query_encoder(config: Config) -> QueryEncoder | None:
+    """Make the encoder for queries of images; None: they have none of their own, or the run searches none."""
     encoder = config.index.image_encoder
-    return make_query_encoder(config, encoder) if encoder is not None and _image_views(config) else None
+    return QueryEncoder(config, encoder) if encoder is not None and _image_views(config) else None
 
 
 def _image_views(config: Config) -> list[str]:
@@ -93,6 +117,12 @@ def preferred_note(config: Config) -> str:
         f"Texts are encoded by {index.encoder.model}: preferred is {wanted}, which this machine does not have "
         "(index.prefer)."
     )
+
+
+def encoder_length(config: Config) -> int:
+    """Return the length of the encoder's vectors without loading it; of a model that does not say it, 1,024."""
+    encoder = config.index.encoder
+    return encoder.dim or (1024 if isinstance(encoder, EndpointConfig) else vector_length(encoder) or 1024)
 
 
 def encoder_settings(config: Config, encoder: EncoderConfig | None = None) -> dict[str, Any]:
@@ -181,44 +211,71 @@ def searched_views(config: Config) -> list[View]:
     return [views[name] for name in config.uses.views if views[name].dense and views[name] in indexed]
 
 
-def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
-    """Describe the files that ``find_sources`` lists (``SOURCES_SCHEMA``), sorted by name."""
-    rows = [{"name": name, "bytes": size} for name, size in _source_sizes(config, files)]
-    return pa.Table.from_pylist(rows, schema=SOURCES_SCHEMA)
+SLOW_MS = 4.0
+"""CPU time of a query from which another factory is suggested: a quarter of what the rest of a question takes."""
 
 
-def _source_sizes(config: Config, files: Sequence[str]) -> list[tuple[str, int | None]]:
-    """List the names of files, sorted, with their bytes (None: on an object store).
+def slow_search_note(config: Config) -> str:
+    """Say that a flat index takes long to search on CPUs, as measured now on its largest shard; empty: it does not."""
+    if config.index.factory != FLAT or config.index.search_device == "cuda":
+        return ""
+    index = Index.open(config.index.path)
+    shard = max(index.shards, key=lambda shard: int(index.manifest["shards"][shard.number]["counts"]["n_vectors"]))
+    dense = [shard.vectors(view.kinds) for view in index.views if view.dense]
+    vectors = max(dense, key=len, default=None)
+    if vectors is None or len(vectors) < FEW_VECTORS or (ms := vectors.query_ms()) < SLOW_MS:
+        return ""
+    lists = round(math.sqrt(len(vectors)))
+    return (
+        f"a query takes {ms:.1f} ms of CPU in a flat index of {pluralize(len(vectors), 'vector')} per shard: "
+        f"index.factory=IVF{lists},Flat searches {config.index.nprobe} of {lists} lists (index.nprobe) in a fraction "
+        "of it and may miss some; or set index.shards higher, or search on a GPU (cluster.retriever.gpus)"
+    )
 
-    Names are relative to the configured directory: a collection that has moved is still the same.
-    """
+
+FEW_VECTORS = 50_000
+"""Vectors of a shard up to which no query is slow, and none is measured."""
+
+
+def source_names(config: Config, files: Sequence[str]) -> list[str]:
+    """Name files as an index does: relative to the configured directory, so that one that has moved is the same."""
     roots = [without_options(resolve(path)).rstrip("/") for path in config.documents.paths]
-    rows = []
+    names = []
     for file in map(without_options, files):
         root = next((folder for folder in roots if file.startswith(f"{folder}/")), os.path.dirname(file))
-        rows.append((file.removeprefix(f"{root}/"), os.path.getsize(file) if os.path.exists(file) else None))
-    return sorted(rows, key=lambda row: row[0])
+        names.append(file.removeprefix(f"{root}/"))
+    return names
+
+
+def source_bytes(files: Sequence[str]) -> int | None:
+    """Sum the sizes of files; None: one is on an object store."""
+    sizes = [os.path.getsize(file) if os.path.exists(file) else None for file in files]
+    return sum(size for size in sizes if size is not None) if None not in sizes else None
+
+
+MOST_ASKED = 2000
+"""Most objects of a store whose ETags are compared: some seconds at 20 ms each, eight at a time."""
 
 
 def difference(index: Index, config: Config) -> str:
     """Say how the configured documents differ from those an index was made from; empty where they do not.
 
-    Empty too where they cannot be compared: an index may be used without its documents.
+    Files are compared by their content, objects on a store by their ETags, of up to ``MOST_ASKED``. Empty too where
+    they cannot be compared: an index may be used without its documents.
     """
     if index.sources is None:
         return ""
     try:
-        now = dict(_source_sizes(config, find_sources(config)))
+        files = find_sources(config)
     except DataError:
         return ""
-    then = dict(zip(*index.sources.to_pydict().values(), strict=True))
+    now = dict(zip(source_names(config, files), files, strict=True))
+    then = {row["name"]: row for row in index.sources.to_pylist()}
     common = now.keys() & then.keys()
     differing = {
         "of the configured files are not in it": now.keys() - common,
         "of its files are not there now": then.keys() - common,
-        "have changed since": {
-            name for name in common if None not in (now[name], then[name]) and now[name] != then[name]
-        },
+        "have changed since": _changed({now[name]: then[name] for name in common}),
     }
     differences = [f"{len(names)} {what} ({first_of(sorted(names))})" for what, names in differing.items() if names]
     if not differences:
@@ -227,3 +284,21 @@ def difference(index: Index, config: Config) -> str:
         f"the index at {config.index.path} was made from other documents than {', '.join(config.documents.paths)}: "
         f"{', '.join(differences)}; run `kohaku-ray index` with this configuration, or set index.path"
     )
+
+
+def _changed(files: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Find the files whose content is not that of their row of ``SOURCES_SCHEMA``; returns the names in these."""
+    remote = [file for file in files if not os.path.exists(file)]
+    skipped = set(remote if len(remote) > MOST_ASKED else ())
+
+    def is_changed(file: str) -> bool:
+        row = files[file]
+        if row["bytes"] is not None and os.path.exists(file) and os.path.getsize(file) != row["bytes"]:
+            return True
+        was = row.get("digest")  # an index of an earlier version has none
+        now = digest_of(file) if was is not None and file not in skipped else None
+        return now is not None and now != was
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        changed = list(threads.map(is_changed, files))
+    return {row["name"] for row, is_other in zip(files.values(), changed, strict=True) if is_other}

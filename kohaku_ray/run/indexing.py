@@ -7,26 +7,34 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
+import math
 import os
+import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import kohaku_ray.documents as documents_room
 from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Document
-from kohaku_ray.errors import DataError
+from kohaku_ray.documents.parse import compared_pages, read_in_time, repeated_blocks
+from kohaku_ray.documents.read import digest_of
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.arrays import I32, I64, KEY_BYTES, column_keys
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import (
@@ -39,27 +47,34 @@ from kohaku_ray.index.build import (
     unchanged_shard,
     views_with_old,
 )
+from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import passage_tokenizer, token_counter, vector_keys
 from kohaku_ray.index.images import image_table, write_image
+from kohaku_ray.index.kept import PARSED_SCHEMA, KeptDocuments
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
-from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, without_vectors
-from kohaku_ray.index.settings import EndpointConfig
+from kohaku_ray.index.pending import SOURCE_COLUMNS, ParsedParts, PendingVectors, part_name, without_vectors
+from kohaku_ray.index.settings import N_SLOTS, EndpointConfig
+from kohaku_ray.index.store import SOURCES_SCHEMA
 from kohaku_ray.models.endpoint import EndpointEncoder
 from kohaku_ray.models.openai import Limiter
+from kohaku_ray.records import digest
 from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, split_used_and_rejected, with_metadata
 from kohaku_ray.run.image_encoding import image_vectors
 from kohaku_ray.run.indexes import (
     chunks_of,
+    encoder_length,
     encoder_settings,
     index_settings,
     make_encoder,
+    slow_search_note,
+    source_names,
     views_of,
 )
 from kohaku_ray.run.sources import document_format, read_metadata
-from kohaku_ray.storage import Directory
+from kohaku_ray.storage import Directory, checksum, is_uri
 
 BLOCKS_PER_ENCODER = 32
 """Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS`` (``MIN_GPU_BLOCK_TOKENS``)."""
@@ -68,6 +83,12 @@ LAST_BLOCKS_PER_ENCODER = 4
 MIN_BLOCK_TOKENS, MIN_GPU_BLOCK_TOKENS = 4096, 1 << 17
 """Each block costs a task and a file, and 4096 tokens are a few milliseconds of a GPU."""
 MAX_BLOCK_ROWS, MAX_GPU_BLOCK_ROWS = 8192, 1 << 16
+NODES_PER_SHARD = 300_000
+"""Most nodes of a shard whose number is chosen: some 250,000 sentences, which a core builds in 25 s and searches, flat,
+in 4 ms per query."""
+BYTES_PER_NODE = 2048
+"""Memory of a shard's build per node besides its vectors: texts, terms and the tree take 840 in benchmarks/growth.py,
+whose sentences are half as long as real ones."""
 SPECIAL_TOKENS = 2
 """Special tokens that the encoder adds to each text."""
 WINDOW_TEXTS = 65_536
@@ -80,36 +101,147 @@ TEXT_SCHEMA = NEW_TEXT.append(pa.field("ids", pa.list_(pa.int32())))
 and the ids that the encoder computes with, none where only the encoder itself can tell them."""
 
 
-def parse(batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | None = None) -> pa.Table:
+def parse(
+    batch: pa.Table, config: Config, job: str, ids: Mapping[str, str] | None = None, keep: bool = True
+) -> pa.Table:
     """Parse files into trees and write them beside the index as a part (a Ray Data task).
 
     Takes columns file and at, its number among all files, and what ``default_ids`` says of all of them; returns the
-    texts that are new to the index, ``TEXT_SCHEMA``.
+    texts that are new to the index, ``TEXT_SCHEMA``. With ``keep``, the documents of a file that has not changed are
+    those of the index that is there.
     """
-    metadata = _metadata(config.documents.metadata, job)
-    digest_words = document_format(config).digest
     rows: list[dict[str, Any]] = []
     for file in batch["file"].to_pylist():
-        parsed = parse_source(file, config, (ids or {}).get(file))
-        rejects = (*parsed.rejects, *rejected_images(file, parsed))
-        rows += [{"file": file, "where": where, "reason": reason} for where, reason in rejects]
-        for parsed_document in parsed.documents:
-            is_whole = len(parsed.documents) == 1 and not parsed.rejects
-            row = {"file": file, "where": file if is_whole else f"{file}: {parsed_document.doc_id}"}
-            try:
-                document = with_metadata(parsed_document, metadata)
-                images = image_tables(document, config) if config.index.images else {}
-                words = digest_words(document) if digest_words else None
-                shard = shard_number(document.doc_id, config.index.shards)
-                row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document), "words": words, "shard": shard}
-                row |= images
-                row |= tables_of(document, config, job)
-            except DataError as error:
-                row |= {"doc_id": parsed_document.doc_id, "reason": str(error)}
-            rows.append(row)
+        source = _FileToParse(file, config, job, (ids or {}).get(file))
+        of_file = (source.kept_rows() if keep else None) or source.parsed_rows()
+        rows += [{**source.facts(of_file), **row} for row in of_file]
     first = batch["at"][0].as_py() if len(batch) else 0
     ParsedParts(config.index.path, job).write(part_name(first, len(batch)), rows)
     return new_texts(rows, config)
+
+
+class _FileToParse:
+    """A file of a job: its documents as the index has them, or as they are parsed now."""
+
+    def __init__(self, file: str, config: Config, job: str, default_id: str | None) -> None:
+        self._file, self._config, self._job, self._default_id = file, config, job, default_id
+        [self._name] = source_names(config, [file])
+        self._kept = _kept(config.model_dump_json(), job)
+        self._metadata = _metadata(config.documents.metadata, job)
+        self._data: bytes | None = None
+        if not is_uri(file):
+            with suppress(DataError):  # raised again, as its reject
+                self._data = read_in_time(file, config.documents.timeout_s)
+        was = self._kept.sources.get(self._name)
+        self._digest = digest_of(file, self._data) if is_uri(file) or self._data is not None else None
+        self._beside = _beside(file, was.beside if was else None, config)
+
+    def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the index notes of the file, with the rows of all its documents and rejects."""
+        is_whole = self._digest is not None and _can_keep(self._file, self._config)
+        is_whole &= all(row.get("reason") is None for row in rows)
+        n_bytes = None if self._data is None else len(self._data)
+        made = self._made(row["doc_id"] for row in rows) if is_whole else None
+        return {"file": self._file, "source": self._digest, "n_bytes": n_bytes, "made": made, "beside": self._beside}
+
+    def kept_rows(self) -> list[dict[str, Any]] | None:
+        """Rows of its documents in the index that is there; None: they must be parsed."""
+        was, documents = self._kept.sources.get(self._name), self._kept.documents.get(self._name)
+        if was is None or documents is None or was.digest != self._digest or not _can_keep(self._file, self._config):
+            return None
+        if was.made != self._made(row["doc_id"] for row in documents):
+            return None
+        names = ("doc_id", "digest", "par_ids", "words", "left_out")
+        n_slots = self._config.index.n_slots
+        return [
+            {name: row[name] for name in names}
+            | {"where": self._where(row["doc_id"], len(documents) == 1), "kept": True}
+            | {"shard": shard_number(row["doc_id"], n_slots)}
+            for row in documents
+        ]
+
+    def parsed_rows(self) -> list[dict[str, Any]]:
+        """Rows of its documents and rejects, with their tables."""
+        config, digest_words = self._config, document_format(self._config).digest
+        parsed = parse_source(self._file, config, self._default_id, self._data)
+        rejects = (*parsed.rejects, *rejected_images(self._file, parsed))
+        rows: list[dict[str, Any]] = [{"where": where, "reason": reason} for where, reason in rejects]
+        for parsed_document in parsed.documents:
+            is_whole = len(parsed.documents) == 1 and not parsed.rejects
+            row: dict[str, Any] = {"where": self._where(parsed_document.doc_id, is_whole)}
+            try:
+                document = with_metadata(parsed_document, self._metadata)
+                images = image_tables(document, config) if config.index.images else {}
+                words = digest_words(document) if digest_words else None
+                shard = shard_number(document.doc_id, config.index.n_slots)
+                row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document), "words": words, "shard": shard}
+                row |= images
+                row |= tables_of(document, config, self._job)
+            except DataError as error:
+                row |= {"doc_id": parsed_document.doc_id, "reason": str(error)}
+            rows.append(row)
+        return rows
+
+    def _where(self, doc_id: str, is_whole: bool) -> str:
+        return self._file if is_whole else f"{self._file}: {doc_id}"
+
+    def _made(self, doc_ids: Iterable[str]) -> str:
+        """Digest all that the documents follow from besides the file's content."""
+        beside = (self._beside or "").partition(" ")[2]
+        rows = {doc_id: self._metadata.get(doc_id) for doc_id in doc_ids}
+        return digest([_parser_identity(self._config.model_dump_json()), self._default_id, beside, rows])
+
+
+def _can_keep(file: str, config: Config) -> bool:
+    """Whether a file's documents follow from it and what ``_made`` knows: not where other files' images are read."""
+    return not config.index_roles and (not config.index.images or file.lower().endswith(".pdf"))
+
+
+def _beside(file: str, was: str | None, config: Config) -> str | None:
+    """Digest the pages that a page was compared with, and the blocks that they repeat; None: with none.
+
+    The blocks are read again only where a page has changed.
+    """
+    pages = compared_pages(file)
+    if not pages:
+        return None
+    contents = digest([(os.path.basename(page), _page_digest(page, os.stat(page).st_mtime_ns)) for page in pages])
+    if was is not None and was.partition(" ")[0] == contents:
+        return was
+    return f"{contents} {digest(sorted(repeated_blocks(file, config.documents.timeout_s).items()))}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _page_digest(page: str, changed_ns: int) -> str | None:
+    return digest_of(page)
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(config_json: str, job: str) -> KeptDocuments:
+    """The documents of the index that is there: opened once per worker and job."""
+    config = Config.model_validate_json(config_json)
+    return KeptDocuments.open(config.index.path, index_settings(config).as_mapping())
+
+
+@functools.lru_cache(maxsize=1)
+def _parser_identity(config_json: str) -> str:
+    """Digest what decides how any file is parsed: settings, this package's code, and the libraries that it reads by."""
+    config = Config.model_validate_json(config_json)
+    documents, format_of = config.documents, document_format(config)
+    settings = [documents.format, documents.sentence_split, documents.timeout_s, config.index.captions]
+    settings += [config.index.images, config.system, repr(chunks_of(config)), config.index.encoder.tokenizer]
+    settings.append(config.index.encoder.revision)
+    [room] = documents_room.__path__
+    code = [*sorted(Path(room).rglob("*.py")), Path(inspect.getfile(flatten)), Path(inspect.getfile(Chunks))]
+    if own := inspect.getsourcefile(format_of.parse):
+        code.append(Path(own))
+    sources = {path.name: checksum(path.read_bytes()) for path in code}
+    required = [re.match(r"[\w.-]+", name) for name in requires("kohaku-ray") or ()]
+    libraries = {}
+    for name in {match[0] for match in required if match}:
+        with suppress(PackageNotFoundError):
+            libraries[name] = version(name)
+    return digest([settings, sources, libraries])
 
 
 def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
@@ -117,8 +249,8 @@ def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
     count = token_counter(config.index.encoder.tokenizer, config.index.encoder.revision)
     nodes = _counted(flatten(document, chunks_of(config), count), count)
     documents = document_table([document])
-    digest = hashlib.blake2b(_as_stream(documents) + _as_stream(nodes), digest_size=16).hexdigest()
-    return {"documents": documents, "nodes": nodes, "digest": digest, "texts": texts_of(nodes, config, job)}
+    of_tables = hashlib.blake2b(_as_stream(documents) + _as_stream(nodes), digest_size=16).hexdigest()
+    return {"documents": documents, "nodes": nodes, "digest": of_tables, "texts": texts_of(nodes, config, job)}
 
 
 def image_tables(document: Document, config: Config) -> dict[str, Any]:
@@ -160,7 +292,7 @@ def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
     if config.index.context_header:
         count = token_counter(config.index.encoder.tokenizer, config.index.encoder.revision)
         n_tokens = count(list(new)).tolist()
-    shard = shard_number(nodes["doc_id"][0].as_py(), config.index.shards)
+    shard = shard_number(nodes["doc_id"][0].as_py(), config.index.n_slots)
     columns = [list(new.values()), [n + SPECIAL_TOKENS for n in n_tokens], list(new), [shard] * len(new)]
     return pa.table(columns, schema=NEW_TEXT)
 
@@ -175,10 +307,24 @@ class Work:
     n_texts: int  # distinct ones without a vector in the used documents
     n_tokens: int  # of these texts, special tokens included
     images_left_out: Mapping[str, int]  # number of images that carry no content, by reason
+    n_nodes: int  # of the used documents
+    n_shards: int
 
 
-def survey(config: Config, job: str) -> tuple[Work | list[dict[str, Any]], ...]:
-    """Count what all parts of a job hold (a task); returns that, and for each shard the rows of its documents."""
+def survey(config: Config, job: str, memory: float) -> tuple[Work | list[dict[str, Any]], ...]:
+    """Count what all parts of a job hold (a task).
+
+    Args:
+        config: The run's configuration.
+        job: Unique name of the job.
+        memory: Bytes that a build may take: of the largest node.
+
+    Returns:
+        The counts, and for each of ``index.n_slots`` possible shards the rows of its documents.
+
+    Raises:
+        ConfigError: No node has the memory for the build of a shard.
+    """
     parts = ParsedParts(config.index.path, job)
     rows = parts.rows("left_out")
     used, rejects = split_used_and_rejected(rows)
@@ -187,10 +333,41 @@ def survey(config: Config, job: str) -> tuple[Work | list[dict[str, Any]], ...]:
     n_tokens = texts["n_tokens"].to_numpy()[first]
     left_out = sum((Counter(json.loads(row["left_out"])) for row in used if row["left_out"]), Counter[str]())
     n_files = len({row["file"] for row in rows})
-    shard_rows: list[list[dict[str, Any]]] = [[] for _ in range(config.index.shards)]
+    n_nodes = parts.n_nodes(used)
+    n_shards = choose_shards(config, n_nodes, memory)
+    shard_rows: list[list[dict[str, Any]]] = [[] for _ in range(config.index.n_slots)]
     for row in used:
-        shard_rows[row["shard"]].append({name: row[name] for name in ("doc_id", "digest", "at")})
-    return (Work(n_files, len(used), rejects, len(n_tokens), int(n_tokens.sum()), left_out), *shard_rows)
+        columns = {name: row[name] for name in ("doc_id", "digest", "kept", "at")}
+        shard_rows[row["shard"] % n_shards].append(columns)
+    counts = len(used), rejects, len(n_tokens), int(n_tokens.sum()), left_out, n_nodes
+    return (Work(n_files, *counts, n_shards), *shard_rows)
+
+
+def choose_shards(config: Config, n_nodes: int, memory: float) -> int:
+    """Return the number of shards: as configured, or the least that is small enough; see ``build_bytes``.
+
+    Raises:
+        ConfigError: The build of a shard does not fit into memory.
+    """
+    index, dim = config.index, encoder_length(config)
+    n_shards = 1 if index.shards == "auto" else index.shards
+    while index.shards == "auto" and n_shards < N_SLOTS:
+        if n_nodes <= NODES_PER_SHARD * n_shards and build_bytes(n_nodes / n_shards, dim) <= memory:
+            break
+        n_shards *= 2
+    if (need := build_bytes(n_nodes / n_shards, dim)) > memory:
+        fewest = math.ceil(n_nodes / max(memory / build_bytes(1, dim), 1))
+        raise ConfigError(
+            f"a shard of {n_nodes / n_shards:,.0f} nodes takes {need / 2**30:,.1f} GiB to build, but the largest node "
+            f"has {memory / 2**30:,.1f} GiB for it (index.shards {index.shards}): set index.shards to {fewest} or "
+            "more, or give the job a larger node"
+        )
+    return n_shards
+
+
+def build_bytes(n_nodes: float, dim: int) -> float:
+    """Estimate what the build of a shard takes: its vectors of ``dim`` numbers three times, and its nodes."""
+    return n_nodes * (3 * 4 * dim + BYTES_PER_NODE)
 
 
 def sorted_window(texts: pa.Table, n_encoders: int, gpu: bool = False) -> pa.Table:
@@ -333,7 +510,8 @@ def reduce_shard(config: Config, job: str, number: int, rows: list[dict[str, Any
     wanted = wanted[~known.has(wanted)]
     del tree, texts
     yield None
-    keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted, number)
+    assert isinstance(config.index.shards, int), "the survey has chosen their number"
+    keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted, number, config.index.shards)
     shard = build_shard(
         path,
         number,
@@ -358,14 +536,17 @@ def build_shard_task(config: Config, job: str, number: int, rows: list[dict[str,
     return part
 
 
-def join_shards(config: Config, job: str, sources: pa.Table, *parts: BuiltShard | None) -> dict[str, Any]:
-    """Make the shards the index (a task); ``sources`` are the files that were parsed (``SOURCES_SCHEMA``).
+def join_shards(config: Config, job: str, *parts: BuiltShard | None) -> dict[str, Any]:
+    """Make the shards the index (a task).
 
     Returns:
-        See ``publish_shards``; with several shards also ``n_shards``, and ``n_shards_kept``: those not built again.
+        See ``publish_shards``; ``note`` says what is slow, if anything; with several shards also ``n_shards``, and
+        ``n_shards_kept``: those not built again.
     """
     parsed = ParsedParts(config.index.path, job)
-    used, rejects = split_used_and_rejected(parsed.rows())
+    rows = parsed.rows("left_out", *SOURCE_COLUMNS)
+    used, rejects = split_used_and_rejected(rows)
+    sources, documents = sources_of(config, rows, used)
     settings = index_settings(config)
     built = [part for part in parts if part is not None]
     kept = [shard["number"] for shard, is_kept in built if is_kept]
@@ -375,11 +556,33 @@ def join_shards(config: Config, job: str, sources: pa.Table, *parts: BuiltShard 
         kept,
         rejects=pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA),
         sources=sources,
+        parsed=documents,
         settings=settings,
         views=views_with_old(config.index.path, settings, views_of(config)),
         images=parsed.table(used, "images") if config.index.images else None,
     )
     PendingVectors(config.index.path).clear()
-    if config.index.shards > 1:
+    counts["note"] = slow_search_note(config)
+    if config.index.shards != 1:
         counts |= {"n_shards": len(built), "n_shards_kept": len(kept)}
     return counts
+
+
+def sources_of(
+    config: Config, rows: Sequence[Mapping[str, Any]], used: Sequence[Mapping[str, Any]]
+) -> tuple[pa.Table, pa.Table]:
+    """Describe the files of a job, and its documents that are used: ``SOURCES_SCHEMA`` and ``PARSED_SCHEMA``.
+
+    ``rows`` are those of all documents and rejects. A file one of whose documents is not used is parsed each time.
+    """
+    of_file = {row["file"]: row for row in rows}
+    names = dict(zip(of_file, source_names(config, list(of_file)), strict=True))
+    n_used, n_rows = Counter(row["file"] for row in used), Counter(row["file"] for row in rows)
+    sources = [
+        {"name": names[file], "bytes": row["n_bytes"], "digest": row["source"], "beside": row["beside"]}
+        | {"made": row["made"] if n_used[file] == n_rows[file] else None}
+        for file, row in of_file.items()
+    ]
+    sources.sort(key=lambda row: str(row["name"]))
+    documents = [{**{name: row.get(name) for name in PARSED_SCHEMA.names}, "name": names[row["file"]]} for row in used]
+    return pa.Table.from_pylist(sources, SOURCES_SCHEMA), pa.Table.from_pylist(documents, PARSED_SCHEMA)

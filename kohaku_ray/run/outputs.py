@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,37 +82,50 @@ VoteRow = Mapping[str, Any]
 
 
 def write_run(config: Config, directory: RunDirectory, parts: Parts) -> None:
-    """Write a run's tables and all other files of its answers."""
-    directory.write_tables(parts)
-    write_outputs(config, directory, parts)
+    """Write a run's tables and all other files of its answers; each block is fetched once."""
+    outputs = _Outputs(config)
+    directory.write_tables(outputs.watch(parts))
+    outputs.write(directory)
 
 
-def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None:
-    """Write submission.csv, answers.jsonl and the system's own outputs.
+class _Outputs:
+    """submission.csv, answers.jsonl and the system's own outputs, from the blocks of a run as they pass.
 
     Holds the submission's rows; what a system declares as ``outputs`` takes the whole tables.
     """
-    documents, system = _documents(config), config.declaration
-    rows: list[SubmissionRow] = []
-    votes: list[dict[str, Any]] = []
-    for tables in parts:
-        rows += _submission_rows(tables, system, documents)
-        votes += tables["votes"].select(_COUNTED).to_pylist()
-    if system.outputs:
-        whole = [
-            [row for table in parts.table(name) for row in _rows_of(table)] for name in ("votes", "answers", "trace")
-        ]
+
+    def __init__(self, config: Config) -> None:
+        self._config, self._system, self._documents = config, config.declaration, _documents(config)
+        self._rows: list[SubmissionRow] = []
+        self._votes: list[dict[str, Any]] = []
+        self._whole: dict[str, list[dict[str, Any]]] = {"votes": [], "answers": [], "trace": []}
+
+    def watch(self, parts: Iterable[Tables]) -> Iterator[Tables]:
+        """Pass the blocks on, and take from each what the files need."""
+        for tables in parts:
+            self._rows += _submission_rows(tables, self._system, self._documents)
+            self._votes += tables["votes"].select(_COUNTED).to_pylist()
+            if self._system.outputs:
+                for name, rows in self._whole.items():
+                    rows += _rows_of(tables[name])
+            yield tables
+
+    def write(self, directory: RunDirectory) -> None:
+        """Write the files."""
+        config, system = self._config, self._system
         for name, write in system.outputs.items():
-            directory.write_text(name, write(*whole))
-    write_submission(directory.file("submission.csv"), rows, tuple(system.extra_columns))
-    try:
-        truth, metrics, _ = read_gold(resolve(config.questions.path), [find_metric(name) for name in config.metrics])
-        scores = question_scores(truth, metrics, read_submission(directory.file("submission.csv")))
-    except Exception:  # your own metric may raise anything: the run is whole, and the command says why it has no score
-        scores = {}
-    lines = zip(rows, votes, strict=True)
-    answers = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
-    directory.write_text("answers.jsonl", as_lines(answers))
+            directory.write_text(name, write(*self._whole.values()))
+        write_submission(directory.file("submission.csv"), self._rows, tuple(system.extra_columns))
+        try:
+            truth, metrics, _ = read_gold(
+                resolve(config.questions.path), [find_metric(name) for name in config.metrics]
+            )
+            scores = question_scores(truth, metrics, read_submission(directory.file("submission.csv")))
+        except Exception:  # your own metric may raise anything: the run is whole, and the command says why no score
+            scores = {}
+        lines = zip(self._rows, self._votes, strict=True)
+        answers = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
+        directory.write_text("answers.jsonl", as_lines(answers))
 
 
 _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]

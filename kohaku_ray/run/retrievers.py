@@ -18,6 +18,9 @@ PREPARE_MS = 15.5
 """CPU in milliseconds of a retriever per question, as `benchmarks/flow.py` measured it; most of it MiniLM's, which
 encodes the queries."""
 
+QUERIES = 4
+"""Searches per question that are counted: as many as kohaku's planner writes by default."""
+
 MINILM_PARAMETERS = 22_714_240
 """Parameters of the encoder that ``PREPARE_MS`` was measured with."""
 
@@ -51,6 +54,7 @@ def plan_retrievers(
     index_bytes: int | None,
     card_bytes: int | None,
     missing: str = "",
+    search_ms: float = 0.0,
 ) -> RetrieverPlan:
     """Decide what a job's retrievers get: as many as keep the replicas busy, and no more than there is room for.
 
@@ -66,6 +70,7 @@ def plan_retrievers(
         index_bytes: Largest shard as FAISS holds it; None: unknown.
         card_bytes: Memory of the smallest GPU; None: unknown.
         missing: Why FAISS cannot use a GPU; empty: it can.
+        search_ms: CPU time of a query in a shard, as the first retrievers have measured it.
 
     Raises:
         ConfigError: No node has the memory of one retriever, or its encoder is too large for CPUs.
@@ -101,12 +106,15 @@ def plan_retrievers(
         return RetrieverPlan(n, choice.gpus, choice.reason)
     _check_runs_on_cpus(config, choice.reason)
     n_places = _n_places(config, rooms, 0.0, _host_bytes(config, index_bytes, on_gpu=False))
-    n = each.replicas or max(int(min(wanted_retrievers(config, on_gpus=False), n_places // n_shards)), 1)
+    n = each.replicas or max(int(min(wanted_retrievers(config, search_ms, on_gpus=False), n_places // n_shards)), 1)
     return RetrieverPlan(n, 0.0, choice.reason)
 
 
-def wanted_retrievers(config: Config, *, on_gpus: bool) -> int:
-    """Return the retrievers per shard that keep the replicas busy, with encoders on GPUs or on CPUs."""
+def wanted_retrievers(config: Config, search_ms: float = 0.0, *, on_gpus: bool) -> int:
+    """Return the retrievers per shard that keep the replicas busy, with encoders on GPUs or on CPUs.
+
+    ``search_ms`` is the CPU time of a query in a shard.
+    """
     per_question = 1 if config.ensemble.scope == "question" else config.ensemble.members
     fast_models = any(
         isinstance(deployment, VllmConfig) and deployment.cpus is None
@@ -114,7 +122,7 @@ def wanted_retrievers(config: Config, *, on_gpus: bool) -> int:
     )
     # Slower models than a GPU's keep no second copy of a large encoder busy.
     size = max((parameters(config) or 0) / MINILM_PARAMETERS, 1.0) if fast_models and not on_gpus else 1.0
-    return busy_processes(config.answering_deployments, PREPARE_MS * size / per_question)
+    return busy_processes(config.answering_deployments, (PREPARE_MS * size + QUERIES * search_ms) / per_question)
 
 
 def parameters(config: Config) -> int | None:

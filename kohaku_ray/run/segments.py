@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
+import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -180,6 +181,38 @@ class ReplyIndex(Mapping[str, Entry]):
         self.small += rest
 
 
+class _OpenTables:
+    """Opens segments, and keeps the last ``most`` of them open (None: all)."""
+
+    def __init__(self, read: Callable[[str], pa.Table], most: int | None) -> None:
+        self._read, self._most = read, most
+        self._open: OrderedDict[str, pa.Table] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> pa.Table:
+        with self._lock:
+            if name in self._open:
+                self._open.move_to_end(name)
+                return self._open[name]
+        table = self._read(name)  # others are opened meanwhile
+        with self._lock:
+            self._open[name] = table
+            while self._most is not None and len(self._open) > self._most:
+                self._open.popitem(last=False)
+        return table
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Close some segments."""
+        with self._lock:
+            for name in names:
+                self._open.pop(name, None)
+
+    def cache_clear(self) -> None:
+        """Close all segments."""
+        with self._lock:
+            self._open.clear()
+
+
 class SegmentStore:
     """Segments of one ledger directory, on any pyarrow filesystem."""
 
@@ -188,7 +221,7 @@ class SegmentStore:
         self.path, self._shard = path, shard
         self._directory = Directory(path)
         self.lease = LeaseFile(self._directory, "ledger", _WAY_OUT)
-        self.table_of = functools.lru_cache(None if self._directory.is_local else REMOTE_KEPT)(self._open)
+        self.table_of = _OpenTables(self._open, None if self._directory.is_local else REMOTE_KEPT)
 
     @property
     def is_local(self) -> bool:
@@ -278,8 +311,9 @@ class SegmentStore:
 
     def drop(self, names: Iterable[str]) -> None:
         """Delete segments whose rows are in another."""
+        names = list(names)
         self._directory.remove(*names)
-        self.table_of.cache_clear()
+        self.table_of.forget(names)  # those alone: to open one again hashes all of it
 
     def remove_unfinished(self) -> None:
         """Delete files that a killed process had not finished: the caller holds the lease, so nobody else writes."""

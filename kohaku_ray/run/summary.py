@@ -6,16 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kohaku_ray.records import CUT, FLAGS
 from kohaku_ray.records import pluralize as pluralize
 from kohaku_ray.run.tables import SPENT
 
 if TYPE_CHECKING:
-    from kohaku_ray.run.models import Call
+    import polars as pl
 
-UsageRow = Mapping[str, Any]
+    from kohaku_ray.run.models import Call
 
 
 def describe_sources(calls: Mapping[str, int]) -> str:
@@ -164,14 +164,13 @@ class Spent:
     dollars: float
 
 
-def spent(usage: Sequence[UsageRow]) -> list[Spent]:
+def spent(usage: pl.DataFrame) -> list[Spent]:
     """Sum usage.parquet's rows by deployment; calls that share one reply each count it."""
     import polars as pl
 
-    if not usage:
+    if usage.is_empty():
         return []
     total = {name: pl.col(name).sum() for name in SPENT}
-    table = pl.DataFrame(usage, infer_schema_length=None)
     alike = pl.col("key").n_unique().over("deployment", "question_id", "role", "attempt")
     prompts = pl.when(total["prompt_tokens"] > 0)
     sums = {
@@ -181,6 +180,6 @@ def spent(usage: Sequence[UsageRow]) -> list[Spent]:
         "cached_bound": prompts.then(pl.col("shareable").sum() / total["prompt_tokens"]),
         "joules": pl.when(pl.col("joules").null_count() == 0).then(total["joules"]),
     }
-    table = table.with_columns(shareable=pl.col("prompt_tokens") * (1 - 1 / alike))
+    table = usage.with_columns(shareable=pl.col("prompt_tokens") * (1 - 1 / alike))
     by_deployment = table.group_by("deployment").agg(**sums).sort("deployment").drop("cached_tokens")
     return [Spent(**row) for row in by_deployment.iter_rows(named=True)]

@@ -122,7 +122,7 @@ ROW_GROUP_BYTES = 64 * 2**20
 
 
 class Parts:
-    """The tables of a run's blocks, in the questions' order; they can be read again."""
+    """The tables of a run's blocks, in the questions' order; they can be read again, each block is fetched then."""
 
     def __init__(
         self, blocks: Sequence[Any], get: Callable[[Any], Tables], votes: Sequence[pa.Table] | None = None
@@ -141,22 +141,35 @@ class Parts:
             tables = self._get(block)
             yield tables if self._votes is None else {**tables, "votes": self._votes[number]}
 
-    def table(self, name: str) -> Iterator[pa.Table]:
-        """Fetch one table of each block in turn."""
-        return (tables[name] for tables in self)
 
+class TableWriter:
+    """Writes tables one after the other to a Parquet file, in row groups of ``ROW_GROUP_BYTES``.
 
-def write_parquet(file: str, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
-    """Write tables one after the other, in row groups of ``ROW_GROUP_BYTES``; a smaller whole is one row group.
-
-    The file's bytes depend on the rows and on the parts' sizes alone.
+    A smaller whole is one row group. The file's bytes depend on the rows and on the tables' sizes alone.
     """
-    held: list[pa.Table] = []
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for part in parts:
-            held.append(part)
-            if sum(table.nbytes for table in held) >= ROW_GROUP_BYTES:
-                writer.write_table(pa.concat_tables(held))
-                held = []
-        if held:
-            writer.write_table(pa.concat_tables(held))
+
+    def __init__(self, file: str, schema: pa.Schema) -> None:
+        """Open a file."""
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
+        self._held: list[pa.Table] = []
+
+    def __enter__(self) -> TableWriter:
+        """Write while the block runs."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Write what is held, unless the block failed."""
+        if kind is None:
+            self._write()
+        self._writer.close()
+
+    def add(self, table: pa.Table) -> None:
+        """Take the next table."""
+        self._held.append(table)
+        if sum(held.nbytes for held in self._held) >= ROW_GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.concat_tables(self._held))
+            self._held = []

@@ -247,7 +247,7 @@ def _auto_gpus(config: Config, index: Index | None) -> list[str]:
         return [f"GPUs: {' and '.join(keys)} are auto: what is free when the job joins {address}"]
     node = local_node(config)
     missing = gpu.without_gpu_support() if node["GPU"] else ""
-    n_shards = config.index.shards if index is None else index.n_shards
+    n_shards = config.index.n_known_shards if index is None else index.n_shards
     chosen: dict[str, RetrieverPlan | GpuChoice] = {
         "cluster.retriever.gpus": plan_retrievers(
             config,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +17,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.references import K, gold_refs, stage_recall
 from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.index.arrays import F64, I64, Mask
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, digest
@@ -52,10 +53,34 @@ class _Read:
     """The contents of one finished run."""
 
     run: SweepRun  # as the page shows it
-    scores: tuple[QuestionScore, ...]  # in the truth's order
+    scores: _Scores
     measures: Mapping[str, float]  # means over its answers: all that a table may show beside the score
     by_question: pl.DataFrame  # the system's measures: one row per question, with its ``question_id``
-    keys: tuple[str, ...]  # of all model calls it asked for
+    calls: pl.Series  # hashes of the keys of all model calls it asked for
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """A run's scores, in the truth's order: a run of many has arrays, not an object per question."""
+
+    question_ids: tuple[str, ...]
+    parts: Mapping[str, F64]  # by name; shape (n_questions,) each
+    unanswerable: Mask  # shape (n_questions,)
+
+    @classmethod
+    def of(cls, scores: Sequence[QuestionScore], names: Iterable[str]) -> _Scores:
+        return cls(
+            tuple(score.question_id for score in scores),
+            {name: np.array([score.parts[name] for score in scores], np.float64) for name in names},
+            np.array([score.unanswerable for score in scores], bool),
+        )
+
+    def places(self, question_ids: Sequence[str]) -> I64 | slice:
+        """Find questions, all of which it has, among its own."""
+        if tuple(question_ids) == self.question_ids:
+            return slice(None)
+        place = {key: number for number, key in enumerate(self.question_ids)}
+        return np.array([place[key] for key in question_ids], np.int64)
 
 
 def collect(
@@ -146,6 +171,7 @@ class _Reader:
         self._shown = {name for table in plan.tables for name in table.table.show}
         self.truths: dict[tuple[str, int | None], Submission] = {}
         self._texts: dict[str, str] = {}
+        self._shared: dict[str, str] = {}  # answers and references that several runs gave, each once
         self._nodes: dict[str, NodeTable] = {}
         for config in plan.configs:
             self.truth(config)
@@ -177,15 +203,17 @@ class _Reader:
         submission = read_submission(directory.file("submission.csv"))
         self._texts.update({key: row.question for key, row in submission.rows.items()})
         answers = directory.read_table("answers", columns=["question_id", "attempt", "is_blank", "measures", "error"])
-        usage = pl.DataFrame(directory.read_table("usage"))
+        usage = pl.DataFrame(directory.read_table("usage", ["key", "prompt_tokens", "completion_tokens", "service_s"]))
         sums = usage.select(pl.sum("prompt_tokens", "completion_tokens", "service_s")).row(0, named=True)
-        classify = self.metric.classify
+        classify, once = self.metric.classify, self._shared.setdefault
+        answered = ((truth.rows[key], row) for key, row in submission.rows.items() if key in truth.rows)
         predictions = {
-            key: SweepAnswer(
-                row.answer_value or BLANK, row.refs_raw, classify(truth.rows[key], row) if classify else None
+            gold.question_id: SweepAnswer(
+                once(value := row.answer_value or BLANK, value),
+                once(row.refs_raw, row.refs_raw),
+                classify(gold, row) if classify else None,
             )
-            for key, row in submission.rows.items()
-            if key in truth.rows
+            for gold, row in answered
         }
         run = SweepRun(
             run_id=run_id,
@@ -198,7 +226,7 @@ class _Reader:
             n_answers=len(answers),
             n_errors=len(answers) - answers["error"].null_count,
         )
-        scores = tuple(self.metric.score(truth, submission))
+        scores = _Scores.of(self.metric.score(truth, submission), self.metric.parts)
         names, of_trace = self._shown & config.declaration.derived.keys(), _NO_MEASURES
         if names and is_there(config.index.path):
             if config.index.path not in self._nodes:
@@ -208,9 +236,7 @@ class _Reader:
         by_answer, derived = own_measures(answers), _by_question(of_trace)
         n_answers = max(run.n_answers, 1)
         computed = {"tokens": run.tokens / n_answers, "seconds": run.service_s / n_answers}
-        computed |= {
-            name: float(np.mean([score.parts[name] for score in scores])) for name in self.metric.parts if scores
-        }
+        computed |= {name: float(np.mean(part)) for name, part in scores.parts.items() if scores.question_ids}
         if any(name.startswith(RECALL) for name in self._shown):
             computed |= recall_measures(pl.DataFrame(directory.read_table("trace", columns=TRACE_COLUMNS)), truth)
         measures = {
@@ -221,7 +247,7 @@ class _Reader:
             **{name: value for name, value in computed.items() if name in self._shown},
         }
         by_question = _by_question(by_answer).join(derived, on="question_id", how="full", coalesce=True)
-        return _Read(run, scores, measures, by_question, tuple(usage["key"]))
+        return _Read(run, scores, measures, by_question, usage["key"].hash())
 
 
 def _models(config: Config) -> str:
@@ -257,13 +283,16 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         return SweepCell(cell.cell_id, cell.labels, *why.of(cell))
     missing = [run_id for run_id in cell.runs.values() if run_id not in read]
     runs = list(finished.values())
-    scores = [{score.question_id: score for score in read_run.scores} for read_run in runs]
-    common = [key for key in scores[0] if all(key in some for some in scores)]
+    scores = [read_run.scores for read_run in runs]
+    common = scores[0].question_ids
+    for others in map(frozenset, {other.question_ids for other in scores} - {common}):
+        common = tuple(key for key in common if key in others)
+    places = [of_run.places(common) for of_run in scores]
     parts = {
-        name: np.array([[row[key].parts[name] for key in common] for row in scores], np.float64).reshape(len(runs), -1)
+        name: np.stack([of_run.parts[name][place] for of_run, place in zip(scores, places, strict=True)])
         for name in metric.parts
     }
-    unanswerable = [scores[0][key].unanswerable for key in common]
+    unanswerable = scores[0].unanswerable[places[0]].tolist()
     asked = pl.DataFrame({"question_id": common}, schema={"question_id": pl.String})
     measured = [asked.join(run.by_question, on="question_id", how="left", maintain_order="left") for run in runs]
     means = _by_question(pl.concat(measured, how="diagonal").fill_null(np.nan)).drop("question_id")
@@ -273,7 +302,7 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         state="partial" if missing else "finished",
         reason="; ".join(dict.fromkeys(map(why.reason, missing))),
         seeds=tuple(finished),
-        question_ids=tuple(common),
+        question_ids=common,
         run_ids=tuple(read_run.run.run_id for read_run in runs),
         measures={
             name: np.array([read_run.measures.get(name, np.nan) for read_run in runs]) for name in runs[0].measures
@@ -317,12 +346,12 @@ def _studied(
 
 
 def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
-    keys = [key for finished in read.values() for key in finished.keys]
-    n_distinct = len(set(keys))
+    n_calls = sum(len(finished.calls) for finished in read.values())
     notes = []
-    if keys:
-        share = f"{n_distinct:,} of them distinct ({n_distinct / len(keys):.0%})"
-        notes.append(f"{pluralize(len(read), 'run')} asked for {pluralize(len(keys), 'model call')}, {share}.")
+    if n_calls:
+        n_distinct = pl.concat(finished.calls for finished in read.values()).n_unique()
+        share = f"{n_distinct:,} of them distinct ({n_distinct / n_calls:.0%})"
+        notes.append(f"{pluralize(len(read), 'run')} asked for {pluralize(n_calls, 'model call')}, {share}.")
     answering = [plan.runs[run_id].answering_deployments.values() for run_id in read]
     n_baseline = sum(any(deployment.kind == "extractive" for deployment in deployments) for deployments in answering)
     if n_baseline:

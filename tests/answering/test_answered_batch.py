@@ -50,7 +50,11 @@ def run(tmp_path: Path, texts: list[str], ledger: FakeLedger, *overrides: str) -
     summary = BatchSummary(out)
     with writing(out) as files:
         models = BatchModels(config)
-        asyncio.run(ask_lines(config, models, str(tmp_path / "in.jsonl"), ledger, {"big": "app"}, files, summary))
+        asyncio.run(
+            ask_lines(
+                config, models, str(tmp_path / "in.jsonl"), ledger, {"big": "app"}, files, summary, lambda n, text: None
+            )
+        )
     return summary
 
 

@@ -100,7 +100,7 @@ def test_only_the_vectors_of_an_index_change(tmp_path):
         for name in ("plain", "headed")
     ]
     differ = {role for role in contents[0] if contents[0][role] != contents[1][role]}
-    assert differ == {"vectors", "keys", "faiss-paragraph+sentence"}
+    assert differ == {"vectors", "keys"}
     rows = headed.nodes.rows_of(["a:sec0:p0:s1", "b:sec0:p0:s1"])
     expected = FakeEncoder().encode_passages(["Report a › Energy:\nPage 3", "Report b › Energy:\nPage 3"])
     np.testing.assert_allclose(headed.node_vectors(rows), expected, atol=1e-6)

@@ -111,7 +111,8 @@ def test_indexing_again_takes_nothing_over_from_damaged_files(home, tmp_path):
         copy, encoder = tmp_path / name.replace("/", "-"), FakeEncoder()
         shutil.copytree(home, copy)
         flip(copy / name, 0.9)
-        deleted = forget_damaged(str(copy))
+        found = forget_damaged(str(copy))
+        deleted = [file for file in found if not Path(file).exists()]
         assert deleted == ([str(copy / name)] if name.startswith("vectors/") else [])
         counts = index_documents(copy, make_documents(*IDS), encoder, n_shards=3)
         assert bool(encoder.asked) == bool(deleted)

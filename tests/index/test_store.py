@@ -6,19 +6,22 @@ import re
 import subprocess
 import sys
 
+import faiss
 import numpy as np
+import pyarrow as pa
 import pytest
-from small_index import files_of
+from small_index import FakeEncoder, files_of
 
 from kohaku_ray.errors import DataError, IndexMismatchError
-from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.build import BuildFiles, IndexSettings
 from kohaku_ray.index.settings import Bm25Config, IndexConfig
-from kohaku_ray.index.store import Index, fingerprint
+from kohaku_ray.index.store import Index, fingerprint, publish, read_manifest
+from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
 ROLES = [
-    *("nodes", "documents", "rejects", "vectors", "keys", "places-paragraph+sentence", "faiss-paragraph+sentence"),
+    *("nodes", "documents", "rejects", "vectors", "keys", "places-paragraph+sentence"),
     *("sizes", "layout", "statistics-paragraph"),
     *("terms-paragraph", "postings-paragraph", "rows-paragraph"),
 ]
@@ -59,6 +62,36 @@ def test_vectors_are_mapped_not_copied(tmp_path, build, documents):
     assert not matrix.flags.writeable
 
 
+def test_an_index_of_the_last_version_is_read(tmp_path, build, documents):
+    """Layout 5: nodes as Parquet, a FAISS index beside flat vectors, sources without digests."""
+    build(tmp_path, documents("a", "b"))
+    now, directory = Index.open(str(tmp_path)), Directory(str(tmp_path))
+    query = FakeEncoder().encode_queries(["kWh"])
+    expected = now.shards[0].vectors(NODES).search(query, 5)
+    manifest, files = read_manifest(directory), BuildFiles(directory)
+    files.parquet("nodes", now.nodes.table)
+    vectors = now.shards[0].vectors(NODES).vectors
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(np.array(vectors))
+    files.faiss("faiss-paragraph+sentence", VectorIndex(vectors, np.arange(len(vectors)), index))
+    manifest["shards"][0]["files"] |= files.written
+    publish(directory, {**manifest, "format": 5})
+    then = Index.open(str(tmp_path))
+    assert type(then.shards[0].vectors(NODES).faiss_index).__name__ == "IndexFlatIP"
+    assert then.nodes.table.equals(now.nodes.table)
+    [hits], [same] = then.shards[0].vectors(NODES).search(query, 5), expected
+    assert (hits.rows.tolist(), hits.scores.tolist()) == (same.rows.tolist(), same.scores.tolist())
+
+
+def test_the_node_table_is_mapped(tmp_path, build, documents):
+    build(tmp_path, documents("a"))
+    nodes = Index.open(str(tmp_path)).shards[0].nodes
+    before = pa.total_allocated_bytes()
+    again = Index.open(str(tmp_path)).shards[0].node_rows
+    assert pa.total_allocated_bytes() == before, "its rows are the file's pages"
+    assert again.equals(nodes.table)
+
+
 def test_a_missing_index_names_the_path_and_the_command(tmp_path):
     with pytest.raises(DataError, match=r"there is no index at .*/none: build one with `kohaku-ray index CONFIG`, or"):
         Index.open(str(tmp_path / "none"))
@@ -87,7 +120,7 @@ def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
     ],
 )
 def test_damage_of_the_right_size_is_named_where_files_are_mapped(tmp_path, build, documents, role, part):
-    build(tmp_path, documents("a"))
+    build(tmp_path, documents("a"), factory="HNSW4" if "faiss" in role else "Flat")
     entry = files_of(tmp_path)[role]
     (tmp_path / entry["name"]).write_bytes(b"\x07" * entry["bytes"])
     index = Index.open(str(tmp_path))
@@ -98,7 +131,7 @@ def test_damage_of_the_right_size_is_named_where_files_are_mapped(tmp_path, buil
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 99}'])
 def test_a_damaged_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 5"):
+    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 5 and 6"):
         Index.open(str(tmp_path))
 
 

@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from kit.properties import scaled
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.arrays import Hits
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.vectors import VectorIndex, merge_hits
+from kohaku_ray.index.vectors import FlatVectors, VectorIndex, merge_hits
 
 
 def random_units(n: int, d: int, seed: int = 0):
@@ -132,3 +133,20 @@ def test_a_tie_wider_than_the_second_look_is_still_broken_by_row():
     queries = vectors[[0, 400, 430, 1]]  # too wide, wide enough for a second look, decided at once
     for query, hits in zip(queries, index.search(queries, 3), strict=True):
         assert_same(hits, brute_force(vectors, rows, query, 3))
+
+
+@pytest.mark.parametrize("n_queries", [1, 3, 64])
+def test_a_flat_index_over_mapped_vectors_finds_what_faiss_does_to_the_bit(tmp_path, n_queries):
+    rng = np.random.default_rng(3)
+    vectors = unit_rows(rng.normal(size=(5000, 48)))
+    vectors[7::50] = vectors[7]  # ties
+    np.save(tmp_path / "vectors.npy", vectors)
+    mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    index = faiss.IndexFlatIP(48)
+    index.add(vectors)
+    queries = np.ascontiguousarray(vectors[:n_queries] + np.float32(0.1))
+    for k in (1, 20, 5000):
+        scores, places = FlatVectors(mapped).search(queries, k)
+        expected = index.search(queries, k)
+        assert scores.tobytes() == expected[0].tobytes()
+        assert places.tobytes() == expected[1].tobytes()

@@ -6,18 +6,23 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import pyarrow as pa
 from index.small_index import index_documents
 
 from kohaku_ray.answering.replay import RecordedEncoders, make_again, models_by_member, open_recorded
 from kohaku_ray.config import Config
+from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.documents import parse_collection
+from kohaku_ray.run.documents import default_ids, parse_collection
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import index_settings, make_query_encoder, open_index, views_of
+from kohaku_ray.run.indexing import Encode, build_shard_task, join_shards, parse, sorted_window, survey
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
+from kohaku_ray.run.sources import find_sources
 from kohaku_ray.settings import resolve_paths
 
 Chat = Callable[[ChatRequest], Awaitable[Reply]]
@@ -28,6 +33,29 @@ def index_here(config: Config) -> None:
     encoder = make_query_encoder(config)
     encoder.identity = index_settings(config).encoder
     index_documents(config.index.path, documents, encoder, views=views_of(config))
+
+
+def index_stages(config: Config, job: str, between: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """Do what the index job does, stage after stage; ``between`` parsing and encoding something may happen.
+
+    Returns:
+        The new texts, their number, and the CPU seconds of parsing.
+    """
+    files, began = find_sources(config), time.process_time()
+    batch = pa.table({"at": range(len(files)), "file": files})
+    texts = parse(batch, config, job, default_ids(files))
+    parse_cpu_s = time.process_time() - began
+    between()
+    work, *rows = survey(config, job, 2.0**40)
+    config = config.model_copy(update={"index": config.index.model_copy(update={"shards": work.n_shards})})
+    blocks = sorted_window(texts, 1)
+    if len(blocks):
+        encode = Encode(config, gpu=False)
+        for number in range(len(blocks)):
+            encode(blocks.slice(number, 1))
+    join_shards(config, job, *(build_shard_task(config, job, n, rows[n]) for n in range(work.n_shards)))
+    ParsedParts(config.index.path, job).clear()
+    return {"texts": texts["text"].to_pylist(), "n_encoded": len(texts), "parse_cpu_s": parse_cpu_s}
 
 
 class _Calling:

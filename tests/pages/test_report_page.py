@@ -1,7 +1,9 @@
 import os
 import random
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from string import ascii_letters
 from types import SimpleNamespace
@@ -52,8 +54,10 @@ def page(small):
 def view(run, truth=None, limits=LIMITS[0]):
     """The views that the page is made from: of the run, and of its questions by id."""
     inputs = gather(read_run(str(run)), truth and str(truth))
-    views = inputs.views(limits)
-    return SimpleNamespace(**view_run(inputs, limits, views)), {view.vote["question_id"]: view for view in views}
+    views = list(inputs.views(limits))
+    return SimpleNamespace(**view_run(inputs, views, min(len(views), limits.questions))), {
+        view.vote["question_id"]: view for view in views
+    }
 
 
 def rows(step):
@@ -111,6 +115,31 @@ def test_the_views_of_a_run_are_its_figures(small):
     evidence = questions["q1"].steps[1].items
     assert evidence[0].path == ("Report", "Load", "paragraph 0", "sentence 1")
     assert (evidence[0].page, evidence[0].is_cited, evidence[0].is_gold) == (4, True, True)
+
+
+def test_what_is_counted_of_a_question_does_not_depend_on_whether_it_is_shown(small, tmp_path):
+    """Beyond the questions that are shown no step is read: where a point is lost is told from columns."""
+    given = {key: [answer(key, 0, "7", refs=("a2024",))] for key in ("q1", "q2", "q3")}
+    trace = [match("q1"), match("q2", node_id="b2025:sec0:p0:s1", doc_id="B2025"), item("q3", "plan", 0, "a query")]
+    questions = [(ballot(key, "?", rows), rows) for key, rows in given.items()]
+    run = write_run(tmp_path / "run", questions, trace=trace)
+    truth = write_truth(tmp_path / "truth.csv", *((key, "41", ["b2025"]) for key in given))
+    for run_and_truth in (small, (run, truth)):
+        whole, shown = view(*run_and_truth)
+        fewer, few = view(*run_and_truth, limits=replace(LIMITS[0], questions=1))
+        assert [each.cause for each in few.values()] == [each.cause for each in shown.values()]
+        assert fewer.covered == whole.covered
+        assert [(cause.name, cause.n) for cause in fewer.causes] == [(cause.name, cause.n) for cause in whole.causes]
+        assert [len(each.steps) > 0 for each in few.values()] == [True] + [False] * (len(few) - 1)
+    assert [each.cause for each in few.values()] == ["retrieval", "reading", "reading"]
+
+
+def test_rows_that_do_not_stand_by_question_are_refused(small, tmp_path):
+    shutil.copytree(small[0], tmp_path / "run")
+    answers = pq.read_table(tmp_path / "run" / "answers.parquet")
+    pq.write_table(answers.take(list(range(len(answers)))[::-1]), tmp_path / "run" / "answers.parquet")
+    with pytest.raises(DataError, match=r"answers\.parquet of .*: the rows of question q3 do not stand together"):
+        write_report(str(tmp_path / "run"))
 
 
 def test_the_list_filters_by_outcome_agreement_cause_and_class(small, page):

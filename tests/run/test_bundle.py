@@ -31,7 +31,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.index.torch_model import load_model
 from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.pages.run_text import describe_replays
-from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown
+from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown, write_tables
 from kohaku_ray.records import Reply, digest
 from kohaku_ray.run import bundle
 from kohaku_ray.run.bundle import MANIFEST, compare_outputs
@@ -81,7 +81,7 @@ def home(tmp_path_factory, tiny_encoder) -> Path:
 
 @pytest.fixture(scope="module")
 def bundled(home) -> str:
-    make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/run.zip")
+    make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/run.zip", write_tables)
     return f"{home}/run.zip"
 
 
@@ -141,24 +141,24 @@ def texts_in(files: dict[str, bytes]) -> dict[str, str]:
 
 
 def test_the_same_run_gives_the_same_bytes(home, bundled):
-    make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/again.zip")
+    make_bundle(BundleSource({"run": f"{home}/run"}), f"{home}/again.zip", write_tables)
     assert Path(f"{home}/again.zip").read_bytes() == Path(bundled).read_bytes()
 
 
 @pytest.mark.parametrize("with_index", [False, True])
 def test_a_replay_gives_every_table_again(home, tmp_path, with_index, monkeypatch):
     path = str(tmp_path / "one.zip")
-    made = make_bundle(find_source(f"{home}/run"), path, with_index=with_index)
+    made = make_bundle(find_source(f"{home}/run"), path, write_tables, with_index=with_index)
     assert made.n_replies > 6
-    monkeypatch.setattr(replay, "make_query_encoder", None)  # no encoder is loaded
+    monkeypatch.setattr(replay, "QueryEncoder", None)  # no encoder is loaded
     monkeypatch.setenv("OPENAI_API_KEY", "")
     if with_index:
         files = {name for name in files_in(path) if name.startswith("indexes/")}
         assert len(files) == sum(file.is_file() for file in Path(f"{home}/index").rglob("*"))
-    [run] = replay_bundle(path).runs
+    [run] = replay_bundle(path, write_tables).runs
 
     async def cell():
-        return replay_bundle(path).runs
+        return replay_bundle(path, write_tables).runs
 
     assert [again.differences for again in asyncio.run(cell())] == [()], "in a running event loop, as a notebook has"
     assert run.differences == ()
@@ -173,13 +173,13 @@ def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatc
     shutil.copytree(tiny_encoder, tmp_path / "tokenizer")
     overrides = [f"deployments.gateway.tokenizer={tmp_path}/tokenizer", "kohaku.max_context_tokens=300"]
     run = make(*overrides, chat=says)
-    make_bundle(BundleSource({"run": run}), f"{tmp_path}/one.zip")
+    make_bundle(BundleSource({"run": run}), f"{tmp_path}/one.zip", write_tables)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "KOHAKU_MODEL"):
         monkeypatch.delenv(name)
     shutil.rmtree(tmp_path / "tokenizer")
     texts = texts_in(files_in(f"{tmp_path}/one.zip"))
     assert not [name for name, text in texts.items() if "secret" in text]
-    [replayed] = replay_bundle(f"{tmp_path}/one.zip").runs
+    [replayed] = replay_bundle(f"{tmp_path}/one.zip", write_tables).runs
     assert replayed.differences == ()
     assert replayed.model.startswith("openai:small-model")
 
@@ -190,10 +190,10 @@ def test_a_call_that_was_too_long_is_too_long_again(make, tmp_path):
             raise ContextOverflowError("the prompt was longer than the model takes")
         return await says(request)
 
-    make_bundle(BundleSource({"run": make(chat=small)}), f"{tmp_path}/one.zip")
+    make_bundle(BundleSource({"run": make(chat=small)}), f"{tmp_path}/one.zip", write_tables)
     manifest = json.loads(files_in(f"{tmp_path}/one.zip")[MANIFEST])
     assert manifest["runs"]["run"]["refused"]
-    assert replay_bundle(f"{tmp_path}/one.zip").runs[0].differences == ()
+    assert replay_bundle(f"{tmp_path}/one.zip", write_tables).runs[0].differences == ()
 
 
 def test_a_changed_template_is_named_as_other_prompts(bundled, monkeypatch, capsys):
@@ -221,7 +221,9 @@ def test_a_changed_template_is_named_as_other_prompts(bundled, monkeypatch, caps
 def test_a_changed_table_is_named(bundled, tmp_path, file, change, message):
     files = files_in(bundled)
     name = f"runs/run/{file}"
-    [run] = replay_bundle(zipped({**files, name: with_rows(files[name], change)}, tmp_path / "fixed.zip")).runs
+    [run] = replay_bundle(
+        zipped({**files, name: with_rows(files[name], change)}, tmp_path / "fixed.zip"), write_tables
+    ).runs
     assert [line for line in run.differences if line.startswith(message or "")] == list(run.differences)
     assert bool(run.differences) == bool(message)
 
@@ -253,25 +255,25 @@ def with_facts(files: dict[str, bytes], **changed) -> dict[str, bytes]:
 def test_a_changed_fact_is_named(bundled, tmp_path, name, other):
     files = files_in(bundled)
     changed = zipped(with_facts(files, **{name: other}), tmp_path / "fixed.zip")
-    [line] = replay_bundle(changed).runs[0].differences
+    [line] = replay_bundle(changed, write_tables).runs[0].differences
     assert line.startswith(f"facts: run.json says {name} {other}, and ")
     facts = json.loads(files["runs/run/run.json"])
     del facts[name]
     older = {**files, "runs/run/run.json": json.dumps({**facts, "checksum": facts_checksum(facts)}).encode()}
-    assert replay_bundle(zipped(older, tmp_path / "old.zip")).same, "an older version wrote fewer facts"
+    assert replay_bundle(zipped(older, tmp_path / "old.zip"), write_tables).same, "an older version wrote fewer facts"
 
 
 def test_what_a_run_spent_is_that_of_its_calls(make, tmp_path):
-    make_bundle(BundleSource({"run": make(chat=says)}), f"{tmp_path}/one.zip")
+    make_bundle(BundleSource({"run": make(chat=says)}), f"{tmp_path}/one.zip", write_tables)
     files = files_in(f"{tmp_path}/one.zip")
     spent = json.loads(files["runs/run/run.json"])["spent"]
     assert spent["completion_tokens"] > 0
     cheaper = with_facts(files, spent={**spent, "completion_tokens": 1})
-    [line] = replay_bundle(zipped(cheaper, tmp_path / "two.zip")).runs[0].differences
+    [line] = replay_bundle(zipped(cheaper, tmp_path / "two.zip"), write_tables).runs[0].differences
     assert line == f"facts: run.json says spent.completion_tokens 1, and {spent['completion_tokens']} follows"
     # What nothing else tells, such as the seconds, its own checksum covers.
     slower = with_text(files, "runs/run/run.json", b'"wall_s": ', b'"wall_s": 9')
-    [line] = replay_bundle(zipped(slower, tmp_path / "three.zip")).runs[0].differences
+    [line] = replay_bundle(zipped(slower, tmp_path / "three.zip"), write_tables).runs[0].differences
     assert line == "facts: run.json is not what the run wrote, its checksum is another"
 
 
@@ -314,7 +316,7 @@ def test_code_that_a_replay_does_not_need_is_not_imported(bundled, tmp_path, mon
         ("trust_remote_code: false\n", "trust_remote_code: true\n"),
         ("    system: kohaku\n", "    system: evilmod:SYSTEM\n"),  # of a deployment: replies are recorded, too
     ):
-        assert replay_bundle(with_code(bundled, tmp_path, monkeypatch, old, new)).same
+        assert replay_bundle(with_code(bundled, tmp_path, monkeypatch, old, new), write_tables).same
     for setting in ("model=package:evilmod", "trust_remote_code=true"):
         with refuse_named_code("trust it"), pytest.raises(CodeRefusedError, match=r"is code .*: trust it"):
             load_model(load_config("default", [f"index.encoder.{setting}"]).index.encoder)
@@ -349,7 +351,7 @@ def test_what_a_vote_reads_is_equal_to_the_last_digit_or_a_difference(bundled):
 
     assert compare_outputs(voted(0.0), voted(1e-7)).rounded == {"votes.group_weights": 1}
     assert compare_outputs(voted(0.0), voted(1e-2)).differences
-    [run] = replay_bundle(bundled).runs
+    [run] = replay_bundle(bundled, write_tables).runs
     told = describe_replays([asdict(replace(run, rounded={"trace.scores": 1163}))])
     assert "  1,163 rows with another processor's rounding, in trace.scores alone" in told
 
@@ -373,8 +375,8 @@ def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tm
     assert not [(name, item) for item in sentences - quoted for name, text in texts.items() if item in text]
     # With a model that quotes nothing, none at all; and with the index, the trace has its texts.
     run = make(chat=says)
-    make_bundle(BundleSource({"run": run}), f"{tmp_path}/without.zip")
-    make_bundle(BundleSource({"run": run}), f"{tmp_path}/with.zip", with_index=True)
+    make_bundle(BundleSource({"run": run}), f"{tmp_path}/without.zip", write_tables)
+    make_bundle(BundleSource({"run": run}), f"{tmp_path}/with.zip", write_tables, with_index=True)
     without, whole = (files_in(f"{tmp_path}/{name}.zip") for name in ("without", "with"))
     trace = " ".join(" ".join(texts_in(without).values()).split())
     assert not [sentence for sentence in sentences if sentence in trace]
@@ -389,57 +391,60 @@ def test_gold_materials_stay_out_and_the_score_is_the_same(make, home, tmp_path)
         writer = csv.DictWriter(file, [*rows[0], "supporting_materials"])
         writer.writeheader()
         writer.writerows({**row, "supporting_materials": "A sentence of the document."} for row in rows)
-    make_bundle(BundleSource({"run": make(f"questions.path={tmp_path}/q.csv")}), f"{tmp_path}/one.zip")
+    make_bundle(BundleSource({"run": make(f"questions.path={tmp_path}/q.csv")}), f"{tmp_path}/one.zip", write_tables)
     assert "A sentence of the document." not in str(texts_in(files_in(f"{tmp_path}/one.zip")))
     (tmp_path / "q.csv").unlink()
-    assert replay_bundle(f"{tmp_path}/one.zip").runs[0].differences == ()
+    assert replay_bundle(f"{tmp_path}/one.zip", write_tables).runs[0].differences == ()
 
 
 def test_own_templates_and_a_planner_per_member_are_replayed(make, home, tmp_path):
     templates = Path(job.__file__).parents[1] / "systems" / "kohaku" / "templates"
     shutil.copytree(templates, tmp_path / "mine")
     run = make(f"prompts={tmp_path}/mine", "ensemble.scope=question", "ensemble.members=3", "ensemble.early_stop=value")
-    make_bundle(BundleSource({"a": run, "b": f"{home}/run"}), f"{tmp_path}/two.zip")
+    make_bundle(BundleSource({"a": run, "b": f"{home}/run"}), f"{tmp_path}/two.zip", write_tables)
     shutil.rmtree(tmp_path / "mine")
-    assert [(run.name, run.differences) for run in replay_bundle(f"{tmp_path}/two.zip").runs] == [("a", ()), ("b", ())]
+    assert [(run.name, run.differences) for run in replay_bundle(f"{tmp_path}/two.zip", write_tables).runs] == [
+        ("a", ()),
+        ("b", ()),
+    ]
 
 
 def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
     shutil.copytree(f"{home}/index", tmp_path / "moved")
-    assert replay_bundle(bundled, f"{tmp_path}/moved").runs[0].differences == ()
+    assert replay_bundle(bundled, write_tables, f"{tmp_path}/moved").runs[0].differences == ()
     with pytest.raises(DataError, match=r"holds no index, and there is no index at .*none.*--index DIR"):
-        replay_bundle(bundled, f"{tmp_path}/none")
+        replay_bundle(bundled, write_tables, f"{tmp_path}/none")
     overrides = settings(tmp_path, tiny_encoder, f"run={tmp_path}/run", f"documents.paths={DOCUMENTS[:1]}")
     index_here(load_config("demo", overrides))
     with pytest.raises(DataError, match=r"is not that of .* made from other documents .*--index DIR"):
-        replay_bundle(bundled, f"{tmp_path}/index")
+        replay_bundle(bundled, write_tables, f"{tmp_path}/index")
     manifest = json.loads((tmp_path / "moved" / "manifest.json").read_text())
     del manifest["checksum"]
     manifest["settings"]["weights"] = "uniform"
     whole = {**manifest, "checksum": digest(manifest, 16, "")}
     (tmp_path / "moved" / "manifest.json").write_text(json.dumps(whole))
     with pytest.raises(DataError, match="made with other settings"):
-        replay_bundle(bundled, f"{tmp_path}/moved")
+        replay_bundle(bundled, write_tables, f"{tmp_path}/moved")
 
 
 def test_what_cannot_be_replayed_is_not_bundled(home, make, tmp_path, monkeypatch):
     out = f"{tmp_path}/one.zip"
     with pytest.raises(DataError, match="is no finished run: "):
-        make_bundle(BundleSource({"run": f"{home}/index"}), out)
+        make_bundle(BundleSource({"run": f"{home}/index"}), out, write_tables)
     shutil.copytree(f"{home}/run", tmp_path / "run")
     (tmp_path / "run" / "votes.parquet").write_bytes(b"x")
     with pytest.raises(DataError, match=r"votes.parquet is not what the run wrote"):
-        make_bundle(BundleSource({"run": f"{tmp_path}/run"}), out)
+        make_bundle(BundleSource({"run": f"{tmp_path}/run"}), out, write_tables)
     of_a_server = make(chat=says)
     monkeypatch.delenv("KOHAKU_MODEL")
     with pytest.raises(ConfigError, match="was made with KOHAKU_MODEL in the environment: set what it was made with"):
-        make_bundle(BundleSource({"run": of_a_server}), out)
+        make_bundle(BundleSource({"run": of_a_server}), out, write_tables)
     monkeypatch.setattr(replay, "questions_of", lambda config: questions_of(config)[:2])
     with pytest.raises(DataError, match=r"is not the same when it is made again .*votes: 1 of 3 rows"):
-        make_bundle(BundleSource({"run": f"{home}/run"}), out)
+        make_bundle(BundleSource({"run": f"{home}/run"}), out, write_tables)
     monkeypatch.setattr(SegmentStore, "load", lambda self, mine: Loaded({}, ()))
     with pytest.raises(DataError, match=r"lacks (\d+) of \1 replies"):
-        make_bundle(BundleSource({"run": f"{home}/run"}), out)
+        make_bundle(BundleSource({"run": f"{home}/run"}), out, write_tables)
     assert not Path(out).exists()
 
 
@@ -633,6 +638,6 @@ def test_a_score_of_another_version_is_named_with_both_values(bundled, tmp_path)
     first, *others = run["scores"]
     classes = {**first["errors"], "rounding": first["errors"]["rounding"] + 1}
     changed = with_run(files, scores=[{**first, "errors": classes}, *others])
-    [replayed] = replay_bundle(zipped(changed, tmp_path / "old.zip")).runs
+    [replayed] = replay_bundle(zipped(changed, tmp_path / "old.zip"), write_tables).runs
     expected = f"scores: {first['metric']} errors {classes} in the bundle, {first['errors']} here"
     assert replayed.differences == (expected,)

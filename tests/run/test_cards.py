@@ -195,7 +195,8 @@ def test_an_encoder_too_large_for_its_share_is_refused(tmp_path):
 
 
 def test_an_index_too_large_for_the_retrievers_share_is_refused_where_it_must_be_on_the_gpu(monkeypatch):
-    index = SimpleNamespace(shards=[SimpleNamespace(files={f"faiss-{key}": {"bytes": 30 * GIB} for key in KEYS})])
+    files = {f"faiss-{key}": {"bytes": 30 * GIB} for key in KEYS}
+    index = SimpleNamespace(shards=[SimpleNamespace(files=files)], manifest={"dim": 384})
     overrides = ["cluster.retriever.gpus=0.25", "index.search_device=cuda"]
     need = retriever_need(load_config("demo", overrides), index)
     small = cards.too_small({"a retriever": need}, [node("H100")])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -8,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.documents.read import digest_of
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.store import SOURCES_SCHEMA
 from kohaku_ray.index.views import View
-from kohaku_ray.run.indexes import chunks_of, difference, index_settings, sources_of, views_of
+from kohaku_ray.run.indexes import chunks_of, difference, index_settings, source_names, views_of
 from kohaku_ray.run.sources import find_sources
 from kohaku_ray.run.validate import validate
 
@@ -71,14 +74,21 @@ def docs(tmp_path):
     return tmp_path / "docs"
 
 
+def recorded_now(config) -> Recorded:
+    files = find_sources(config)
+    rows = zip(source_names(config, files), map(os.path.getsize, files), map(digest_of, files), strict=True)
+    rows = [dict(zip(("name", "bytes", "digest"), row, strict=True)) for row in rows]
+    return Recorded(pa.Table.from_pylist(rows, SOURCES_SCHEMA))
+
+
 def configured(*paths):
     return load_config("demo", [f"documents.paths=[{', '.join(map(str, paths))}]", "documents.metadata=null"])
 
 
 def test_files_are_named_below_their_directory_so_that_a_moved_collection_is_the_same(docs, tmp_path):
     config = configured(docs)
-    recorded = Recorded(sources_of(config, find_sources(config)))
-    assert recorded.sources.to_pydict() == {"name": ["a.md", "b.md", "sub/c.txt"], "bytes": [4, 4, 9]}
+    recorded = recorded_now(config)
+    assert recorded.sources["name"].to_pylist() == ["a.md", "b.md", "sub/c.txt"]
     assert difference(recorded, config) == ""
     shutil.move(docs, tmp_path / "moved")
     assert difference(recorded, configured(tmp_path / "moved")) == ""
@@ -87,7 +97,7 @@ def test_files_are_named_below_their_directory_so_that_a_moved_collection_is_the
 
 def test_new_lost_and_changed_files_are_named(docs):
     config = configured(docs)
-    recorded = Recorded(sources_of(config, find_sources(config)))
+    recorded = recorded_now(config)
     (docs / "a.md").unlink()
     (docs / "b.md").write_text("longer than before")
     for name in ("w.md", "x.md", "y.md", "z.md"):
@@ -97,6 +107,16 @@ def test_new_lost_and_changed_files_are_named(docs):
     assert "1 of its files are not there now (a.md)" in message
     assert "1 have changed since (b.md)" in message
     assert "kohaku-ray index" in message
+
+
+def test_an_edit_of_the_same_length_is_a_change(docs):
+    """scale5.md, 3: "the" became "teh", and neither was a warning given nor did --strict refuse."""
+    config = configured(docs)
+    recorded = recorded_now(config)
+    (docs / "a.md").write_text("a.dm")
+    assert "1 have changed since (a.md)" in difference(recorded, config)
+    older = Recorded(recorded.sources.select(["name", "bytes"]))
+    assert difference(older, config) == "", "an index of an earlier version has no digests"
 
 
 EYES = [

@@ -183,6 +183,19 @@ def test_a_large_segment_is_not_merged_again_and_what_came_first_stays_first(tmp
     assert dict(recorded) == store.load(every).entries == before
 
 
+def test_a_merge_closes_the_segments_that_it_drops_alone(tmp_path):
+    """scale5.md, 8: after each merge all segments were opened, and hashed, again."""
+    store, opened = SegmentStore(str(tmp_path)), []
+    names = [store.write([(key, entry(key))]) for key in "abc"]
+    recorded = store.index(every)
+    recorded.merged(*store.merge(names[:2]))
+    store.drop(names[:2])
+    read, store.table_of._read = store.table_of._read, lambda name: opened.append(name) or read(name)
+    assert [recorded[key].reply.text for key in "abc"] == ["a", "b", "c"]
+    assert names[2] not in opened
+    assert len(opened) == 1
+
+
 def test_a_segment_that_is_damaged_after_its_keys_were_read_says_so(tmp_path):
     store = SegmentStore(str(tmp_path))
     name = store.write([("a", entry("one"))])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from run_files import usage
 
@@ -16,7 +17,7 @@ def test_texts_that_differ_in_ids_alone_are_one_and_a_status_is_kept():
 
 def test_calls_are_added_up_by_deployment():
     rows = [usage("q1", 0, joules=5.0), usage("q1", 1, deployment="big", joules=7.0), usage("q2", 0, joules=3.0)]
-    big, extractive = spent(rows)
+    big, extractive = spent(pl.DataFrame(rows, infer_schema_length=None))
     assert (big.deployment, big.n_calls, big.joules) == ("big", 1, 7.0)
     assert (extractive.n_calls, extractive.prompt_tokens, extractive.completion_tokens) == (2, 1000, 80)
     assert (extractive.cached_share, extractive.queue_s, extractive.service_s) == (0.2, 1.0, 4.0)
@@ -28,16 +29,16 @@ def test_the_bound_of_the_cached_share_is_that_of_calls_with_one_prompt():
     members = [usage("q1", n, key=f"{n:02x}", prompt_tokens=300) for n in range(3)]
     alone = [usage("q2", n, key="0a", prompt_tokens=300) for n in range(2)]
     plan = [usage("q1", -1, role="plan", key="0b", prompt_tokens=100)]
-    [row] = spent([*members, *alone, *plan])
+    [row] = spent(pl.DataFrame([*members, *alone, *plan], infer_schema_length=None))
     assert row.cached_bound == pytest.approx(600 / 1600)
 
 
 def test_energy_that_was_not_measured_everywhere_is_not_known():
-    [both] = spent([usage("q1", 0, joules=5.0), usage("q1", 1, joules=None)])
+    [both] = spent(pl.DataFrame([usage("q1", 0, joules=5.0), usage("q1", 1, joules=None)], infer_schema_length=None))
     assert both.joules is None
 
 
 def test_without_prompts_there_is_no_cached_share():
-    [row] = spent([usage("q1", 0, prompt_tokens=0, cached_tokens=0)])
+    [row] = spent(pl.DataFrame([usage("q1", 0, prompt_tokens=0, cached_tokens=0)], infer_schema_length=None))
     assert row.cached_share is row.cached_bound is None
-    assert spent([]) == []
+    assert spent(pl.DataFrame()) == []

@@ -19,7 +19,7 @@ from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.run import tables as tables_module
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.models import Call
-from kohaku_ray.run.outputs import write_outputs
+from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.summary import AnswerSummary, describe_servers
 from kohaku_ray.run.tables import SCHEMAS, SHARED, Parts, Tables
 from kohaku_ray.systems.base import Answer
@@ -58,10 +58,11 @@ def one_by_one():
     alive: set[int] = set()
 
     class Counted(Parts):
-        most = 0
+        most = n_fetched = 0
 
         def fetch(self, block: int) -> Tables:
             tables = tables_of(block)
+            self.n_fetched += 1
             alive.add(block)
             weakref.finalize(tables["trace"], alive.discard, block)
             self.most = max(self.most, len(alive))
@@ -83,16 +84,18 @@ def test_a_large_run_is_written_in_row_groups_and_holds_few_blocks(tmp_path, mon
 
 def test_outputs_are_written_block_by_block(tmp_path, monkeypatch, blocks, one_by_one):
     monkeypatch.setattr("kohaku_ray.run.outputs._documents", lambda config: {"d": {"url": "http://d"}})
+    monkeypatch.setattr(tables_module, "ROW_GROUP_BYTES", 1)
     config = load_config("demo")
     for name, parts in (("blocks", one_by_one), ("whole", Parts([joined(blocks)], dict))):
         (tmp_path / name).mkdir()
-        write_outputs(config, RunDirectory(str(tmp_path / name)), parts)
+        write_run(config, RunDirectory(str(tmp_path / name)), parts)
     for file in ("submission.csv", "answers.jsonl"):
         written = (tmp_path / "blocks" / file).read_text()
         assert written == (tmp_path / "whole" / file).read_text()
         assert written.count("How many?") == N_BLOCKS * PER_BLOCK
     assert "Sentence 0 of 0." in (tmp_path / "blocks" / "submission.csv").read_text(), "the first text of its document"
     assert one_by_one.most <= 2, "one block, and the next one while it is fetched"
+    assert one_by_one.n_fetched == N_BLOCKS, "a block that Ray spilled to disk is read from there once"
 
 
 def joined(blocks: list[Tables]) -> Tables:
@@ -106,7 +109,7 @@ def test_a_vote_by_agreement_is_the_same_in_blocks_as_over_all(blocks, one_by_on
     again = pa.concat_tables(votes)
     assert [again] == vote_by_agreement(config, Parts([joined(blocks)], dict))
     held = Parts(range(N_BLOCKS), blocks.__getitem__, votes)
-    assert pa.concat_tables(held.table("votes")).equals(again), "instead of the blocks' own"
+    assert pa.concat_tables(tables["votes"] for tables in held).equals(again), "instead of the blocks' own"
     assert not again.equals(joined(blocks)["votes"])
     assert set(again["answer_value"].to_pylist()) == {"2"}
     of_members = agreement_weights(np.array([[0, 1, 1 + (n % 3 == 0)] for n in range(N_BLOCKS * PER_BLOCK)]))

@@ -53,6 +53,10 @@ FILLS = 2
 """How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""
 
 
+COUNTED_MS = 1.0
+"""CPU time of a query from which retrievers are counted by it, too: below, it is lost in what a question takes."""
+
+
 class ActorPool:
     """Retrievers, which hold an index; processes in which members answer; voters."""
 
@@ -71,11 +75,15 @@ class ActorPool:
         config = self._config = with_retriever_gpus(config, plan.gpus)
         resources = {"num_cpus": config.cluster.retriever.cpus, "num_gpus": config.cluster.retriever.n_gpus}
         retriever = ray.remote(max_concurrency=1000, **resources, **always)(Retriever)
-        self.retrievers = []
-        for replica in range(plan.n):
+
+        def start(replica: int) -> list[Any]:
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
-            for shard, name in enumerate(names):
-                self.retrievers.append(retriever.options(name=name).remote(config, depths, shard, names))
+            return [
+                retriever.options(name=name).remote(config, depths, shard, names) for shard, name in enumerate(names)
+            ]
+
+        self.retrievers = [actor for replica in range(plan.n) for actor in start(replica)]
+        self._n_shards, self._start = n_shards, start
         # Asked for now: an index and its encoder take seconds to open, while other actors and replicas start.
         self._opened = [retriever.ready.remote() for retriever in self.retrievers]
         self._n_workers, self._always = n_workers, always
@@ -107,9 +115,11 @@ class ActorPool:
         waiting = self._opened
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
-            for note in filter(None, set(ray_get(done)) - notes):
+            opened = ray_get(done)
+            for note in filter(None, {note for note, _ in opened} - notes):
                 print_progress(f"answer  {note}")
                 notes.add(note)
+            waiting += self._add_retrievers(max((ms for _, ms in opened), default=0.0))
             if waiting:
                 free, retriever = ray.available_resources(), self._config.cluster.retriever
                 asked = {kind: n for kind, n in (("CPU", retriever.cpus), ("GPU", retriever.n_gpus)) if n}
@@ -120,6 +130,19 @@ class ActorPool:
                     f"answer  waiting for {pluralize(len(waiting), 'retriever')} ({needed}{each}) to start and open "
                     f"the index: the cluster has {left} free"
                 )
+
+    def _add_retrievers(self, search_ms: float) -> list[Any]:
+        """Start as many more retrievers as a query's time asks for, where there is room; returns what they open."""
+        n = len(self.retrievers) // self._n_shards
+        if search_ms < COUNTED_MS:
+            return []
+        wanted = plan_on_cluster(self._config, search_ms=search_ms).n
+        more = [actor for replica in range(n, wanted) for actor in self._start(replica)]
+        if more:
+            what = f"{pluralize(len(more), 'more retriever')}, since a query takes {search_ms:.1f} ms of CPU"
+            print_progress(f"answer  {what} (index.factory: an IVF takes less)")
+        self.retrievers += more
+        return [actor.ready.remote() for actor in more]
 
     def close(self) -> None:
         """End the actors now: the next pool needs their CPUs."""
@@ -200,10 +223,10 @@ class RayExecutor:
         return vote.remote(self._config_ref, len(prepared), *prepared, *answered)
 
 
-def plan_on_cluster(config: Config, *free: Sequence[FreeNode]) -> RetrieverPlan:
+def plan_on_cluster(config: Config, *free: Sequence[FreeNode], search_ms: float = 0.0) -> RetrieverPlan:
     """Plan the retrievers of a run on the connected cluster, besides the replicas that there may be.
 
-    ``free`` is what its nodes have free now, if that counts too.
+    ``free`` is what its nodes have free now, if that counts too; ``search_ms`` the CPU time of a query in a shard.
     """
     nodes, index = node_resources(), open_index(config)
     return plan_retrievers(
@@ -215,6 +238,7 @@ def plan_on_cluster(config: Config, *free: Sequence[FreeNode]) -> RetrieverPlan:
         index_bytes=largest_shard_bytes(index, config),
         card_bytes=card_bytes(nodes),
         missing=without_gpu_support() if any(node.get("GPU") for node in nodes) else "",
+        search_ms=search_ms,
     )
 
 

@@ -32,16 +32,21 @@ class Retriever:
         self._config, self._depths, self._shard = config, depths, shard
         self._peer = functools.cache(lambda other: RemoteIndex(ray.get_actor(peers[other])))
 
-    def ready(self) -> str:
+    def ready(self) -> tuple[str, float]:
         """Open the index now, on the GPU if it is searched there; raises what ``open_index`` does.
 
         Returns:
-            Why `index.search_device: auto` has FAISS search on the CPU of a retriever that has a GPU; else empty.
+            Why `index.search_device: auto` has FAISS search on the CPU of a retriever that has a GPU, else empty; and
+            the CPU time of a query, in milliseconds, as measured now.
         """
+        views = [view.kinds for view in searched_views(self._config)]
+        return self._open(views), self._index.search_ms(views)
+
+    def _open(self, views: list[tuple[str, ...]]) -> str:
         index = self._index
         if self._config.cluster.retriever.n_gpus and self._config.index.search_device == "auto" and (why := missing()):
             return f"index.search_device auto: FAISS searches on the CPU, since {why}"
-        return index.open_views([view.kinds for view in searched_views(self._config)])
+        return index.open_views(views)
 
     async def run(self, method: str, items: list[Any], params: tuple[Any, ...], alone: bool = False) -> list[Any]:
         """Run a method of ``LocalIndex``, on this retriever's shard ``alone`` or on all."""

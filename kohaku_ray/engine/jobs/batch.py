@@ -13,6 +13,7 @@ from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.batch_file import BatchModels, errors_path, read_lines, writing
 from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.deployments import check_deployment
@@ -56,7 +57,8 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
                 session.check(replicas_demand(deployments), written={"ledger.path": config.ledger.path})
                 ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments))
                 applications = session.start_replicas(deployments)
-                asyncio.run(ask_lines(config, models, source, ledger, applications, files, summary))
+                with Progress("batch", summary.n_lines, "lines") as progress:
+                    asyncio.run(ask_lines(config, models, source, ledger, applications, files, summary, progress.show))
     summary.errors = errors_path(output) if summary.n_errors else None
     summary.seconds = time.perf_counter() - began
     return summary

@@ -18,7 +18,7 @@ from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.images import known_captions
-from kohaku_ray.index.pending import ParsedParts
+from kohaku_ray.index.pending import SOURCE_COLUMNS, ParsedParts
 from kohaku_ray.models.captions import description_of, joined_caption
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.pages.terminal import Progress
@@ -93,7 +93,7 @@ def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Ta
     parsed, requests = ParsedParts(config.index.path, job), CaptionRequests(config)
     texts: list[pa.Table] = []
     for part in batch["part"].to_pylist():
-        rows = parsed.rows("left_out", "tree", parts=[part])
+        rows = parsed.rows("left_out", "tree", *SOURCE_COLUMNS, parts=[part])
         tables = [parsed.tables(rows, kind) for kind in ("documents", "nodes", "images")]
         for row, document, nodes, images in zip(rows, *tables, strict=True):
             if row["reason"] is not None:

@@ -24,7 +24,7 @@ from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.image_encoding import check_reads_images
-from kohaku_ray.run.indexes import check_endpoint, index_settings, preferred_note, sources_of
+from kohaku_ray.run.indexes import check_endpoint, index_settings, preferred_note, source_bytes
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.servers import check_servers
 from kohaku_ray.run.sources import check_images, check_places, describe_passed_over, find_sources, read_metadata
@@ -42,7 +42,6 @@ def run_index(config: Config) -> IndexSummary:
     check_places(config)
     check_faiss()
     files = find_sources(config)
-    sources = sources_of(config, files)
     read_metadata(config.documents.metadata)
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
@@ -58,12 +57,8 @@ def run_index(config: Config) -> IndexSummary:
     for fault in check_servers(config, config.caption_deployments):
         print_progress(f"index   warning: {fault}")
     PendingVectors(config.index.path).check_writable()
-    for name in forget_damaged(config.index.path):
-        print_progress(f"index   {name} is damaged and deleted: its index is built again from the documents")
     with Session(config.cluster) as session:
-        sizes = sources["bytes"].to_pylist()
-        n_bytes = None if None in sizes else sum(sizes)
-        of_texts, of_images = plan_encoders(config, ray.cluster_resources(), n_bytes)
+        of_texts, of_images = plan_encoders(config, ray.cluster_resources(), source_bytes(files))
         session.check(
             index_demand(config, of_texts),
             index_demand(config, of_images),
@@ -77,5 +72,13 @@ def run_index(config: Config) -> IndexSummary:
             ray_get(ray.remote(check_endpoint).options(num_cpus=idle_cpus()).remote(config))
         if settings.image_plan.identity is not None:
             ray_get(ray.remote(check_reads_images).options(**encoder_resources(config, of_images.gpu)).remote(config))
-        summary = index_all(config, files, sources, of_texts, of_images)
+        try:
+            summary = index_all(config, files, of_texts, of_images)
+        except DataError:  # perhaps of the index there, whose files are compared where they are read
+            find = ray.remote(forget_damaged).options(num_cpus=idle_cpus())
+            if not (damaged := ray_get(find.remote(config.index.path))):
+                raise
+            for name in damaged:
+                print_progress(f"index   {name} is damaged: its index is built again from the documents")
+            summary = index_all(config, files, of_texts, of_images, keep=False)
     return replace(summary, wall_s=time.perf_counter() - began)

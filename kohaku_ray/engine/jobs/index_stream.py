@@ -38,10 +38,12 @@ from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.documents import default_ids, describe_left_out, describe_reject, split_used_and_rejected
 from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
 from kohaku_ray.run.image_encoding import EncodeImages, images_to_encode, n_image_blocks
+from kohaku_ray.run.indexes import encoder_length
 from kohaku_ray.run.indexing import (
     WINDOW_TEXTS,
     Encode,
     Work,
+    build_bytes,
     build_shard_task,
     join_shards,
     parse,
@@ -121,12 +123,12 @@ class IndexSummary:
 
 
 def index_all(
-    config: Config, files: Sequence[str], sources: pa.Table, of_texts: Encoders, of_images: Encoders
+    config: Config, files: Sequence[str], of_texts: Encoders, of_images: Encoders, *, keep: bool = True
 ) -> IndexSummary:
     """Parse, encode and reduce files to an index, on the connected cluster.
 
-    ``sources`` is what the index records of the files (``SOURCES_SCHEMA``); ``of_images`` are encoders of images, where
-    these have vectors of their own.
+    ``of_images`` are encoders of images, where these have vectors of their own; with ``keep``, files that have not
+    changed since the index there was made are not parsed again.
 
     Raises:
         ConfigError: An encoder or a model that describes images cannot be loaded.
@@ -142,17 +144,17 @@ def index_all(
     context.execution_options.preserve_order = True
     # Ray Data's own lines would mix with our progress lines; the errors that it logs at length are raised, too.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    parsed = _Parsed(config, files, sources, uuid.uuid4().hex)
+    parsed = _Parsed(config, files, uuid.uuid4().hex)
     try:
-        return _streamed(config, parsed, of_texts, of_images)
+        return _streamed(config, parsed, of_texts, of_images, keep)
     finally:
         parsed.parts.clear()
 
 
-def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: Encoders) -> IndexSummary:
+def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: Encoders, keep: bool) -> IndexSummary:
     began, n_busy, captions = time.perf_counter(), of_texts.n, None
     with unwrapped():
-        texts = _parse(config, parsed.files, parsed.job)
+        texts = _parse(config, parsed.files, parsed.job, keep)
         if config.index_roles:
             texts.materialize()
             texts, captions = _captioned(config, parsed)
@@ -198,12 +200,11 @@ def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: En
 class _Parsed:
     """The files of a job: how far parsing is, and what can begin when it has ended."""
 
-    def __init__(self, config: Config, files: Sequence[str], sources: pa.Table, job: str) -> None:
+    def __init__(self, config: Config, files: Sequence[str], job: str) -> None:
         self.config, self.files, self.job = config, files, job
         self.work: Work | None = None
         self.n_files, self.ended = 0, 0.0
         self.parts = ParsedParts(config.index.path, job)
-        self._sources = sources
         self._shard_row_refs: list[Any] = []  # refs of the rows of each shard's documents
         self._reducing: Any = None
         self._looks = True
@@ -225,10 +226,13 @@ class _Parsed:
         with self._alone:
             if self.work is not None:
                 return self.work
-            shards = self.config.index.shards
-            surveying = ray.remote(survey).options(num_cpus=idle_cpus(), num_returns=1 + shards)
-            counted, *self._shard_row_refs = surveying.remote(self.config, self.job)
+            surveying = ray.remote(survey).options(num_cpus=idle_cpus(), num_returns=1 + self.config.index.n_slots)
+            memory = max((node.get("memory", 0.0) for node in node_resources()), default=0.0)
+            counted, *refs = surveying.remote(self.config, self.job, memory or float("inf"))
             work: Work = ray_get(counted)
+            self._shard_row_refs = refs[: work.n_shards]
+            index = self.config.index.model_copy(update={"shards": work.n_shards})
+            self.config = self.config.model_copy(update={"index": index})
             n_files, rejects = len(self.files), work.rejects
             if work.n_files != n_files:
                 raise DataError(f"{pluralize(n_files, 'file')} given to parse, {work.n_files} came back: index again")
@@ -239,7 +243,7 @@ class _Parsed:
             if not work.n_documents:
                 first, reason = rejects[0]
                 raise DataError(f"of {pluralize(n_files, 'file')} none can be used; the first: {first}: {reason}")
-            if shards == 1 and not _builds_on_free_gpu(self.config):
+            if work.n_shards == 1 and not _builds_on_free_gpu(self.config):
                 self._reducing = _reducing(self.config, self.job, self._shard_row_refs[0])
             self._looks, self.ended, self.work, self.n_files = False, time.perf_counter(), work, n_files
             return work
@@ -249,7 +253,9 @@ class _Parsed:
         config = self.config
         if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs or GPUs
             config = with_build_gpus(config, _free_build_gpus(config))
-            resources = {"num_cpus": 1, "num_gpus": config.index.n_build_gpus}
+            assert self.work is not None
+            memory = build_bytes(self.work.n_nodes / self.work.n_shards, encoder_length(config))
+            resources = {"num_cpus": 1, "num_gpus": config.index.n_build_gpus, "memory": int(memory)}
             build = ray.remote(scheduling_strategy="SPREAD", **resources)(build_shard_task)
             parts = [
                 build.remote(config, self.job, number, rows_ref) for number, rows_ref in enumerate(self._shard_row_refs)
@@ -258,7 +264,9 @@ class _Parsed:
             ray_get(next(self._reducing))
             parts = [next(self._reducing)]
         join = ray.remote(join_shards).options(num_cpus=1)
-        counts: Mapping[str, Any] = ray_get(join.remote(config, self.job, self._sources, *parts))
+        counts: dict[str, Any] = ray_get(join.remote(config, self.job, *parts))
+        if note := counts.pop("note"):
+            print_progress(f"index   {note}")
         if "n_shards" in counts:
             print_progress(f"reduce  {pluralize(counts['n_shards'], 'shard')}, {counts['n_shards_kept']} unchanged")
         return counts
@@ -313,12 +321,12 @@ def _reducing(config: Config, job: str, rows_ref: Any) -> Any:
     return reducer.remote(config, job, 0, rows_ref)
 
 
-def _parse(config: Config, files: Sequence[str], job: str) -> Any:
+def _parse(config: Config, files: Sequence[str], job: str, keep: bool) -> Any:
     """A dataset of the files' new texts."""
     parsers = config.index.parsers or int(ray.cluster_resources().get("CPU", 1))
     n_blocks = min(len(files), max(4 * parsers, -(-len(files) // FILES_PER_BLOCK)))
     rows = [{"at": number, "file": file} for number, file in enumerate(files)]
-    stage = functools.partial(parse, config=config, job=job, ids=default_ids(files))
+    stage = functools.partial(parse, config=config, job=job, ids=default_ids(files), keep=keep)
     concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}
     dataset = ray.data.from_items(rows, override_num_blocks=n_blocks)
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow", **concurrency)

@@ -285,7 +285,7 @@ def _make_runs(
     with Progress("sweep", len(waiting), "runs") as progress:
         for group in _grouped(left, lambda config: tuple(_applications(config).values())):
             first = next(iter(group.values()))
-            if why := first.budget.over(_paid(plan)):
+            if why := first.budget.over(actors.paid.total(plan)):
                 summary.failed |= dict.fromkeys(group, f"not made: {why}")
                 continue
             deployments = first.used_deployments
@@ -331,7 +331,7 @@ class _Actors:
     """The actor pool of the runs under way; it stays up for those that follow if they need the same."""
 
     def __init__(self, n_at_once: int, runs: Sequence[Config]) -> None:
-        self._n_at_once, self._runs = n_at_once, runs
+        self._n_at_once, self._runs, self.paid = n_at_once, runs, _Paid()
         self._pool: ActorPool | None = None
         self._needed: object = None
 
@@ -402,7 +402,7 @@ def _make_together(
         prices = {
             app: config.used_deployments[key].price for config in configs for key, app in _applications(config).items()
         }
-        spending = Spending(configs[0].budget, ledger, prices, _paid(plan))
+        spending = Spending(configs[0].budget, ledger, prices, actors.paid.total(plan))
         try:
             pool = actors.pool_for(configs)
             pool.wait_until_ready()
@@ -424,13 +424,25 @@ def _make_together(
             raise
 
 
-def _paid(plan: SweepPlan) -> Counter[str]:
-    """Sum what the sweep's runs have paid so far, in this start and earlier ones."""
-    total: Counter[str] = Counter()
-    shards = glob.glob(os.path.join(glob.escape(os.path.abspath(plan.loaded.sweep.output)), SHARDS, "*", "*"))
-    for directory in (*(config.run for config in plan.runs.values()), *shards):
-        total.update(RunDirectory(directory).paid())
-    return total
+class _Paid:
+    """What the runs of a sweep have paid, in this start and earlier ones; a finished run is read once."""
+
+    def __init__(self) -> None:
+        self._finished: dict[str, Mapping[str, float]] = {}
+
+    def total(self, plan: SweepPlan) -> Counter[str]:
+        """Sum it over all runs, and over the parts of questions that a race has made."""
+        total: Counter[str] = Counter()
+        shards = glob.glob(os.path.join(glob.escape(os.path.abspath(plan.loaded.sweep.output)), SHARDS, "*", "*"))
+        for directory in (*(config.run for config in plan.runs.values()), *shards):
+            paid = self._finished.get(directory)
+            if paid is None:
+                facts = RunDirectory(directory).facts()
+                paid = dict(facts.get("paid") or {})
+                if facts.get("status") == "finished":
+                    self._finished[directory] = paid
+            total.update(paid)
+        return total
 
 
 def _most_at_once(plan: SweepPlan, runs: Mapping[str, Config]) -> int:

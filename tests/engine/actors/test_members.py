@@ -232,8 +232,10 @@ def test_what_breaks_the_run_is_no_members_error(monkeypatch, error):
 
 def test_a_retriever_puts_what_runs_search_on_its_gpu_before_the_first_question(monkeypatch):
     views = []
-    opened = SimpleNamespace(open_views=lambda kinds: views.append(kinds) or "the GPU is too small")
+    opened = SimpleNamespace(
+        open_views=lambda kinds: views.append(kinds) or "the GPU is too small", search_ms=lambda kinds: 2.5
+    )
     monkeypatch.setattr(LocalIndex, "open", lambda *_: opened)
     config = load_config("demo", ["index.search_device=cuda", "cluster.retriever.gpus=1"])
-    assert Retriever(config).ready() == "the GPU is too small"
+    assert Retriever(config).ready() == ("the GPU is too small", 2.5)
     assert views == [[("sentence", "paragraph")]]

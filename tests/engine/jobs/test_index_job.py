@@ -115,7 +115,7 @@ def gathered(config, *file_lists, n_encoders):
         for first, files in zip(firsts, file_lists, strict=False)
     ]
     tables = [parse(batch, config, "j") for batch in batches]
-    work, _ = survey(config, "j")
+    work, *_ = survey(config, "j", 2.0**40)
     ParsedParts(config.index.path, "j").clear()
     window = sorted_window(pa.concat_tables(tables), n_encoders)
     return work, window.to_pylist()
@@ -388,11 +388,11 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
     config = config_of(write(tmp_path / "in", a__md="# A\n\nText.", b__md="# B\n\nMore."), tmp_path / "i")
 
     def lossy(*_):
-        return {"n_documents": 1, "n_rejects": 0}
+        return {"n_documents": 1, "n_rejects": 0, "note": ""}
 
     with monkeypatch.context() as patch:
         whole = job._parse
-        patch.setattr(job, "_parse", lambda config, files, name: whole(config, files[:-1], name))
+        patch.setattr(job, "_parse", lambda config, files, name, keep: whole(config, files[:-1], name, keep))
         with pytest.raises(DataError, match="2 files given to parse, 1 came back"):
             run_index(config)
     monkeypatch.setattr(job, "join_shards", lossy)

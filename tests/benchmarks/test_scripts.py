@@ -1,0 +1,70 @@
+"""Every script that the documentation cites runs, at a tiny size: a benchmark that fails may have been so for months.
+
+Its limits are not kept at such a size: exit code 1 says that, a traceback is a defect.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data" / "wattbot"
+
+slow, ray, data = pytest.mark.slow, pytest.mark.ray, pytest.mark.data
+
+SCRIPTS = {
+    "affinity": (["--simulate"], [slow]),
+    "batch": (["--lines", "8", "--seconds", "0.01"], [slow, ray]),
+    "decide": ([], [slow, data]),
+    "encoder_feed": (["--tokens", "2000", "--rates", "0", "--rounds", "1"], [slow]),
+    "endpoint": (["--texts", "64", "--delays", "0", "--rounds", "1"], [slow, ray]),
+    "flow": (["--questions", "4", "--members", "2", "--call-s", "0.01"], [slow, ray]),
+    "grammar": (["--vocabulary", "500", "--documents", "4"], [slow]),
+    "growth": (["--divide", "20"], [slow]),
+    "hybrid_speed": (["--paragraphs", "400", "--questions", "4", "--plain", "1", "--rounds", "1"], [slow]),
+    "image_encoder": (["--images", "4", "--rounds", "1"], [slow]),
+    "images": (["--pages", "2", "--words", "50", "--rounds", "1"], [slow]),
+    "index": (["--steady", "--config", "demo"], [slow]),
+    "ledger": (["--entries", "2000", "--rows", "500"], []),
+    "mixed": (["--subsamples", "2"], [slow, data]),
+    "page": (["--questions", "4", "--members", "2", "--starts", "1"], [slow]),
+    "parse": (["--pages", "2", "--rounds", "1"], [slow]),
+    "race": (["--orders", "2"], [slow, data]),
+    "replay": (["--calls", "20", "--context-chars", "500", "--members", "2"], [slow]),
+    "retrieval": (["--config", "demo"], [slow, ray]),
+    "retrieval_speed": (["--config", "demo", "--rounds", "1"], [slow, ray]),
+    "vote": (["--loop", "1"], [slow, data]),
+}
+"""Arguments and marks by script."""
+
+ELSEWHERE = {
+    "extraction": "test_extraction.py: its files are downloaded",
+    "gpu": "test_gpu_benchmark.py",
+    "evidence_tries": "needs the weights of SPLADE, which no test may download",
+}
+
+
+def test_every_script_that_is_cited_is_run():
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile"]
+    cited = {name for page in pages for name in re.findall(r"benchmarks/(\w+)\.py", page.read_text(encoding="utf-8"))}
+    assert cited <= SCRIPTS.keys() | ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize(("name", "arguments"), [pytest.param(n, a, marks=m) for n, (a, m) in SCRIPTS.items()])
+def test_a_script_runs(name, arguments, tmp_path, request):
+    if request.node.get_closest_marker("data") and not DATA.is_dir():
+        pytest.skip(f"no {DATA}")
+    if name == "page" and not Path("/usr/bin/chromium").exists():
+        pytest.skip("no Chromium")
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "KOHAKU_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=variables, timeout=550)
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    assert done.returncode in (0, 1), done.stderr[-3000:]
+    assert done.stdout.strip()

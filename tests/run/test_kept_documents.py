@@ -1,0 +1,136 @@
+"""Files that have not changed since the index was made are not parsed again; the next index is that of all files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from kit.runs_here import index_stages
+
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.store import Index
+from kohaku_ray.run import indexing
+from kohaku_ray.run.indexes import difference
+from kohaku_ray.run.indexing import choose_shards
+
+WORDS = {"a.md": "The hall drew 41 MW in May.", "b.md": "Fans spin faster in June.", "c.md": "Two pumps run at night."}
+
+
+@pytest.fixture
+def docs(tmp_path) -> Path:
+    (tmp_path / "docs").mkdir()
+    for name, text in WORDS.items():
+        (tmp_path / "docs" / name).write_text(f"# {name}\n\n{text}\n")
+    return tmp_path / "docs"
+
+
+@pytest.fixture
+def index(docs, tmp_path, tiny_encoder, monkeypatch):
+    """The stages of the index job, one after the other; returns the files parsed and the texts encoded."""
+    parsed, read = [], indexing.parse_source
+    monkeypatch.setattr(indexing, "parse_source", lambda file, *more: parsed.append(file) or read(file, *more))
+    jobs = iter(range(100))
+
+    def run(*overrides: str, between=lambda: None, path: str = "index") -> tuple[list[str], list[str]]:
+        settings = [f"documents.paths=[{docs}]", "documents.metadata=null", f"index.encoder.model={tiny_encoder}"]
+        config = load_config("demo", [*settings, f"index.path={tmp_path}/{path}", f"run={tmp_path}/run", *overrides])
+        run.config = config
+        parsed.clear()
+        texts = index_stages(config, str(next(jobs)), between)["texts"]
+        return [os.path.basename(file) for file in parsed], texts
+
+    return run
+
+
+def same_index(tmp_path: Path, one: str, other: str) -> bool:
+    first, second = (Index.open(f"{tmp_path}/{name}") for name in (one, other))
+    rows = [index.nodes.table for index in (first, second)]
+    return bool(rows[0].equals(rows[1]) and first.documents.equals(second.documents))
+
+
+def test_a_file_that_has_not_changed_is_not_parsed_again(docs, index, tmp_path):
+    assert index()[0] == [*WORDS]
+    before = Index.open(f"{tmp_path}/index").manifest["shards"]
+    assert index() == ([], [])
+    assert Index.open(f"{tmp_path}/index").manifest["shards"] == before
+    (docs / "b.md").write_text("# b.md\n\nFans spin slower in June.\n")
+    assert "1 have changed since (b.md)" in difference(Index.open(f"{tmp_path}/index"), index.config)
+    assert index() == (["b.md"], ["Fans spin slower in June."])
+    assert difference(Index.open(f"{tmp_path}/index"), index.config) == ""
+    index(path="fresh")
+    assert same_index(tmp_path, "index", "fresh")
+    (docs / "c.md").unlink()
+    (docs / "d.md").write_text("# d\n\nA new one.\n")
+    assert index()[0] == ["d.md"]
+    index(path="fresh")
+    assert same_index(tmp_path, "index", "fresh")
+
+
+def test_documents_that_are_kept_go_to_other_shards(index, tmp_path):
+    index("index.shards=1")
+    assert index("index.shards=3")[0] == []
+    assert Index.open(f"{tmp_path}/index").n_shards > 1
+    index("index.shards=1", path="fresh")
+    assert same_index(tmp_path, "index", "fresh")
+
+
+def test_what_a_document_follows_from_besides_its_file_is_compared(docs, index, tmp_path, monkeypatch):
+    metadata = tmp_path / "metadata.csv"
+    metadata.write_text("id,title\na,Hall\nb,Fans\n")
+    with_metadata = f"documents.metadata={metadata}"
+    index(with_metadata)
+    metadata.write_text("id,title\na,Hall\nb,Other fans\n")
+    assert index(with_metadata)[0] == ["b.md"]
+    assert index(with_metadata, "kohaku.top_k=3")[0] == [], "nothing of the index"
+    assert index(with_metadata, "index.chunks={size: 40, overlap: 0}")[0] == [*WORDS]
+    monkeypatch.setattr(indexing, "_parser_identity", lambda _: "another version")
+    assert index(with_metadata, "index.chunks={size: 40, overlap: 0}")[0] == [*WORDS]
+
+
+def test_pages_are_parsed_again_where_what_they_repeat_has_changed(docs, index):
+    for number in range(4):
+        (docs / f"p{number}.html").write_text(f"<p>Menu of the site.</p><p>Page {number} says {number} kWh.</p>")
+    index()
+    (docs / "p3.html").write_text("<p>Menu of the site.</p><p>Page 3 says 5 kWh.</p>")
+    assert index()[0] == ["p3.html"], "its neighbours repeat what they did"
+    for number in (2, 3):
+        (docs / f"p{number}.html").write_text(f"<p>Another menu.</p><p>Page {number} says {number} kWh.</p>")
+    assert index()[0] == [f"p{number}.html" for number in range(4)], "the menu stands on too few pages now"
+
+
+def test_a_file_that_cannot_be_told_unchanged_is_parsed_each_time(index, monkeypatch):
+    """A source without ETag, a file of the hub."""
+    monkeypatch.setattr(indexing, "digest_of", lambda *_: None)
+    index()
+    assert index()[0] == [*WORDS]
+
+
+def test_a_document_that_changes_while_it_is_indexed_is_seen_next_time(docs, index, tmp_path):
+    changed = "# b.md\n\nFans spin slower in June.\n"
+    index(between=lambda: (docs / "b.md").write_text(changed))
+    assert "Fans spin faster in June." in Index.open(f"{tmp_path}/index").nodes.table["text"].to_pylist()
+    assert "1 have changed since (b.md)" in difference(Index.open(f"{tmp_path}/index"), index.config)
+    assert index()[0] == ["b.md"]
+
+
+def test_a_file_one_of_whose_documents_is_not_used_is_parsed_each_time(docs, index):
+    (docs / "a.txt").write_text("The same id.")
+    index()
+    assert index()[0] == ["a.txt"], "its id is that of a.md, which is used"
+
+
+@pytest.mark.parametrize(("n_nodes", "n_shards"), [(0, 1), (300_000, 1), (300_001, 2), (1_000_000, 4), (10**9, 64)])
+def test_shards_are_as_many_as_the_nodes_need(n_nodes, n_shards):
+    assert choose_shards(load_config("demo"), n_nodes, 2.0**50) == n_shards
+
+
+def test_shards_are_small_enough_for_the_largest_node_or_refused_with_both_numbers():
+    config = load_config("demo")
+    assert choose_shards(config, 200_000, 2.0**30) == 2
+    fixed = load_config("demo", ["index.shards=2"])
+    assert choose_shards(fixed, 10_000_000, 2.0**50) == 2
+    message = r"a shard of 5,000,000 nodes takes 31\.0 GiB to build, but the largest node has 8\.0 GiB .* to 8 or more"
+    with pytest.raises(ConfigError, match=message):
+        choose_shards(fixed, 10_000_000, 2.0**33)
