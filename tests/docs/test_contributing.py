@@ -52,7 +52,7 @@ def test_twelve_files_tell_the_core_from_the_command_to_the_submission():
     for opening in CORE:
         check_opening(opening)
     assert "`answer`" in CORE[0]
-    assert "`write_outputs`" in CORE[-1]
+    assert "`write_run`" in CORE[-1]
 
 
 def test_every_room_stands_in_the_house():
