@@ -122,7 +122,9 @@ class Estimate:
     n_asked: int  # opening and answer calls of all runs if no answer is blank
     n_recorded: int  # replies in the ledger, of any run
     prompt_tokens: int  # context of the distinct answer calls if no answer is blank: their number times the budget
-    is_bound: bool  # else without a budget: the matches times the mean text that one of this index brings
+    is_bound: (
+        bool  # else without a budget: the matches times the mean text that one of an index of these documents brings
+    )
 
     @property
     def context_tokens(self) -> str:
@@ -152,6 +154,7 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
     first: dict[str, tuple[int, int]] = {}
     further: dict[str, int] = {}
     n_asked, is_bound = 0, True
+    built_of = {repr(config.documents): path for path, config in plan.indexes.items() if is_there(path)}
     for config in plan.runs.values():
         questions, uses = questions_of(config), config.uses
         keys = _opening_keys(config, questions)
@@ -166,9 +169,10 @@ def estimate(plan: SweepPlan, recorded: RecordedKeys) -> Estimate:
             window = config.models[name].window  # type: ignore[union-attr]
             n_first, tokens = first.get(shown, (0, 0))
             longest = uses.context_tokens or window
-            if not uses.context_tokens and uses.context_matches and is_there(config.index.path):
+            built = built_of.get(repr(config.documents))
+            if built and uses.context_matches and not uses.context_tokens:
                 is_bound = False
-                longest = min(longest, math.ceil(uses.context_matches * _mean_parent_tokens(config.index.path)))
+                longest = min(longest, math.ceil(uses.context_matches * _mean_parent_tokens(built)))
             first[shown] = (max(n_first, n), max(tokens, n * longest))
             retried = _what_is_shown(config, name, {*uses.retry_settings} - {*uses.further_settings})
             further[retried] = max(further.get(retried, 0), n * (uses.attempts - 1))

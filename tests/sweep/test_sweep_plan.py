@@ -12,6 +12,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.sweep import estimate as sweep_estimate
 from kohaku_ray.sweep import plan as sweep_plan
 from kohaku_ray.sweep.estimate import describe_plan, estimate, fixed_lines
 from kohaku_ray.sweep.load import load_sweep
@@ -53,6 +54,21 @@ def test_equal_settings_are_one_run_in_whatever_table(make_plan):
     assert len({config.run for config in plan.runs.values()}) == 6
     assert len(plan.indexes) == 1
     assert [sorted(cell.runs) for cell in a.cells] == [[0, 1], [0, 1]]
+
+
+def test_contexts_without_a_budget_are_estimated_by_a_built_index_of_the_same_documents(make_plan, monkeypatch):
+    """`sweep paper` was bounded by its models' windows: 1,069,416,448 tokens."""
+    common = {"seeds": [0], "set": {"questions.limit": 10}, "axes": {"kohaku.top_k": [4]}}
+    plan = make_plan(**common)
+    bound = estimate(plan, nothing)
+    assert (bound.is_bound, bound.prompt_tokens) == (True, 10 * 131_072)
+    monkeypatch.setattr(sweep_estimate, "is_there", lambda path: True)
+    monkeypatch.setattr(sweep_estimate, "_mean_parent_tokens", lambda index: 50.5)
+    about = estimate(plan, nothing)
+    assert (about.is_bound, about.prompt_tokens) == (False, 10 * 808), "4 queries × 4 matches, of 50.5 tokens each"
+    assert "tokens    about 8,080 (" in describe_plan(plan, nothing)
+    budget = estimate(make_plan("kohaku.max_context_tokens=300", **common), nothing)
+    assert (budget.is_bound, budget.prompt_tokens) == (True, 3000)
 
 
 def test_cells_use_the_index_of_the_base_where_it_fits(make_plan, tmp_path, monkeypatch):
