@@ -84,7 +84,7 @@ def test_reasoning_has_room_beside_the_answer_and_none_in_the_context():
     config = load_config(["demo", "models/vllm_gpt_oss_20b"])
     model = models_of(config, {"gpt_oss": "app"}, 0)["answer"]
     prompt = Prompt(system="s", user="u", variables={})
-    assert (plain.max_tokens, plain.window_tokens) == (1024, 32768)
+    assert (plain.max_tokens, plain.window_tokens) == (1024, 16384)
     assert (model.max_tokens, model.window_tokens) == (1024, 32768 - 4096)
     assert chat_request(plain, prompt, 0, None).max_tokens == 1024
     assert chat_request(model, prompt, 0, None).max_tokens == 1024 + 4096
