@@ -10,6 +10,7 @@ from kit.fake_openai import Action, FakeOpenAI, client_of, completion, error_bod
 
 from kohaku_ray.errors import ModelError, TransientModelError
 from kohaku_ray.models.dialect import Dialect
+from kohaku_ray.models.openai import TokenBucket
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.models.schema import answer_schema, plan_schema
 
@@ -158,6 +159,28 @@ def test_requests_that_were_under_way_when_it_was_learnt_are_sent_again():
     with FakeOpenAI(server_script) as server:
         replies = asyncio.run(run(server))
     assert {reply.note for reply in replies} == {note}
+
+
+def test_replicas_of_a_deployment_share_what_they_learn():
+    """Each has a client of its own, and one limiter: what one has learnt, another need not guess."""
+    refusals = [REFUSALS["no seed"], REFUSALS["a fixed temperature"]]
+
+    def script(index, body):
+        return next((Action(400, error_body(message)) for holds, message, _ in refusals if holds(body)), None)
+
+    async def run(server):
+        limiter, notes = TokenBucket(None), []
+        for _ in range(2):
+            backend = client_of(server.base_url, "fake", limiter=limiter, backoff_s=0.001)
+            before = server.n_requests
+            notes.append(((await backend.chat(asked())).note, server.n_requests - before))
+            await backend.close()
+        return notes
+
+    with FakeOpenAI(script) as server:
+        (first, n_first), (second, n_second) = asyncio.run(run(server))
+    assert first == second == "seed is not sent; temperature is not sent"
+    assert (n_first, n_second) == (3, 2)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,23 @@ def test_a_refused_schema_is_sent_in_the_prompt_and_said(probe):
     assert (code, "JSON schema not kept" in out) == (0, True)
 
 
+def test_a_reply_that_stands_in_another_field_is_said(probe):
+    """vllm#19222: a reasoning parser takes all that a model writes without thinking for its thoughts."""
+
+    def script(index, body):
+        if "response_format" not in body:
+            return capital(index, body)
+        told = completion(None) | {"usage": {"prompt_tokens": 9, "completion_tokens": 5}}
+        told["choices"][0]["message"]["reasoning_content"] = '{"capital":"Paris"}'
+        return Action(body=told)
+
+    with FakeOpenAI(script) as server:
+        code, out, _ = probe(base_url=server.base_url)
+    assert code == 0
+    assert "JSON schema kept" in out
+    assert "replies are read from reasoning_content, as their content is empty" in out
+
+
 def test_a_refused_key_names_its_variable_and_not_its_value(probe):
     with FakeOpenAI(lambda index, body: Action(401, error_body("Incorrect API key provided: open-sesame"))) as server:
         code, out, err = probe(base_url=server.base_url)

@@ -51,9 +51,10 @@ def ray_home():
 def echoing(others: Callable[[], None]) -> Callable[[int, dict], Action | None]:
     """A server that gives the key back in every way it can, to plans and to answers; then ``others`` is called."""
     ways = [
-        Action(401, {"error": {"message": f"no {KEY}"}}, {"X-Key": KEY}, reason=f"Bad key {KEY}"),
+        Action(400, {"error": {"message": f"no {KEY}"}}, {"X-Key": KEY}, reason=f"Bad key {KEY}"),
         Action(500, "x" * 280 + KEY, reason=KEY),
         Action(200, completion(f"it is {KEY}", finish_reason=KEY)),
+        Action(200, completion(f"it is {KEY}")),
     ]
     left = {True: iter(ways), False: iter(ways)}
 

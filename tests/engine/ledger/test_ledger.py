@@ -50,7 +50,7 @@ def _script(index, body):
     if "overflow" in text:
         return Action(400, {"error": {"message": "maximum context length exceeded", "code": "context_length_exceeded"}})
     if "forbidden" in text:
-        return Action(403, {"error": {"message": "no"}})
+        return Action(400, {"error": {"message": "no"}})
     if "laggard" in text and body["seed"] == 1:
         ON_DISK.wait(30)
     return Action(delay_s=0.3) if "slow" in text else None
