@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.documents.content import decode_text, valid_doc_id
+from kohaku_ray.documents.content import clean_print, decode_text, valid_doc_id
 from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.formats import DocumentFormat, find_format
 from kohaku_ray.documents.read import read_bytes
@@ -176,7 +176,7 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
         columns, cells = read_cells(name, decode_text(name, data)[0])
         rows = list(cells)
     if "id" not in columns:
-        raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
+        raise DataError(f"{name}: no column id; it has {clean_print(', '.join(columns)) or 'nothing'}")
     metadata = {}
     for row in rows:
         if doc_id := (row.get("id") or "").strip():

@@ -77,6 +77,7 @@ def test_a_file_that_is_not_what_its_name_says_is_a_reject(name, data, what):
         ("a.md", b"# A page\n\n<p>with HTML in it.</p>"),
         ("a.md", b"<p align='center'>A logo</p>\n\nA README begins so."),
         ("a.txt", b"{A sentence in braces.}"),
+        ("a.txt", b"BM is a company of 12 people, and no bitmap."),
         ("a.txt", b'{"text": "a sentence of JSON in a text file"}'),
         ("a.csv", b'id,text\n1,"A sentence."\n'),
         ("a.jsonl", b'{"id": "a", "text": "A sentence."}\n'),
