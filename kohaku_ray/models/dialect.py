@@ -193,27 +193,12 @@ def _with_json_object(fields: dict[str, Any]) -> dict[str, Any]:
 def _named_keyword(sent: Fields, refusal: Refusal) -> str | None:
     """Find the schema keyword that a refusal names and the sent schema has."""
     schema = _schema_of(sent)
-    if schema is None:
-        return None
-    used = _keywords(schema)
-    return next((word for word in _BOUNDS if word in used and refusal.names(word)), None)
+    return next((word for word in _BOUNDS if refusal.names(word) and _strip(schema, word) != schema), None)
 
 
 def _schema_of(fields: Fields) -> Mapping[str, Any] | None:
     form = fields.get("response_format")
     return form["json_schema"]["schema"] if isinstance(form, Mapping) and "json_schema" in form else None
-
-
-def _keywords(schema: Any) -> set[str]:
-    if isinstance(schema, list):
-        return set().union(*map(_keywords, schema))
-    if not isinstance(schema, Mapping):
-        return set()
-    used = set(schema)
-    for key, value in schema.items():
-        inner = list(value.values()) if key in _SUBSCHEMAS and isinstance(value, Mapping) else value
-        used |= set() if key in _VALUES else _keywords(inner)
-    return used
 
 
 def _without_keyword(fields: dict[str, Any], keyword: str) -> dict[str, Any]:
