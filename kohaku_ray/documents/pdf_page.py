@@ -591,7 +591,7 @@ def read_page(page: Any, images: bool = False) -> Page:
         runs = [[piece for piece in run if id(piece) not in upright] for run in runs]
     is_turned = bool(turn or page.rotation)
     read = Page(page.number + 1, width, height, [], turn=turn, is_turned=is_turned, dropped=dropped)
-    read.lines = _lines(runs) if is_turned or page.first_widget is None else _with_fields(page, runs)
+    read.lines = _with_fields(page, runs) if not (is_turned or page.first_widget is None) else _lines(runs)
     read.n_marks = sum(line.n_marks for line in read.lines)
     if not turn:
         read.lines = _split_at_spaces(page, read.lines)

@@ -36,17 +36,16 @@ def drop_unseen(
         strokes: Boxes of its lines and areas; empty for a page printed sideways, whose areas are not looked at.
         pictures: Boxes of its images.
     """
-    paints = _paints(textpage)
-    all_pieces = [
-        (piece, *paint) for run, of in zip(runs, paints, strict=True) for piece, paint in zip(run, of, strict=True)
-    ]
+    odd, n_painted = _odd_paints(textpage, runs)
     gone: dict[int, str] = {}
-    unpainted = [piece for piece, _, is_painted in all_pieces if not is_painted and piece["text"].strip()]
-    if unpainted and len(unpainted) < len(all_pieces):
+    if n_painted:
+        unpainted = [piece for piece, _, is_painted in odd if not is_painted and piece["text"].strip()]
         gone |= {id(piece): UNPAINTED for piece in unpainted if not any(_is_over(piece, box) for box in pictures)}
-    gone |= _of_ground(page, all_pieces, strokes, pictures)
+    gone |= _of_ground(
+        page, [(piece, colour) for piece, colour, is_painted in odd if is_painted], runs, strokes, pictures
+    )
     struck = _struck(textpage, runs, strokes)
-    if not (gone or struck) or all(id(piece) in gone for piece, _, _ in all_pieces):
+    if not (gone or struck) or len(gone) == sum(map(len, runs)):
         return runs, {}
     dropped: dict[str, list[str]] = {}
     kept: list[list[Piece]] = []
@@ -63,19 +62,29 @@ def drop_unseen(
     return kept, dropped
 
 
-def _paints(textpage: Any) -> list[list[tuple[int, bool]]]:
-    """The colour (ARGB) of each piece of each block, and whether it is painted; all its characters are alike."""
-    paints = []
-    for block in textpage.this:
-        if block.m_internal.type == 0:
-            lines = iter(block)  # which keeps the block's lines alive
-            line, of_block = next(lines).m_internal, []
-            while line is not None:
-                char = line.first_char
-                of_block.append((char.argb, bool(char.flags & _PAINTED)))
-                line = line.next
-            paints.append(of_block)
-    return paints
+_BLACK = 0xFF000000
+
+
+def _odd_paints(textpage: Any, runs: Sequence[Sequence[Piece]]) -> tuple[list[tuple[Piece, int, bool]], int]:
+    """Pieces not painted in black, with their colour (ARGB) and whether they are painted; and how many are painted.
+
+    All characters of a piece are alike.
+    """
+    odd: list[tuple[Piece, int, bool]] = []
+    n_painted = 0
+    blocks = (block for block in textpage.this if block.m_internal.type == 0)
+    for block, run in zip(blocks, runs, strict=True):
+        lines = iter(block)  # which keeps the block's lines alive
+        line = next(lines).m_internal
+        for piece in run:
+            char = line.first_char
+            colour, is_painted = char.argb, char.flags & _PAINTED
+            if is_painted:
+                n_painted += 1
+            if colour != _BLACK or not is_painted:
+                odd.append((piece, colour, bool(is_painted)))
+            line = line.next
+    return odd, n_painted
 
 
 def _is_over(piece: Piece, box: Sequence[float]) -> bool:
@@ -90,18 +99,20 @@ def _middle(piece: Piece) -> tuple[float, float]:
 
 
 def _of_ground(
-    page: Any, pieces: Sequence[tuple[Piece, int, bool]], strokes: Sequence[Box], pictures: Sequence[Box]
+    page: Any,
+    coloured: Sequence[tuple[Piece, int]],
+    runs: Sequence[Sequence[Piece]],
+    strokes: Sequence[Box],
+    pictures: Sequence[Box],
 ) -> dict[int, str]:
     """Pieces, by ``id``, of the same colour as the area that they lie on, or as the paper."""
+    if not coloured:
+        return {}
     areas = [box for box in strokes if min(box[2] - box[0], box[3] - box[1]) > MAX_STROKE]
     may_be = []
-    for piece, colour, is_painted in pieces:
+    for piece, colour in coloured:
         shades = _shades(colour)
-        if (
-            is_painted
-            and any(shades)
-            and (_are_alike(shades, (255, 255, 255)) or any(_is_over(piece, a) for a in areas))
-        ):
+        if _are_alike(shades, (255, 255, 255)) or any(_is_over(piece, area) for area in areas):
             may_be.append((piece, shades))
     if not may_be:
         return {}
@@ -117,7 +128,7 @@ def _of_ground(
             ground = of_area if _is_over(piece, box) else ground
         if ground and _are_alike(shades, ground) and not any(_is_over(piece, box) for box in unknown):
             # a disc below a white digit may be a character, too
-            others = (other for other, _, _ in pieces if other is not piece and other["text"].strip())
+            others = (other for run in runs for other in run if other is not piece and other["text"].strip())
             if not any(_is_over(piece, _box(other)) for other in others):
                 gone[id(piece)] = GROUND
     return gone
@@ -155,13 +166,17 @@ def _struck(
     thin = sorted(((y0 + y1) / 2, x0, x1) for x0, y0, x1, y1 in strokes if y1 - y0 <= MAX_STROKE < x1 - x0)
     if not thin:
         return {}
+    heights = [SCALE * y for y, _, _ in thin]
     crossed: dict[tuple[float, float, float], list[tuple[int, int]]] = {}  # pieces by the line through them
     for i, run in enumerate(runs):
         for k, piece in enumerate(run):
-            left, top, right, bottom = _box(piece)
-            for stroke in thin[bisect_left(thin, (top,)) : bisect_left(thin, (bottom,))]:
-                if stroke[1] < right and left < stroke[2]:
+            box = piece["bbox"]
+            first, bottom = bisect_left(heights, box["y"]), box["y"] + box["h"]
+            while first < len(thin) and heights[first] < bottom:
+                stroke = thin[first]
+                if SCALE * stroke[1] < box["x"] + box["w"] and box["x"] < SCALE * stroke[2]:
                     crossed.setdefault(stroke, []).append((i, k))
+                first += 1
     if not crossed:
         return {}
     lines = [list(block) for block in textpage.this if block.m_internal.type == 0]
