@@ -41,7 +41,7 @@ from kohaku_ray.answering.local_index import LocalIndex
 from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.documents.model import Document, Paragraph, Section
-from kohaku_ray.documents.sentences import Sentence
+from kohaku_ray.documents.text.sentences import Sentence
 from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_shard, publish_shards

@@ -21,9 +21,9 @@ from unittest import mock
 import pymupdf
 
 from kohaku_ray import sample
-from kohaku_ray.documents import pdf
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.documents.pdf import parse_pdf
+from kohaku_ray.documents.pdf import document as pdf
+from kohaku_ray.documents.pdf.document import parse_pdf
 from kohaku_ray.documents.read import read_bytes
 
 WANTED = 0.5

@@ -1,6 +1,6 @@
 """Count how many real PDFs each rule of the PDF reader touches.
 
-A rule is a condition in `documents/pdf*.py`: the test of an ``if``, a part of ``and`` or ``or``, a filter. It touches a
+A rule is a condition in `documents/pdf/`: the test of an ``if``, a part of ``and`` or ``or``, a filter. It touches a
 file where it comes out both ways in the corpus at least once there: what is never true, or never false, in two files
 decides nothing for a reader of PDFs. Limits against hostile files are such conditions, too, and stay.
 
@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 HERE = Path(__file__).parent
-COUNTED = ("pdf", "pdf_page", "pdf_blocks", "raised")
+COUNTED = ("blocks", "document", "forms", "page", "raised", "unseen")
 KIND = re.compile(r"^\d+ |(?:(?<=\w)s)?(?::| on pages? |, set apart| whose).*", re.DOTALL)  # all but what was dropped
 conditions: list[tuple[str, int, str]] = []  # file, line and text of each
 outcomes = bytearray()  # of the file that is read: whether each condition was false, and whether it was true
@@ -43,7 +43,7 @@ def main() -> int:
     sys.meta_path.insert(0, _Finder())
     from extraction import fetch
 
-    from kohaku_ray.documents.pdf import parse_pdf
+    from kohaku_ray.documents.pdf.document import parse_pdf
     from kohaku_ray.errors import DataError
 
     files: Counter[int] = Counter()  # by the place in `outcomes`

@@ -62,7 +62,7 @@ def test_nothing_heavy_is_loaded(code):
 
 def test_a_process_that_splits_texts_loads_the_tokenizers_of_nltk_alone():
     code = """
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.index.terms import tokenise
 assert len(split_sentences("Dr. Smith came. He left.")) == 2
 assert tokenise("The energies of it") == ["energies"]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kohaku_ray.documents.figures import map_images, with_image
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import DataError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from kohaku_ray.documents.images import BadImageError, SmallImageError, data_uri, image_name, read_image
 from kohaku_ray.documents.model import Document, Image, Paragraph
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import DataError
 from kohaku_ray.storage import is_uri, join_path
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from kohaku_ray.documents.data.rows import HUB, ROW_FORMATS
 from kohaku_ray.documents.formats import AUTO, FORMATS, DocumentFormat, known_suffixes, suffix
 from kohaku_ray.documents.read import check_hub, filesystem_of
-from kohaku_ray.documents.rows import HUB, ROW_FORMATS
 from kohaku_ray.errors import DataError
 from kohaku_ray.storage import asking, is_uri, join_path
 

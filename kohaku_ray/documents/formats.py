@@ -13,10 +13,10 @@ from importlib import import_module
 from pathlib import PurePosixPath
 from typing import Any
 
-from kohaku_ray.documents.content import file_name
+from kohaku_ray.documents.data.rows import HUB, parse_csv, suffix_of
 from kohaku_ray.documents.model import Document, Parsed
-from kohaku_ray.documents.rows import HUB, parse_csv, suffix_of
-from kohaku_ray.documents.text import parse_plain, parse_text
+from kohaku_ray.documents.text.content import file_name
+from kohaku_ray.documents.text.plain import parse_plain, parse_text
 from kohaku_ray.extensions import find_registered
 
 Parser = Callable[..., Document]
@@ -39,23 +39,23 @@ class OnDemand:
         return self.load()(*arguments, **options)
 
 
-_MARKDOWN, _HTML = OnDemand("markdown", "parse_markdown"), OnDemand("html", "parse_html")
+_MARKDOWN, _HTML = OnDemand("markup.markdown", "parse_markdown"), OnDemand("markup.html", "parse_html")
 
 FORMATS: Mapping[str, Parser] = {
-    ".json": OnDemand("parser_output", "parse_json"),
+    ".json": OnDemand("data.parser_output", "parse_json"),
     ".md": _MARKDOWN,
     ".markdown": _MARKDOWN,
     ".txt": parse_text,
     ".text": parse_text,
-    ".rst": OnDemand("restructured", "parse_restructured"),
-    ".pdf": OnDemand("pdf", "parse_pdf"),
+    ".rst": OnDemand("markup.restructured", "parse_restructured"),
+    ".pdf": OnDemand("pdf.document", "parse_pdf"),
     ".html": _HTML,
     ".htm": _HTML,
     ".csv": parse_csv,
     ".tsv": parse_csv,
-    ".docx": OnDemand("word", "parse_docx"),
-    ".pptx": OnDemand("slides", "parse_pptx"),
-    ".xlsx": OnDemand("sheets", "parse_xlsx"),
+    ".docx": OnDemand("office.word", "parse_docx"),
+    ".pptx": OnDemand("office.slides", "parse_pptx"),
+    ".xlsx": OnDemand("office.sheets", "parse_xlsx"),
 }
 """Parser of a file, by the suffix of its name in lower case."""
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from kohaku_ray.documents.content import CONTROLS, file_name
+from kohaku_ray.documents.text.content import CONTROLS, file_name
 from kohaku_ray.errors import DataError
 
 _HEAD_BYTES = 8192  # that are looked at, as filetype does

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from kohaku_ray.documents.bounded import UnfinishedError, in_time, late, out_of_memory, parse_in_child
-from kohaku_ray.documents.content import default_doc_id, valid_doc_id, well_formed
+from kohaku_ray.documents.data.rows import ROW_FORMATS, parse_rows
 from kohaku_ray.documents.figures import (
     ImageSource,
     attach_images,
@@ -44,8 +44,8 @@ from kohaku_ray.documents.formats import (
 from kohaku_ray.documents.kind import OLD_SUFFIXES, check_kind
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, SentenceSplit
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
-from kohaku_ray.documents.text import with_headings
+from kohaku_ray.documents.text.content import default_doc_id, valid_doc_id, well_formed
+from kohaku_ray.documents.text.plain import with_headings
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 from kohaku_ray.storage import is_uri

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from kohaku_ray.documents.rows import HUB
+from kohaku_ray.documents.data.rows import HUB
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.storage import asking, checksum, is_uri, name_a_file, open_filesystem, refusal
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kohaku_ray.documents.content import clean_print
-from kohaku_ray.documents.rows import RECORD_SUFFIXES, cell_of, read_rows, separator_of, suffix_of
+from kohaku_ray.documents.data.rows import RECORD_SUFFIXES, cell_of, read_rows, separator_of, suffix_of
+from kohaku_ray.documents.text.content import clean_print
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import BLANK, UNANSWERABLE
 from kohaku_ray.storage import name_a_file, publish_with, read_file

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kohaku_ray.documents.text import PATH
+from kohaku_ray.documents.text.plain import PATH
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, F64, I64, Keys, Mask
 from kohaku_ray.index.identity import vector_keys

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.terms import stop_words
 from kohaku_ray.models.request import CHARS_PER_TOKEN, ChatRequest

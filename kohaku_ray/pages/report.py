@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from kohaku_ray.documents.rows import HUB
+from kohaku_ray.documents.data.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric
 from kohaku_ray.evaluation.report import ScoreReport

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, ValidationError
 
 from kohaku_ray.config import Config
-from kohaku_ray.documents.rows import read_rows
+from kohaku_ray.documents.data.rows import read_rows
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.index.store import Index

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kohaku_ray.documents.rows import HUB
+from kohaku_ray.documents.data.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Tables, TableWriter

@@ -12,13 +12,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from kohaku_ray.config import Config
-from kohaku_ray.documents.content import default_doc_id, valid_doc_id
+from kohaku_ray.documents.data.kohakurag import write_kohakurag
 from kohaku_ray.documents.figures import ImageSource, images_of, map_images, recaptioned
 from kohaku_ray.documents.images import image_name
-from kohaku_ray.documents.kohakurag import write_kohakurag
 from kohaku_ray.documents.model import Document, Parsed
 from kohaku_ray.documents.parse import parse_documents, read_in_time, without_repeated
-from kohaku_ray.documents.pdf import UNREADABLE, UNREADABLE_SHARE
+from kohaku_ray.documents.pdf.document import UNREADABLE, UNREADABLE_SHARE
+from kohaku_ray.documents.text.content import default_doc_id, valid_doc_id
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.store import Index

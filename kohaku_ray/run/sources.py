@@ -9,11 +9,11 @@ from urllib.parse import unquote
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.documents.content import clean_print, decode_text, valid_doc_id
+from kohaku_ray.documents.data.rows import RECORD_SUFFIXES, ROW_FORMATS, cell_of, read_cells, read_rows, suffix_of
 from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.formats import DocumentFormat, find_format
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.documents.rows import RECORD_SUFFIXES, ROW_FORMATS, cell_of, read_cells, read_rows, suffix_of
+from kohaku_ray.documents.text.content import clean_print, decode_text, valid_doc_id
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question

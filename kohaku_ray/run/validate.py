@@ -14,9 +14,9 @@ import jsonschema
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import ChatDeployment
-from kohaku_ray.documents.content import default_doc_id
+from kohaku_ray.documents.data.rows import HUB, ROW_SUFFIXES, suffix_of
 from kohaku_ray.documents.formats import TEXT, suffix
-from kohaku_ray.documents.rows import HUB, ROW_SUFFIXES, suffix_of
+from kohaku_ray.documents.text.content import default_doc_id
 from kohaku_ray.errors import (
     DataError,
     IndexMismatchError,

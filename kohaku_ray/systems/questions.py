@@ -66,7 +66,9 @@ def read_questions(
     Raises:
         DataError: The file cannot be read or lacks a column, an id is missing or repeated, or a question is too long.
     """
-    from kohaku_ray.documents.rows import read_rows  # actors know the settings of this module, and read no questions
+    from kohaku_ray.documents.data.rows import (
+        read_rows,  # actors know the settings of this module, and read no questions
+    )
 
     rows = read_rows(name, data, "questions")
     if not rows:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.documents.content import default_doc_id, valid_doc_id
 from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.documents.text.content import default_doc_id, valid_doc_id
 from kohaku_ray.errors import DataError
 
 

@@ -10,7 +10,7 @@ from kohaku_ray.documents.find import find_files, passed_over
 from kohaku_ray.documents.formats import AUTO, TEXT, DocumentFormat, find_format
 from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
 from kohaku_ray.documents.parse import parse_documents, parse_file
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.systems.hybrid.news import NEWS
 from kohaku_ray.systems.narrative.novel import NOVEL

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from kit.trees import texts
 
-from kohaku_ray.documents.formulas import write_delimited, write_tex
+from kohaku_ray.documents.markup.formulas import write_delimited, write_tex
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.documents.raised import write_scripts
+from kohaku_ray.documents.text.raised import write_scripts
 from kohaku_ray.values.tex import LONGEST_TEX
 
 

@@ -3,7 +3,7 @@ import time
 import pytest
 from kit.trees import outline, sentences, texts
 
-from kohaku_ray.documents.html import MAX_BYTES
+from kohaku_ray.documents.markup.html import MAX_BYTES
 from kohaku_ray.documents.model import Attachment
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import DataError

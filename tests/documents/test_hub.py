@@ -11,10 +11,10 @@ import pytest
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
+from kohaku_ray.documents.data.rows import suffix_of
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.documents.read import read_bytes, read_hub
-from kohaku_ray.documents.rows import suffix_of
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold

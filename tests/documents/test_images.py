@@ -7,9 +7,9 @@ import pytest
 from figure_pdfs import as_bytes, picture
 from PIL import Image
 
+from kohaku_ray.documents.data.kohakurag import parse_kohakurag, write_kohakurag
 from kohaku_ray.documents.figures import ImageSource, figures_named, images_of
 from kohaku_ray.documents.images import BadImageError, SmallImageError, read_image
-from kohaku_ray.documents.kohakurag import parse_kohakurag, write_kohakurag
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import DataError
 
@@ -268,7 +268,7 @@ def test_a_document_is_kept_when_its_images_take_too_long(tmp_path, monkeypatch)
 
 def test_addresses_stay_inside_a_directory_on_an_object_store():
     from kohaku_ray.documents.figures import attach_images
-    from kohaku_ray.documents.markdown import parse_markdown
+    from kohaku_ray.documents.markup.markdown import parse_markdown
 
     asked = []
 

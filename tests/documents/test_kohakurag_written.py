@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray import sample
+from kohaku_ray.documents.data.kohakurag import parse_kohakurag, write_kohakurag
 from kohaku_ray.documents.find import find_files
-from kohaku_ray.documents.kohakurag import parse_kohakurag, write_kohakurag
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.documents.read import read_bytes

@@ -5,7 +5,7 @@ import pytest
 from kit.trees import sentences as sentences_of
 
 from kohaku_ray.documents.parse import parse_documents, parse_file
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 
 ENTRIES = [f"{i // 4 + 1}.{i % 4 + 1} Section about subject {i} " for i in range(24)]
 

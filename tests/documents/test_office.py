@@ -21,8 +21,8 @@ from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
 from kohaku_ray.documents.figures import ImageSource
+from kohaku_ray.documents.office.sheets import write_value
 from kohaku_ray.documents.parse import parse_documents, parse_file
-from kohaku_ray.documents.sheets import write_value
 from kohaku_ray.errors import DataError
 
 W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'

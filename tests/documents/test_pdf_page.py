@@ -4,7 +4,7 @@ import pymupdf
 import pytest
 
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.documents.pdf_page import read_page
+from kohaku_ray.documents.pdf.page import read_page
 
 MIXED = (
     "<p style='font-size:10px'>The <b>bold</b> word, an <i>italic</i><b>one</b>, <span style='color:red'>red</span> "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kohaku_ray.documents.pdf_page import join_lines
+from kohaku_ray.documents.pdf.page import join_lines
 
 
 @pytest.mark.parametrize(

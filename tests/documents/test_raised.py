@@ -2,7 +2,7 @@
 
 import pytest
 
-from kohaku_ray.documents.raised import (
+from kohaku_ray.documents.text.raised import (
     END,
     LOWER,
     RAISE,

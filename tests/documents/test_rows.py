@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kohaku_ray.documents.data.rows import csv_rows, read_rows
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.parse import parse_documents, parse_file
-from kohaku_ray.documents.rows import csv_rows, read_rows
 from kohaku_ray.errors import DataError
 
 ROWS = [

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
 
-from kohaku_ray.documents import sentences as module
 from kohaku_ray.documents.lean_imports import nltk_module
-from kohaku_ray.documents.sentences import MAX_CHARS, join_labels, split_lines, split_sentences, whole_text
+from kohaku_ray.documents.text import sentences as module
+from kohaku_ray.documents.text.sentences import MAX_CHARS, join_labels, split_lines, split_sentences, whole_text
 
 
 def sentences(text):

@@ -7,9 +7,9 @@ import pytest
 from kit.trees import texts
 from test_pdf_hostile import assembled
 
-from kohaku_ray.documents import pdf_page
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.documents.pdf_page import read_page
+from kohaku_ray.documents.pdf import page as pdf_page
+from kohaku_ray.documents.pdf.page import read_page
 from kohaku_ray.errors import DataError
 
 

@@ -15,7 +15,7 @@ from test_pdf_hostile import assembled, pdf
 
 from kohaku_ray import sample
 from kohaku_ray.documents import bounded, parse
-from kohaku_ray.documents.markdown import parse_markdown
+from kohaku_ray.documents.markup.markdown import parse_markdown
 from kohaku_ray.documents.model import Attachment
 from kohaku_ray.documents.parse import FORMATS, parse_file
 from kohaku_ray.errors import DataError

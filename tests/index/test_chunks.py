@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohaku_ray.documents.model import Paragraph
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.index.chunks import _best_breaks, character_windows, join_paragraphs, token_windows
 
 

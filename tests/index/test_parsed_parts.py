@@ -29,7 +29,7 @@ def document_row(make_document, doc_id, *sentences):
 
 @pytest.fixture
 def make_document():
-    from kohaku_ray.documents.markdown import parse_markdown
+    from kohaku_ray.documents.markup.markdown import parse_markdown
 
     return lambda doc_id, sentences: parse_markdown(f"{doc_id}.md", f"# {doc_id}\n\n{' '.join(sentences)}".encode())
 

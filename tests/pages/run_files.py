@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from index.small_index import build_whole
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.evaluation.submissions import SubmissionRow, write_submission
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import IndexSettings

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from kohaku_ray.documents.model import Sentence, SentenceSplit
-from kohaku_ray.documents.sentences import continues_at, paragraph_blocks, quick_punkt, trimmed_pieces, words_of
+from kohaku_ray.documents.text.sentences import continues_at, paragraph_blocks, quick_punkt, trimmed_pieces, words_of
 from kohaku_ray.errors import ConfigError
 
 _MID_SENTENCE = words_of(

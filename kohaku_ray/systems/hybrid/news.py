@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kohaku_ray.documents.content import decode_text, valid_doc_id
+from kohaku_ray.documents.data.rows import csv_rows
 from kohaku_ray.documents.formats import DocumentFormat
 from kohaku_ray.documents.model import Attributes, Document, Paragraph, Parsed, Section, SentenceSplit
-from kohaku_ray.documents.rows import csv_rows
+from kohaku_ray.documents.text.content import decode_text, valid_doc_id
 from kohaku_ray.errors import DataError
 from kohaku_ray.systems.hybrid.french import SPLITTERS
 from kohaku_ray.values.read import is_blank, parse_number

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.systems.narrative.names import CAPITALISED_RUN, MALE_TITLES, BookNames, Person, unaccent
 
 EventKind = Literal["born", "died", "acted"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 
-from kohaku_ray.documents.sentences import words_of
+from kohaku_ray.documents.text.sentences import words_of
 from kohaku_ray.index.terms import stop_words
 
 FUZZY_RATIO = 0.8

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from kohaku_ray.documents.content import decode_text
 from kohaku_ray.documents.formats import DocumentFormat
 from kohaku_ray.documents.model import Attributes, Document, Paragraph, Section
-from kohaku_ray.documents.sentences import split_sentences
-from kohaku_ray.documents.text import PATH
+from kohaku_ray.documents.text.content import decode_text
+from kohaku_ray.documents.text.plain import PATH
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import digest_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.models.baseline import Baseline, Draw
 from kohaku_ray.systems.narrative.dossier import MOST_CHARS, MOST_CITED
 from kohaku_ray.systems.narrative.label import CONSISTENT, CONTRADICT

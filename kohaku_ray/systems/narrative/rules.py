@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kohaku_ray.documents.sentences import words_of
+from kohaku_ray.documents.text.sentences import words_of
 from kohaku_ray.systems.narrative.events import Event, EventKind, find_events
 from kohaku_ray.systems.narrative.names import BookNames, folded_words, unaccent
 

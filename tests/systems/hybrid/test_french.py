@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.model import Sentence
-from kohaku_ray.documents.sentences import MAX_CHARS
+from kohaku_ray.documents.text.sentences import MAX_CHARS
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.systems.hybrid import french as module
 from kohaku_ray.systems.hybrid.french import sliding_sentences, split_french, split_periods

@@ -184,7 +184,7 @@ def test_broken_quotes_and_wrong_numbers_of_cells_cost_their_row_alone():
 
 def test_huge_fields(monkeypatch):
     assert len(paragraphs(parse(row(paragraph_text="mot " * 100_000)))[0].text) == 399_999
-    monkeypatch.setattr("kohaku_ray.documents.rows.MAX_CELL_CHARS", 500)
+    monkeypatch.setattr("kohaku_ray.documents.data.rows.MAX_CELL_CHARS", 500)
     limit = csv.field_size_limit()
     news = parse(row(par_id="1"), row(par_id="2", paragraph_text="mot " * 200), row(par_id="3"))
     ((where, why),) = news.rejects

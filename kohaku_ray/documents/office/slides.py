@@ -7,10 +7,9 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
-from kohaku_ray.documents.content import clean_print, default_doc_id
-from kohaku_ray.documents.html import read_fragment
+from kohaku_ray.documents.markup.html import read_fragment
 from kohaku_ray.documents.model import Document, Section
-from kohaku_ray.documents.office import (
+from kohaku_ray.documents.office.archive import (
     alternative_text,
     chart_table,
     core_title,
@@ -23,6 +22,7 @@ from kohaku_ray.documents.office import (
     related_parts,
     write_maths,
 )
+from kohaku_ray.documents.text.content import clean_print, default_doc_id
 from kohaku_ray.records import pluralize
 
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"

@@ -11,7 +11,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-from kohaku_ray.documents.raised import END, LOWER, RAISE, is_tolerance, plain_maths, write_lowered, write_raised
+from kohaku_ray.documents.text.raised import END, LOWER, RAISE, is_tolerance, plain_maths, write_lowered, write_raised
 from kohaku_ray.values.tex import LONGEST_TEX, place_fractions, read_tex, write_fraction, write_root
 
 MAX_FORMULA_DEPTH = 100  # deepest nesting of elements that is read; what is deeper is text without structure

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from kohaku_ray.documents.sentences import words_of
+from kohaku_ray.documents.text.sentences import words_of
 from kohaku_ray.values import tex
 
 _SIGNS = str.maketrans("−–‐‑﹣－∗⁎﹡＊", "------****")

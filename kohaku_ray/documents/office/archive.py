@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any
 
 from kohaku_ray.documents.bounded import out_of_memory
-from kohaku_ray.documents.content import clean_print
-from kohaku_ray.documents.formulas import end_number
+from kohaku_ray.documents.markup.formulas import end_number
+from kohaku_ray.documents.text.content import clean_print
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 

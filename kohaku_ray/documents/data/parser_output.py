@@ -16,14 +16,14 @@ from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import Any
 
-from kohaku_ray.documents.content import default_doc_id, flat_metadata, well_formed
-from kohaku_ray.documents.html import MAX_SPAN, read_fragment
-from kohaku_ray.documents.kohakurag import MAX_PAGE, load_json, parse_kohakurag
-from kohaku_ray.documents.markdown import paged_markdown
+from kohaku_ray.documents.data.kohakurag import MAX_PAGE, load_json, parse_kohakurag
+from kohaku_ray.documents.markup.html import MAX_SPAN, read_fragment
+from kohaku_ray.documents.markup.markdown import paged_markdown
 from kohaku_ray.documents.model import Attachment, Box, Document, Paragraph, Section
-from kohaku_ray.documents.office import html_table
-from kohaku_ray.documents.sentences import split_sentences
-from kohaku_ray.documents.text import Draft, finish, heading_path
+from kohaku_ray.documents.office.archive import html_table
+from kohaku_ray.documents.text.content import default_doc_id, flat_metadata, well_formed
+from kohaku_ray.documents.text.plain import Draft, finish, heading_path
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 

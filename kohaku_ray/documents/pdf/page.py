@@ -14,13 +14,13 @@ from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_forms import read_fields, write_field
-from kohaku_ray.documents.pdf_unseen import SCALE, Piece, drop_unseen
-from kohaku_ray.documents.raised import is_tolerance, plain_maths, write_lowered, write_raised
-from kohaku_ray.documents.sentences import LEADERS, ends_entry, words_of
-from kohaku_ray.documents.tables import Cells, Grid, Hints, TableCell, header_rows, name_columns
+from kohaku_ray.documents.pdf.forms import read_fields, write_field
+from kohaku_ray.documents.pdf.unseen import SCALE, Piece, drop_unseen
+from kohaku_ray.documents.text.content import clean_print
+from kohaku_ray.documents.text.raised import is_tolerance, plain_maths, write_lowered, write_raised
+from kohaku_ray.documents.text.sentences import LEADERS, ends_entry, words_of
+from kohaku_ray.documents.text.tables import Cells, Grid, Hints, TableCell, header_rows, name_columns
 
 _BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
 _MATHS = re.compile(r"CMMI|CMSY|MSBM|math|MTMI|[tp]xmi|LMMI", re.IGNORECASE)  # fonts for formulas

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Any
 
-from kohaku_ray.documents.content import (
+from kohaku_ray.documents.data.kohakurag import MAX_PAGE, parse_kohakurag
+from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
+from kohaku_ray.documents.text.content import (
     clean_print,
     decode_text,
     default_doc_id,
@@ -22,11 +24,9 @@ from kohaku_ray.documents.content import (
     valid_doc_id,
     well_formed,
 )
-from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
-from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
-from kohaku_ray.documents.sentences import split_lines, split_sentences
-from kohaku_ray.documents.tables import written_rows
-from kohaku_ray.documents.text import text_sections
+from kohaku_ray.documents.text.plain import text_sections
+from kohaku_ray.documents.text.sentences import split_lines, split_sentences
+from kohaku_ray.documents.text.tables import written_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 
@@ -194,7 +194,7 @@ def parse_rows(name: str, data: bytes) -> Parsed:
     ``sections``.
     """
     # Here: question files are read by this module, too, and the parsers of HTML and Markdown are slow to import.
-    from kohaku_ray.documents.parser_output import olmocr_id
+    from kohaku_ray.documents.data.parser_output import olmocr_id
 
     rejects: list[tuple[str, str]] = []
     rows = read_rows(name, data, "documents", rejects)
@@ -218,7 +218,7 @@ def parse_rows(name: str, data: bytes) -> Parsed:
 
 
 def _document(default: str, row: Mapping[str, Any]) -> Document:
-    from kohaku_ray.documents.parser_output import olmocr_id, parse_olmocr  # see ``parse_rows``
+    from kohaku_ray.documents.data.parser_output import olmocr_id, parse_olmocr  # see ``parse_rows``
 
     doc_id = valid_doc_id(_first(row, IDS) or default, "row")
     if row.get("sections"):

@@ -10,10 +10,10 @@ from functools import cache
 from html import unescape
 from typing import Any
 
-from kohaku_ray.documents.content import decode_text, default_doc_id
-from kohaku_ray.documents.html import read_fragment
+from kohaku_ray.documents.markup.html import read_fragment
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.text import finish
+from kohaku_ray.documents.text.content import decode_text, default_doc_id
+from kohaku_ray.documents.text.plain import finish
 from kohaku_ray.records import pluralize
 
 _DIRECTIVE = re.compile(r"^[^\S\n]*\.\. ([\w:+.-]+)::", re.MULTILINE)

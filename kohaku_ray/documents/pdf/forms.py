@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box
+from kohaku_ray.documents.text.content import clean_print
 
 MAX_FIELDS = 5000  # most fields of a page that are read; a form that people fill in has a few hundred
 _PASSWORD = 1 << 13  # PDF 32000, table 228

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from kohaku_ray.documents.content import clean_print, default_doc_id
-from kohaku_ray.documents.html import read_fragment
+from kohaku_ray.documents.markup.html import read_fragment
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.office import (
+from kohaku_ray.documents.office.archive import (
     alternative_text,
     chart_table,
     core_title,
@@ -26,9 +25,10 @@ from kohaku_ray.documents.office import (
     related_parts,
     write_maths,
 )
-from kohaku_ray.documents.raised import write_mark
-from kohaku_ray.documents.sentences import words_of
-from kohaku_ray.documents.text import MAX_HEADING_CHARS, finish
+from kohaku_ray.documents.text.content import clean_print, default_doc_id
+from kohaku_ray.documents.text.plain import MAX_HEADING_CHARS, finish
+from kohaku_ray.documents.text.raised import write_mark
+from kohaku_ray.documents.text.sentences import words_of
 from kohaku_ray.records import pluralize
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"

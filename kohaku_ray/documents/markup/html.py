@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from kohaku_ray.documents.content import decode_text, default_doc_id, even_line_ends, well_formed
-from kohaku_ray.documents.formulas import write_delimited, write_katex, write_mathml, write_tex
+from kohaku_ray.documents.markup.formulas import write_delimited, write_katex, write_mathml, write_tex
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
-from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
-from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
-from kohaku_ray.documents.tables import (
+from kohaku_ray.documents.text.content import decode_text, default_doc_id, even_line_ends, well_formed
+from kohaku_ray.documents.text.plain import Draft, finish, heading_path, list_paragraphs
+from kohaku_ray.documents.text.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
+from kohaku_ray.documents.text.sentences import split_lines, split_sentences, whole_text, words_of
+from kohaku_ray.documents.text.tables import (
     MAX_HEADER_ROWS,
     Hints,
     TableCell,
@@ -26,7 +27,6 @@ from kohaku_ray.documents.tables import (
     name_columns,
     write_rows,
 )
-from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 

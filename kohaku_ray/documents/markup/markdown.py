@@ -20,14 +20,14 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
-from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, well_formed
-from kohaku_ray.documents.formulas import match_formula, write_tex
-from kohaku_ray.documents.html import fragment_paragraphs, mathml_text
+from kohaku_ray.documents.markup.formulas import match_formula, write_tex
+from kohaku_ray.documents.markup.html import fragment_paragraphs, mathml_text
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
-from kohaku_ray.documents.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
-from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
-from kohaku_ray.documents.tables import as_grid, header_rows, join_names, write_rows
-from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs
+from kohaku_ray.documents.text.content import decode_text, default_doc_id, flat_metadata, well_formed
+from kohaku_ray.documents.text.plain import Draft, finish, heading_path, list_paragraphs
+from kohaku_ray.documents.text.raised import END, LOWER, MARK, RAISE, is_note_link, plain_maths, write_scripts
+from kohaku_ray.documents.text.sentences import split_lines, split_sentences, whole_text
+from kohaku_ray.documents.text.tables import as_grid, header_rows, join_names, write_rows
 from kohaku_ray.errors import DataError
 
 table_rule: Any = import_module("markdown_it.rules_block.table")  # its package names a function so

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, unique_keys, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
-from kohaku_ray.documents.sentences import split_sentences
-from kohaku_ray.documents.text import text_sections
+from kohaku_ray.documents.text.content import decode_text, default_doc_id, flat_metadata, unique_keys, well_formed
+from kohaku_ray.documents.text.plain import text_sections
+from kohaku_ray.documents.text.sentences import split_sentences
 from kohaku_ray.errors import DataError
 
 MAX_PAGE = 2**31 - 1  # largest page number the node table can hold

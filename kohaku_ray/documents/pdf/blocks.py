@@ -22,7 +22,7 @@ from kohaku_ray.documents.images import (
     on_white,
 )
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_page import (
+from kohaku_ray.documents.pdf.page import (
     CAPTION,
     MAX_GRID_HEADER,
     Page,
@@ -33,8 +33,8 @@ from kohaku_ray.documents.pdf_page import (
     ends_sentence,
     join_lines,
 )
-from kohaku_ray.documents.sentences import LEADERS
-from kohaku_ray.documents.tables import Cells, Hints, as_grid, header_rows, is_number, join_names, write_rows
+from kohaku_ray.documents.text.sentences import LEADERS
+from kohaku_ray.documents.text.tables import Cells, Hints, as_grid, header_rows, is_number, join_names, write_rows
 
 MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
 MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules

@@ -19,12 +19,11 @@ from statistics import median
 from typing import Any
 
 from kohaku_ray.documents.bounded import out_of_memory
-from kohaku_ray.documents.content import default_doc_id, well_formed
 from kohaku_ray.documents.figures import SET_IMAGES, no_image
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
-from kohaku_ray.documents.pdf_blocks import Block, PdfImages, blocks_of
-from kohaku_ray.documents.pdf_page import (
+from kohaku_ray.documents.pdf.blocks import Block, PdfImages, blocks_of
+from kohaku_ray.documents.pdf.page import (
     BULLETS,
     CAPTION,
     Page,
@@ -36,9 +35,10 @@ from kohaku_ray.documents.pdf_page import (
     read_page,
     without_leaders,
 )
-from kohaku_ray.documents.sentences import LEADERS, join_labels, split_lines, split_sentences
-from kohaku_ray.documents.tables import is_number, write_rows
-from kohaku_ray.documents.text import MAX_HEADINGS, PATH
+from kohaku_ray.documents.text.content import default_doc_id, well_formed
+from kohaku_ray.documents.text.plain import MAX_HEADINGS, PATH
+from kohaku_ray.documents.text.sentences import LEADERS, join_labels, split_lines, split_sentences
+from kohaku_ray.documents.text.tables import is_number, write_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import pluralize
 

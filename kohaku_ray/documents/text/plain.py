@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kohaku_ray.documents.content import decode_text, default_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
-from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text.content import decode_text, default_doc_id
+from kohaku_ray.documents.text.sentences import split_sentences
 
 MAX_HEADING_CHARS = 80  # longest line that is a heading or a title
 MAX_HEADINGS = 4  # most headings that one section's title is joined from

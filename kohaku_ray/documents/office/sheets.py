@@ -13,11 +13,11 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from kohaku_ray.documents.content import clean_print, default_doc_id
-from kohaku_ray.documents.html import read_fragment
+from kohaku_ray.documents.markup.html import read_fragment
 from kohaku_ray.documents.model import Document, Paragraph, Section
-from kohaku_ray.documents.office import describe_images, html_table, open_office, plain_number
-from kohaku_ray.documents.sentences import split_lines
+from kohaku_ray.documents.office.archive import describe_images, html_table, open_office, plain_number
+from kohaku_ray.documents.text.content import clean_print, default_doc_id
+from kohaku_ray.documents.text.sentences import split_lines
 from kohaku_ray.records import pluralize
 
 MAX_PART_CHARS = 2000  # longest part of a table, in characters, that is one paragraph

@@ -1,0 +1,1 @@
+"""Read files of many documents: rows, KohakuRAG JSON, the output of parsers."""

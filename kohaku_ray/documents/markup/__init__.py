@@ -1,0 +1,1 @@
+"""Read HTML, Markdown and reStructuredText, and the formulas in them."""

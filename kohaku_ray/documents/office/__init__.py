@@ -1,0 +1,1 @@
+"""Read Word, Excel and PowerPoint files."""

@@ -1,0 +1,1 @@
+"""What all formats share: decoding, sentences, raised characters, tables as text; and plain text."""
