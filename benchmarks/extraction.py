@@ -348,7 +348,10 @@ def read_markdown(path: Path) -> tuple[str, str]:
 def read_docx(path: Path) -> tuple[str, str]:
     import docx
 
-    file = docx.Document(str(path))
+    try:
+        file = docx.Document(str(path))
+    except KeyError:  # strict Open XML, which this reader does not know
+        return "", ""
     cells = [cell.text for table in file.tables for row in table.rows for cell in row.cells]
     return "\n".join([*(paragraph.text for paragraph in file.paragraphs), *cells]), ""
 

@@ -85,11 +85,11 @@ def test_other_suffixes_are_read_as_ever(document_format):
 
 @pytest.mark.parametrize("document_format", [NEWS, NOVEL, MAIL])
 def test_the_time_limit_covers_formats(document_format):
-    slow = replace(document_format, parse=lambda *_, **options: [None for _ in iter(int, 1)])  # takes CPU for ever
-    start = time.monotonic()
+    slow = replace(document_format, parse=lambda *_, **options: sum(1 for _ in iter(int, 1)))  # for ever
+    start = time.process_time()
     with pytest.raises(DataError, match=r"are not parsed after 0\.3 s"):
         parse_documents(f"x{slow.suffixes[0]}", ARTICLES, 0.3, slow)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     messages = []
 
     def call():
