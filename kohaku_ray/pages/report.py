@@ -61,7 +61,7 @@ LIMITS = (
 )
 """Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
 
-SAMPLE, SURE = 200, 1.03
+SAMPLE, SURE = 200, 1.01
 """Questions after which the size of the page is estimated anew, and the factor over ``MAX_BYTES`` that ends it: later
 questions may be a little shorter than the first ones."""
 
