@@ -70,7 +70,7 @@ def simulate(n_replicas: int, bound: float) -> tuple[float, float]:
             now, ended = heapq.heappop(running)
             placement.ended(ended)
             evenness.append(placement.n_in_flight / n_replicas / max(map(placement.load, replicas)))
-        placement.place(question, order_of(question, ring), replicas)
+        placement.choose_replica(question, order_of(question, ring), replicas)
         placement.began(question)
         heapq.heappush(running, (now + rng.lognormvariate(0, 0.5), question))
     return mean(evenness), placement.n_moved / placement.n_placed
