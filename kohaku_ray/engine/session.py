@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -15,6 +15,7 @@ from kohaku_ray.engine.actors.pool import ActorPool, leaves_gpus, member_process
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.run.demand import Demand
+from kohaku_ray.run.deployments import application_name, is_served
 
 
 class Session:
@@ -64,11 +65,12 @@ class Session:
         if read or written:
             check_nodes(read or {}, written or {})
 
-    def open_ledger(self, config: LedgerConfig, n_shards: int) -> Ledger:
-        """Open the ledger, whose shards stay alive; see ``ledger.client.open_ledger``."""
+    def open_ledger(self, config: LedgerConfig, n_shards: int, deployments: Iterable[Deployment]) -> Ledger:
+        """Open the ledger, whose shards stay alive, to ask these deployments; see ``ledger.client.open_ledger``."""
         ledger = open_ledger(config, n_shards, self._cluster.resources)
         self._until_end.enter_context(ledger.kept_alive())
-        ledger.prepare_calls()
+        if any(map(is_served, deployments)):
+            ledger.prepare_calls()
         return ledger
 
     def start_replicas(self, deployments: Mapping[str, Deployment], *, shared: bool = False) -> dict[str, str]:
@@ -77,6 +79,8 @@ class Session:
         Jobs share them, and the last one ends them. On a cluster that ends with this session nobody does, unless
         they are to be ``shared`` with sessions inside this one.
         """
+        if not any(map(is_served, deployments.values())):
+            return {name: application_name(name, deployment) for name, deployment in deployments.items()}
         # Imported here: Serve takes a second to import, in which actors start.
         from kohaku_ray.engine.serving.applications import serving
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.extensions import BUILT_IN
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
-from kohaku_ray.records import digest
+from kohaku_ray.records import canonical_json, digest
+from kohaku_ray.run.models import IN_SHARDS
+from kohaku_ray.systems.offline import ExtractiveConfig
 
 
 def check_deployment(name: str, deployment: Deployment, *, here: bool = True) -> None:
@@ -17,10 +20,23 @@ def check_deployment(name: str, deployment: Deployment, *, here: bool = True) ->
         raise ConfigError(f"deployments.{name}: {error}") from None
 
 
+def is_served(deployment: Deployment) -> bool:
+    """Whether Ray Serve runs a deployment.
+
+    The ledger's shards ask a baseline of one replica themselves: Serve takes 10 s of CPU to start, a call 2 ms. They
+    outlive a job, and may not find a module of another job: the baselines of the package's systems alone.
+    """
+    if not isinstance(deployment, ExtractiveConfig):
+        return True
+    return deployment.application is not None or deployment.replicas > 1 or deployment.system not in BUILT_IN["systems"]
+
+
 def application_name(name: str, deployment: Deployment) -> str:
     """Return a deployment's application name: equal settings give equal names, so that jobs share it."""
     if deployment.application is not None:
         return deployment.application
+    if not is_served(deployment):
+        return f"{IN_SHARDS}{canonical_json(deployment.model_dump(mode='json'))}"
     return f"kohaku-ray-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
 
 

@@ -18,12 +18,16 @@ if TYPE_CHECKING:  # actors that count calls know no configuration
     from kohaku_ray.run.segments import ReplySource
 
 
+IN_SHARDS = "in the ledger's shards: "
+"""Begins the application of a baseline that the ledger's shards ask themselves; its settings as JSON follow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """The model of a role: where and how it is called.
 
     Attributes:
-        application: Serve application.
+        application: Serve application, or the baseline of ``IN_SHARDS``.
         identity: Its identity in the ledger's keys.
         max_tokens: Longest reply; the model may reason for ``reasoning_tokens`` before it.
         window_tokens: Longest prompt plus reply, reasoning left out.

@@ -20,7 +20,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.actors.members import MemberProcess
 from kohaku_ray.engine.actors.retriever import Retriever
-from kohaku_ray.engine.actors.voter import Voter
+from kohaku_ray.engine.actors.voter import MembersAndVoter, Voter
 from kohaku_ray.engine.cluster import choose_when_freed, idle_cpus, node_resources, print_progress
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
@@ -102,15 +102,20 @@ class ActorPool:
             # Spread: actors that ask for next to no CPU would all go to one node.
             coordinates = {"num_cpus": idle_cpus(), "resources": config.cluster.resources}
             spread = {**coordinates, "scheduling_strategy": "SPREAD", **always}
+            # The first voter writes the outputs: beside the driver, so that a run directory on its disk is complete.
+            node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            here: dict[str, Any] = {"num_cpus": 0, "resources": {}, "scheduling_strategy": node}
             process = ray.remote(max_concurrency=1000, **spread)(MemberProcess)
-            names = (f"kohaku_ray members {self._pool_id} {number}" for number in range(self._n_workers))
-            self.members = [process.options(name=name).remote() for name in names]
             voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
-            # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            names = [f"kohaku_ray members {self._pool_id} {number}" for number in range(self._n_workers)]
             first, *others = (f"kohaku_ray voter {self._pool_id} {number}" for number in range(n_voters(config)))
-            self.voters = [voter.options(name=first, num_cpus=0, resources={}, scheduling_strategy=here).remote()]
-            self.voters += [voter.options(name=name).remote() for name in others]
+            if len(names) == 1 and not others and _is_one_machine(config):
+                both = ray.remote(max_concurrency=1000, **always)(MembersAndVoter)
+                self.members = self.voters = [both.options(name=names[0], **here).remote()]
+            else:
+                self.members = [process.options(name=name).remote() for name in names]
+                self.voters = [voter.options(name=first, **here).remote()]
+                self.voters += [voter.options(name=name).remote() for name in others]
         notes: set[str] = set()
         waiting = self._opened
         while waiting:
@@ -146,7 +151,7 @@ class ActorPool:
 
     def close(self) -> None:
         """End the actors now: the next pool needs their CPUs."""
-        for actor in (*self.retrievers, *self.members, *self.voters):
+        for actor in {*self.retrievers, *self.members, *self.voters}:
             ray.kill(actor)
 
     def counts(self) -> Counter[tuple[str, str]]:
@@ -155,6 +160,12 @@ class ActorPool:
         for counts in ray_get([retriever.counts.remote() for retriever in self.retrievers]):
             total.update(counts)
         return total
+
+
+def _is_one_machine(config: Config) -> bool:
+    """Whether members may answer in the process of the voter, beside the driver: a cluster's head is not for work."""
+    cluster = config.cluster
+    return len(node_resources()) == 1 and not cluster.autoscaling and not cluster.resources
 
 
 class RunWork:

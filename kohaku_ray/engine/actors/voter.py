@@ -1,7 +1,8 @@
-"""The actor that votes on blocks, and writes a run's files."""
+"""The actor that votes on blocks and writes a run's files, alone or in the process of a small run's members."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import pickle
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import ray
 
 from kohaku_ray.answering.votes import settle_block, vote_block, vote_by_agreement
 from kohaku_ray.engine import metrics
+from kohaku_ray.engine.actors.members import MemberProcess
 from kohaku_ray.run.tables import Parts, Tables
 
 if TYPE_CHECKING:
@@ -53,3 +55,27 @@ class Voter:
         from kohaku_ray.run.outputs import write_run
 
         write_run(config, RunDirectory(run), Parts(blocks, ray.get, votes))
+
+
+class MembersAndVoter(MemberProcess):
+    """Members of a small run and its voter in one process, which takes two seconds of CPU to start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._voter = Voter()
+
+    async def vote(self, *arguments: Any) -> tuple[AnswerSummary, Tables]:
+        """See ``Voter``; in a thread, as every step of it: members answer meanwhile."""
+        return await asyncio.to_thread(self._voter.vote, *arguments)
+
+    async def settle(self, *arguments: Any) -> list[bool]:
+        """See ``Voter``."""
+        return await asyncio.to_thread(self._voter.settle, *arguments)
+
+    async def vote_by_agreement(self, config: Config, blocks: Sequence[Any]) -> list[pa.Table]:
+        """See ``Voter``."""
+        return await asyncio.to_thread(self._voter.vote_by_agreement, config, blocks)
+
+    async def write(self, *arguments: Any) -> None:
+        """See ``Voter``."""
+        await asyncio.to_thread(self._voter.write, *arguments)

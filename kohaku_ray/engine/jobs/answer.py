@@ -7,7 +7,7 @@ its members' answers, a member the ref of the block's evidence.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -44,7 +44,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.documents import describe_rejected_gold, rejected_gold
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
-from kohaku_ray.run.models import models_of
+from kohaku_ray.run.models import IN_SHARDS, models_of
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.run.servers import check_servers
 from kohaku_ray.run.sources import check_places, questions_of, read_metadata, resolve
@@ -114,11 +114,9 @@ def run_answer(
             written={"ledger.path": config.ledger.path},
         )
         pool = pool or session.start_early_pool(config)
-        ledger = session.open_ledger(config.ledger, n_ledger_shards(config))
+        ledger = session.open_ledger(config.ledger, n_ledger_shards(config), deployments.values())
         pool, applications = session.start_pool_and_replicas(config, pool)
-        from kohaku_ray.engine.serving.applications import replicas_up
-
-        up = pluralize(replicas_up(applications.values()), "replica")
+        up = pluralize(_n_up(applications.values()), "replica")
         print_progress(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
         context = context_of(config, ledger, applications, prompts, again)
         prices = {application: deployments[name].price for name, application in applications.items()}
@@ -168,9 +166,10 @@ def make_run(
             show(summary, summary.n_questions, "")
 
         def report_stall(summary: AnswerSummary) -> None:
-            from kohaku_ray.engine.serving.applications import check_there
+            if served := _served(context.applications.values()):
+                from kohaku_ray.engine.serving.applications import check_there
 
-            check_there(context.applications.values())
+                check_there(served)
             n_answered = max(work.n_answered(), summary.n_questions)
             state = "" if progress is None else _describe_state(ledger, tuple(applications.values()), progress)
             show(summary, min(n_answered, len(questions) - 1), state)
@@ -297,14 +296,26 @@ def answer_all(
     return summary
 
 
-def _describe_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int, int]) -> str:
-    """Describe what the run's calls do; tokens where the server counts them."""
+def _served(applications: Iterable[str]) -> set[str]:
+    return {application for application in applications if not application.startswith(IN_SHARDS)}
+
+
+def _n_up(applications: Collection[str]) -> int:
+    """Count the replicas that are up; a baseline in the ledger's shards always is."""
+    n_here = len(set(applications)) - len(served := _served(applications))
+    if not served:
+        return n_here
     from kohaku_ray.engine.serving.applications import replicas_up
 
+    return n_here + replicas_up(served)
+
+
+def _describe_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int, int]) -> str:
+    """Describe what the run's calls do; tokens where the server counts them."""
     in_flight, *totals = ledger.progress()
     made, n_read, n_written = (now - then for now, then in zip(totals, before[1:], strict=True))
     facts = [
-        f"{pluralize(replicas_up(applications), 'replica')} up",
+        f"{pluralize(_n_up(applications), 'replica')} up",
         f"{pluralize(in_flight, 'model call')} in flight",
         f"{made:,} answered",
         f"{pluralize(n_read, 'prompt token')} read" if n_read else "",

@@ -55,7 +55,8 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
             print_progress(f"batch   {pluralize(n_good.total(), 'request')}: waiting for {', '.join(deployments)}")
             with Session(config.cluster) as session:
                 session.check(replicas_demand(deployments), written={"ledger.path": config.ledger.path})
-                ledger = session.open_ledger(config.ledger, n_ledger_shards(config, deployments))
+                n_shards = n_ledger_shards(config, deployments)
+                ledger = session.open_ledger(config.ledger, n_shards, deployments.values())
                 applications = session.start_replicas(deployments)
                 with Progress("batch", summary.n_lines, "lines") as progress:
                     asyncio.run(ask_lines(config, models, source, ledger, applications, files, summary, progress.show))

@@ -398,7 +398,8 @@ def _make_together(
         return _make_one(config, pool, ledger, go_on, spending, shard)
 
     with Session(configs[0].cluster) as session, ThreadPoolExecutor(_n_at_once(plan, configs[0])) as threads:
-        ledger = session.open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
+        asked = [deployment for config in configs for deployment in config.used_deployments.values()]
+        ledger = session.open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)), asked)
         prices = {
             app: config.used_deployments[key].price for config in configs for key, app in _applications(config).items()
         }

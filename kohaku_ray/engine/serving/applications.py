@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,20 +24,17 @@ from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.cluster import idle_cpus, print_progress
 from kohaku_ray.engine.errors import ray_get
-from kohaku_ray.engine.serving.handles import Together, listen_on_loopback
+from kohaku_ray.engine.serving.handles import Metered, listen_on_loopback
 from kohaku_ray.engine.serving.limiter import SharedLimiter, detached_actor, limiter_of_server
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
-from kohaku_ray.models.meter import Meter
 from kohaku_ray.models.openai import OpenAIConfig
-from kohaku_ray.models.places import Places
-from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.records import Reply, pluralize
+from kohaku_ray.records import pluralize
 from kohaku_ray.run.demand import QUEUED, deployment_demand, shortage
-from kohaku_ray.run.deployments import application_name, check_deployment
+from kohaku_ray.run.deployments import application_name, check_deployment, is_served
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.systems.offline import ExtractiveConfig
 
@@ -66,29 +62,22 @@ _LOG = logging.getLogger(__name__)
 ApplicationClaim = Literal["ready", "start", "wait"]
 
 
-class ChatReplica(Together):
+class ChatReplica(Metered):
     """A Serve replica that hosts one backend."""
 
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
         listen_on_loopback()
         is_limited = isinstance(deployment, OpenAIConfig) and deployment.is_limited
-        self._backend = deployment.make_backend(None if limiter is None else SharedLimiter(limiter, is_limited))
-        self._meter = Meter(deployment.gpus if isinstance(deployment, TransformersConfig) else 0)
-        self._places = Places(deployment.max_ongoing)
-
-    async def ask(self, request: ChatRequest) -> Reply:
-        """Answer one request, when one of the deployment's ``max_ongoing`` places is free."""
-        async with self._places.taken(request.priority):
-            with self._meter.call() as spent:
-                reply: Reply = await self._backend.chat(request)
-        return replace(reply, service_s=spent.service_s, gpu_s=spent.gpu_s)
+        backend = deployment.make_backend(None if limiter is None else SharedLimiter(limiter, is_limited))
+        gpus = deployment.gpus if isinstance(deployment, TransformersConfig) else 0
+        super().__init__(backend, deployment.max_ongoing, gpus)
 
 
 @contextmanager
 def serving(
     deployments: Mapping[str, Deployment], release: bool = True, beat_s: float = BEAT_S
 ) -> Iterator[dict[str, str]]:
-    """Run the deployments' applications while the block runs; all of them start at once.
+    """Run the deployments' applications while the block runs; all of them start at once, but those not ``is_served``.
 
     Args:
         deployments: By name.
@@ -102,6 +91,10 @@ def serving(
     for name, deployment in deployments.items():
         check_deployment(name, deployment)
     names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
+    if deployments and not any(map(is_served, deployments.values())):
+        yield names
+        return
+    deployments = {name: deployment for name, deployment in deployments.items() if is_served(deployment)}
     user = uuid.uuid4().hex
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     # Asked for once: on a busy machine every look-up of its name may take longer than a heartbeat may be late. Its

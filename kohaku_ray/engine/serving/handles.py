@@ -1,12 +1,15 @@
-"""Call Serve applications by handle, chat or cross-encoder; a call during which a replica died is repeated."""
+"""Call models: Serve applications by handle, a call during which a replica died again; a baseline in this process."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
@@ -15,8 +18,11 @@ from ray.exceptions import RayError, RayTaskError
 from kohaku_ray.engine import NAMESPACE, metrics
 from kohaku_ray.engine.errors import Refused, ReplicaLostError, message_of, root_cause
 from kohaku_ray.errors import ModelError, TransientModelError
-from kohaku_ray.models.request import ChatRequest, ask_until_finished, request_key
+from kohaku_ray.models.meter import Meter
+from kohaku_ray.models.places import Places
+from kohaku_ray.models.request import Backend, ChatRequest, ask_until_finished, request_key
 from kohaku_ray.records import Reply
+from kohaku_ray.run.models import IN_SHARDS
 
 TELL_EVERY_S = 0.5
 """Longest time that a reply waits for its siblings' before a ledger's shard is told of it."""
@@ -84,6 +90,8 @@ class Handles:
         self, application: str, requests: Sequence[ChatRequest], shard: str | None = None
     ) -> list[CallOutcome]:
         """Ask the requests of a question, which have one prompt, of one replica; see ``Together.ask_all``."""
+        if application.startswith(IN_SHARDS):
+            return await _baseline(application).ask_all(requests)
         return await self.call(application, lambda handle: ask_together(handle, requests, shard), requests[0].model)
 
     async def cache_tokens(self, application: str) -> int | None:
@@ -141,6 +149,30 @@ class Together:
         finally:
             if telling is not None:
                 telling.cancel()
+
+
+class Metered(Together):
+    """Answers by a backend in this process, and measures what each call uses of it and of ``gpus``."""
+
+    def __init__(self, backend: Backend, max_ongoing: int, gpus: float = 0) -> None:
+        """Take a backend that answers ``max_ongoing`` calls at once."""
+        self._backend, self._meter = backend, Meter(gpus)
+        self._places = Places(max_ongoing)
+
+    async def ask(self, request: ChatRequest) -> Reply:
+        """Answer one request, when one of the ``max_ongoing`` places is free."""
+        async with self._places.taken(request.priority):
+            with self._meter.call() as spent:
+                reply: Reply = await self._backend.chat(request)
+        return replace(reply, service_s=spent.service_s, gpu_s=spent.gpu_s)
+
+
+@functools.cache
+def _baseline(application: str) -> Metered:
+    from kohaku_ray.systems.offline import ExtractiveConfig
+
+    settings = ExtractiveConfig(**json.loads(application.removeprefix(IN_SHARDS)))
+    return Metered(settings.make_backend(), settings.max_ongoing)
 
 
 async def _tell(shard: str, requests: Sequence[ChatRequest], calls: Sequence[asyncio.Future[CallOutcome]]) -> None:

@@ -15,7 +15,7 @@ from kohaku_ray.answering.tools import RunContext
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.members import MemberProcess
 from kohaku_ray.engine.actors.retriever import Retriever
-from kohaku_ray.engine.actors.voter import Voter
+from kohaku_ray.engine.actors.voter import MembersAndVoter, Voter
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question, Reply, TraceRow
@@ -213,6 +213,27 @@ def test_a_wave_is_settled_and_voted_on_with_those_before_it():
     result, tables = voter.vote(process.config, 1, block.value, *first, *second)
     assert (result.n_answers, tables["votes"]["n_members"].to_pylist()) == (11, [3, 5, 3])
     assert process.n_fetched["block 0"] == 2, "once per wave"
+
+
+def test_a_process_of_members_that_votes_too_counts_as_a_voter_does():
+    process = Process("ensemble.early_stop=value")
+    process.member = both = MembersAndVoter()
+    block = process.block(0)
+    questions = [row.question for row in block.value]
+
+    async def run():
+        sent = await asyncio.gather(*(process.answer(block, member) for member in range(N_MEMBERS)))
+        return (
+            sent,
+            await both.settle(process.config, questions, *sent),
+            await both.vote(process.config, 1, block.value, *sent),
+        )
+
+    sent, settled, (result, tables) = asyncio.run(run())
+    alone, tables_alone = Voter().vote(process.config, 1, block.value, *sent)
+    assert settled == [True] * N_QUESTIONS
+    assert result == alone
+    assert tables == tables_alone
 
 
 @pytest.mark.parametrize("error", ["DataError", "ConfigError"])

@@ -29,8 +29,8 @@ def test_a_baseline_is_asked_where_the_call_is():
     assert refused.kind == "ContextOverflowError"
 
 
-@pytest.mark.parametrize("settings", [{"replicas": 2}, {"application": "theirs"}])
-def test_a_baseline_of_several_replicas_or_of_a_named_application_is_served(settings):
+@pytest.mark.parametrize("settings", [{"replicas": 2}, {"application": "theirs"}, {"system": "mine:SYSTEM"}])
+def test_a_baseline_of_several_replicas_of_a_named_application_or_of_your_own_is_served(settings):
     assert is_served(BASELINE.model_copy(update=settings))
     assert not application_name("extractive", BASELINE.model_copy(update=settings)).startswith("in the ledger")
 
