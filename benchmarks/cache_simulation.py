@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from kohaku_ray.answering.executor import block_size, waves_of
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.pool import blocks_in_flight, contexts_cached
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.record.summary import AnswerSummary
 
 PARAMETERS, KV_BYTES, BATCHED_TOKENS = 8.2e9, 147_456, 8192
 CONTEXT, OUTPUT = 10_000, 128

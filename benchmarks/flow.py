@@ -45,8 +45,8 @@ from kohaku_ray.engine.jobs import answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.demand import CALLS_PER_S
-from kohaku_ray.run.sources import resolve
+from kohaku_ray.run.checks.demand import CALLS_PER_S
+from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.settings import resolve_paths
 
 WANTED, WANTED_SIMULATED = 0.92, 0.9

@@ -26,7 +26,7 @@ from kohaku_ray.engine.actors.pool import (
     n_replicas,
     n_voters,
 )
-from kohaku_ray.run.retrievers import wanted_retrievers
+from kohaku_ray.run.checks.retrievers import wanted_retrievers
 
 MANY = 1e6
 """CPUs of a cluster of any size."""

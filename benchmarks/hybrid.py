@@ -39,10 +39,10 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Question
-from kohaku_ray.run.indexes import chunks_of, index_settings, make_encoder
+from kohaku_ray.run.collection.indexes import chunks_of, index_settings, make_encoder
+from kohaku_ray.run.collection.sources import document_format, resolve
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.segments import Entry, LedgerReply
-from kohaku_ray.run.sources import document_format, resolve
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.stages import STAGES, HybridEvidence
 from kohaku_ray.systems.questions import read_questions

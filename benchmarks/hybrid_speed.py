@@ -51,7 +51,7 @@ from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.terms import stop_words, tokenise
 from kohaku_ray.records import Question, Reply
-from kohaku_ray.run.indexes import chunks_of, index_settings
+from kohaku_ray.run.collection.indexes import chunks_of, index_settings
 from kohaku_ray.run.models import models_of
 from kohaku_ray.systems.hybrid.diversify import allot, shares
 from kohaku_ray.systems.hybrid.prepare import StageRun

@@ -26,7 +26,7 @@ from PIL import Image
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.parse import parse_documents, parse_file
-from kohaku_ray.run.indexing import parse
+from kohaku_ray.run.collection.indexing import parse
 
 MOST = 0.30
 """Largest share by which extraction may lengthen parsing."""

@@ -39,8 +39,8 @@ from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import locate_model, token_counter
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.settings import EncoderConfig
-from kohaku_ray.run.indexes import make_encoder
-from kohaku_ray.run.sources import find_sources
+from kohaku_ray.run.collection.indexes import make_encoder
+from kohaku_ray.run.collection.sources import find_sources
 from kohaku_ray.settings import resolve_paths
 
 BATCH_SIZES = (8, 16, 32, 64)

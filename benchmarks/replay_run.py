@@ -33,9 +33,9 @@ from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.models.request import request_key
+from kohaku_ray.run.collection.sources import questions_of, resolve
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.segments import LedgerReply, SegmentStore
-from kohaku_ray.run.sources import questions_of, resolve
 from kohaku_ray.settings import resolve_paths
 
 N_QUESTIONS, N_MEMBERS = 282, 5

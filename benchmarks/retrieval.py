@@ -35,7 +35,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.retrieval.context import Context, assemble
 from kohaku_ray.retrieval.evidence import Evidence, distinct_rows, localise, rank
 from kohaku_ray.retrieval.windows import choose
-from kohaku_ray.run.sources import resolve
+from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.systems.kohaku import SYSTEM
 
 

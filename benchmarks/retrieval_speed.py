@@ -30,7 +30,7 @@ from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.nodes import SENTENCE, NodeTable
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.sources import resolve
+from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.systems.kohaku import SYSTEM
 
 N_DERIVED = 241

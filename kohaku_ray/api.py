@@ -29,13 +29,13 @@ from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.records import digest
-from kohaku_ray.run.directory import RunDirectory, submission_of
-from kohaku_ray.run.identity import check_replaces, finished_before, is_finished
-from kohaku_ray.run.scoring import ScoredRun, score_run, scores_of
-from kohaku_ray.run.sources import resolve
-from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tracking import check_tracking, is_tracked, track
-from kohaku_ray.run.vote_files import FileVote, run_vote
+from kohaku_ray.run.collection.sources import resolve
+from kohaku_ray.run.exchange.vote_files import FileVote, run_vote
+from kohaku_ray.run.record.directory import RunDirectory, submission_of
+from kohaku_ray.run.record.identity import check_replaces, finished_before, is_finished
+from kohaku_ray.run.record.scoring import ScoredRun, score_run, scores_of
+from kohaku_ray.run.record.summary import AnswerSummary
+from kohaku_ray.run.record.tracking import check_tracking, is_tracked, track
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_file, join_path
 from kohaku_ray.sweep.load import load_sweep

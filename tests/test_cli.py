@@ -20,7 +20,7 @@ from kohaku_ray.cli.arguments import EXAMPLES, make_parser
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index import gpu
 from kohaku_ray.pages.terminal import INTERRUPTED
-from kohaku_ray.run import free_gpus
+from kohaku_ray.run.checks import free_gpus
 from kohaku_ray.storage import Directory
 
 HEAVY = (
@@ -50,8 +50,8 @@ def loaded_after(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
         "import kohaku_ray.cli\ntry: kohaku_ray.cli.main(['--help'])\nexcept SystemExit: pass",
         "from kohaku_ray.config import load_config; load_config('demo')",
         "import kohaku_ray.systems.kohaku, kohaku_ray.systems.hybrid, kohaku_ray.systems.narrative",
-        "import kohaku_ray.evaluation.report, kohaku_ray.run.vote_files",
-        "import kohaku_ray.run.directory, kohaku_ray.evaluation.compare",
+        "import kohaku_ray.evaluation.report, kohaku_ray.run.exchange.vote_files",
+        "import kohaku_ray.run.record.directory, kohaku_ray.evaluation.compare",
         "from kohaku_ray.sweep.load import load_sweep; load_sweep('paper')",
     ],
     ids=["package", "help", "config", "systems", "files", "compare", "sweep"],

@@ -13,7 +13,7 @@ from test_cli import loaded_after
 from kohaku_ray.answering.batch import BatchSummary
 from kohaku_ray.answering.bundle import Bundled
 from kohaku_ray.cli import main, results
-from kohaku_ray.run.outcomes import plain
+from kohaku_ray.run.record.outcomes import plain
 from kohaku_ray.sample import path as sample_path
 
 GOLD = sample_path("questions.csv")

@@ -11,11 +11,11 @@ from typing import Any
 from kohaku_ray.answering.tools import LedgerClient
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, RefusedAccessError, TransientModelError
-from kohaku_ray.run.batch_file import BatchLine, BatchModels, BatchOutput, LineError, read_lines
-from kohaku_ray.run.demand import QUEUED
+from kohaku_ray.run.checks.demand import QUEUED
+from kohaku_ray.run.exchange.batch_file import BatchLine, BatchModels, BatchOutput, LineError, read_lines
 from kohaku_ray.run.models import dollars
+from kohaku_ray.run.record.summary import describe_sources, pluralize
 from kohaku_ray.run.segments import LedgerReply
-from kohaku_ray.run.summary import describe_sources, pluralize
 
 AHEAD = 4
 """Lines that are read ahead of the first one without a reply, per call that may be in flight."""

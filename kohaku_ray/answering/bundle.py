@@ -44,7 +44,9 @@ from kohaku_ray.extensions import refuse_named_code
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
 from kohaku_ray.models.vllm import join_adapter
 from kohaku_ray.records import digest, pluralize
-from kohaku_ray.run.bundle import (
+from kohaku_ray.run.collection.indexes import open_index
+from kohaku_ray.run.collection.sources import read_source, resolve
+from kohaku_ray.run.exchange.bundle import (
     BundledRun,
     IndexIdentity,
     Manifest,
@@ -55,14 +57,12 @@ from kohaku_ray.run.bundle import (
     unpack,
     write_bundle,
 )
-from kohaku_ray.run.directory import RunDirectory, facts_of, is_whole
-from kohaku_ray.run.identity import is_finished
-from kohaku_ray.run.indexes import open_index
-from kohaku_ray.run.outcomes import plain
-from kohaku_ray.run.scoring import ScoredRun, score_run
+from kohaku_ray.run.record.directory import RunDirectory, facts_of, is_whole
+from kohaku_ray.run.record.identity import is_finished
+from kohaku_ray.run.record.outcomes import plain
+from kohaku_ray.run.record.scoring import ScoredRun, score_run
+from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.run.segments import Entry, SegmentStore
-from kohaku_ray.run.sources import read_source, resolve
-from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SPENT
 from kohaku_ray.settings import Settings
 from kohaku_ray.storage import Directory, checksum, is_directory, is_uri, join_path, read_file

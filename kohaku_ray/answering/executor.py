@@ -17,7 +17,7 @@ from kohaku_ray.answering.votes import settle_block, vote_block
 from kohaku_ray.config import Config
 from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.records import Question
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.run.tables import Tables
 
 

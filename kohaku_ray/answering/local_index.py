@@ -24,7 +24,7 @@ from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
 from kohaku_ray.index.store import OpenShard
 from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
 from kohaku_ray.models.openai import Limiter
-from kohaku_ray.run.indexes import (
+from kohaku_ray.run.collection.indexes import (
     QueryEncoder,
     make_image_query_encoder,
     open_index,

@@ -27,15 +27,15 @@ from kohaku_ray.index.identity import prompt_counter, token_counter
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Question, digest
-from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.collection.indexes import QueryEncoder, make_image_query_encoder, open_index
+from kohaku_ray.run.collection.sources import questions_of
 from kohaku_ray.run.event_loop import run_apart
-from kohaku_ray.run.files import SentPrompt, question_rows
-from kohaku_ray.run.indexes import QueryEncoder, make_image_query_encoder, open_index
 from kohaku_ray.run.models import Model, models_of
-from kohaku_ray.run.outputs import write_run
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.files import SentPrompt, question_rows
+from kohaku_ray.run.record.outputs import write_run
+from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
-from kohaku_ray.run.sources import questions_of
-from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SCHEMAS, Parts, Tables
 from kohaku_ray.storage import Directory, join_path, read_file
 

@@ -16,7 +16,7 @@ from kohaku_ray.ensemble.vote import vote_all
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.records import BLANK, Prediction, Question, TraceRow
 from kohaku_ray.run.models import Call, seed_of
-from kohaku_ray.run.summary import AnswerSummary, group_errors
+from kohaku_ray.run.record.summary import AnswerSummary, group_errors
 from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables, grouped
 from kohaku_ray.values.normalise import group_values
 

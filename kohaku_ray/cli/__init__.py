@@ -17,7 +17,7 @@ from kohaku_ray.pages.terminal import (
     shown_as,
     signals_interrupt,
 )
-from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
+from kohaku_ray.run.record.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
 from kohaku_ray.settings import check_kept
 
 

@@ -40,12 +40,12 @@ from kohaku_ray.cli.results import (
 )
 from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.pages.terminal import print_error, print_progress, print_result
-from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
+from kohaku_ray.run.record.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome, plain
 
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
     from kohaku_ray.config import Config
-    from kohaku_ray.run.files import SentPrompt
+    from kohaku_ray.run.record.files import SentPrompt
 
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def _load(arguments: argparse.Namespace) -> Config:
 
 def init(arguments: argparse.Namespace) -> Outcome:
     """Write a commented my.yaml and templates to start from."""
-    from kohaku_ray.run.starter import CONFIG, next_steps, write_converted, write_starter
+    from kohaku_ray.run.exchange.starter import CONFIG, next_steps, write_converted, write_starter
 
     if arguments.source is None:
         written = write_starter(arguments.directory, with_gold=arguments.gold)
@@ -114,7 +114,7 @@ def _rows_code(arguments: argparse.Namespace, n_errors: int, *, is_finished: boo
 def index(arguments: argparse.Namespace) -> Outcome:
     """Parse and encode documents, build the index."""
     from kohaku_ray.engine.jobs.index import run_index
-    from kohaku_ray.run.summary import pluralize
+    from kohaku_ray.run.record.summary import pluralize
 
     summary = run_index(_load(arguments))
     print_result(summary.text())
@@ -130,8 +130,8 @@ def index(arguments: argparse.Namespace) -> Outcome:
 def documents(arguments: argparse.Namespace) -> Outcome:
     """Show how each file is parsed: its tree, what was rejected, what looks odd."""
     from kohaku_ray.pages.run_text import describe_collection, describe_tree
-    from kohaku_ray.run.documents import parse_collection, write_trees
-    from kohaku_ray.run.summary import pluralize
+    from kohaku_ray.run.collection.documents import parse_collection, write_trees
+    from kohaku_ray.run.record.summary import pluralize
 
     config = _load(arguments)
     collection = parse_collection(config, print_progress if arguments.document is None else lambda _: None)
@@ -159,9 +159,9 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     """Answer questions in an ensemble, vote, and score against gold answers."""
     from kohaku_ray.api import Run
     from kohaku_ray.pages.score_text import describe_run
-    from kohaku_ray.run.directory import facts_of
-    from kohaku_ray.run.scoring import headline, outputs_of, scores_of
-    from kohaku_ray.run.tracking import check_tracking
+    from kohaku_ray.run.record.directory import facts_of
+    from kohaku_ray.run.record.scoring import headline, outputs_of, scores_of
+    from kohaku_ray.run.record.tracking import check_tracking
     from kohaku_ray.storage import is_file, join_path
 
     run = Run(_load(arguments))
@@ -271,8 +271,8 @@ def batch(arguments: argparse.Namespace) -> Outcome:
 def sweep(arguments: argparse.Namespace) -> Outcome:
     """Run a grid of configurations, compare the cells, write tables and a page."""
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
-    from kohaku_ray.run.summary import pluralize
-    from kohaku_ray.run.tracking import check_tracking
+    from kohaku_ray.run.record.summary import pluralize
+    from kohaku_ray.run.record.tracking import check_tracking
     from kohaku_ray.sweep.collect import track_sweep
     from kohaku_ray.sweep.load import load_sweep
     from kohaku_ray.sweep.plan import plan_sweep
@@ -336,11 +336,11 @@ def vote(arguments: argparse.Namespace) -> Outcome:
     """Vote over submission files."""
     from kohaku_ray.ensemble.settings import VoteRule
     from kohaku_ray.evaluation.submissions import write_submission
-    from kohaku_ray.run.directory import submission_of
-    from kohaku_ray.run.outputs import answer_line, as_lines, counted_verdict
-    from kohaku_ray.run.sources import read_metadata
-    from kohaku_ray.run.summary import pluralize
-    from kohaku_ray.run.vote_files import run_vote
+    from kohaku_ray.run.collection.sources import read_metadata
+    from kohaku_ray.run.exchange.vote_files import run_vote
+    from kohaku_ray.run.record.directory import submission_of
+    from kohaku_ray.run.record.outputs import answer_line, as_lines, counted_verdict
+    from kohaku_ray.run.record.summary import pluralize
     from kohaku_ray.storage import publish
 
     rule = VoteRule(**{name: getattr(arguments, name) for name in VoteRule.model_fields})
@@ -370,9 +370,9 @@ def score(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.evaluation.submissions import read_submission
     from kohaku_ray.evaluation.truth import read_gold, read_truth
     from kohaku_ray.pages.score_text import describe_scores
-    from kohaku_ray.run.directory import submission_of, truth_of
-    from kohaku_ray.run.outputs import as_lines, question_scores
-    from kohaku_ray.run.sources import resolve
+    from kohaku_ray.run.collection.sources import resolve
+    from kohaku_ray.run.record.directory import submission_of, truth_of
+    from kohaku_ray.run.record.outputs import as_lines, question_scores
     from kohaku_ray.storage import publish
 
     truth = resolve(arguments.truth or truth_of(arguments.files))
@@ -408,9 +408,9 @@ def compare(arguments: argparse.Namespace) -> Outcome:
     """List the questions on which runs differ, with paired tests."""
     from kohaku_ray.evaluation.compare import compare_files
     from kohaku_ray.pages.score_text import describe_comparison
-    from kohaku_ray.run.directory import submission_of, truth_of
-    from kohaku_ray.run.sources import resolve
-    from kohaku_ray.run.summary import pluralize
+    from kohaku_ray.run.collection.sources import resolve
+    from kohaku_ray.run.record.directory import submission_of, truth_of
+    from kohaku_ray.run.record.summary import pluralize
 
     truth = resolve(arguments.truth or truth_of(arguments.runs))
     files = [submission_of(run) for run in arguments.runs]
@@ -446,9 +446,9 @@ def compare(arguments: argparse.Namespace) -> Outcome:
 def validate(arguments: argparse.Namespace) -> Outcome:
     """Check configuration, files and what the cluster must have; start nothing."""
     from kohaku_ray.config import as_yaml
-    from kohaku_ray.run.directory import RunDirectory
-    from kohaku_ray.run.identity import is_finished
-    from kohaku_ray.run.validate import validate
+    from kohaku_ray.run.checks.validate import validate
+    from kohaku_ray.run.record.directory import RunDirectory
+    from kohaku_ray.run.record.identity import is_finished
     from kohaku_ray.storage import is_directory
 
     config = _load(arguments)
@@ -482,8 +482,8 @@ def validate(arguments: argparse.Namespace) -> Outcome:
 def show(arguments: argparse.Namespace) -> Outcome:
     """Print how one question was answered, or list a run's questions."""
     from kohaku_ray.pages.run_text import describe_prompts, describe_question, describe_questions, describe_vote
-    from kohaku_ray.run.files import question_rows, voted_questions
-    from kohaku_ray.run.summary import pluralize
+    from kohaku_ray.run.record.files import question_rows, voted_questions
+    from kohaku_ray.run.record.summary import pluralize
 
     if arguments.question_id is None:
         votes = voted_questions(arguments.run)
@@ -509,7 +509,7 @@ def bundle(arguments: argparse.Namespace) -> Outcome:
     """Pack a finished run or sweep into one zip that re-derives its tables."""
     from kohaku_ray.answering.bundle import find_source, make_bundle
     from kohaku_ray.pages.sweep_tables import write_tables
-    from kohaku_ray.run.summary import pluralize
+    from kohaku_ray.run.record.summary import pluralize
 
     source = find_source(arguments.source, arguments.base, arguments.overrides)
     made = make_bundle(source, arguments.output, write_tables, with_index=arguments.with_index)
@@ -523,7 +523,7 @@ def replay(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.answering.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
     from kohaku_ray.pages.sweep_tables import write_tables
-    from kohaku_ray.run.summary import pluralize
+    from kohaku_ray.run.record.summary import pluralize
 
     replays = {
         bundle: replay_bundle(bundle, write_tables, arguments.index, trust_code=arguments.trust_code)
@@ -547,7 +547,7 @@ def runs(arguments: argparse.Namespace) -> Outcome:
 
     from kohaku_ray.pages.runs_page import describe_runs, write_runs
     from kohaku_ray.records import pluralize
-    from kohaku_ray.run.listing import list_runs
+    from kohaku_ray.run.record.listing import list_runs
 
     listed = list_runs(arguments.directory)
     print_result(describe_runs(listed))
@@ -562,7 +562,7 @@ def runs(arguments: argparse.Namespace) -> Outcome:
 def report(arguments: argparse.Namespace) -> Outcome:
     """Write a run's page, report.html."""
     from kohaku_ray.pages.report import write_report
-    from kohaku_ray.run.sources import resolve
+    from kohaku_ray.run.collection.sources import resolve
 
     page = write_report(arguments.run, arguments.truth and resolve(arguments.truth), arguments.output)
     print_result(page)
@@ -591,7 +591,7 @@ def bench(arguments: argparse.Namespace) -> Outcome:
     """Measure vLLM replicas against plain vLLM."""
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.pages.throughput import FILES, describe
-    from kohaku_ray.run.summary import pluralize
+    from kohaku_ray.run.record.summary import pluralize
 
     names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens", "answer_questions")
     grid = Grid(**{name: getattr(arguments, name) for name in names})

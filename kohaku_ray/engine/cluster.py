@@ -34,9 +34,9 @@ from kohaku_ray.errors import ConfigError, KohakuRayError
 from kohaku_ray.pages.terminal import is_interrupted, print_interrupted, signals_interrupt
 from kohaku_ray.pages.terminal import print_progress as print_progress
 from kohaku_ray.records import digest_text
-from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
-from kohaku_ray.run.free_gpus import FreeNode, GpuChoice
-from kohaku_ray.run.retrievers import RetrieverPlan
+from kohaku_ray.run.checks.demand import Demand, check_demand, cluster_address, local_cpus
+from kohaku_ray.run.checks.free_gpus import FreeNode, GpuChoice
+from kohaku_ray.run.checks.retrievers import RetrieverPlan
 from kohaku_ray.settings import check_working_directory
 from kohaku_ray.storage import Directory, join_path, read_file, without_options
 

@@ -14,8 +14,8 @@ from kohaku_ray.config.sections import ClusterConfig, LedgerConfig
 from kohaku_ray.engine.actors.pool import ActorPool, leaves_gpus, member_processes
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.run.demand import Demand
-from kohaku_ray.run.deployments import application_name, is_served
+from kohaku_ray.run.checks.demand import Demand
+from kohaku_ray.run.checks.deployments import application_name, is_served
 
 
 class Session:

@@ -25,8 +25,8 @@ from kohaku_ray.pages.questions import PageLimits, QuestionView, anchor_of
 from kohaku_ray.pages.report import Inputs, Select, gather, make_filters
 from kohaku_ray.pages.score_text import pair_text
 from kohaku_ray.pages.text import list_link
-from kohaku_ray.run.directory import submission_of
-from kohaku_ray.run.files import read_run
+from kohaku_ray.run.record.directory import submission_of
+from kohaku_ray.run.record.files import read_run
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import publish
 

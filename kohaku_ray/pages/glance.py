@@ -22,8 +22,8 @@ from kohaku_ray.pages.questions import (
     QuestionView,
 )
 from kohaku_ray.pages.text import list_link
-from kohaku_ray.run.files import RunFiles
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.files import RunFiles
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.run.tables import SPENT
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from kohaku_ray.pages.tables import as_html
 from kohaku_ray.pages.text import cut, list_link, visible, write_number
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.summary import pluralize
 
 MAX_BYTES = 28_000_000
 """A browser opens a page of this size in less than two seconds: see benchmarks/page.py."""

@@ -14,7 +14,7 @@ from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.pages.evidence import Citation, Documents, Excerpt, NodeLocation, NodeLocations, excerpt
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.files import RunFiles, RunRow, StepRows, steps_of
+from kohaku_ray.run.record.files import RunFiles, RunRow, StepRows, steps_of
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_blank
 

@@ -42,10 +42,10 @@ from kohaku_ray.pages.questions import (
     QuestionView,
     view_questions,
 )
-from kohaku_ray.run.directory import SCORES, baseline_note, own_truth, seal_page
-from kohaku_ray.run.files import RunFiles, read_run
-from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.summary import describe_errors, describe_flags, describe_servers, spent
+from kohaku_ray.run.record.directory import SCORES, baseline_note, own_truth, seal_page
+from kohaku_ray.run.record.files import RunFiles, read_run
+from kohaku_ray.run.record.scoring import score_run
+from kohaku_ray.run.record.summary import describe_errors, describe_flags, describe_servers, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import is_file, join_path, publish
 from kohaku_ray.table import Column, Table

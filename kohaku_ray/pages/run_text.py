@@ -11,13 +11,13 @@ from kohaku_ray.documents.text.content import file_name
 from kohaku_ray.pages.tables import as_text
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.files import RunRow, SentPrompt, question_rows, steps_of
-from kohaku_ray.run.summary import pluralize, spent
+from kohaku_ray.run.record.files import RunRow, SentPrompt, question_rows, steps_of
+from kohaku_ray.run.record.summary import pluralize, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.table import Column, Table, TableRow
 
 if TYPE_CHECKING:
-    from kohaku_ray.run.documents import Collection, DocumentView
+    from kohaku_ray.run.collection.documents import Collection, DocumentView
 
 WIDTH = 110
 
@@ -163,7 +163,7 @@ def _members(answers: list[RunRow], usage: list[RunRow]) -> Iterator[str]:
 
 def describe_collection(collection: Collection, paths: Sequence[str] = ()) -> str:
     """Write one line per document, then the rejects; names of files are relative to ``paths``."""
-    from kohaku_ray.run.documents import describe_left_out, describe_reject
+    from kohaku_ray.run.collection.documents import describe_left_out, describe_reject
 
     lines = [_line(view) for view in collection.documents]
     lines += [f"rejected: {describe_reject(file, reason, paths)}" for file, reason in collection.rejects]

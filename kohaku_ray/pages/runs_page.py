@@ -11,7 +11,7 @@ from kohaku_ray.pages.report import make_filters
 from kohaku_ray.pages.tables import as_text
 from kohaku_ray.pages.text import cut
 from kohaku_ray.records import pluralize
-from kohaku_ray.run.listing import ListedRun, RunList
+from kohaku_ray.run.record.listing import ListedRun, RunList
 from kohaku_ray.storage import publish
 from kohaku_ray.table import Column, Table
 

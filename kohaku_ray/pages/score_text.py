@@ -21,9 +21,9 @@ from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
 from kohaku_ray.pages.tables import as_text
-from kohaku_ray.run.directory import baseline_note
-from kohaku_ray.run.scoring import ScoredRun
-from kohaku_ray.run.summary import (
+from kohaku_ray.run.record.directory import baseline_note
+from kohaku_ray.run.record.scoring import ScoredRun
+from kohaku_ray.run.record.summary import (
     AnswerSummary,
     describe_errors,
     describe_flags,

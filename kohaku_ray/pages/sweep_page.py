@@ -49,8 +49,8 @@ from kohaku_ray.pages.sweep_tables import (
 )
 from kohaku_ray.pages.tables import as_csv
 from kohaku_ray.pages.text import cut, visible, write_number
-from kohaku_ray.run.listing import SWEEP_RUNS
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.listing import SWEEP_RUNS
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import (
     SweepAnswer,

@@ -15,7 +15,7 @@ from kohaku_ray.evaluation.statistics import STAR_LEVELS, average_ranks, mean_sd
 from kohaku_ray.pages.score_text import split_tables
 from kohaku_ray.pages.tables import as_csv, as_latex, as_markdown, as_text, escape_latex, escape_markdown
 from kohaku_ray.pages.text import cut, one_line, visible
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.sweep.compare import (
     FEW_QUESTIONS,
     FEW_SEEDS,

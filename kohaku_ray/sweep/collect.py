@@ -21,13 +21,13 @@ from kohaku_ray.index.arrays import F64, I64, Mask
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, digest
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.identity import is_finished, summary_of
-from kohaku_ray.run.scoring import scores_of
-from kohaku_ray.run.sources import resolve
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.collection.sources import resolve
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.identity import is_finished, summary_of
+from kohaku_ray.run.record.scoring import scores_of
+from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.run.record.tracking import Exported, export, is_tracked, track
 from kohaku_ray.run.tables import SHARED
-from kohaku_ray.run.tracking import Exported, export, is_tracked, track
 from kohaku_ray.sweep.compare import (
     Axis,
     State,

@@ -30,7 +30,7 @@ from kohaku_ray.evaluation.selection import Selection, select
 from kohaku_ray.evaluation.statistics import Welch, holm, mean_sd, stars, welch
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.values.read import parse_number
 
 FEW_SEEDS = 3

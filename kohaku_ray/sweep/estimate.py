@@ -21,11 +21,11 @@ from kohaku_ray.index.nodes import PARAGRAPH, SENTENCE
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Question, digest
-from kohaku_ray.run.identity import model_parts
+from kohaku_ray.run.collection.sources import questions_of
 from kohaku_ray.run.models import chat_request, models_of, seed_of
-from kohaku_ray.run.sources import questions_of
-from kohaku_ray.run.summary import pluralize
-from kohaku_ray.run.tracking import settings_of
+from kohaku_ray.run.record.identity import model_parts
+from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.run.record.tracking import settings_of
 from kohaku_ray.sweep.compare import no_groups
 from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS, MEMBERS, VOTE, PoolConfig
 from kohaku_ray.sweep.paper import paper_lines

@@ -15,8 +15,8 @@ from kohaku_ray.config.plain import label_of, leaves
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.models.vllm import join_adapter
 from kohaku_ray.records import digest
-from kohaku_ray.run.sources import find_sources
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.collection.sources import find_sources
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.sweep.compare import SweepTable
 from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, truth_of_sweep

@@ -16,11 +16,11 @@ from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest, pluralize
-from kohaku_ray.run.demand import cluster_address, deployment_demand, local_gpus
-from kohaku_ray.run.deployments import check_deployment, check_vision
-from kohaku_ray.run.identity import file_digest, is_finished, output_determinants, run_identity
-from kohaku_ray.run.indexes import difference, index_settings, open_index, preferred_note
-from kohaku_ray.run.sources import find_sources, format_name, resolve
+from kohaku_ray.run.checks.demand import cluster_address, deployment_demand, local_gpus
+from kohaku_ray.run.checks.deployments import check_deployment, check_vision
+from kohaku_ray.run.collection.indexes import difference, index_settings, open_index, preferred_note
+from kohaku_ray.run.collection.sources import find_sources, format_name, resolve
+from kohaku_ray.run.record.identity import file_digest, is_finished, output_determinants, run_identity
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, join_path
 from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig

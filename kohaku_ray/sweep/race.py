@@ -25,11 +25,11 @@ from kohaku_ray.evaluation.race import Left, Race, Racer, shard_size
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index.arrays import F64, I64, Mask
 from kohaku_ray.records import digest
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.identity import is_finished, summary_of
+from kohaku_ray.run.collection.sources import questions_of
 from kohaku_ray.run.lease import LeaseFile
-from kohaku_ray.run.sources import questions_of
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.identity import is_finished, summary_of
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.compare import CellView, RaceView, SweepCell, SweepTable
 from kohaku_ray.sweep.plan import PlannedCell, SweepPlan, truth_of_sweep

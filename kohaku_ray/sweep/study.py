@@ -17,7 +17,7 @@ from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.selection import ceiling
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.index.arrays import Mask
-from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.sweep.compare import SweepCell
 from kohaku_ray.sweep.load import PoolConfig
 from kohaku_ray.values.read import is_blank

@@ -16,7 +16,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.errors import DataError, ModelError, RefusedAccessError, TransientModelError
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Reply
-from kohaku_ray.run.batch_file import BatchModels, errors_path, writing
+from kohaku_ray.run.exchange.batch_file import BatchModels, errors_path, writing
 from kohaku_ray.run.segments import Entry, LedgerReply
 
 PLACES = 5  # max_ongoing 4 and a quarter of it

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.run.demand import Encoders, answer_demand, check_demand, index_demand, plan_encoders
+from kohaku_ray.run.checks.demand import Encoders, answer_demand, check_demand, index_demand, plan_encoders
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 KUBERAY = ("rayjob.yaml", "rayjob-index.yaml", "rayjob-sweep.yaml", "rayservice.yaml")

@@ -11,7 +11,7 @@ import yaml
 
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.sweep.load import load_sweep
 

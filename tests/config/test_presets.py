@@ -9,11 +9,11 @@ from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.paths import preset_names
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.run.deployments import check_vision
-from kohaku_ray.run.directory import baseline_note, facts_of
-from kohaku_ray.run.indexes import preferred_note
+from kohaku_ray.run.checks.deployments import check_vision
+from kohaku_ray.run.checks.validate import validate
+from kohaku_ray.run.collection.indexes import preferred_note
 from kohaku_ray.run.models import chat_request, models_of
-from kohaku_ray.run.validate import validate
+from kohaku_ray.run.record.directory import baseline_note, facts_of
 
 CAPTIONERS = ("models/openrouter_qwen_vl", "models/vllm_qwen3_vl")
 MODELS = [name for name in preset_names() if name.startswith("models/") and name not in CAPTIONERS]

@@ -12,8 +12,8 @@ from kohaku_ray.documents.read import filesystem_of
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold
-from kohaku_ray.run.documents import parse_collection
-from kohaku_ray.run.sources import questions_of, read_metadata
+from kohaku_ray.run.collection.documents import parse_collection
+from kohaku_ray.run.collection.sources import questions_of, read_metadata
 from kohaku_ray.sample import path as sample_path
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.record.summary import AnswerSummary
 
 
 @pytest.fixture(scope="session")

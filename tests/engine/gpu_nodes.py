@@ -21,7 +21,7 @@ from kohaku_ray.engine.cluster import check_cluster
 from kohaku_ray.engine.serving import applications, vllm
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.demand import replicas_demand
+from kohaku_ray.run.checks.demand import replicas_demand
 
 MODEL = sys.argv[1]
 STORE = 100 * 2**20

@@ -12,7 +12,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.engine import worker_groups
 from kohaku_ray.engine.worker_groups import read_worker_groups
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.demand import answer_demand, check_demand
+from kohaku_ray.run.checks.demand import answer_demand, check_demand
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 

@@ -16,7 +16,7 @@ from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import read_submission, write_submission
-from kohaku_ray.run.vote_files import run_vote
+from kohaku_ray.run.exchange.vote_files import run_vote
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_blank
 

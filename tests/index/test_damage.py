@@ -18,7 +18,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import forget_damaged
 from kohaku_ray.index.images import write_image
 from kohaku_ray.index.store import Index, all_files, check_content
-from kohaku_ray.run.validate import validate
+from kohaku_ray.run.checks.validate import validate
 from kohaku_ray.storage import Directory
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
@@ -136,7 +136,7 @@ def test_an_image_that_is_damaged_is_named_and_written_again(tmp_path):
 def test_validate_deep_names_every_damaged_file_of_an_index(home, tmp_path, monkeypatch):
     shutil.copytree(home, tmp_path / "index")
     config = load_config("demo", [f"index.path={tmp_path}/index", f"run={tmp_path}/run"])
-    monkeypatch.setattr("kohaku_ray.run.validate.open_index", lambda config: Index.open(config.index.path))
+    monkeypatch.setattr("kohaku_ray.run.checks.validate.open_index", lambda config: Index.open(config.index.path))
 
     def problems(**how) -> list[str]:
         return [problem for problem in map(str, validate(config, **how).problems) if str(tmp_path) in problem]

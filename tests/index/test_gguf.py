@@ -19,7 +19,7 @@ from kohaku_ray.index import gguf
 from kohaku_ray.index.identity import locate_model, model_directory
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
-from kohaku_ray.run.deployments import check_deployment
+from kohaku_ray.run.checks.deployments import check_deployment
 
 pytestmark = needs("gguf")
 

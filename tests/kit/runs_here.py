@@ -16,13 +16,13 @@ from kohaku_ray.config import Config
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.documents import default_ids, parse_collection
-from kohaku_ray.run.identity import identity_of
-from kohaku_ray.run.indexes import index_settings, make_query_encoder, open_index, views_of
-from kohaku_ray.run.indexing import Encode, build_shard_task, join_shards, parse, sorted_window, survey
+from kohaku_ray.run.collection.documents import default_ids, parse_collection
+from kohaku_ray.run.collection.indexes import index_settings, make_query_encoder, open_index, views_of
+from kohaku_ray.run.collection.indexing import Encode, build_shard_task, join_shards, parse, sorted_window, survey
+from kohaku_ray.run.collection.sources import find_sources
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.identity import identity_of
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
-from kohaku_ray.run.sources import find_sources
 from kohaku_ray.settings import resolve_paths
 
 Chat = Callable[[ChatRequest], Awaitable[Reply]]

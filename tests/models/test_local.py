@@ -20,7 +20,7 @@ from kohaku_ray.models.decoding import LocalBackend, grammar_tokenizer, matcher,
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.models.transformers import TransformersConfig, load_model
-from kohaku_ray.run.deployments import check_deployment
+from kohaku_ray.run.checks.deployments import check_deployment
 
 torch = OnDemand("torch")
 

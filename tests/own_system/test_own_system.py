@@ -126,7 +126,7 @@ def test_validate_show_vote_score_compare_and_report(home, capsys):
     assert "bm25" in shown
     assert main(["vote", f"{home}/run/submission.csv", f"{home}/run/submission.csv", "-o", f"{home}/voted.csv"]) == 0
     truth = load_config("demo").questions.path
-    from kohaku_ray.run.sources import resolve
+    from kohaku_ray.run.collection.sources import resolve
 
     assert main(["score", f"{home}/voted.csv", "--truth", resolve(truth), "--metric", "exact"]) == 0
     assert "exact" in capsys.readouterr().out

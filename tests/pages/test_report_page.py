@@ -32,7 +32,7 @@ from kohaku_ray.pages import report as report_module
 from kohaku_ray.pages.glance import Coverage
 from kohaku_ray.pages.questions import PageLimits
 from kohaku_ray.pages.report import LIMITS, gather, view_run, write_report
-from kohaku_ray.run.files import read_run
+from kohaku_ray.run.record.files import read_run
 from kohaku_ray.run.tables import SCHEMAS
 
 GOLDEN = Path(__file__).with_name("golden_run.html")

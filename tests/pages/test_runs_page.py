@@ -12,7 +12,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.runs_page import describe_runs, write_runs
-from kohaku_ray.run.listing import list_runs
+from kohaku_ray.run.record.listing import list_runs
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from kohaku_ray.pages.sweep_tables import (
     write_measure,
 )
 from kohaku_ray.pages.text import write_number
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column
 
 FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")

@@ -10,8 +10,8 @@ import pytest
 
 import kohaku_ray
 from kohaku_ray.pages.text import write_duration
-from kohaku_ray.run.demand import shortage
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.checks.demand import shortage
+from kohaku_ray.run.record.summary import pluralize
 
 PACKAGE = Path(kohaku_ray.__file__).parent
 

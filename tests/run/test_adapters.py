@@ -12,11 +12,11 @@ from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.models.vllm_arguments import engine_kwargs
-from kohaku_ray.run.batch_file import BatchModels, read_lines
-from kohaku_ray.run.deployments import check_deployment
-from kohaku_ray.run.identity import output_determinants
+from kohaku_ray.run.checks.deployments import check_deployment
+from kohaku_ray.run.checks.validate import validate
+from kohaku_ray.run.exchange.batch_file import BatchModels, read_lines
 from kohaku_ray.run.models import models_of
-from kohaku_ray.run.validate import validate
+from kohaku_ray.run.record.identity import output_determinants
 from kohaku_ray.settings import resolve_paths
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}

@@ -13,8 +13,8 @@ from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.models.completion import read_completion
 from kohaku_ray.records import Reply
-from kohaku_ray.run import batch_file
-from kohaku_ray.run.batch_file import (
+from kohaku_ray.run.exchange import batch_file
+from kohaku_ray.run.exchange.batch_file import (
     BatchModels,
     LineError,
     answer_line,

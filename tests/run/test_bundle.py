@@ -33,11 +33,11 @@ from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.pages.run_text import describe_replays
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, write_csv, write_markdown, write_tables
 from kohaku_ray.records import Reply, digest
-from kohaku_ray.run import bundle
-from kohaku_ray.run.bundle import MANIFEST, compare_outputs
-from kohaku_ray.run.directory import facts_checksum
+from kohaku_ray.run.collection.sources import questions_of
+from kohaku_ray.run.exchange import bundle
+from kohaku_ray.run.exchange.bundle import MANIFEST, compare_outputs
+from kohaku_ray.run.record.directory import facts_checksum
 from kohaku_ray.run.segments import Loaded, SegmentStore
-from kohaku_ray.run.sources import questions_of
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.storage import checksum
 from kohaku_ray.sweep.collect import collect

@@ -11,9 +11,9 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run import cards
-from kohaku_ray.run.cards import retriever_need, weight_bytes
-from kohaku_ray.run.demand import Encoders, answer_demand, check_demand, index_demand
+from kohaku_ray.run.checks import cards
+from kohaku_ray.run.checks.cards import retriever_need, weight_bytes
+from kohaku_ray.run.checks.demand import Encoders, answer_demand, check_demand, index_demand
 
 GIB = 1 << 30
 

@@ -12,7 +12,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.config.load import PRESETS
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.convert import convert
+from kohaku_ray.run.exchange.convert import convert
 
 TEXT_ONLY = '''"""Config for wattbot_answer.py (text-only path)"""
 

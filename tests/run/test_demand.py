@@ -5,8 +5,15 @@ import pytest
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
-from kohaku_ray.run import indexes
-from kohaku_ray.run.demand import Encoders, answer_demand, caption_demand, check_demand, index_demand, plan_encoders
+from kohaku_ray.run.checks.demand import (
+    Encoders,
+    answer_demand,
+    caption_demand,
+    check_demand,
+    index_demand,
+    plan_encoders,
+)
+from kohaku_ray.run.collection import indexes
 
 
 def config(*overrides: str):

@@ -18,9 +18,9 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.score_text import describe_run
 from kohaku_ray.pages.score_text import describe_scores as render
-from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, seal_page, truth_of
-from kohaku_ray.run.scoring import score_run, scores_of
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.record.directory import RunDirectory, baseline_note, facts_of, own_truth, seal_page, truth_of
+from kohaku_ray.run.record.scoring import score_run, scores_of
+from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.storage import checksum
 
 

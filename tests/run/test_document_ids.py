@@ -4,7 +4,7 @@ import os
 import unicodedata
 
 from kohaku_ray.config import load_config
-from kohaku_ray.run.documents import default_ids, parse_collection
+from kohaku_ray.run.collection.documents import default_ids, parse_collection
 
 TEXT = "A sentence with some words.\n"
 

@@ -13,7 +13,7 @@ from PIL import Image
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.pages.run_text import describe_collection, describe_tree
-from kohaku_ray.run.documents import (
+from kohaku_ray.run.collection.documents import (
     describe_reject,
     describe_rejected_gold,
     parse_collection,

@@ -7,9 +7,9 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors import pool
-from kohaku_ray.run import free_gpus
-from kohaku_ray.run.cards import card_bytes
-from kohaku_ray.run.free_gpus import (
+from kohaku_ray.run.checks import free_gpus
+from kohaku_ray.run.checks.cards import card_bytes
+from kohaku_ray.run.checks.free_gpus import (
     FreeNode,
     choose_build_gpus,
     choose_retriever_gpus,
@@ -17,7 +17,7 @@ from kohaku_ray.run.free_gpus import (
     nodes_left,
     search_device,
 )
-from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.run.collection.indexes import index_settings
 
 GIB = 1 << 30
 NO_GPU_FAISS = "the FAISS that is installed is the one for CPUs"

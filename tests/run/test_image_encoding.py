@@ -12,8 +12,8 @@ from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import read_image
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.images import write_image
-from kohaku_ray.run.image_encoding import EncodeImages, image_vectors, images_to_encode
-from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.run.collection.image_encoding import EncodeImages, image_vectors, images_to_encode
+from kohaku_ray.run.collection.indexes import index_settings
 from kohaku_ray.storage import Directory
 
 

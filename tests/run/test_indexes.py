@@ -15,9 +15,9 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.store import SOURCES_SCHEMA
 from kohaku_ray.index.views import View
-from kohaku_ray.run.indexes import chunks_of, difference, index_settings, source_names, views_of
-from kohaku_ray.run.sources import find_sources
-from kohaku_ray.run.validate import validate
+from kohaku_ray.run.checks.validate import validate
+from kohaku_ray.run.collection.indexes import chunks_of, difference, index_settings, source_names, views_of
+from kohaku_ray.run.collection.sources import find_sources
 
 
 @pytest.fixture

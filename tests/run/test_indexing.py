@@ -18,8 +18,8 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.pending import PendingVectors, without_vectors
 from kohaku_ray.index.torch_model import TorchModel
-from kohaku_ray.run.indexes import encoder_settings, make_encoder
-from kohaku_ray.run.indexing import TEXT_SCHEMA, Encode, new_texts, sorted_window
+from kohaku_ray.run.collection.indexes import encoder_settings, make_encoder
+from kohaku_ray.run.collection.indexing import TEXT_SCHEMA, Encode, new_texts, sorted_window
 
 transformers = OnDemand("transformers")
 

@@ -11,9 +11,9 @@ from kit.runs_here import index_stages
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.store import Index
-from kohaku_ray.run import indexing
-from kohaku_ray.run.indexes import difference
-from kohaku_ray.run.indexing import choose_shards
+from kohaku_ray.run.collection import indexing
+from kohaku_ray.run.collection.indexes import difference
+from kohaku_ray.run.collection.indexing import choose_shards
 
 WORDS = {"a.md": "The hall drew 41 MW in May.", "b.md": "Fans spin faster in June.", "c.md": "Two pumps run at night."}
 

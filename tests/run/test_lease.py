@@ -14,8 +14,8 @@ from kit.lease_race import takers
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.run import lease
-from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.lease import Lease, LeaseFile
+from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.storage import Directory
 
 

@@ -7,7 +7,7 @@ import json
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth
-from kohaku_ray.run.outputs import answer_line, as_lines, counted, question_scores
+from kohaku_ray.run.record.outputs import answer_line, as_lines, counted, question_scores
 
 VOTES = counted([("5", 2.0), (None, 1.0)], 3, 1)
 

@@ -12,8 +12,8 @@ from kit.runs_here import index_here, run_here
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.pages.report import write_report
-from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.sources import resolve
+from kohaku_ray.run.collection.sources import resolve
+from kohaku_ray.run.record.scoring import score_run
 
 CODE = """
 from kohaku_ray.evaluation.metrics import Metric, Part

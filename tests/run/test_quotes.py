@@ -5,7 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from kohaku_ray.run.outputs import best_quotes
+from kohaku_ray.run.record.outputs import best_quotes
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.systems.registry import find_system
 

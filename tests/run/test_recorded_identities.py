@@ -24,9 +24,9 @@ from kohaku_ray.index.store import fingerprint
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import request_key
 from kohaku_ray.records import digest
-from kohaku_ray.run.identity import output_determinants, run_identity
-from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.run.collection.indexes import index_settings
 from kohaku_ray.run.models import chat_request, models_of, seed_of
+from kohaku_ray.run.record.identity import output_determinants, run_identity
 from kohaku_ray.sweep.load import load_sweep
 
 ROOT = Path(__file__).parents[2]

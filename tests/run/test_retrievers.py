@@ -6,8 +6,8 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run import retrievers
-from kohaku_ray.run.retrievers import plan_retrievers, wanted_retrievers
+from kohaku_ray.run.checks import retrievers
+from kohaku_ray.run.checks.retrievers import plan_retrievers, wanted_retrievers
 
 GIB = 1 << 30
 PARAMETERS = {"minilm": 22_714_240, "bge_m3": 568_000_000, "jina_v4": 3_800_000_000, "qwen3_8b": 7_570_000_000}

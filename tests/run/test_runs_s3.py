@@ -6,8 +6,8 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import DataError
-from kohaku_ray.run.directory import RunDirectory, own_truth, submission_of
-from kohaku_ray.run.sources import questions_of, read_metadata
+from kohaku_ray.run.collection.sources import questions_of, read_metadata
+from kohaku_ray.run.record.directory import RunDirectory, own_truth, submission_of
 from kohaku_ray.run.tables import SCHEMAS, Parts
 from kohaku_ray.storage import is_file, publish
 

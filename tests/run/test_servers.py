@@ -13,7 +13,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.engine import session
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.records import Reply
-from kohaku_ray.run.scoring import score_run
+from kohaku_ray.run.record.scoring import score_run
 from kohaku_ray.run.segments import Entry, SegmentStore
 
 NOWHERE = "http://127.0.0.1:9/v1"

@@ -10,8 +10,8 @@ import pytest
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.run.sources import check_places, describe_passed_over, find_sources, read_metadata
-from kohaku_ray.run.validate import validate
+from kohaku_ray.run.checks.validate import validate
+from kohaku_ray.run.collection.sources import check_places, describe_passed_over, find_sources, read_metadata
 from kohaku_ray.settings import resolve_paths
 
 

@@ -10,9 +10,9 @@ from kohaku_ray.config import load_config
 from kohaku_ray.config.sections import BudgetConfig
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.backend import PriceConfig
-from kohaku_ray.run import spending as room
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.spending import Paid, Spending
+from kohaku_ray.run.record import spending as room
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.spending import Paid, Spending
 
 PRICES = {"big": PriceConfig(prompt=10, cached=1, completion=100), "small": PriceConfig()}
 

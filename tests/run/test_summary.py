@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from run_files import usage
 
-from kohaku_ray.run.summary import group_errors, spent
+from kohaku_ray.run.record.summary import group_errors, spent
 
 
 def test_texts_that_differ_in_ids_alone_are_one_and_a_status_is_kept():

@@ -17,10 +17,10 @@ from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.pool import agreement_weights
 from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.run import tables as tables_module
-from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.models import Call
-from kohaku_ray.run.outputs import write_run
-from kohaku_ray.run.summary import AnswerSummary, describe_servers
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.outputs import write_run
+from kohaku_ray.run.record.summary import AnswerSummary, describe_servers
 from kohaku_ray.run.tables import SCHEMAS, SHARED, Parts, Tables
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.registry import find_system
@@ -83,7 +83,7 @@ def test_a_large_run_is_written_in_row_groups_and_holds_few_blocks(tmp_path, mon
 
 
 def test_outputs_are_written_block_by_block(tmp_path, monkeypatch, blocks, one_by_one):
-    monkeypatch.setattr("kohaku_ray.run.outputs._documents", lambda config: {"d": {"url": "http://d"}})
+    monkeypatch.setattr("kohaku_ray.run.record.outputs._documents", lambda config: {"d": {"url": "http://d"}})
     monkeypatch.setattr(tables_module, "ROW_GROUP_BYTES", 1)
     config = load_config("demo")
     for name, parts in (("blocks", one_by_one), ("whole", Parts([joined(blocks)], dict))):

@@ -18,10 +18,10 @@ from run_files import small_run
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.run import tracking
-from kohaku_ray.run.scoring import scores_of
-from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tracking import check_tracking, is_tracked, track
+from kohaku_ray.run.record import tracking
+from kohaku_ray.run.record.scoring import scores_of
+from kohaku_ray.run.record.summary import AnswerSummary
+from kohaku_ray.run.record.tracking import check_tracking, is_tracked, track
 from kohaku_ray.sweep.collect import track_sweep
 
 ROOT = Path(__file__).resolve().parents[2]

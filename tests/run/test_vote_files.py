@@ -9,7 +9,7 @@ import pytest
 
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.evaluation.submissions import read_submission, write_submission
-from kohaku_ray.run.vote_files import run_vote
+from kohaku_ray.run.exchange.vote_files import run_vote
 
 HEAD = "id,question,answer,answer_value,answer_unit,ref_id,ref_url,supporting_materials,explanation\n"
 A = HEAD + (

@@ -19,8 +19,8 @@ from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.pages.race_page import describe_race, write_race
 from kohaku_ray.pages.sweep_tables import compute_stats, score_table, write_csv
 from kohaku_ray.pages.tables import as_text
-from kohaku_ray.run.directory import facts_checksum
-from kohaku_ray.run.identity import is_finished
+from kohaku_ray.run.record.directory import facts_checksum
+from kohaku_ray.run.record.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.storage import checksum
 from kohaku_ray.sweep.collect import collect

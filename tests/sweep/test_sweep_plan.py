@@ -10,7 +10,7 @@ import yaml
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
-from kohaku_ray.run.identity import is_finished
+from kohaku_ray.run.record.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep import estimate as sweep_estimate
 from kohaku_ray.sweep import plan as sweep_plan

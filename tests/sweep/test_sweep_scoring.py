@@ -6,7 +6,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.evaluation.metrics import Metric, Part, find_metric
 from kohaku_ray.evaluation.submissions import read_submission, write_submission
-from kohaku_ray.run.vote_files import run_vote
+from kohaku_ray.run.exchange.vote_files import run_vote
 from kohaku_ray.sweep import collect as sweep_results
 from kohaku_ray.sweep.load import PoolConfig, load_sweep
 from kohaku_ray.sweep.plan import plan_sweep

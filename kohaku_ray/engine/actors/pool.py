@@ -29,12 +29,12 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.gpu import without_gpu_support
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import Question
-from kohaku_ray.run.cards import card_bytes, largest_shard_bytes
-from kohaku_ray.run.demand import busy_processes
-from kohaku_ray.run.free_gpus import FreeNode, with_retriever_gpus
-from kohaku_ray.run.indexes import open_index
-from kohaku_ray.run.retrievers import RetrieverPlan, plan_retrievers
-from kohaku_ray.run.summary import AnswerSummary, pluralize
+from kohaku_ray.run.checks.cards import card_bytes, largest_shard_bytes
+from kohaku_ray.run.checks.demand import busy_processes
+from kohaku_ray.run.checks.free_gpus import FreeNode, with_retriever_gpus
+from kohaku_ray.run.checks.retrievers import RetrieverPlan, plan_retrievers
+from kohaku_ray.run.collection.indexes import open_index
+from kohaku_ray.run.record.summary import AnswerSummary, pluralize
 
 MAX_RESTARTS = 10
 """Most restarts per actor: an actor that its own input kills must not restart forever."""

@@ -18,7 +18,7 @@ from kohaku_ray.engine.serving.handles import rank_pairs
 from kohaku_ray.engine.serving.limiter import limiter_of_encoder
 from kohaku_ray.index.gpu import missing
 from kohaku_ray.records import Question
-from kohaku_ray.run.indexes import searched_views
+from kohaku_ray.run.collection.indexes import searched_views
 
 
 class Retriever:

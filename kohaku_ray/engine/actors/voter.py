@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kohaku_ray.config import Config
     from kohaku_ray.engine.actors.members import SentAnswer
     from kohaku_ray.records import Question
-    from kohaku_ray.run.summary import AnswerSummary
+    from kohaku_ray.run.record.summary import AnswerSummary
 
 
 class Voter:
@@ -51,8 +51,8 @@ class Voter:
     def write(self, config: Config, run: str, blocks: Sequence[Any], votes: Sequence[pa.Table] | None) -> None:
         """Write a run's files from the refs of its blocks' tables in order, one block at a time; see ``write_run``."""
         # Of all voters, one alone writes.
-        from kohaku_ray.run.directory import RunDirectory
-        from kohaku_ray.run.outputs import write_run
+        from kohaku_ray.run.record.directory import RunDirectory
+        from kohaku_ray.run.record.outputs import write_run
 
         write_run(config, RunDirectory(run), Parts(blocks, ray.get, votes))
 

@@ -38,19 +38,19 @@ from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.records import Question
-from kohaku_ray.run.demand import answer_demand, cluster_address
-from kohaku_ray.run.deployments import check_deployment, check_vision
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.documents import describe_rejected_gold, rejected_gold
-from kohaku_ray.run.identity import identity_of
-from kohaku_ray.run.indexes import difference, open_index
+from kohaku_ray.run.checks.demand import answer_demand, cluster_address
+from kohaku_ray.run.checks.deployments import check_deployment, check_vision
+from kohaku_ray.run.checks.servers import check_servers
+from kohaku_ray.run.collection.documents import describe_rejected_gold, rejected_gold
+from kohaku_ray.run.collection.indexes import difference, open_index
+from kohaku_ray.run.collection.sources import check_places, questions_of, read_metadata, resolve
 from kohaku_ray.run.models import IN_SHARDS, models_of
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.identity import identity_of
+from kohaku_ray.run.record.spending import Spending
+from kohaku_ray.run.record.summary import AnswerSummary, describe_sources, pluralize
+from kohaku_ray.run.record.tracking import check_tracking
 from kohaku_ray.run.segments import SegmentStore
-from kohaku_ray.run.servers import check_servers
-from kohaku_ray.run.sources import check_places, questions_of, read_metadata, resolve
-from kohaku_ray.run.spending import Spending
-from kohaku_ray.run.summary import AnswerSummary, describe_sources, pluralize
-from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import join_path
 

@@ -14,12 +14,12 @@ from kohaku_ray.engine.cluster import print_progress
 from kohaku_ray.engine.session import Session
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.batch_file import BatchModels, errors_path, read_lines, writing
-from kohaku_ray.run.demand import replicas_demand
-from kohaku_ray.run.deployments import check_deployment
+from kohaku_ray.run.checks.demand import replicas_demand
+from kohaku_ray.run.checks.deployments import check_deployment
+from kohaku_ray.run.checks.servers import check_servers
+from kohaku_ray.run.exchange.batch_file import BatchModels, errors_path, read_lines, writing
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.run.segments import SegmentStore
-from kohaku_ray.run.servers import check_servers
-from kohaku_ray.run.summary import pluralize
 from kohaku_ray.settings import check_kept, resolve_paths
 
 

@@ -53,9 +53,9 @@ from kohaku_ray.pages.throughput import (
     write_throughput,
 )
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import deployment_demand, replicas_demand, shortage, too_large
-from kohaku_ray.run.deployments import check_deployment
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.checks.demand import deployment_demand, replicas_demand, shortage, too_large
+from kohaku_ray.run.checks.deployments import check_deployment
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory
 

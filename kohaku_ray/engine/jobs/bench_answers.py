@@ -29,9 +29,9 @@ from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import Gpus, Measurement
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.sources import questions_of
-from kohaku_ray.run.summary import describe_errors, pluralize
+from kohaku_ray.run.collection.sources import questions_of
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.summary import describe_errors, pluralize
 from kohaku_ray.storage import join_path
 from kohaku_ray.sweep.plan import is_there
 from kohaku_ray.systems.questions import QuestionsConfig

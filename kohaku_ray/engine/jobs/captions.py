@@ -22,11 +22,11 @@ from kohaku_ray.index.pending import SOURCE_COLUMNS, ParsedParts
 from kohaku_ray.models.captions import description_of, joined_caption
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.captions import CaptionRequests, ImageCaption, with_captions
-from kohaku_ray.run.documents import split_used_and_rejected
+from kohaku_ray.run.collection.captions import CaptionRequests, ImageCaption, with_captions
+from kohaku_ray.run.collection.documents import split_used_and_rejected
+from kohaku_ray.run.collection.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 from kohaku_ray.run.event_loop import run_apart
-from kohaku_ray.run.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.summary import pluralize
 
 ERRORS_SHOWN = 3
 """Most reasons named in the summary."""

@@ -21,13 +21,19 @@ from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.identity import check_faiss
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.settings import EndpointConfig
-from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
-from kohaku_ray.run.deployments import check_deployment
-from kohaku_ray.run.image_encoding import check_reads_images
-from kohaku_ray.run.indexes import check_endpoint, index_settings, preferred_note, source_bytes
+from kohaku_ray.run.checks.demand import caption_demand, index_demand, plan_encoders
+from kohaku_ray.run.checks.deployments import check_deployment
+from kohaku_ray.run.checks.servers import check_servers
+from kohaku_ray.run.collection.image_encoding import check_reads_images
+from kohaku_ray.run.collection.indexes import check_endpoint, index_settings, preferred_note, source_bytes
+from kohaku_ray.run.collection.sources import (
+    check_images,
+    check_places,
+    describe_passed_over,
+    find_sources,
+    read_metadata,
+)
 from kohaku_ray.run.segments import SegmentStore
-from kohaku_ray.run.servers import check_servers
-from kohaku_ray.run.sources import check_images, check_places, describe_passed_over, find_sources, read_metadata
 from kohaku_ray.settings import resolve_paths
 
 

@@ -34,12 +34,12 @@ from kohaku_ray.index.gpu import check_trains, without_gpu_support
 from kohaku_ray.index.pending import ParsedParts, n_files_of
 from kohaku_ray.index.settings import EndpointConfig
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.demand import Encoders
-from kohaku_ray.run.documents import default_ids, describe_left_out, describe_reject, split_used_and_rejected
-from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
-from kohaku_ray.run.image_encoding import EncodeImages, images_to_encode, n_image_blocks
-from kohaku_ray.run.indexes import encoder_length
-from kohaku_ray.run.indexing import (
+from kohaku_ray.run.checks.demand import Encoders
+from kohaku_ray.run.checks.free_gpus import FreeNode, GpuChoice, choose_build_gpus, with_build_gpus
+from kohaku_ray.run.collection.documents import default_ids, describe_left_out, describe_reject, split_used_and_rejected
+from kohaku_ray.run.collection.image_encoding import EncodeImages, images_to_encode, n_image_blocks
+from kohaku_ray.run.collection.indexes import encoder_length
+from kohaku_ray.run.collection.indexing import (
     WINDOW_TEXTS,
     Encode,
     Work,
@@ -52,7 +52,7 @@ from kohaku_ray.run.indexing import (
     survey,
 )
 from kohaku_ray.run.lease import repeated
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.record.summary import pluralize
 
 FILES_PER_BLOCK = 256
 """Most files that one task parses."""

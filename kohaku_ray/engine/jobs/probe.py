@@ -16,8 +16,8 @@ from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import cluster_address, replicas_demand
-from kohaku_ray.run.validate import Probed, probe_chat, probe_here
+from kohaku_ray.run.checks.demand import cluster_address, replicas_demand
+from kohaku_ray.run.checks.validate import Probed, probe_chat, probe_here
 from kohaku_ray.settings import resolve_paths
 
 PAIR = ("capital of France", "Paris is the capital of France.")

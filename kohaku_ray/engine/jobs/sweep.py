@@ -42,17 +42,17 @@ from kohaku_ray.pages.race_page import describe_race, write_race
 from kohaku_ray.pages.sweep_page import write_sweep
 from kohaku_ray.pages.sweep_tables import compute_sweep_stats, describe_sweep
 from kohaku_ray.pages.terminal import Progress
-from kohaku_ray.run.demand import answer_demand
-from kohaku_ray.run.deployments import application_name
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.identity import identity_of, is_finished
-from kohaku_ray.run.indexes import index_settings, open_index
+from kohaku_ray.run.checks.demand import answer_demand
+from kohaku_ray.run.checks.deployments import application_name
+from kohaku_ray.run.checks.servers import find_faults, may_go_on
+from kohaku_ray.run.collection.indexes import index_settings, open_index
+from kohaku_ray.run.collection.sources import check_places, questions_of
 from kohaku_ray.run.lease import LeaseFile
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.identity import identity_of, is_finished
+from kohaku_ray.run.record.spending import Spending
+from kohaku_ray.run.record.summary import AnswerSummary, pluralize
 from kohaku_ray.run.segments import SegmentStore
-from kohaku_ray.run.servers import find_faults, may_go_on
-from kohaku_ray.run.sources import check_places, questions_of
-from kohaku_ray.run.spending import Spending
-from kohaku_ray.run.summary import AnswerSummary, pluralize
 from kohaku_ray.settings import check_kept
 from kohaku_ray.storage import Directory
 from kohaku_ray.sweep.collect import collect

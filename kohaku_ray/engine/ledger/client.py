@@ -21,8 +21,8 @@ from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, is_finished, request_key, shard_of
 from kohaku_ray.records import pluralize
 from kohaku_ray.run.lease import repeated
+from kohaku_ray.run.record.spending import Paid
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
-from kohaku_ray.run.spending import Paid
 from kohaku_ray.storage import is_uri
 
 To = TypeVar("To", bound=Hashable)

@@ -26,8 +26,8 @@ from kohaku_ray.models.placement import count_placements
 from kohaku_ray.models.request import ChatRequest, check_finished, check_length, is_finished, shard_of
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import RENEWAL_S
+from kohaku_ray.run.record.spending import Paid
 from kohaku_ray.run.segments import MOST_SMALL, Entry, LedgerReply, ReplyIndex, SegmentStore, segment_table
-from kohaku_ray.run.spending import Paid
 
 IDLE_EXIT_S = 300.0
 """Seconds without a request after which a shard releases its path and exits."""

@@ -33,8 +33,8 @@ from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.records import pluralize
-from kohaku_ray.run.demand import QUEUED, deployment_demand, shortage
-from kohaku_ray.run.deployments import application_name, check_deployment, is_served
+from kohaku_ray.run.checks.demand import QUEUED, deployment_demand, shortage
+from kohaku_ray.run.checks.deployments import application_name, check_deployment, is_served
 from kohaku_ray.run.lease import repeated
 from kohaku_ray.systems.offline import ExtractiveConfig
 

@@ -18,8 +18,8 @@ from kohaku_ray.engine.actors.pool import (
     runs_in_flight,
 )
 from kohaku_ray.engine.jobs import sweep
-from kohaku_ray.run.retrievers import RetrieverPlan, wanted_retrievers
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.checks.retrievers import RetrieverPlan, wanted_retrievers
+from kohaku_ray.run.record.summary import AnswerSummary
 
 
 def asked(n: int, *overrides: str) -> Config:

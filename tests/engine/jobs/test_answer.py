@@ -21,8 +21,8 @@ from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.run.deployments import application_name
-from kohaku_ray.run.identity import finished_before
+from kohaku_ray.run.checks.deployments import application_name
+from kohaku_ray.run.record.identity import finished_before
 from kohaku_ray.run.segments import SegmentStore
 from kohaku_ray.sample import path as sample_path
 

@@ -17,7 +17,7 @@ from kit.batches import a_line, rows
 from kit.fake_openai import Action, FakeOpenAI, completion, error_body
 
 from kohaku_ray.cli import main
-from kohaku_ray.run.batch_file import errors_path
+from kohaku_ray.run.exchange.batch_file import errors_path
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

@@ -23,7 +23,7 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.pages.throughput import Measurement, records
 from kohaku_ray.records import Reply
-from kohaku_ray.run.sources import questions_of
+from kohaku_ray.run.collection.sources import questions_of
 
 WINDOW = 1024
 SHORT_ANSWERS = (

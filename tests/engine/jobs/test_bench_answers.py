@@ -14,7 +14,7 @@ from kohaku_ray.engine.jobs.bench import Grid
 from kohaku_ray.engine.jobs.bench_answers import gpus_of, n_parameters, numbered, run_on, with_index
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.sources import questions_of
+from kohaku_ray.run.collection.sources import questions_of
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.images import Images
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.indexes import open_index
+from kohaku_ray.run.collection.indexes import open_index
 
 pytestmark = pytest.mark.ray
 

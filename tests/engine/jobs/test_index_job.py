@@ -30,9 +30,9 @@ from kohaku_ray.index.identity import KEY_BYTES, token_counter
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files
-from kohaku_ray.run.demand import Encoders
-from kohaku_ray.run.indexes import make_encoder
-from kohaku_ray.run.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
+from kohaku_ray.run.checks.demand import Encoders
+from kohaku_ray.run.collection.indexes import make_encoder
+from kohaku_ray.run.collection.indexing import TEXT_SCHEMA, _bounds, parse, sorted_window, survey
 from kohaku_ray.sample import path as sample_path
 
 

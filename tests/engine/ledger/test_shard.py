@@ -16,8 +16,8 @@ from kohaku_ray.engine.ledger.shard import LedgerShard, Wanted
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
+from kohaku_ray.run.record.spending import Paid
 from kohaku_ray.run.segments import Entry, LedgerReply, SegmentStore
-from kohaku_ray.run.spending import Paid
 
 GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
 

@@ -12,7 +12,7 @@ from kohaku_ray.engine.serving import applications
 from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.session import Session
 from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.run.deployments import application_name, is_served
+from kohaku_ray.run.checks.deployments import application_name, is_served
 
 BASELINE = load_config("demo").deployments["extractive"]
 

@@ -21,8 +21,8 @@ from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.models.vllm import VllmConfig
 from kohaku_ray.models.vllm_arguments import engine_kwargs
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import answer_demand, check_demand, deployment_demand, replicas_demand
-from kohaku_ray.run.deployments import check_deployment
+from kohaku_ray.run.checks.demand import answer_demand, check_demand, deployment_demand, replicas_demand
+from kohaku_ray.run.checks.deployments import check_deployment
 from kohaku_ray.run.models import dollars, models_of
 
 

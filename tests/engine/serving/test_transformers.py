@@ -13,8 +13,8 @@ from kit.tiny_job import SAMPLE_TEXTS, check_replays, request, table, whole_answ
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.transformers import TransformersConfig
-from kohaku_ray.run.demand import deployment_demand
-from kohaku_ray.run.directory import baseline_note
+from kohaku_ray.run.checks.demand import deployment_demand
+from kohaku_ray.run.record.directory import baseline_note
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.records import Prediction, Question, Reply
-from kohaku_ray.run.summary import describe_flags
+from kohaku_ray.run.record.summary import describe_flags
 from kohaku_ray.systems.hybrid import SYSTEM, answer
 from kohaku_ray.systems.hybrid.answer import NO_INFORMATION, WORDS, ballot, read_reply
 from kohaku_ray.systems.hybrid.stages import HybridEvidence, Text

@@ -14,7 +14,7 @@ from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.evaluation.references import stage_recall
 from kohaku_ray.index.arrays import Hits
 from kohaku_ray.records import Question
-from kohaku_ray.run.indexes import index_settings, preferred_note
+from kohaku_ray.run.collection.indexes import index_settings, preferred_note
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.hybrid import SYSTEM, prepare

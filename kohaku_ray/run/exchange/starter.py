@@ -61,7 +61,7 @@ def write_converted(source: str, directory: str) -> tuple[list[str], dict[str, s
         ConfigError: The source cannot be read, or a value does not fit.
         DataError: There is a configuration already, or none can be written.
     """
-    from kohaku_ray.run.convert import convert
+    from kohaku_ray.run.exchange.convert import convert
 
     converted = convert(source)
     return _write(directory, {CONFIG: converted.text(source, directory)}), converted.left_out

@@ -20,7 +20,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.indexes import searched_views
+from kohaku_ray.run.collection.indexes import searched_views
 
 CARD_GIB = {
     **{"K80": 11.2, "P4": 7.4, "P100": 15.9, "V100": 15.8, "T4": 15.0, "A10G": 22.5, "L4": 22.5, "L40S": 45.0},

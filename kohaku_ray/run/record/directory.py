@@ -290,7 +290,7 @@ def is_sealed(page: bytes) -> bool:
 
 def facts_of(config: Config) -> dict[str, Any]:
     """Collect the facts that pages show of a run, so that they need not import its system."""
-    from kohaku_ray.run.indexes import preferred_note
+    from kohaku_ray.run.collection.indexes import preferred_note
 
     members, roles = range(config.ensemble.members), config.uses.roles
     asked = {role: dict.fromkeys(config.role(role, member).model for member in members) for role in roles}
@@ -318,7 +318,7 @@ def changed_settings(config: Config) -> dict[str, str]:
     Secrets are hidden; where something lies is left out.
     """
     from kohaku_ray.config import build_config
-    from kohaku_ray.run.tracking import settings_of
+    from kohaku_ray.run.record.tracking import settings_of
 
     defaults = settings_of(build_config({"system": config.system}, "the defaults"))
     places = {"run", "shared", "index.path", "ledger.path", "tracking.store"}
@@ -372,7 +372,7 @@ def _questions_path(run: str) -> str | None:
         return None
     from kohaku_ray.config.load import expand
     from kohaku_ray.config.yaml_text import read_yaml
-    from kohaku_ray.run.sources import resolve
+    from kohaku_ray.run.collection.sources import resolve
 
     config = read_yaml(read_file(file))
     questions = config.get("questions") if isinstance(config, Mapping) else None

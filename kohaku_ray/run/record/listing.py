@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.run.directory import SCORES, is_whole
+from kohaku_ray.run.record.directory import SCORES, is_whole
 
 SWEEP_RUNS = "runs.json"
 """File of a sweep's directory: label and score of each of its runs, by the run's directory."""

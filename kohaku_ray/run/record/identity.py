@@ -23,9 +23,9 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.records import digest, digest_text, pluralize
-from kohaku_ray.run.indexes import difference, open_index
-from kohaku_ray.run.sources import read_source
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.collection.indexes import difference, open_index
+from kohaku_ray.run.collection.sources import read_source
+from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_file, join_path, read_file

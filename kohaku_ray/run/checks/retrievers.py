@@ -10,9 +10,9 @@ from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.cards import weight_bytes
-from kohaku_ray.run.demand import busy_processes, replicas_demand
-from kohaku_ray.run.free_gpus import ENCODER_BYTES, FreeNode, GpuChoice, choose_retriever_gpus, nodes_left
+from kohaku_ray.run.checks.cards import weight_bytes
+from kohaku_ray.run.checks.demand import busy_processes, replicas_demand
+from kohaku_ray.run.checks.free_gpus import ENCODER_BYTES, FreeNode, GpuChoice, choose_retriever_gpus, nodes_left
 
 PREPARE_MS = 15.5
 """CPU in milliseconds of a retriever per question, as `benchmarks/flow.py` measured it; most of it MiniLM's, which

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from kohaku_ray.errors import ConfigError, DataError, did_you_mean
 from kohaku_ray.evaluation.submissions import Submission, read_submission
-from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.tables import SCHEMAS, grouped
 from kohaku_ray.storage import is_directory, join_path, read_file, without_options
 

@@ -19,8 +19,8 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.plain import leaves
 from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.run.scoring import ScoredRun
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.record.scoring import ScoredRun
+from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.settings import check_kept
 from kohaku_ray.storage import is_file, is_uri, join_path, publish, read_file
 

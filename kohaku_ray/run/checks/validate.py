@@ -34,16 +34,15 @@ from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.vllm import VllmConfig, describe_adapters
 from kohaku_ray.records import Reply
-from kohaku_ray.run.cards import card_bytes, largest_shard_bytes
-from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address
-from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.documents import default_ids, describe_reject, describe_rejected_gold, rejected_gold
-from kohaku_ray.run.free_gpus import FreeNode, GpuChoice, choose_build_gpus, local_node, search_device
-from kohaku_ray.run.indexes import difference, open_index, preferred_note
-from kohaku_ray.run.retrievers import RetrieverPlan, plan_retrievers
-from kohaku_ray.run.servers import reach
-from kohaku_ray.run.sources import (
+from kohaku_ray.run.checks.cards import card_bytes, largest_shard_bytes
+from kohaku_ray.run.checks.demand import Demand, answer_demand, check_demand, cluster_address
+from kohaku_ray.run.checks.deployments import check_deployment, check_vision, check_windows
+from kohaku_ray.run.checks.free_gpus import FreeNode, GpuChoice, choose_build_gpus, local_node, search_device
+from kohaku_ray.run.checks.retrievers import RetrieverPlan, plan_retrievers
+from kohaku_ray.run.checks.servers import reach
+from kohaku_ray.run.collection.documents import default_ids, describe_reject, describe_rejected_gold, rejected_gold
+from kohaku_ray.run.collection.indexes import difference, open_index, preferred_note
+from kohaku_ray.run.collection.sources import (
     check_images,
     check_places,
     describe_passed_over,
@@ -54,8 +53,9 @@ from kohaku_ray.run.sources import (
     read_metadata,
     resolve,
 )
-from kohaku_ray.run.summary import pluralize
-from kohaku_ray.run.tracking import check_tracking
+from kohaku_ray.run.record.directory import RunDirectory
+from kohaku_ray.run.record.summary import pluralize
+from kohaku_ray.run.record.tracking import check_tracking
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_file, join_path
 from kohaku_ray.systems.offline import ExtractiveConfig

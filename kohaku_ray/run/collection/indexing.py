@@ -61,9 +61,15 @@ from kohaku_ray.index.store import SOURCES_SCHEMA
 from kohaku_ray.models.endpoint import EndpointEncoder
 from kohaku_ray.models.openai import Limiter
 from kohaku_ray.records import digest
-from kohaku_ray.run.documents import par_ids_of, parse_source, rejected_images, split_used_and_rejected, with_metadata
-from kohaku_ray.run.image_encoding import image_vectors
-from kohaku_ray.run.indexes import (
+from kohaku_ray.run.collection.documents import (
+    par_ids_of,
+    parse_source,
+    rejected_images,
+    split_used_and_rejected,
+    with_metadata,
+)
+from kohaku_ray.run.collection.image_encoding import image_vectors
+from kohaku_ray.run.collection.indexes import (
     chunks_of,
     encoder_length,
     encoder_settings,
@@ -73,7 +79,7 @@ from kohaku_ray.run.indexes import (
     source_names,
     views_of,
 )
-from kohaku_ray.run.sources import document_format, read_metadata
+from kohaku_ray.run.collection.sources import document_format, read_metadata
 from kohaku_ray.storage import Directory, checksum, is_uri
 
 BLOCKS_PER_ENCODER = 32

@@ -17,7 +17,7 @@ from kohaku_ray.index.encoder import IMAGE_BATCH
 from kohaku_ray.index.images import read_png
 from kohaku_ray.index.known import known_image_vectors
 from kohaku_ray.index.pending import PendingVectors, without_vectors
-from kohaku_ray.run.indexes import index_settings, make_encoder
+from kohaku_ray.run.collection.indexes import index_settings, make_encoder
 from kohaku_ray.storage import Directory
 
 IMAGES_PER_FILE = 64

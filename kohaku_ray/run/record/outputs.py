@@ -16,8 +16,8 @@ from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_
 from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.sources import read_metadata, resolve
+from kohaku_ray.run.collection.sources import read_metadata, resolve
+from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.tables import Parts, Tables, grouped
 from kohaku_ray.systems.base import System
 from kohaku_ray.values.read import is_abstention

@@ -30,9 +30,9 @@ from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.backend import PriceConfig
 from kohaku_ray.records import digest, digest_text, pluralize
-from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.collection.sources import read_source
 from kohaku_ray.run.models import Model
-from kohaku_ray.run.sources import read_source
+from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, grouped
 from kohaku_ray.settings import Settings
 from kohaku_ray.storage import Directory, checksum, publish_with, read_file

@@ -13,7 +13,7 @@ from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
-from kohaku_ray.run.summary import AnswerSummary, pluralize
+from kohaku_ray.run.record.summary import AnswerSummary, pluralize
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.storage import is_file, join_path, read_file, without_options
 from kohaku_ray.values.read import clean_text
@@ -98,7 +98,7 @@ def outputs_of(config: Config) -> tuple[str, ...]:
 
 def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None, str]:
     """Score a finished run against its own question file; see ``score_run``."""
-    from kohaku_ray.run.sources import resolve  # pages import this module, and no configuration
+    from kohaku_ray.run.collection.sources import resolve  # pages import this module, and no configuration
 
     system, questions = config.declaration, config.questions
     return score_run(summary.run, resolve(questions.path), config.metrics, questions.limit, system.columns.split_by)

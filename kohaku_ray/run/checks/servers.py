@@ -13,7 +13,7 @@ from kohaku_ray.errors import ConfigError, DataError, ModelError, TransientModel
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import pluralize
-from kohaku_ray.run.demand import cluster_address
+from kohaku_ray.run.checks.demand import cluster_address
 from kohaku_ray.run.event_loop import run_apart
 from kohaku_ray.run.segments import SegmentStore
 

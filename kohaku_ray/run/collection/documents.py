@@ -23,7 +23,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import pluralize
-from kohaku_ray.run.sources import document_format, find_sources, read_metadata, resolve
+from kohaku_ray.run.collection.sources import document_format, find_sources, read_metadata, resolve
 from kohaku_ray.settings import resolve_paths
 from kohaku_ray.storage import is_uri, make_directory, publish
 

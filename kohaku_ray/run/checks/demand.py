@@ -18,8 +18,8 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.checks.cards import CardNeed, deployment_needs, encoder_need, retriever_need, too_small
+from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.systems.offline import ExtractiveConfig
 
 BYTES_PER_ENCODER = 1 << 16  # a CPU encodes them by MiniLM in 3 s; to start costs it 10 s

@@ -17,8 +17,8 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.index.gpu import temporary_bytes
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.run.demand import local_cpus, local_gpus, resources_on_a_node
-from kohaku_ray.run.summary import pluralize
+from kohaku_ray.run.checks.demand import local_cpus, local_gpus, resources_on_a_node
+from kohaku_ray.run.record.summary import pluralize
 
 SHARES = (1.0, 0.5, 0.25)
 """Shares of a GPU that a retriever may get, the largest first."""

@@ -27,8 +27,8 @@ from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.models.endpoint import EndpointEncoder
 from kohaku_ray.models.openai import Limiter
 from kohaku_ray.records import pluralize
-from kohaku_ray.run.captions import caption_settings
-from kohaku_ray.run.sources import find_sources, first_of, resolve
+from kohaku_ray.run.collection.captions import caption_settings
+from kohaku_ray.run.collection.sources import find_sources, first_of, resolve
 from kohaku_ray.storage import AT_ONCE, without_options
 
 TextEncoder = SentenceEncoder | EndpointEncoder

@@ -1,0 +1,1 @@
+"""What is exchanged with others: bundles, batch files, converted configurations, votes, new projects."""
