@@ -57,6 +57,7 @@ Tallies = dict[tuple[int, VoteRule, Stop], Tally]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--subsamples", type=int, default=N_SUBSAMPLES, help="of each size")
     arguments = parser.parse_args()
     folder = arguments.data / "wattbot"
     files = sorted(folder.glob("predictions/*.csv"))
@@ -65,10 +66,10 @@ def main() -> int:
         return 0
     keys = list(read_submission(folder / "train_QA.csv").rows)
     table, units = ballots_of([read_submission(path) for path in files], keys)
-    print(f"{len(files)} recorded runs, {len(table)} questions, {N_SUBSAMPLES} subsamples of each size")
+    print(f"{len(files)} recorded runs, {len(table)} questions, {arguments.subsamples} subsamples of each size")
     tallies: Tallies = {}
     for size in SIZES:
-        drawn = subsamples(len(files), size, N_SUBSAMPLES, seed=size)
+        drawn = subsamples(len(files), size, arguments.subsamples, seed=size)
         for rule in RULES:
             tallies.update(run(table, units, drawn, rule))
     print_savings(tallies)

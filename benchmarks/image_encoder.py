@@ -66,7 +66,7 @@ def report(arguments: argparse.Namespace, folder: Path) -> int:
         write_image(directory, image)
         digests.append(image.digest)
         megapixels, n_bytes = megapixels + image.width * image.height / 1e6, n_bytes + len(image.data)
-    stage = EncodeImages(config)
+    stage = EncodeImages(config, gpu=config.index.encoder.device != "cpu")
     encoder = stage._encoder
     model = encoder._model
     files = {digest: Path(config.index.path, "images", f"{digest}.png").read_bytes() for digest in digests}

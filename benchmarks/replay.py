@@ -33,6 +33,7 @@ from kohaku_ray.retrieval.context import Context, ContextSnippet
 from kohaku_ray.run.models import chat_request, models_of
 from kohaku_ray.run.segments import Entry, SegmentStore
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
+from kohaku_ray.systems.kohaku.settings import KohakuSettings
 
 WANTED_MS = 0.35
 BLOCK = 32
@@ -68,7 +69,7 @@ def prompt_of(prompts: Prompts, number: int, n_chars: int) -> Prompt:
     text = f"{number} {'the plant makes 40 MW of power and 3 t of steam. ' * 20}"
     context = Context((ContextSnippet("doc-a", "", text),) * (n_chars // 1000), (), (), ("doc-a",), 0, False)
     question = Question(f"q{number}", f"How much power does plant {number} make?")
-    return answer_prompt(prompts, question, context, "context_first")
+    return answer_prompt(prompts, question, context, KohakuSettings(prompt_order="context_first"), None)
 
 
 def key_of(config: Config, model: object, prompt: Prompt, number: int, member: int) -> str:

@@ -21,7 +21,7 @@ slow, ray, data = pytest.mark.slow, pytest.mark.ray, pytest.mark.data
 SCRIPTS = {
     "affinity": (["--simulate"], [slow]),
     "batch": (["--lines", "8", "--seconds", "0.01"], [slow, ray]),
-    "decide": ([], [slow, data]),
+    "decide": (["--subsamples", "1"], [slow, data]),
     "encoder_feed": (["--tokens", "2000", "--rates", "0", "--rounds", "1"], [slow]),
     "endpoint": (["--texts", "64", "--delays", "0", "--rounds", "1"], [slow, ray]),
     "flow": (["--questions", "4", "--members", "2", "--call-s", "0.01"], [slow, ray]),
