@@ -73,7 +73,9 @@ assert tokenise("les énergies", "fr") == ["énerg"]
     assert "sklearn" in loaded_after(code + later)
 
 
-@pytest.mark.parametrize("module", ["engine.actors.members", "run.indexing", "run.image_encoding"])
+@pytest.mark.parametrize(
+    "module", ["engine.actors.members", "run.collection.indexing", "run.collection.image_encoding"]
+)
 def test_a_process_that_calls_no_application_starts_without_serve(module):
     check = f"import kohaku_ray.{module}, sys; assert 'ray.serve' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
