@@ -18,7 +18,6 @@ from kohaku_ray.pages.terminal import (
     signals_interrupt,
 )
 from kohaku_ray.run.record.outcomes import BAD_CONFIG, FAILED, OK, Outcome, failure
-from kohaku_ray.settings import check_kept
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if arguments.name != "sweep":  # whose relative directory ``shared`` moves
                 written = {f"the {name}": getattr(arguments, name, None) for name in ("output", "jsonl", "page")}
-                check_kept({name: os.path.abspath(path) for name, path in written.items() if isinstance(path, str)})
+                if files := {name: os.path.abspath(path) for name, path in written.items() if isinstance(path, str)}:
+                    from kohaku_ray.settings import check_kept  # which imports pydantic
+
+                    check_kept(files)
             returned = arguments.command(arguments)
             for outcome in [returned] if isinstance(returned, Outcome) else returned:
                 print_summary(outcome.line, outcome.as_json(arguments.name, arguments.hide))

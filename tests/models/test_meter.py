@@ -11,9 +11,12 @@ import pytest
 from kohaku_ray.engine.serving import applications
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.meter import Meter, watch_power
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.records import Reply
 from kohaku_ray.systems.offline import ExtractiveConfig
+
+REQUEST, REFUSED = (ChatRequest("m", (("user", text),), 0.0, 1.0, 8, 0, None) for text in ("answer", "refuse"))
 
 
 class Clock:
@@ -118,7 +121,7 @@ def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight():
 
     async def ask(**settings) -> list[Reply]:
         replica = applications.ChatReplica(SlowConfig(model="m", **settings))
-        return await asyncio.gather(replica.ask(None), replica.ask(None))
+        return await asyncio.gather(replica.ask(REQUEST), replica.ask(REQUEST))
 
     shared = asyncio.run(ask(gpus=0.5))
     assert sum(reply.gpu_s for reply in shared) == pytest.approx(0.5 * shared[0].service_s, rel=0.2)
@@ -134,7 +137,7 @@ def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_serv
             Slow.most = max(Slow.most, Slow.n_calls)
             await asyncio.sleep(0.2)
             Slow.n_calls -= 1
-            if request == "refused":
+            if request is REFUSED:
                 raise ModelError("refused")
             return Reply("x")
 
@@ -146,8 +149,8 @@ def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_serv
 
     async def ask() -> list[Reply | BaseException]:
         replica = applications.ChatReplica(deployment)
-        late = asyncio.create_task(replica.ask("refused"))
-        return await asyncio.gather(late, *(replica.ask(None) for _ in range(11)), return_exceptions=True)
+        late = asyncio.create_task(replica.ask(REFUSED))
+        return await asyncio.gather(late, *(replica.ask(REQUEST) for _ in range(11)), return_exceptions=True)
 
     began = time.perf_counter()
     refused, *replies = asyncio.run(ask())

@@ -51,7 +51,7 @@ _STARTER = re.compile(
 _PLAIN_QUOTES = tuple(zip("“”„«»‘’‚", "\"\"\"()'''", strict=True))
 """Punkt knows only straight quotes and brackets; each is one character, so that spans stay valid.
 
-Of a straight quote with a space on both sides, as « and » have in French, it cannot tell which side it belongs to.
+Of a straight quote with a space on both sides, as « and » have, it cannot tell which side it belongs to.
 """
 
 _ELISION = re.compile(r"(?:[cdjlmnst]|qu)'(?=\w)", re.IGNORECASE)  # l'art. 5

@@ -19,7 +19,7 @@ PREPARE_MS = 15.5
 encodes the queries."""
 
 QUERIES = 4
-"""Searches per question that are counted: as many as kohaku's planner writes by default."""
+"""Searches per question that are counted: as many as a planner writes by default."""
 
 MINILM_PARAMETERS = 22_714_240
 """Parameters of the encoder that ``PREPARE_MS`` was measured with."""
