@@ -46,7 +46,7 @@ def test_vectors_from_tokens_of_a_cpu_stage_are_the_encoders(config, monkeypatch
     encode, texts = Encode(config, gpu=False), ["One hall.", "Two halls draw 4 MW.", "One hall."]
     [block] = blocks(config, texts)
     assert block["ids"].to_pylist()[0]
-    assert block["text"].to_pylist()[0] == ["Two halls draw 4 MW.", "One hall."]
+    assert sorted(block["text"].to_pylist()[0]) == ["One hall.", "Two halls draw 4 MW."]
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(
             transformers.PreTrainedTokenizerFast, "__call__", Mock(side_effect=AssertionError("tokenised again"))

@@ -12,7 +12,7 @@ import ray
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.engine.serving.applications import Applications, serving
-from kohaku_ray.systems.offline import ExtractiveConfig
+from kohaku_ray.models.openai import OpenAIConfig
 
 
 class FakeServe:
@@ -127,7 +127,8 @@ def test_all_models_of_a_run_start_at_once(serve, monkeypatch):
     monkeypatch.setattr("ray.serve.start", lambda **_: None)
     monkeypatch.setattr("ray.cluster_resources", dict)
     monkeypatch.setattr("ray.available_resources", dict)
-    models = {name: ExtractiveConfig(start_timeout_s=1) for name in ("first", "second", "third")}
+    server = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "start_timeout_s": 1}
+    models = {name: OpenAIConfig(model=name, **server) for name in ("first", "second", "third")}
     with serving(models, release=False) as names:
         assert list(names.values()) == asked
 
