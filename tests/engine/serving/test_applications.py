@@ -127,6 +127,7 @@ def test_all_models_of_a_run_start_at_once(serve, monkeypatch):
     monkeypatch.setattr("ray.serve.start", lambda **_: None)
     monkeypatch.setattr("ray.cluster_resources", dict)
     monkeypatch.setattr("ray.available_resources", dict)
+    monkeypatch.setattr("ray.nodes", list)
     server = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "start_timeout_s": 1}
     models = {name: OpenAIConfig(model=name, **server) for name in ("first", "second", "third")}
     with serving(models, release=False) as names:
