@@ -307,7 +307,7 @@ def test_faiss_without_a_gpu_says_what_to_do(monkeypatch):
     with pytest.raises(ConfigError, match=r"one for CPUs: pip uninstall .* 'kohaku-ray\[gpu\]'; or set it to cpu"):
         index.on_gpu()
     with pytest.raises(ConfigError, match=r"index\.build_gpus is set, but .*or set index\.build_gpus to 0"):
-        VectorIndex.build(units(10, 4), np.arange(10), train_on_gpu=True)
+        VectorIndex.build(units(200, 4), np.arange(200), "IVF4,Flat", train_on_gpu=True)
     monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
     with pytest.raises(ConfigError, match=r"this process sees no GPU: set cluster\.retriever\.gpus"):
