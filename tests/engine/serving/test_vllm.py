@@ -26,8 +26,8 @@ pytestmark = [needs("vllm"), pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow
 WINDOW = 4096
 BLOCK = 32
 """Tokens of a block of the KV cache, as ``engine_kwargs`` has it on CPUs."""
-CACHE_BLOCKS = 4 * 1650 // BLOCK
-"""A replica's KV cache has room for the contexts of four questions, of up to 1,650 tokens."""
+CACHE_BLOCKS = 4 * 2200 // BLOCK
+"""A replica's KV cache has room for the contexts of four questions, of up to 2,200 tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +131,12 @@ def test_in_waves_each_question_is_prefilled_once_though_the_caches_hold_few_con
     run_answer(waves)
     asked = [row for row in table(waves, "usage") if row["role"] == "answer"]
     assert len(asked) >= 3 * 40
-    # The engine computes a call's last block again, of which it keeps whole blocks alone.
-    whole = {row["question_id"]: (row["prompt_tokens"] - 1) // BLOCK for row in asked}
-    computed = sum(whole[row["question_id"]] - row["cached_tokens"] // BLOCK for row in asked)
+    # The engine computes a call's last block again, of which it keeps whole blocks alone. A later attempt has a prompt
+    # of its own.
+    whole = {(row["question_id"], row["prompt_tokens"]): (row["prompt_tokens"] - 1) // BLOCK for row in asked}
     assert CACHE_BLOCKS / 10 < max(whole.values()) <= CACHE_BLOCKS / 4
-    assert computed / sum(whole.values()) <= 1.05
+    computed = sum((row["prompt_tokens"] - 1) // BLOCK - row["cached_tokens"] // BLOCK for row in asked)
+    assert computed / sum(whole.values()) <= 1.05, (len(asked), len(whole))
 
 
 def test_a_seed_gives_the_same_text_alone_and_in_company(replicas):
