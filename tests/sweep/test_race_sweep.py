@@ -248,7 +248,7 @@ def test_a_request_of_nobody_running_waits_for_the_next_start(load):
 def test_the_last_cell_is_not_stopped(load):
     loaded = load()
     race = SweepRace(plan_sweep(loaded))
-    with pytest.raises(ConfigError, match="no job has begun to race this sweep"):
+    with pytest.raises(ConfigError, match="no job has begun to race a sweep there"):
         steer_sweep(loaded.sweep.output, "stop", "top_k=1")
     race.begin()
     for name in ("top_k=1", "top_k=4", "top_k=16"):
