@@ -75,7 +75,7 @@ def test_a_view_is_added_without_encoding_anything(tmp_path, build, documents, f
     assert views(tmp_path) == united([NODES, PARAGRAPHS, SECTIONS])
     after = {role: (tmp_path / entry["name"]).read_bytes() for role, entry in files_of(tmp_path).items()}
     assert {role: after[role] for role in before} == before, "the old views are what they were"
-    added = [f"{part}-section" for part in ("faiss", "places", "postings", "rows", "statistics", "terms")]
+    added = [f"{part}-section" for part in ("places", "postings", "rows", "statistics", "terms")]
     assert sorted(after.keys() - before.keys()) == added
 
 
