@@ -154,7 +154,7 @@ def test_the_key_is_in_no_file_of_a_run_that_ends(sample_config, run_answer, cap
         run_answer(config)
         assert [request.headers["authorization"] for request in server.log[:1]] == [f"Bearer {KEY}"]
     errors = [row["error"] for row in rows_of(config.run, "answers") if row["error"] is not None]
-    assert len(errors) == 2, "of the three, one was a reply"
+    assert len(errors) == 3, "of the four, one was a whole reply"
     assert all("[key]" in error for error in errors), errors
     session = Path(ray._private.worker._global_node.get_session_dir_path())
     assert files_with_the_key(Path(config.run).parent, session / "logs") == []

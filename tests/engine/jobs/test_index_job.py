@@ -261,7 +261,7 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
     index = Index.open(str(tmp_path / "index"))
     rejects = {Path(row["file"]).name: row["reason"] for row in index.rejects.to_pylist()}
     assert set(rejects) == {"junk.md", "latin.txt", "broken.json", "wrong.json", "colon.json", "empty.md"}
-    assert "NUL byte" in rejects["junk.md"]
+    assert "is ELF, not MD" in rejects["junk.md"]
     assert "UTF-8" in rejects["latin.txt"]
     assert "sections[0].paragraphs[0].text" in rejects["wrong.json"]
     assert "has 300 characters" in rejects["colon.json"]
