@@ -73,7 +73,8 @@ def report(arguments: argparse.Namespace, folder: Path) -> int:
     blocks = [digests[first : first + IMAGE_BATCH] for first in range(0, len(digests), IMAGE_BATCH)]
     pixels = [[decoded(digest, files[digest]) for digest in block] for block in blocks]
     features = [model.image_features(block) for block in pixels]
-    batch = pa.Table.from_pylist(images_to_encode([pa.table({"digest": digests})], config))
+    new = images_to_encode([pa.table({"digest": digests})], config)
+    batch = pa.table({name: [[image[name] for image in new]] for name in ("digest", "key")})
     if arguments.model_ms is not None:
         wait_instead(model, arguments.model_ms / 1000)
     pool = encoder._pool if arguments.model_ms is None else None
