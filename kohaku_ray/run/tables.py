@@ -92,6 +92,9 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 """Columns of a run's Parquet files; all but usage are identical after every resume."""
 
+LATER_COLUMNS = frozenset({"finish_reason"})
+"""Columns that runs of older versions do not have: read as null."""
+
 ANSWER_FILES = ("submission.csv", "answers.jsonl")
 """The voted answers, which every run writes beside its tables."""
 

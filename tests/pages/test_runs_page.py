@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 
+import pyarrow.parquet as pq
 import pytest
 from kit.runs_here import index_here, run_here
 
@@ -12,6 +14,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.runs_page import describe_runs, write_runs
+from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.record.listing import list_runs
 
 
@@ -94,3 +97,15 @@ def test_ten_thousand_runs_and_foreign_files_are_listed_in_seconds(home, tmp_pat
     write_runs(listed)
     assert len(listed.runs) == 9_000
     assert time.process_time() - began < 30
+
+
+def test_a_run_made_before_a_column_was_there_is_shown_and_reported(home, tmp_path, capsys):
+    run = shutil.copytree(home / "a", tmp_path / "old")
+    usage = pq.read_table(run / "usage.parquet")
+    pq.write_table(usage.drop_columns(["finish_reason"]), run / "usage.parquet")
+    assert main(["show", str(run), "s001"]) == 0
+    assert main(["report", str(run)]) == 0
+    assert RunDirectory(str(run)).read_table("usage").column_names == usage.column_names
+    pq.write_table(usage.drop_columns(["source"]), run / "usage.parquet")
+    assert main(["show", str(run), "s001"]) == 1
+    assert "has no column source" in capsys.readouterr().err

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from kohaku_ray.documents.data.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.run.lease import LeaseFile
-from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Tables, TableWriter
+from kohaku_ray.run.tables import ANSWER_FILES, LATER_COLUMNS, SCHEMAS, Tables, TableWriter
 from kohaku_ray.storage import (
     Directory,
     checksum,
@@ -209,14 +209,20 @@ class RunDirectory:
             DataError: The run has none (yet), or it is damaged or of another version.
         """
         wanted = SCHEMAS[name].names if columns is None else list(columns)
-        with self._opened(name, wanted) as where:
-            return pq.read_table(where, columns=wanted, filters=filters)
+        with self._opened(name, wanted) as (where, there):
+            table = pq.read_table(where, columns=there, filters=filters)
+        for field in (SCHEMAS[name].field(column) for column in wanted if column not in there):
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+        return table.select(wanted)
 
     def stream_table(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Read one of ``SCHEMAS`` a few thousand rows at a time; raises what ``read_table`` does."""
         wanted = SCHEMAS[name].names if columns is None else list(columns)
-        with self._opened(name, wanted) as where, pq.ParquetFile(where, buffer_size=2**20) as file:
-            yield from file.iter_batches(_ROWS_AT_ONCE, columns=wanted)
+        with self._opened(name, wanted) as (where, there), pq.ParquetFile(where, buffer_size=2**20) as file:
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=there):
+                for field in (SCHEMAS[name].field(column) for column in wanted if column not in there):
+                    batch = batch.append_column(field, pa.nulls(len(batch), field.type))
+                yield batch.select(wanted)
 
     def check_tables(self) -> None:
         """Check that every one of ``SCHEMAS`` is there with all its columns, else ``DataError``."""
@@ -225,19 +231,22 @@ class RunDirectory:
                 pass
 
     @contextmanager
-    def _opened(self, name: str, wanted: Sequence[str]) -> Iterator[Any]:
-        """Open one of ``SCHEMAS`` that has the wanted columns; what the block reads is refused with the way out."""
+    def _opened(self, name: str, wanted: Sequence[str]) -> Iterator[tuple[Any, list[str]]]:
+        """Open one of ``SCHEMAS`` that has the wanted columns, or all but ``LATER_COLUMNS``.
+
+        Yields the file and the columns that it has; what the block reads is refused with the way out.
+        """
         file = self.file(f"{name}.parquet")
         try:
             where = pa.BufferReader(read_file(file)) if is_uri(file) else file
             have = pq.read_schema(where).names
-            lacking = [column for column in wanted if column not in have]
+            lacking = [column for column in wanted if column not in have and column not in LATER_COLUMNS]
             if lacking:
                 raise DataError(
                     f"{file}: has no column {', '.join(lacking)}; its columns are {', '.join(have)}: it is of another "
                     "version, repeat `kohaku-ray answer`"
                 )
-            yield where
+            yield where, [column for column in wanted if column in have]
         except FileNotFoundError:
             raise DataError(
                 f"{self.path} holds no {name}.parquet: the run has not finished or is of another version (repeat "
