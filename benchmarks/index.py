@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from kohaku_ray.config import Config, load_config
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import locate_model, token_counter
 from kohaku_ray.index.nodes import NodeTable
@@ -142,7 +144,10 @@ def steady(config: Config, texts: Sequence[str]) -> int:
     ]
     for worker in workers:
         worker.start()
-    slices = list(zip(*(results.get(timeout=900) for _ in workers), strict=True))
+    gathered = [results.get(timeout=900) for _ in workers]
+    if failed := [result for result in gathered if isinstance(result, str)]:
+        raise SystemExit(failed[0])
+    slices = list(zip(*gathered, strict=True))
     for worker in workers:
         worker.join()
     encoder = config.index.encoder
@@ -160,7 +165,16 @@ def steady(config: Config, texts: Sequence[str]) -> int:
 
 
 def work(config_json: str, texts: Sequence[str], barrier: Any, results: Any) -> None:
-    """One process of ``steady``: wall and CPU seconds of both, for each slice."""
+    """One process of ``steady``: puts its slices, or why it failed, into ``results``."""
+    try:
+        results.put(measured_slices(config_json, texts, barrier))
+    except Exception:
+        barrier.abort()  # the other one waits there
+        results.put(traceback.format_exc())
+
+
+def measured_slices(config_json: str, texts: Sequence[str], barrier: Any) -> list[dict[str, tuple[float, float]]]:
+    """Measure wall and CPU seconds of both, for each slice."""
     import torch
 
     config = Config.model_validate_json(config_json)
@@ -169,7 +183,7 @@ def work(config_json: str, texts: Sequence[str], barrier: Any, results: Any) -> 
     slices = []
     for number in range(-1, N_SLICES):  # the first one warms up
         part = texts[max(number, 0) :: N_SLICES]
-        batches = token_batches(config.index.encoder, model, part)
+        batches = token_batches(encoder, model, part)
         ways = {
             "SentenceEncoder": functools.partial(encoder.encode_passages, part),
             "bare model": functools.partial(list, map(bare, batches)),
@@ -181,7 +195,7 @@ def work(config_json: str, texts: Sequence[str], barrier: Any, results: Any) -> 
             ways[name]()
             row[name] = time.perf_counter() - wall, time.process_time() - cpu
         slices.append(row)
-    results.put(slices[1:])
+    return slices[1:]
 
 
 def plain_model(encoder: EncoderConfig) -> Any:
@@ -190,14 +204,16 @@ def plain_model(encoder: EncoderConfig) -> Any:
     return SentenceTransformer(locate_model(encoder.model), revision=encoder.revision, device="cpu").eval()
 
 
-def token_batches(encoder: EncoderConfig, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
+def token_batches(encoder: SentenceEncoder, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
     """The encoder's token batches: longest text first, as many rows as fit."""
     distinct = list(dict.fromkeys(texts))
     lengths = [len(ids) for ids in model.tokenizer(distinct)["input_ids"]]
     queue = sorted(range(len(distinct)), key=lambda row: -lengths[row])
     batches = []
     while queue:
-        n_rows = max(1, encoder.batch_tokens // lengths[queue[0]])
+        longest = lengths[queue[0]]
+        n_tokens = encoder._batch_tokens or encoder._model.tokens_that_fit(longest)  # as it is configured, or by itself
+        n_rows = max(1, n_tokens // longest)
         features = model.preprocess([distinct[row] for row in queue[:n_rows]])
         batches.append({name: value for name, value in features.items() if hasattr(value, "numpy")})
         queue = queue[n_rows:]
