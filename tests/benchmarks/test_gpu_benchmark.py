@@ -122,7 +122,7 @@ time.sleep(2.5)
 
 @pytest.mark.parametrize(
     ("end", "limit_s", "reason"),
-    [("os._exit(9)", 60, "ended with code 9"), ("time.sleep(60)", 4, "stopped at its limit of 4 s")],
+    [("os._exit(9)", 60, "ended with code 9"), ("time.sleep(60)", 8, "stopped at its limit of 8 s")],
 )
 def test_a_figure_is_kept_when_it_is_measured_whatever_comes_before_and_after(
     tmp_path, monkeypatch, module, end, limit_s, reason
