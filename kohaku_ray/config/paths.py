@@ -13,8 +13,8 @@ from kohaku_ray.storage import is_uri, join_path
 _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
 """Directory of the presets: configs/ of a checkout, or its copy in an installed package."""
-DOCS = next((p for p in (_HERE.parents[2] / "docs", _HERE.parents[1] / "docs") if p.is_dir()), _HERE.parent)
-"""Directory of the documentation: docs/ of a checkout, or its copy in an installed package."""
+DOCS = next((p for p in (_HERE.parents[1] / "docs", _HERE.parents[2] / "docs") if p.is_dir()), _HERE.parent)
+"""Directory of the documentation: the copy in an installed package, or docs/ of a checkout."""
 
 
 def with_index_path(values: Mapping[str, Any], run: str) -> dict[str, Any]:
