@@ -36,14 +36,18 @@ from kohaku_ray.run.collection.indexing import NEW_TEXT, Encode, new_texts, sort
 DIM = 384
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float, vector: str) -> None:
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float, vectors: Sequence[str]
+) -> None:
     """Answer the requests of a connection."""
     try:
         while head := (await reader.readuntil(b"\r\n\r\n")).decode().lower():
             length = int(head.partition("content-length:")[2].split("\r\n")[0])
-            n_texts = len(json.loads(await reader.readexactly(length))["input"])
+            texts = json.loads(await reader.readexactly(length))["input"]
             await asyncio.sleep(delay_s)
-            rows = ",".join(f'{{"index":{row},"embedding":{vector}}}' for row in range(n_texts))
+            # By length: the client refuses a server that gives different texts one vector.
+            found = (vectors[len(text) % len(vectors)] for text in texts)
+            rows = ",".join(f'{{"index":{row},"embedding":{vector}}}' for row, vector in enumerate(found))
             body = f'{{"data":[{rows}]}}'.encode()
             closes = "connection: close" in head
             kept = b"Connection: close\r\n" if closes else b""
@@ -59,10 +63,11 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, de
 
 def serve(port: Any, delay_s: float) -> None:
     """Serve until the process is ended."""
-    vector = json.dumps(np.random.default_rng(0).standard_normal(DIM).round(7).tolist(), separators=(",", ":"))
+    drawn = np.random.default_rng(0).standard_normal((64, DIM)).round(7).tolist()
+    vectors = [json.dumps(vector, separators=(",", ":")) for vector in drawn]
 
     async def run() -> None:
-        server = await asyncio.start_server(lambda r, w: _answer(r, w, delay_s, vector), "127.0.0.1", 0, backlog=256)
+        server = await asyncio.start_server(lambda r, w: _answer(r, w, delay_s, vectors), "127.0.0.1", 0, backlog=256)
         port.put(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
