@@ -100,9 +100,14 @@ LETTERS = (
 )
 
 
+PLAINER = {"1-2": "[1,2]", "True": "1"}
+"""What a strict scorer reads of values that it does not: a vote writes it before them."""
+
+
 def worst_letters(cast: Sequence[Ballot], rule: VoteRule) -> list[Ballot]:
     """All that can matter: each value and reference set, said, written or fresh, in pairs; and blanks."""
-    values = dict.fromkeys([item.answer_value for item in cast] + ["new"])
+    said = [item.answer_value for item in cast]
+    values = dict.fromkeys([*said, *(PLAINER[value] for value in said if value in PLAINER), "new"])
     refs = dict.fromkeys([item.ref_ids for item in cast] + [vote(cast, rule).ref_ids, ("z",), ()])
     return [*(ballot(value, cited) for value in values for cited in refs), ballot(""), SILENT]
 
