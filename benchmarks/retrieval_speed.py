@@ -54,7 +54,8 @@ def main() -> int:
     index, opened, model = LocalIndex.open(config), Index.open(config.index.path), bare_model(config)
     questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(opened.nodes, N_DERIVED)]
     queries = [query for row in questions for query in variants(row.question)]
-    peer = opened.shards[0].vectors(SYSTEM.views["nodes"].kinds).faiss_index
+    vectors = opened.shards[0].vectors(SYSTEM.views["nodes"].kinds)
+    peer = vectors.faiss_index
     sample = queries[::4]
     best = min(BATCH_SIZES, key=lambda size: timed(lambda: bare(model, peer, sample, size))[0])
     ways: dict[str, Callable[[], Any]] = {
@@ -64,7 +65,7 @@ def main() -> int:
     }
     asyncio.run(evidence(config, index, questions[:8]))
     rounds = [{name: timed(way) for name, way in ways.items()} for _ in range(arguments.rounds)]
-    print(f"{len(questions)} questions, {len(queries)} queries, {peer.ntotal} vectors, {os.cpu_count()} cores")
+    print(f"{len(questions)} questions, {len(queries)} queries, {len(vectors)} vectors, {os.cpu_count()} cores")
     print(f"{'median of ' + str(len(rounds)) + ' rounds':<28}{'wall s':>9}{'CPU s':>9}{'ms/question':>13}{'CPU ms':>9}")
     for name in ways:
         wall, cpu = (median(row[name][which] for row in rounds) for which in (0, 1))
