@@ -20,6 +20,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.pages.evidence import Documents, NodeLocations, Pictures, open_index
 from kohaku_ray.pages.glance import (
     Cause,
+    ScoreLine,
     causes_of,
     cost_lines,
     coverage,
@@ -98,6 +99,11 @@ class Inputs:
         return view_questions(self.run, self.gold, self.documents, self.locations, limits)
 
     @cached_property
+    def scores(self) -> list[ScoreLine]:
+        """Scores by metric, with intervals; empty without gold answers."""
+        return score_lines(self.gold) if self.gold is not None else []
+
+    @cached_property
     def locations(self) -> NodeLocations:
         """Finds the nodes that the run's steps name in its index."""
         batches = self.run.batches("trace", "node_id")
@@ -125,10 +131,9 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
     target = output if output is not None else join_path(inputs.run.path, "report.html")
     page = next(page for limits in LIMITS if (page := _render(inputs, limits)) is not None)
     publish(target, seal_page(page))
-    if output is None and inputs.gold is not None:  # for the list of all runs
+    if output is None and inputs.scores:  # for the list of all runs
         lines = [
-            {"metric": line.metric, "score": line.score, "low": line.low, "high": line.high}
-            for line in score_lines(inputs.gold)
+            {"metric": line.metric, "score": line.score, "low": line.low, "high": line.high} for line in inputs.scores
         ]
         publish(join_path(inputs.run.path, SCORES), json.dumps({"scores": lines}, indent=1).encode())
     return target
@@ -237,7 +242,7 @@ def view_run(inputs: Inputs, every: Sequence[QuestionView], n_shown: int) -> dic
         "report": report,
         "notes": inputs.notes,
         "why_unscored": inputs.why_unscored,
-        "scores": score_lines(inputs.gold) if inputs.gold is not None else [],
+        "scores": inputs.scores,
         "costs": cost_lines(run, usage),
         "covered": coverage(every),
         "leads": leads(every, causes, n_shown),
