@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import yaml
 from hypothesis import given
@@ -52,10 +50,8 @@ def test_what_is_no_plain_configuration_is_said_at_once(kind, tmp_path):
     text, message = BOMBS[kind]
     file = tmp_path / "bomb.yaml"
     file.write_text(text)
-    began = time.process_time()
     with pytest.raises(ConfigError, match=message) as caught:
-        load_config(str(file))
-    assert time.process_time() - began < 2
+        load_config(str(file))  # 9^11 values would take days
     assert str(file) in str(caught.value)
 
 

@@ -71,7 +71,7 @@ def test_a_server_that_is_not_there_is_one_line_in_seconds(tmp_path, monkeypatch
         DataError, match=r"^the results are whole and in .*, but mlflow did not take them .*\S$"
     ) as caught:
         track(config, summary, None)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 30  # MLflow itself tries for minutes
     assert "\n" not in str(caught.value)
     assert "check tracking.uri, then repeat the command" in str(caught.value)
 
