@@ -37,7 +37,7 @@ found, before = [], set()
 for at, more in enumerate(([], ["cluster.resources={cpu_node: 0.001}"])):
     config = load_config("demo", [f"ledger.path={folder}/{at}", *own, *more])
     with Session(config.cluster) as session:
-        session.open_ledger(config.ledger, 4)
+        session.open_ledger(config.ledger, 4, config.used_deployments.values())
         pool = ActorPool(config, 4)
         pool.wait_until_ready()
         until = time.monotonic() + 120

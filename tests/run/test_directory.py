@@ -18,7 +18,15 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.score_text import describe_run
 from kohaku_ray.pages.score_text import describe_scores as render
-from kohaku_ray.run.record.directory import RunDirectory, baseline_note, facts_of, own_truth, seal_page, truth_of
+from kohaku_ray.run.record.directory import (
+    RunDirectory,
+    baseline_note,
+    changed_settings,
+    facts_of,
+    own_truth,
+    seal_page,
+    truth_of,
+)
 from kohaku_ray.run.record.scoring import score_run, scores_of
 from kohaku_ray.run.record.summary import AnswerSummary
 from kohaku_ray.storage import checksum
@@ -81,6 +89,14 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
     with pytest.raises(error):
         job.run_answer(config_of(run, *overrides))
     assert contents(run) == before
+
+
+def test_the_settings_of_a_run_are_noted_for_every_preset():
+    """Also where the defaults alone would be refused: narrative's default judge has no seeds for five members."""
+    noted = {name: changed_settings(load_config(name)) for name in ("demo", "narrative", "hybrid_vllm")}
+    assert noted["demo"] == {"documents.metadata": "sample:metadata.csv"}
+    assert (noted["narrative"]["system"], noted["narrative"]["ensemble.members"]) == ("narrative", "1")
+    assert noted["hybrid_vllm"]["roles.answer.model"] == "qwen"
 
 
 def test_a_run_under_way_notes_what_it_is(tmp_path):

@@ -322,18 +322,14 @@ def facts_of(config: Config) -> dict[str, Any]:
 
 
 def changed_settings(config: Config) -> dict[str, str]:
-    """Flatten what a configuration sets otherwise than its system's defaults: value by dotted key.
+    """Flatten what a configuration sets otherwise than the defaults: value by dotted key.
 
     Secrets are hidden; where something lies is left out.
     """
-    from kohaku_ray.config import build_config
     from kohaku_ray.run.record.tracking import settings_of
 
-    defaults = settings_of(build_config({"system": config.system}, "the defaults"))
-    places = {"run", "shared", "index.path", "ledger.path", "tracking.store"}
-    return {
-        key: value for key, value in settings_of(config).items() if value != defaults.get(key) and key not in places
-    }
+    places = {"run", "shared", "index.path", "ledger.path", "tracking.store", "deployments.extractive.system"}
+    return {key: value for key, value in settings_of(config, changed=True).items() if key not in places}
 
 
 def baseline_note(facts: Mapping[str, Any]) -> str:

@@ -182,11 +182,10 @@ def export(config: Config, exported: Exported, directory: str) -> Place:
         ) from error
 
 
-def settings_of(config: Config) -> dict[str, str]:
-    """Flatten a configuration: every setting by its dotted key, secrets hidden."""
-    values = config.model_dump(mode="json")
-    system = values.pop("settings")
-    values[config.declaration.name] = system
+def settings_of(config: Config, *, changed: bool = False) -> dict[str, str]:
+    """Flatten a configuration: each setting, or each ``changed`` one, by its dotted key; secrets hidden."""
+    values = config.model_dump(mode="json", exclude_defaults=changed)
+    values[config.declaration.name] = values.pop("settings", {})
     return {".".join(map(str, key_path)): config.hide(str(value)) for key_path, value in leaves(values)}
 
 

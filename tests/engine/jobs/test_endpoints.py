@@ -47,7 +47,7 @@ def served(cluster, tmp_path):
 
 
 def test_an_index_and_answers_by_a_server_are_those_of_its_model_here(
-    served, minilm, sample_index, sample_config, run_answer
+    served, minilm, sample_index, sample_config, run_answer, tmp_path
 ):
     with EndpointServer(minilm.encode_passages) as server:
         config = served(server, "index.encoder.requests_per_s=200")
@@ -71,7 +71,8 @@ def test_an_index_and_answers_by_a_server_are_those_of_its_model_here(
     assert ours == theirs
 
     with EndpointServer(lambda texts: minilm.encode_passages([text[::-1] for text in texts])) as server:
-        changed = served(server, name="changed")
+        # Queries that the ledger has vectors of are not encoded again, so that no server is asked.
+        changed = served(server, f"ledger.path={tmp_path}/other", name="changed")
         message = r"is not the model that encoded .*: the vector of a probe text is .* now, it was"
         with pytest.raises(IndexMismatchError, match=message):
             run_index(changed)
