@@ -15,13 +15,14 @@ from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.endpoint import EndpointEncoder
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import passage_tokenizer, token_counter
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig, IndexConfig
 from kohaku_ray.index.store import Index, fingerprint
-from kohaku_ray.models.endpoint import EndpointEncoder
+from kohaku_ray.models.endpoint import Endpoint
 from kohaku_ray.run.collection.indexes import encoder_settings
 from kohaku_ray.run.collection.indexing import texts_of
 
@@ -198,7 +199,7 @@ def test_an_endpoint_is_asked_again_without_the_header_that_is_too_long():
     )
     with EndpointServer(script=script) as server:
         settings = EndpointConfig(kind="openai", base_url=server.base_url, model="m", api_key_env=None)
-        served = EndpointEncoder(settings, context_header=True)
+        served = EndpointEncoder(settings, Endpoint.of_encoder(settings), context_header=True)
         vectors = served.encode_passages([header + body, "Short:\nab", header + long])
         halves = letters([long[:19], long[19:]])
         first, second = halves / np.linalg.norm(halves, axis=1, keepdims=True)

@@ -18,13 +18,14 @@ from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.endpoint import EndpointEncoder
 from kohaku_ray.index.identity import check_faiss, encoder_identity, vector_length
 from kohaku_ray.index.queries import KeptQueries
 from kohaku_ray.index.settings import Device, EncoderConfig, EndpointConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.vectors import FLAT
 from kohaku_ray.index.views import IMAGE, View
-from kohaku_ray.models.endpoint import EndpointEncoder
+from kohaku_ray.models.endpoint import Endpoint
 from kohaku_ray.models.openai import Limiter
 from kohaku_ray.records import pluralize
 from kohaku_ray.run.collection.captions import caption_settings
@@ -44,7 +45,8 @@ def make_encoder(
     """Load an encoder, on the device that is configured or given, or name its server. Default: that of texts."""
     settings = encoder or config.index.encoder
     if isinstance(settings, EndpointConfig):
-        return EndpointEncoder(settings, config.index.path, limiter, context_header=config.index.context_header)
+        server = Endpoint.of_encoder(settings, limiter)
+        return EndpointEncoder(settings, server, config.index.path, context_header=config.index.context_header)
     if device is not None:
         settings = settings.model_copy(update={"device": device})
     return SentenceEncoder(settings, context_header=config.index.context_header)

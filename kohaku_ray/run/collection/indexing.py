@@ -48,6 +48,7 @@ from kohaku_ray.index.build import (
     views_with_old,
 )
 from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.endpoint import EndpointEncoder
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import passage_tokenizer, token_counter, vector_keys
 from kohaku_ray.index.images import image_table, write_image
@@ -58,7 +59,6 @@ from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.pending import SOURCE_COLUMNS, ParsedParts, PendingVectors, part_name, without_vectors
 from kohaku_ray.index.settings import N_SLOTS, EndpointConfig
 from kohaku_ray.index.store import SOURCES_SCHEMA
-from kohaku_ray.models.endpoint import EndpointEncoder
 from kohaku_ray.models.openai import Limiter
 from kohaku_ray.records import digest
 from kohaku_ray.run.collection.documents import (

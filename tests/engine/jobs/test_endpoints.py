@@ -15,9 +15,9 @@ from kohaku_ray.engine.jobs.answer import run_answer as run_alone
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import IndexMismatchError, ModelError
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.endpoint import PROBE
 from kohaku_ray.index.settings import EncoderConfig
 from kohaku_ray.index.store import Index
-from kohaku_ray.models.endpoint import PROBE
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -14,10 +14,11 @@ from models.test_generative_ranker import PAIRS, PROMPT, scores_by_hand
 from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.index.chunks import cut_near
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.endpoint import EndpointEncoder
 from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import RERANKER_TEMPLATE, CrossEncoderConfig
-from kohaku_ray.models.endpoint import EndpointEncoder
+from kohaku_ray.models.endpoint import Endpoint
 
 pytestmark = [needs("vllm"), pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -30,7 +31,8 @@ def test_vectors_are_those_of_the_model_here_also_of_texts_beyond_its_window(tmp
     local = SentenceEncoder(EncoderConfig(model=MODEL, device="cpu"))
     expected = local.encode_passages(TEXTS)
     with vllm_server(locate_model(MODEL), WINDOW, tmp_path / "log") as base_url:
-        served = EndpointEncoder(EndpointConfig(kind="openai", base_url=base_url, model="served", api_key_env=None))
+        settings = EndpointConfig(kind="openai", base_url=base_url, model="served", api_key_env=None)
+        served = EndpointEncoder(settings, Endpoint.of_encoder(settings))
         np.testing.assert_allclose(served.encode_passages(TEXTS), expected, atol=1e-4)
         np.testing.assert_allclose(served.encode_queries(TEXTS[:5]), expected[:5], atol=1e-4)
         [long] = served.encode_passages([" ".join(TEXTS[:30])])

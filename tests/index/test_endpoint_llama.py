@@ -14,8 +14,9 @@ from kit.installed import needs
 from kit.model_server import started_server
 
 from kohaku_ray.errors import ModelError
+from kohaku_ray.index.endpoint import EndpointEncoder
 from kohaku_ray.index.settings import EndpointConfig
-from kohaku_ray.models.endpoint import EndpointEncoder
+from kohaku_ray.models.endpoint import Endpoint
 
 PROGRAM = shutil.which("llama-server")
 pytestmark = [
@@ -56,7 +57,7 @@ def base_url(model, tmp_path_factory) -> Iterator[str]:
 
 def encoder(base_url: str, path: str = "", **given: object) -> EndpointEncoder:
     settings = EndpointConfig(kind="openai", base_url=base_url, model="tiny", api_key_env=None, **given)
-    return EndpointEncoder(settings, path)
+    return EndpointEncoder(settings, Endpoint.of_encoder(settings), path)
 
 
 @pytest.fixture(scope="module")
