@@ -137,7 +137,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the cluster: an unmarked test would start one in every parallel worker."""
+    """Mark what uses the cluster: an unmarked test would start one in every parallel worker.
+
+    Ray and the engines leave sockets and pipes to the garbage collector, which meets them in any later test.
+    """
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("ray")
+        if any(map(item.get_closest_marker, ("ray", "slow", "vllm", "chaos"))):
+            item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.config.load import as_yaml, keys_of
@@ -23,7 +24,7 @@ def test_a_server_takes_the_place_of_a_presets_model_and_is_written_as_it_was_gi
     assert {"index.encoder.model", "index.encoder.trust_remote_code", "index.encoder.batch_texts"} <= set(keys_of())
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("override", "message"),
     [
         ("index.encoder={kind: opnai, model: m}", "index.encoder is .*: kind must be sentence_transformers or openai"),

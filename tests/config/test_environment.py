@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kit.rows import check_rows
 
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.errors import ConfigError
@@ -168,7 +169,7 @@ CLEAR = {
 }
 
 
-@pytest.mark.parametrize("key", CLEAR)
+@check_rows("key", CLEAR)
 def test_a_key_of_the_file_itself_is_hidden_where_it_is_printed_or_written(key):
     config = build_config(deployment(**CLEAR[key]), "here")
     assert "s3cr3t" not in as_yaml(config)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import Config, keys_of, load_config
 from kohaku_ray.config.paths import preset_names
@@ -17,7 +18,7 @@ from kohaku_ray.sweep import load as sweep
 from kohaku_ray.systems.registry import find_system, system_names
 
 
-@pytest.mark.parametrize("preset", [name for name in preset_names() if "/" not in name])
+@check_rows("preset", [name for name in preset_names() if "/" not in name])
 def test_every_preset_loads(preset):
     systems = ("hybrid", "narrative")
     assert load_config(preset).system == next((name for name in systems if name in preset), "kohaku")
@@ -56,7 +57,7 @@ def test_override_beats_file_beats_base(tmp_path):
     assert config.index.encoder.dim == 64
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("override", "message"),
     [
         ("kohaku.topk=3", r"no key kohaku\.topk \(did you mean kohaku\.top_k\?\)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
+from kit.rows import check_rows
 
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.paths import preset_names
@@ -36,7 +37,7 @@ def _named(monkeypatch):
     monkeypatch.setenv("KOHAKU_MODEL", "some/model")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("preset", "system"),
     [
         (preset, system)
@@ -91,7 +92,7 @@ def test_reasoning_has_room_beside_the_answer_and_none_in_the_context():
     assert chat_request(model, prompt, 0, None, max_tokens=2000).max_tokens == 2000 + 4096
 
 
-@pytest.mark.parametrize("preset", ENCODERS)
+@check_rows("preset", ENCODERS)
 def test_an_encoders_prompts_and_tasks_are_its_models(preset):
     encoder = load_config(["demo", preset]).index.encoder
     assert (encoder.query_prompt, encoder.passage_prompt) == PROMPTS[preset]

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import yaml
+from kit.rows import check_rows
 
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.errors import ConfigError
@@ -123,7 +124,7 @@ def test_a_key_that_a_setting_needs_is_said_with_all_else_that_is_wrong(install)
 RANKER = "deployments.ranker={kind: cross_encoder, model: m}"
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("overrides", "message"),
     [
         (

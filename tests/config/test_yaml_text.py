@@ -6,6 +6,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.config import build_config, load_config
 from kohaku_ray.config.yaml_text import MOST_DEPTH, read_json, read_yaml
@@ -70,7 +71,7 @@ def test_json_with_a_doubled_key(tmp_path):
     assert read_json('{"a": {"b": 1}, "c": {"b": 1}}') == {"a": {"b": 1}, "c": {"b": 1}}
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "value"),
     [
         ("010", 10),

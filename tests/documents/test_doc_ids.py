@@ -4,6 +4,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.text.content import default_doc_id, valid_doc_id
@@ -23,14 +24,12 @@ def test_the_default_id_is_the_stem(name, doc_id):
     assert default_doc_id(name) == doc_id
 
 
-@pytest.mark.parametrize(
-    "doc_id", ["li2025a", "In search of the castaways", "v1.2_notes-b", "été", "日本", "हिन्दी", "LM-42"]
-)
+@check_rows("doc_id", ["li2025a", "In search of the castaways", "v1.2_notes-b", "été", "日本", "हिन्दी", "LM-42"])
 def test_an_id_of_letters_digits_and_inner_spaces_is_kept(doc_id):
     assert valid_doc_id(doc_id, "f") == doc_id
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("doc_id", "shown"),
     [
         ("a] x [ref_id=b", "a- x -ref_id-b"),

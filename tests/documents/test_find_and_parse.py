@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
+from kit.rows import check_rows
 
 from kohaku_ray.documents.find import find_files, links_out
 from kohaku_ray.documents.formats import BINARY_FORMATS, FORMATS
@@ -180,7 +181,7 @@ class TestEveryTextFormat:
         with pytest.raises(DataError, match="byte 0xff at offset 4"):
             parse_file(f"x{suffix}", b"\xef\xbb\xbfa\xff")
 
-    @pytest.mark.parametrize("data", [b"", b" \n\t\r\n"])
+    @check_rows("data", [b"", b" \n\t\r\n"])
     def test_an_empty_file(self, suffix, data):
         with pytest.raises(DataError, match=rf"^x\{suffix} has no text: the file is empty"):
             parse_file(f"x{suffix}", data)
@@ -227,7 +228,7 @@ def test_broken_utf16_is_named_by_its_offset():
         parse_file("x.txt", b"\xff\xfea\x00\x00\x00")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "data"),
     [
         ("x.md", b"![](a.png)"),

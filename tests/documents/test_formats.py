@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.documents.find import find_files, passed_over
 from kohaku_ray.documents.formats import AUTO, TEXT, DocumentFormat, find_format
@@ -73,7 +74,7 @@ def test_a_novel_is_read_in_chapters_where_that_is_asked_for():
     assert parse_documents("x.txt", BOOK, 60, NOVEL) == Parsed((novel,))
 
 
-@pytest.mark.parametrize("document_format", [AUTO, TEXT, NOVEL, NEWS, MAIL])
+@check_rows("document_format", [AUTO, TEXT, NOVEL, NEWS, MAIL])
 def test_other_suffixes_are_read_as_ever(document_format):
     markdown, table = b"# Title\n\nA *word* of text.", b"text,page\nSome text.,3\n"
     for name, data in [("x.md", markdown), ("x.csv", table), ("x.txt", BOOK), ("x.jsonl", b'{"text": "A word."}')]:
@@ -128,7 +129,7 @@ def test_a_format_of_ones_own_reads_one_document_or_many_under_valid_ids():
     assert [reason for _, reason in many.rejects] == ["its paragraphs have no sentence to search"]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("parse", "message"),
     [
         (

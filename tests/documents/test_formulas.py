@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from kit.growth import check_linear
+from kit.rows import check_rows
 from kit.trees import texts
 
 from kohaku_ray.documents.markup.formulas import write_delimited, write_tex
@@ -39,7 +40,7 @@ MATHJAX_3 = (
 )
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "formula",
     [
         f"<math>{STRUCTURE}</math>",
@@ -68,7 +69,7 @@ def test_a_number_of_a_formula_keeps_its_power_everywhere(where):
     assert "1.3 × 10^9" in body(where.format(number))[0]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("tex", "text"),
     [
         (r"1.3\times 10^{9}", "1.3 × 10^9"),
@@ -95,7 +96,7 @@ def test_tex_is_text(tex, text):
     assert body(f"So ${tex}$ it is.", "x.md") == [f"So {text} it is."]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "text",
     ["from $5 and $10 on", "US$5-$10", "$5/h, or 10$ a day", "$HOME/$USER", "from $5 million to 10$ million", "5$"],
 )
@@ -114,7 +115,7 @@ DRAWN = json.loads(Path(__file__).with_name("katex_drawn.json").read_text(encodi
 """What two versions of KaTeX draw (``output: "html"``): version, TeX, HTML."""
 
 
-@pytest.mark.parametrize(("version", "tex", "html"), DRAWN, ids=[f"{version} {tex}" for version, tex, _ in DRAWN])
+@check_rows(("version", "tex", "html"), DRAWN)
 def test_a_formula_that_katex_only_draws_is_read_as_its_tex(version, tex, html):
     assert body(f"<p>So {html} is.</p>") == [f"So {write_tex(tex)} is."]
 

@@ -1,5 +1,6 @@
 import pytest
 from kit.growth import check_linear
+from kit.rows import check_rows
 from kit.trees import outline, sentences, texts
 
 from kohaku_ray.documents.markup.html import MAX_BYTES
@@ -62,7 +63,7 @@ TURNS = (
 """Links to a manual's other pages, as Texinfo writes them."""
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "hidden",
     [
         "<script>NO</script>",
@@ -177,7 +178,7 @@ def test_breaks_entities_powers_and_unclosed_tags():
     ]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "data",
     [
         '<meta charset="windows-1252"><p>Café – 3 €'.encode("cp1252"),
@@ -338,7 +339,7 @@ def test_a_term_stands_with_its_definition_and_deleted_text_is_dropped():
     assert body("<p><del>5</del><s>6</s><strike>7</strike><i style='text-decoration:line-through'>8</i> 9") == ["9"]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("inner", "text"),
     [
         ("1.58<a role=doc-noteref href='#n2'>2</a> in 2020", "1.58 [2] in 2020"),
@@ -417,7 +418,7 @@ def test_a_name_over_two_rows_beside_one_with_a_unit_below():
     assert body(table) == ["Model: A; Energy, (MWh): 12\nModel: B; Energy, (MWh): 13"]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("inner", "text"),
     [
         ("1.2<sup>+0.3</sup><sub>−0.2</sub> units", "1.2 +0.3 -0.2 units"),

@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
@@ -78,7 +79,7 @@ def test_questions_gold_documents_and_metadata_come_from_a_data_set(asked):
 
 
 @pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize(
+@check_rows(
     ("uri", "error", "message"),
     [
         ("hf://datasets/o/two", DataError, r"the splits train, test: name one, such as hf://datasets/o/two\?split=train"),

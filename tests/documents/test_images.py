@@ -5,6 +5,7 @@ import zlib
 
 import pytest
 from figure_pdfs import as_bytes, picture
+from kit.rows import check_rows
 from PIL import Image
 
 from kohaku_ray.documents.data.kohakurag import parse_kohakurag, write_kohakurag
@@ -26,7 +27,7 @@ def test_equal_pixels_are_one_file_whatever_the_source_says_of_itself():
     assert pixels(first).tobytes() == drawn.tobytes()
 
 
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM"])
+@check_rows("kind", ["GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM"])
 def test_formats(kind):
     assert pixels(read_image(as_bytes(picture(), kind))).size == (320, 240)
 
@@ -66,7 +67,7 @@ def bomb(width, height):
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("data", "reason"),
     [
         (b"", "empty"),
@@ -90,7 +91,7 @@ def test_sixty_four_pixels_are_enough():
         read_image(as_bytes(picture((63, 200))))
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "numbers"),
     [
         ("As Figure 3 shows.", ["3"]),

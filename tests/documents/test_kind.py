@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pymupdf
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.documents.formats import TEXT
 from kohaku_ray.documents.parse import parse_documents
@@ -37,7 +38,7 @@ def parquet():
     return out.getvalue()
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "data", "what"),
     [
         ("captcha2024.pdf", HTML, "is HTML, not PDF"),
@@ -66,7 +67,7 @@ def test_a_file_that_is_not_what_its_name_says_is_a_reject(name, data, what):
         parse_documents(f"d/{name}", data)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "data"),
     [
         ("a.pdf", pdf()),

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from kit.rows import check_rows
 from kit.trees import sentences
 
 from kohaku_ray.documents.model import Attachment
@@ -132,7 +133,7 @@ def test_half_a_surrogate_pair_is_replaced():
     assert section.paragraphs[0].text == "a \ufffd b 😀"
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("root", "message"),
     [
         ([], " is a list, expected an object with document_id, title and sections."),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray import sample
 from kohaku_ray.documents.data.kohakurag import parse_kohakurag, write_kohakurag
@@ -23,7 +24,7 @@ def again(document):
     return parse_kohakurag("written.json", write_kohakurag(document).encode())
 
 
-@pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.name)
+@check_rows("file", SAMPLES)
 def test_every_sample_document_comes_back(file):
     document = parse_file(str(file), file.read_bytes())
     assert again(document) == document

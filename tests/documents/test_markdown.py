@@ -1,4 +1,5 @@
 import pytest
+from kit.rows import check_rows
 from kit.trees import outline, sentences
 
 from kohaku_ray.documents.model import Attachment
@@ -56,7 +57,7 @@ def test_rules_around_text_are_no_front_matter():
     assert outline(parse("---\n---\nText.")) == [("notes", ["Text."])]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("front", "problem"),
     [
         ("title: a: b", "mapping values are not allowed here at line 2"),
@@ -188,7 +189,7 @@ def test_cells_beyond_the_header_of_a_table_are_kept():
     ]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("source", "text"),
     [
         ("It took $2\\frac{3}{4}$ hours.", "It took 2 3/4 hours."),

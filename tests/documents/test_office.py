@@ -10,6 +10,7 @@ import zipfile
 import pytest
 from docx import Document as Word
 from docx.oxml import parse_xml
+from kit.rows import check_rows
 from openpyxl import Workbook
 from openpyxl.comments import Comment
 from openpyxl.drawing.image import Image as Picture
@@ -417,7 +418,7 @@ class TestExcel:
         ]
         assert document.dropped == ("sheet 'Lists': hidden",)
 
-    @pytest.mark.parametrize(
+    @check_rows(
         ("value", "number_format", "text"),
         [
             (0.1 + 0.2, "General", "0.3"),
@@ -507,7 +508,7 @@ def bomb():
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
+    @check_rows(
         ("name", "data", "message"),
         [
             ("a.docx", ole("EncryptedPackage"), "a.docx is an old Office file, or one with a password: save a copy"),

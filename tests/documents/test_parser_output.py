@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.errors import DataError
@@ -133,7 +134,7 @@ class TestDocling:
         with pytest.raises(DataError, match=r"a table has 1,000,000,000 × 1,000,000,001 cells"):
             read("p.json", root)
 
-    @pytest.mark.parametrize(
+    @check_rows(
         ("cells", "n_rows", "rows"),
         [
             ([("A", 1, 0), ("12", 1, 1), ("B", 2, 0), ("13", 2, 1)], 2, ["Model: A; MWh: 12", "Model: B; MWh: 13"]),
@@ -412,7 +413,7 @@ class TestOlmOCR:
         line = self.line("x.pdf", "One.", "", "Three.")
         assert tree(parse_documents("o.jsonl", line.encode()).documents[0]) == {"x": [("One.", 1), ("Three.", 3)]}
 
-    @pytest.mark.parametrize("spans", [[], [["a", 1, 2]], [[5, 2, 1]], [[0, 10**9, 7]], [None]])
+    @check_rows("spans", [[], [["a", 1, 2]], [[5, 2, 1]], [[0, 10**9, 7]], [None]])
     def test_spans_that_are_none(self, spans):
         row = {"text": "Some text.", "attributes": {"pdf_page_numbers": spans}}
         (document,) = parse_documents("o.jsonl", json.dumps(row).encode()).documents

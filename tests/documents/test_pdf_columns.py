@@ -5,6 +5,7 @@ from textwrap import dedent
 import pymupdf
 import pytest
 from documents.test_pdf_tables import AFTER, BEFORE, Sheet
+from kit.rows import check_rows
 
 COLUMNS = (76, 180, 260, 340)
 
@@ -21,7 +22,7 @@ def read(*rows, xs=COLUMNS, step=16, bold=0):
     return sheet.tables()
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "drawing",
     [
         """\
@@ -54,7 +55,6 @@ def read(*rows, xs=COLUMNS, step=16, bold=0):
         +         *    +
         *    +""",
     ],
-    ids=["tree", "call tree", "slashes", "plot with axes", "plot of symbols"],
 )
 def test_a_tree_or_plot_drawn_in_characters_is_no_table(drawing):
     lines = dedent(drawing).split("\n")

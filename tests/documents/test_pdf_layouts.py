@@ -2,6 +2,7 @@
 
 import pymupdf
 import pytest
+from kit.rows import check_rows
 from kit.trees import outline, sentences
 
 from kohaku_ray.documents.model import Attachment
@@ -350,7 +351,7 @@ def test_many_pages_in_one_section_are_odd():
     assert sheet.parse().odd[-1] == "one section on 9 pages: no heading was found"
 
 
-@pytest.mark.parametrize("made_up", ["Microsoft Word - draft_3.docx", "untitled", "paper.tex", "D_17", "Slide 1", "42"])
+@check_rows("made_up", ["Microsoft Word - draft_3.docx", "untitled", "paper.tex", "D_17", "Slide 1", "42"])
 def test_a_made_up_title_gives_way_to_the_largest_text(made_up):
     sheet = Sheet()
     sheet.put(72, 100, "What the First Page", "Says", size=18)

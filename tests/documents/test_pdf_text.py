@@ -1,11 +1,11 @@
 """Words and numbers cut at a line's end, as a table: the two lines and the text that they make."""
 
-import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.documents.pdf.page import join_lines
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("upper", "lower", "text"),
     [
         ("A data-", "driven estimate", "A data-driven estimate"),

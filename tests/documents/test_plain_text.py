@@ -1,4 +1,5 @@
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.documents.parse import parse_file
 
@@ -17,7 +18,7 @@ def test_blank_lines_and_page_breaks_separate_paragraphs():
     ]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "title"),
     [
         ("Energy Use of GPUs\n\nThey draw power.", "Energy Use of GPUs"),
@@ -39,7 +40,7 @@ def test_the_title_line_is_not_repeated_as_a_paragraph():
     assert outline("My report") == [("My report", ["My report"])]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "heading",
     [
         "CHAPTER IV",
@@ -66,7 +67,7 @@ def test_headings_open_sections(heading):
     ]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "line",
     [
         "STOP!",

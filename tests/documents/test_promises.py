@@ -11,7 +11,7 @@ import docx
 import openpyxl
 import pptx
 import pymupdf
-import pytest
+from kit.rows import check_rows
 from kit.trees import texts
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
@@ -180,16 +180,16 @@ def parsed(suffix: str, promise: int):
     return parse_file(f"x{suffix}", cell() if callable(cell) else cell)
 
 
-@pytest.mark.parametrize("suffix", cells(0))
+@check_rows("suffix", cells(0))
 def test_raised_digits_are_written_as_a_power(suffix):
     assert RAISED in " ".join(texts(parsed(suffix, 0)))
 
 
-@pytest.mark.parametrize("suffix", cells(1))
+@check_rows("suffix", cells(1))
 def test_a_cell_is_read_with_the_name_of_its_column(suffix):
     assert TABLE in " ".join(texts(parsed(suffix, 1))).replace("\n", " ")
 
 
-@pytest.mark.parametrize("suffix", cells(2))
+@check_rows("suffix", cells(2))
 def test_a_heading_is_the_title_of_its_section(suffix):
     assert HEADING in [section.title for section in parsed(suffix, 2).sections]

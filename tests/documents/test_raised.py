@@ -1,6 +1,7 @@
 """The one rule for raised and lowered characters, as a table: text before, run, text after, what is written."""
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.documents.text.raised import (
     END,
@@ -120,12 +121,12 @@ MARKS = [
 ]
 
 
-@pytest.mark.parametrize(("before", "run", "after", "written"), EXPONENTS + ORDINALS + MARKS)
+@check_rows(("before", "run", "after", "written"), EXPONENTS + ORDINALS + MARKS)
 def test_a_raised_run_is_an_exponent_an_ordinal_or_a_mark(before, run, after, written):
     assert write_raised(before, run, after) == written
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("before", "run", "after", "written"),
     [
         ("CO", "2", "e", "2"),
@@ -151,7 +152,7 @@ def test_a_known_mark_is_set_apart_whatever_it_follows():
     assert [write_mark(before, "9", "") for before in ("10", "m", "x", "end.")] == [" [9]", " [9]", " [9]", "[9]"]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "written"),
     [
         ("1.3 × 10⁹ parameters", "1.3 × 10^9 parameters"),

@@ -9,6 +9,7 @@ import re
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.documents.data.rows import csv_rows, read_rows
 from kohaku_ray.documents.find import find_files
@@ -45,7 +46,7 @@ def test_a_row_is_a_document_and_a_bad_row_is_a_reject(suffix):
     assert reasons[f"docs/some.{suffix}: row 3"] == "text is empty: fill in or remove it"
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("line", "reason"),
     [
         (b"{broken", r"not JSON \(Expecting property name enclosed in double quotes\)"),
@@ -122,7 +123,7 @@ def test_a_text_column_is_enough():
     assert (document.doc_id, document.title, document.sections[0].title) == ("rows", "rows", "rows")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "message"),
     [
         (
@@ -152,7 +153,7 @@ def test_a_cell_beyond_the_libraries_usual_limit_is_read():
 QUESTIONS = [{"id": "q1", "question": "How much, then?"}, {"id": "q2", "question": "Who;"}]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "text",
     [
         'id,question\nq1,"How much, then?"\nq2,Who;\n',
@@ -173,7 +174,7 @@ def test_the_separator_is_the_files_own(text):
     ]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "data", "message"),
     [
         (
@@ -237,7 +238,7 @@ def test_a_csv_of_a_spreadsheet_in_western_europe_is_read_and_named(header, row,
     assert parse_file("a.csv", f"{header}\n{row}\n".encode()).odd == ()
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "encoding"),
     [
         ("страна;год\nРоссия;2020\n", "cp1251"),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
+from kit.rows import check_rows
 
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.text import sentences as module
@@ -54,7 +55,7 @@ def test_does_not_split(text):
     assert sentences(text) == [text]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("first", "second"),
     [
         ("It rose in 2023.", "The next year it fell."),
@@ -85,7 +86,7 @@ def test_splits_at_a_real_end(first, second):
     assert sentences(f"{first} {second}") == [first, second]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "expected",
     [  # pySBD#132, languagetool#5333, mediacloud/sentence-splitter#1
         ["Selon l'art. 5 de la loi, « Le réseau a tenu » en 2023.", "Il y a env. 3,5 % de pertes."],
@@ -234,7 +235,7 @@ def spaced(text, starts):
     return {start for start in starts if 0 < start < len(text) and text[start - 1].isspace()}
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "caption",
     [
         "Table K.1. Energy of models.",

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.plain_vote import plain_vote as vote
 from kit.properties import scaled
+from kit.rows import check_rows
 
 from kohaku_ray.ensemble.decide import default_waves, settled
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule
@@ -133,7 +134,7 @@ def check_every_future(cast: Sequence[Ballot], n_left: int, rule: VoteRule) -> l
     return [stop for stop, state in states.items() if state]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name)
+@check_rows("rule", RULES)
 def test_settled_means_that_no_future_of_three_members_moves_the_outcome_and_only_that(rule):
     stops = [
         stop

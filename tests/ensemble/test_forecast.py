@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.ensemble.pool import pool_ballots
 from kohaku_ray.ensemble.rule import Ballot
@@ -37,7 +38,7 @@ def test_two_members_tell_what_fifteen_would_score(rule):
     assert told == pytest.approx([voted(pool, size, rule) for size in SIZES], abs=0.03)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("rows", "right", "share"),
     [
         ([["a", "a"]] * 5, [[True, True]] * 5, 1.0),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.plain_vote import plain_vote
 from kit.properties import scaled
+from kit.rows import check_rows
 
 from kohaku_ray.ensemble.pool import agreement_weights, pool_ballots
 from kohaku_ray.ensemble.study import Marks, expected_score, subsamples
@@ -233,7 +234,7 @@ def test_subsamples_follow_the_seed_and_use_all_members_alike():
     assert np.abs(np.bincount(drawn.ravel(), minlength=37) - 2000 * 15 / 37).max() < 100
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("call", "message"),
     [
         (lambda: pool_ballots([]), "There are no ballots to study"),

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.plain_vote import plain_vote
 from kit.properties import scaled
+from kit.rows import check_rows
 
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote, vote_all
 from kohaku_ray.errors import ConfigError
@@ -24,7 +25,7 @@ def outcome(verdict: Verdict) -> tuple[str, str]:
 EXAMPLE = ballots(("5", "ab"), ("7", "c"), ("5.001", "b"), ("7", "c"), ("5.0", "ba"), ("9", "c"))
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("strategy", "expected"),
     [
         ("answer_priority", ("5", "ab")),  # 5, 5.001 and 5.0 are one answer; {a, b} twice among its runs
@@ -60,7 +61,7 @@ def test_blanks_vote_only_when_they_are_not_ignored():
     assert outcome(vote(cast, VoteRule(strategy="first_non_blank", ignore_blank=False))) == ("5", "a")
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "first_non_blank"])
+@check_rows("strategy", [name for name in STRATEGIES if name != "first_non_blank"])
 def test_a_tie_goes_to_the_earliest_member_or_to_a_blank(strategy):
     cast = ballots(("7", "a"), ("5", "a"), ("5", "a"), ("7", "a"))
     assert outcome(vote(cast, VoteRule(strategy=strategy))) == ("7", "a")
@@ -82,7 +83,7 @@ def test_a_weight_that_is_none_is_named(weight):
         vote([Ballot("no", weight=weight)], VoteRule())
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("values", "unit", "written"),
     [  # issue 55, number 10; predictions q263
         (["≈4.3", "≈4.3", "4.3"], None, "4.3"),

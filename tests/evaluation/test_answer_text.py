@@ -9,6 +9,7 @@ import string
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.evaluation.answers import ANSWER, exact_match, normalise, overlap
 from kohaku_ray.evaluation.submissions import SubmissionRow
@@ -75,7 +76,7 @@ def rated(truth, cells):
     )
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("truth", "cells", "exact", "f1", "recall"),
     [
         ("The Cat sat.", {"answer_value": "cat sat"}, 1, 1, 1),

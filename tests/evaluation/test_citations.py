@@ -1,6 +1,7 @@
 """Citations against gold references, of a column of the truth or of its ref_id."""
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.references import citation_scores, cited_refs, gold_refs
@@ -13,7 +14,7 @@ def row(ref_ids=(), **columns):
     return SubmissionRow("q", ref_ids=tuple(ref_ids), columns=columns)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("cited", "gold", "f1", "precision", "recall"),
     [
         ("ab", "ab", 1, 1, 1),

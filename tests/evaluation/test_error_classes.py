@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT, classify, is_unit_conversion
@@ -12,7 +12,7 @@ def row(value: str, refs: str = "['a']") -> SubmissionRow:
     return SubmissionRow("q", answer_value=value, refs_raw=refs)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "truth", "values"),
     [
         ("false positive", "is_blank", ["5"]),

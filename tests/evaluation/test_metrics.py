@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.answers import EXACT, exact_value
@@ -116,7 +117,7 @@ def test_shares_average_to_the_score_of_every_metric(data, unanswerable):
         assert shares.mean(axis=2) == pytest.approx(np.full((3, 2), metric.aggregate(rows).score))
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("truth", "right", "wrong"),
     [
         ("consistent", [" Consistent"], ["contradict"]),

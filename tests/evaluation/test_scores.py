@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
@@ -38,7 +39,7 @@ def check(score, truth, right, wrong):
     assert [value for value in wrong if score(truth, value) != 0] == []
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("truth", "right", "wrong"),
     [
         ("is_blank", ["is_blank", "", "None"], ["5", ABSTAINED]),
@@ -64,12 +65,12 @@ def test_wattbot_values(truth, right, wrong):
 HEDGES = "more than,Less than,approximately,about,around,over,under,nearly,roughly,up to,at least,at most,~,>"
 
 
-@pytest.mark.parametrize("hedge", HEDGES.split(","))
+@check_rows("hedge", HEDGES.split(","))
 def test_kaggle_reads_a_hedged_number(hedge):
     assert kaggle_value("1000", f"{hedge} 1,000") == 1
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("truth", "right", "wrong"),
     [
         ("is_blank", ["5"], []),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
+from kit.rows import check_rows
 from scipy import stats
 
 from kohaku_ray.errors import DataError
@@ -180,7 +181,7 @@ class TestPermutation:
 
 
 class TestEffect:
-    @pytest.mark.parametrize(
+    @check_rows(
         ("d", "effect"),
         [([1, 2, 3], 2), ([-1, -2, -3], -2), ([0, 0], 0), ([0.5, 0.5], None), ([0.5], None), ([], None)],
     )

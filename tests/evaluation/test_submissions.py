@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.submissions import (
@@ -25,7 +26,7 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "tokens", "mended"),
     [
         ('["a2024", "b2025"]', ("a2024", "b2025"), ("a2024", "b2025")),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.report import run_score
@@ -17,7 +18,7 @@ from kohaku_ray.records import UNANSWERABLE
 DATA = Path(os.environ.get("KOHAKU_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("truth", "unit", "right", "wrong"),
     [
         (
@@ -54,7 +55,7 @@ def test_values(truth, unit, right, wrong):
     assert [wattbot2026_value(truth, value, unit) for value in wrong] == [0.0] * len(wrong)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("value", "name"),
     [
         *(("119", None), ("123 MWh", "rounding"), ("[110,130]", "rounding"), ("1190", "unit conversion")),
@@ -70,7 +71,7 @@ def test_classes_of_wrong_values_beside_a_band(value, name):
 BLANK = {"ref_url": "is_blank", "supporting_materials": "is_blank"}
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("value", "refs", "columns", "parts"),
     [
         ("is_blank", "is_blank", BLANK, (1.0, 1.0, 1.0)),

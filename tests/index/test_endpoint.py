@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from kit.endpoint_server import EndpointServer, embeddings, letters
+from kit.rows import check_rows
 from kit.runs_here import index_here
 
 from kohaku_ray.config import load_config
@@ -175,7 +176,7 @@ def numbered(*index):
     return lambda number, body: (200, {"data": [{"index": position, "embedding": [1.0]} for position in index]})
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("script", "settings", "message"),
     [
         (one([1.0, float("nan")]), {}, r"returned a vector of NaN for 'abc': the model's number format may be"),
@@ -353,7 +354,7 @@ def test_a_rerankers_batch_is_halved_and_a_text_is_cut_where_it_is_too_long():
         np.testing.assert_allclose(ranker(server).predict(PAIRS, batch_size=64), [0.2, 0.2, 0.1, 0.3, 0.2])
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("reply", "message"),
     [
         ({"results": [{"index": 0, "relevance_score": 1.0}]}, r"r at http.* returned scores of 1 of 2 texts: it must"),

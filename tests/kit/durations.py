@@ -31,6 +31,8 @@ class Durations:
         self._rooms: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if isinstance(report, pytest.SubtestReport):  # a part of a test that reports itself
+            return
         self._rooms[room_of(report.nodeid)] += report.duration
 
     @pytest.hookimpl(trylast=True)

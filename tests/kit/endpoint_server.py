@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import numpy as np
 
-from kit.local_server import LocalServer
+from kit.local_server import Action, LocalServer
 
 Script = Callable[[int, dict[str, Any]], "int | tuple[int, Any] | None"]
 
@@ -36,18 +35,29 @@ class EndpointServer(LocalServer):
         self.headers = headers or {}
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.n_at_once = self.most_at_once = 0
-        self._lock, self._turn = threading.Lock(), threading.Lock()
-        super().__init__(type("Handler", (_Handler,), {"of": self}))
+        self._turn = threading.Lock()
+        super().__init__()
 
     @property
     def sent(self) -> list[str]:
         """Every text that was to be encoded, in order of arrival."""
         return [text for _, body in self.requests for text in body.get("input", [])]
 
-    def reply(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        with self._lock:
+    def receive(self, path: str, headers: dict[str, str], raw: bytes) -> Action:
+        body = json.loads(raw)
+        with self.lock:
             number = len(self.requests)
             self.requests.append((path, body))
+            self.n_at_once += 1
+            self.most_at_once = max(self.most_at_once, self.n_at_once)
+        try:
+            status, content = self._reply(number, path, body)
+        finally:
+            with self.lock:
+                self.n_at_once -= 1
+        return Action(status, json.dumps(content), self.headers)
+
+    def _reply(self, number: int, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         scripted = self._script(number, body)
         if scripted is not None:
             return scripted if isinstance(scripted, tuple) else (scripted, {"error": f"scripted {scripted}"})
@@ -67,31 +77,3 @@ def embeddings(vectors: list[list[float]]) -> dict[str, Any]:
     """A reply with these vectors, the last one first: clients go by the index."""
     data = [{"object": "embedding", "index": position, "embedding": vector} for position, vector in enumerate(vectors)]
     return {"object": "list", "data": data[::-1], "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    of: EndpointServer
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        with self.of._lock:
-            self.of.n_at_once += 1
-            self.of.most_at_once = max(self.of.most_at_once, self.of.n_at_once)
-        try:
-            status, content = self.of.reply(self.path, body)
-        finally:
-            with self.of._lock:
-                self.of.n_at_once -= 1
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        for name, value in self.of.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Be quiet."""

@@ -15,16 +15,12 @@ import hashlib
 import io
 import json
 import re
-import socket
-import struct
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from dataclasses import dataclass
 from typing import Any
 
-from kit.local_server import HTTPServer, LocalServer
+from kit.local_server import Action, LocalServer, error_body
 from kohaku_ray.models.openai import OpenAIBackend, OpenAIConfig
 
 
@@ -32,24 +28,6 @@ def client_of(base_url: str, model: str, key: str | None = None, *, limiter: Any
     """Make a client; its key is in no variable unless `api_key_env` names one."""
     deployment = OpenAIConfig(base_url=base_url, model=model, **{"api_key_env": None, **settings})
     return OpenAIBackend(deployment, key, limiter)
-
-
-@dataclass(frozen=True)
-class Action:
-    """What the server does with one request.
-
-    The body is sent as it is (str, bytes) or as JSON; None: the default reply. It may wait ``delay_s``, send a byte
-    at a time with a pause of ``drip_s``, ``reset`` the connection by TCP, or promise more than it sends (``cut``).
-    """
-
-    status: int = 200
-    body: Any = None
-    headers: dict[str, str] = field(default_factory=dict)
-    delay_s: float = 0.0
-    drip_s: float = 0.0
-    reset: bool = False
-    cut: bool = False
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,11 +91,6 @@ def _sent(part: dict[str, Any], before_text: bool) -> SentImage:
 Script = Callable[[int, dict[str, Any]], Action | None]
 
 
-def error_body(message: str, code: str | None = None) -> dict[str, Any]:
-    """An error as OpenAI writes it."""
-    return {"error": {"message": message, "type": "invalid_request_error", "code": code}}
-
-
 def doc_ids_of(body: dict[str, Any]) -> list[str]:
     """The documents a request allows to be cited: those of the schema's enum, else those shown in the messages."""
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
@@ -176,24 +149,27 @@ class FakeOpenAI(LocalServer):
     def __init__(self, script: Script | None = None, models: list[str] | dict[str, int] | None = None) -> None:
         self.models = models
         self._script = script or (lambda index, body: None)
-        self._lock = threading.Lock()
         self.log: list[Received] = []
-        super().__init__(_Handler, _Server)
-        self._server.fake = self
+        super().__init__()
 
     @property
     def n_requests(self) -> int:
-        with self._lock:
+        with self.lock:
             return len(self.log)
 
-    @property
-    def n_connections(self) -> int:
-        return self._server.n_connections
+    def list_models(self) -> Action:
+        """Answer a GET of the models' list, which not every server has."""
+        if self.models is None:
+            return super().list_models()
+        windows = self.models if isinstance(self.models, dict) else {}
+        extras = {name: {"max_model_len": window} for name, window in windows.items()}
+        listed = [{"id": name, "object": "model", **extras.get(name, {})} for name in self.models]
+        return Action(body={"object": "list", "data": listed})
 
     def receive(self, path: str, headers: dict[str, str], raw: bytes) -> Action:
         """Log one request and say what to do with it."""
         body = json.loads(raw)
-        with self._lock:
+        with self.lock:
             received = Received(len(self.log), time.monotonic(), path, headers, body)
             self.log.append(received)
         if path.partition("?")[0] != "/v1/chat/completions":
@@ -202,67 +178,3 @@ class FakeOpenAI(LocalServer):
         if action.body is None and not action.reset:
             action = Action(**{**vars(action), "body": completion(default_text(body))})
         return action
-
-
-class _Server(HTTPServer):
-    fake: FakeOpenAI
-    n_connections = 0
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.n_connections += 1
-        super().process_request(request, client_address)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: _Server
-
-    def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        action = self.server.fake.receive(self.path, headers, raw)
-        time.sleep(action.delay_s)
-        if action.reset:
-            self._reset()
-        else:
-            self._send(action)
-
-    def do_GET(self) -> None:
-        models = self.server.fake.models
-        if self.path != "/v1/models" or models is None:
-            self._send(Action(404, error_body(f"no such path: {self.path}")))
-        else:
-            windows = models if isinstance(models, dict) else {}
-            extras = {name: {"max_model_len": window} for name, window in windows.items()}
-            listed = [{"id": name, "object": "model", **extras.get(name, {})} for name in models]
-            self._send(Action(body={"object": "list", "data": listed}))
-
-    def _reset(self) -> None:
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close_connection = True
-        self.connection.close()
-
-    def _send(self, action: Action) -> None:
-        body = action.body
-        data = (
-            body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        )
-        self.send_response(action.status, action.reason)
-        if "Content-Type" not in action.headers:
-            self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data) + (100 if action.cut else 0)))
-        for name, value in action.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if action.drip_s:
-            for position in range(len(data)):
-                self.wfile.write(data[position : position + 1])
-                time.sleep(action.drip_s)
-        else:
-            self.wfile.write(data)
-        if action.cut:
-            self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Be quiet."""

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from kit.fake_openai import Action, FakeOpenAI, client_of, completion, error_body
+from kit.rows import check_rows
 
 from kohaku_ray.errors import ModelError, TransientModelError
 from kohaku_ray.models.dialect import Dialect
@@ -183,7 +184,7 @@ def test_replicas_of_a_deployment_share_what_they_learn():
     assert (n_first, n_second) == (3, 2)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("message", "changes"),
     [
         ("`temperature` and `top_p` cannot both be specified", {"top_p": 0.9}),  # leaving out either changes the answer

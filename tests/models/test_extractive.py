@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.growth import check_linear
 from kit.properties import scaled
+from kit.rows import check_rows
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.baseline import Dummy, passages_of
@@ -85,7 +86,7 @@ def ask(question, unit=None, kind=None, *, snippets=SNIPPETS, seed=0, temperatur
     return prediction
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("question", "unit", "kind", "value", "refs"),
     [
         ("How much energy did training Ores-7B take?", "MWh", None, "433", {"ores", "pact"}),
@@ -163,7 +164,7 @@ def test_requests_it_refuses():
         chat({"role": "answer"})
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "schema",
     [
         answer_schema(["a", "b"]),

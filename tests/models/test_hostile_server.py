@@ -9,6 +9,7 @@ import time
 import pytest
 from kit.fake_openai import client_of
 from kit.hostile_server import KEY, MODES, POISON, HostileServer, own_value
+from kit.rows import check_rows
 
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.parse import parse_answer
@@ -74,7 +75,7 @@ def is_own(result: Result, mode: str) -> bool:
     return labels[0] == labels[1]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@check_rows("mode", MODES)
 def test_a_question_gets_what_was_written_for_it_or_an_error(mode, results):
     result, next_result, elapsed_s = results[mode]
     _, outcome, hangs = MODES[mode]

@@ -7,6 +7,7 @@ import math
 import time
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.engine.serving import applications
 from kohaku_ray.errors import ModelError
@@ -91,10 +92,9 @@ def watched(*readings, period_s=0.01, retry_s=0.01):
     return told[: len(readings)]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "gone",
     [RuntimeError("the engine is busy"), TimeoutError(), [], None, [1.0, None], [1.0, math.nan], [0.5, 0.5], "counter"],
-    ids=repr,
 )
 def test_counters_that_stop_leave_the_power_unknown_until_they_come_back(gone):
     told = watched([10.0, 10.0], [11.0, 11.0], gone, gone, [20.0, 20.0], [21.0, 21.0], [22.0, 22.0])

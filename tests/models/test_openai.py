@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from kit.fake_openai import Action, FakeOpenAI, client_of, completion, error_body
+from kit.rows import check_rows
 
 from kohaku_ray.errors import (
     ConfigError,
@@ -110,7 +111,7 @@ def test_requests_run_concurrently():
     assert elapsed < 0.3 * 120 / 4
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "failure",
     [
         Action(500, "oops"),
@@ -123,7 +124,6 @@ def test_requests_run_concurrently():
         Action(body='{"choices": [{"mess', cut=True),
         Action(reset=True),
     ],
-    ids=lambda action: f"{action.status}-{'reset' if action.reset else str(action.body)[:20]}",
 )
 def test_what_may_pass_is_tried_again(failure):
     with FakeOpenAI(scripted(failure, failure)) as server:
@@ -174,7 +174,7 @@ def test_retry_after_holds_back_every_request_of_the_limiter():
     assert min(received.arrived_s for received in server.log[1:]) - server.log[0].arrived_s >= 0.6
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "failure",
     [
         Action(400, error_body("too many", "context_length_exceeded")),
@@ -201,7 +201,7 @@ def test_a_prompt_far_beyond_the_window_is_not_sent():
     assert server.n_requests == 0
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("status", "variable", "way_out"),
     [
         (400, None, "check deployments.*.schema_mode and extra_body"),
@@ -251,7 +251,7 @@ def test_identity_follows_the_requests_not_the_server():
     assert KEY not in identity()
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("arguments", "message"),
     [
         (("localhost:8000/v1", "m"), "scheme 'localhost' and the host ''"),
@@ -309,7 +309,7 @@ def test_a_user_and_password_that_a_server_sends_back_are_hidden_as_they_were_se
     assert "refused: Basic [key]" in str(error)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("header", "seconds"),
     [
         (None, None),
@@ -361,7 +361,7 @@ def test_counts_of_tokens_are_read(usage, read):
     assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens, reply.note) == (*read, "")
 
 
-@pytest.mark.parametrize("bad", [-5, 2**63, 1e300, 7.0, "many", "", None, True, [1]])
+@check_rows("bad", [-5, 2**63, 1e300, 7.0, "many", "", None, True, [1]])
 def test_what_is_no_count_of_tokens_is_estimated_and_never_free(bad):
     """attack5.md, A1: a budget was never reached where the server sent no usage."""
     text = "twelve chars"
@@ -397,7 +397,7 @@ FAILED = {
 }
 
 
-@pytest.mark.parametrize("kind", FAILED)
+@check_rows("kind", FAILED)
 def test_a_reply_that_says_it_failed_is_asked_again_with_another_seed_and_is_no_reply(kind):
     [reply], sent = asked_of(scripted(FAILED[kind]))
     assert (reply.text == WHOLE_ANSWER, reply.finish_reason) == (False, "stop")
@@ -416,7 +416,7 @@ def test_a_reply_that_a_filter_stopped_is_an_error_at_once():
     assert len(sent) == 1
 
 
-@pytest.mark.parametrize("spelled", ["STOP", "eos", "eos_token", "end_turn", "stop_sequence", "", None])
+@check_rows("spelled", ["STOP", "eos", "eos_token", "end_turn", "stop_sequence", "", None])
 def test_reasons_of_whole_replies_and_of_cut_ones_have_one_spelling(spelled):
     assert reply_to("x", spelled).finish_reason == "stop"
     assert reply_to("x", "MAX_TOKENS").finish_reason == reply_to("x", "model_length").finish_reason == "length"
@@ -477,7 +477,7 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("kind", WAITS)
+@check_rows("kind", WAITS)
 def test_a_wait_is_read_from_headers_and_words(kind):
     told, headers, wait_s = WAITS[kind]
     assert told_wait_s(httpx.Headers(headers), json.dumps(told)) == wait_s
@@ -524,7 +524,7 @@ def test_a_stream_that_was_not_asked_for_is_read_to_its_end():
 NO_CREDIT = "its credit is used up: top up the account, then repeat the command"
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("action", "way_out"),
     [
         (Action(429, error_body("You exceeded your current quota", "insufficient_quota")), NO_CREDIT),  # qwen-code#7842
@@ -572,7 +572,7 @@ BOMB = compressed_zeros(512)
 TOO_LARGE = r"the body has more than 4 MiB: is this a chat completion\? then raise deployments\.\*\.max_reply_mib$"
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("bad", "message"),
     [
         (Action(body=BOMB, headers=ZIPPED), TOO_LARGE),
@@ -583,7 +583,6 @@ TOO_LARGE = r"the body has more than 4 MiB: is this a chat completion\? then rai
         (Action(body=json.dumps(completion("é"), ensure_ascii=False).encode("latin-1")), "malformed JSON"),
         (Action(body=gzip.compress(WHOLE.encode())[:60], headers=ZIPPED), "malformed JSON in a body of"),
     ],
-    ids=["bomb", "bomb in a bomb", "large", "no gzip", "nested", "latin-1", "cut"],
 )
 def test_a_bad_body_is_an_error_of_its_request_alone(bad, message):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -682,7 +681,7 @@ def test_headers_and_a_query_go_with_every_request():
         assert headers.items() <= {name.lower(): value for name, value in received.headers.items()}.items()
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("headers", "message"),
     [
         ({"Content-Length": "3"}, "'Content-Length' cannot be set"),
@@ -707,7 +706,7 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("case", GIVEN)
+@check_rows("case", GIVEN)
 def test_a_key_in_any_place_is_in_no_reply_error_or_identity(case):
     options = dict(GIVEN[case])
     query = options.pop("query", "")
@@ -756,7 +755,7 @@ SPELLED = {
 }
 
 
-@pytest.mark.parametrize("spelling", SPELLED)
+@check_rows("spelling", SPELLED)
 def test_a_key_that_a_reply_spells_otherwise_is_in_nothing_that_is_read_from_it(spelling):
     text = '{"answer_value": "' + SPELLED[spelling] + '", "explanation": "as said"}'
     with FakeOpenAI(lambda *_: Action(body=completion(text))) as server:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.growth import check_linear
+from kit.rows import check_rows
 
 from kohaku_ray.models.parse import Plan, match_refs, parse_answer, parse_plan
 from kohaku_ray.records import Prediction, Reply
@@ -35,7 +36,7 @@ def parse(**changes):
 JSON = json.dumps(ANSWER)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "text",
     [
         f" \n{JSON}\n ",
@@ -69,7 +70,7 @@ def test_what_cannot_be_read_is_blank_with_its_reason(reply, error):
     assert (prediction.answer_unit, prediction.attempt) == ("kW", 2)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("value", "text"),
     [
         (" 42 ", "42"),
@@ -93,7 +94,7 @@ def test_values_become_text_or_blank(value, text):
     assert prediction.explanation == "It says so."
 
 
-@pytest.mark.parametrize("flag", [True, "true", "Yes", 1, "1"])
+@check_rows("flag", [True, "true", "Yes", 1, "1"])
 def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag):
     kept = parse(is_blank=flag)
     assert kept == replace(READ, flags=("contradictory",))
@@ -111,7 +112,7 @@ def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag)
     assert (sentence.is_blank, sentence.flags) == (True, ("withheld",))
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("fields", "kind", "value", "flags"),
     [
         ({"answer_value": "Yes"}, "boolean", "1", ()),
@@ -144,7 +145,7 @@ def test_a_value_is_read_as_the_kind_that_is_asked_for(fields, kind, value, flag
 WHOLE = '{"explanation": "e", "answer": "a", "answer_value": "80", "answer_unit": "W", "ref_id": ["a", "b"]}'
 
 
-@pytest.mark.parametrize("n_cut", range(1, len(WHOLE)))
+@check_rows("n_cut", range(1, len(WHOLE)))
 def test_of_a_cut_reply_what_is_complete_counts_and_never_half_a_value(n_cut):
     text = WHOLE[:-n_cut]
     prediction = parse_answer(Reply(text, finish_reason="length", completion_tokens=9), ALLOWED)
@@ -173,7 +174,7 @@ def test_a_loop_is_told_from_a_limit_too_low(tail):
     assert parse_answer(cut, ALLOWED).error.endswith("the reply was cut at 400 tokens: it repeats itself")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("reply", "prediction"),
     [
         (json.dumps(dict.fromkeys(ANSWER)), Prediction(is_blank=True)),
@@ -186,7 +187,7 @@ def test_missing_fields_and_nulls(reply, prediction):
     assert parse_answer(reply, ALLOWED) == prediction
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("refs", "matched", "n_foreign"),
     [
         (["a", "b", "a"], ("a", "b"), 0),
@@ -230,7 +231,7 @@ THOUGHT = {
 }
 
 
-@pytest.mark.parametrize("kind", THOUGHT)
+@check_rows("kind", THOUGHT)
 def test_what_is_thought_is_not_the_answer_and_the_last_of_several_is(kind):
     prediction = parse_answer(THOUGHT[kind], ALLOWED)
     assert (prediction.answer_value, prediction.ref_ids, prediction.error) == ("1287", ("a",), None)
@@ -267,7 +268,7 @@ NEARLY = {
 }
 
 
-@pytest.mark.parametrize("kind", NEARLY)
+@check_rows("kind", NEARLY)
 def test_nearly_json_is_repaired_and_flagged(kind):
     prediction = parse_answer(NEARLY[kind], ALLOWED, 1)
     value = "1,287" if "number" in kind else "42"
@@ -344,7 +345,7 @@ def test_time_grows_with_depth_and_length(unit):
 ASKED = "How much power do chips draw?"
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("reply", "queries", "dropped"),
     [
         ('["chip power", "power draw"]', ("chip power", "power draw"), 0),
@@ -384,7 +385,7 @@ def test_a_query_that_is_not_searched_is_kept_with_its_reason(query, reason):
     assert plan == Plan((ASKED,), ((query.strip()[:200], reason),), "none of the 1 queries can be searched")
 
 
-@pytest.mark.parametrize("reply", ["", "x, y", "[]", "[1, 2]", '{"queries": "x"}', '{"queries": []}'])
+@check_rows("reply", ["", "x, y", "[]", "[1, 2]", '{"queries": "x"}', '{"queries": []}'])
 def test_a_plan_that_cannot_be_read_is_the_question_alone(reply):
     plan = parse_plan(reply, "q", 4)
     assert (plan.queries, plan.dropped) == (("q",), ())

@@ -9,6 +9,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.prompts import (
@@ -157,7 +158,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@check_rows("text", HOSTILE)
 def test_a_document_cannot_forge_a_reference(prompts, text):
     question = Question("q1", f"Why {text}?", answer_unit=text)
     assert "[ref" not in plan(prompts, question, 2).user

@@ -6,6 +6,7 @@ import json
 
 import jsonschema
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.models.schema import SHORT_FIELDS, answer_schema, plan_schema
 
@@ -34,7 +35,7 @@ def test_only_documents_of_the_context_can_be_cited():
     assert not is_valid(ANSWER, answer_schema([]))
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("kind", "good", "bad"),
     [
         ("number", ["1383.9", "-3", "1.62e24", "[3,6]", "0"], ["", "1,383.9", "3 MWh", "about 3", "[3,6", "9" * 30]),
@@ -70,7 +71,7 @@ def test_every_string_and_list_has_a_bound():
         assert not is_valid({"queries": queries}, plan_schema(2))
 
 
-@pytest.mark.parametrize("kind", ["number", "range", "boolean", "text", None])
+@check_rows("kind", ["number", "range", "boolean", "text", None])
 def test_the_schema_has_no_keyword_that_grammar_engines_lack(kind):
     schema = answer_schema(["a", "b"], kind=kind, most_chars=50)
     assert "uniqueItems" not in repr(schema)

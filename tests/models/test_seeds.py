@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.models.request import ChatRequest, request_key, seed_for, shard_of
 from kohaku_ray.models.schema import answer_schema
@@ -44,7 +45,7 @@ def test_everything_changes_the_seed():
     assert len(set(seeds)) == len(seeds)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "change",
     [
         {"model": "m"},

@@ -30,7 +30,9 @@ def pair(tmp_path_factory):
 
 
 def written(runs, truth, path):
-    return opened(open(write_comparison(str(truth), [*map(str, runs)], str(path), "wattbot"), encoding="utf-8").read())
+    return opened(
+        Path(write_comparison(str(truth), [*map(str, runs)], str(path), "wattbot")).read_text(encoding="utf-8")
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.retrieval.evidence import attribute, terms_of
 
@@ -9,7 +9,7 @@ PASSAGES = [
 ]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "doc_id"),
     [
         ("Training draws 12 MW of power.", "energy"),

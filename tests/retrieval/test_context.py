@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 from small_tree import image, ranked, tree
 
 from kohaku_ray.retrieval.context import GAP, assemble, expand
@@ -26,7 +27,7 @@ def texts(context):
 PAGE = "The draw is 12 MW. It rose by half."
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("matches", "settings", "expected"),
     [
         # The published code kept the section's title and dropped the paragraph.
@@ -96,7 +97,7 @@ def test_matches_carry_what_ranked_them():
     assert (lexical.kind, lexical.source, lexical.score, lexical.frequency) == ("paragraph", "lexical", 4.5, 0)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("budget", "expected"),
     [
         (14, ["X one. Y two.", LONG]),

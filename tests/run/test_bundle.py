@@ -572,7 +572,8 @@ def test_a_file_that_is_no_whole_bundle_is_refused_in_one_line(bundled, tmp_path
     (tmp_path / "bad.zip").write_bytes(damage(Path(bundled).read_bytes()))
     refused(tmp_path / "bad.zip", message, capsys)
     refused(tmp_path / "none.zip", "no such file", capsys)
-    refused(tmp_path, "is no bundle", capsys)
+    (tmp_path / "directory").mkdir()
+    refused(tmp_path / "directory", "is no bundle", capsys)
 
 
 def test_a_bundle_that_is_too_large_is_not_unpacked(bundled, capsys, monkeypatch):

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import pytest
+from kit.rows import check_rows
 
 from kohaku_ray import sample
 from kohaku_ray.index.terms import tokenise
@@ -44,7 +44,7 @@ def test_questions_are_of_every_kind():
     assert len({row["id"] for row in questions()}) == len({row["question"] for row in questions()}) == len(questions())
 
 
-@pytest.mark.parametrize("row", questions(), ids=lambda row: row["id"])
+@check_rows("row", questions())
 def test_gold_paragraphs_exist_on_sites_of_their_own_and_are_about_the_question(row):
     gold = json.loads(row["ref_id"])
     assert gold == list(dict.fromkeys(gold))
@@ -64,7 +64,7 @@ def test_gold_paragraphs_exist_on_sites_of_their_own_and_are_about_the_question(
     assert all(about)
 
 
-@pytest.mark.parametrize("row", [row for row in questions() if row["kind"] == "factual"], ids=lambda row: row["id"])
+@check_rows("row", [row for row in questions() if row["kind"] == "factual"])
 def test_every_gold_paragraph_of_a_fact_states_it(row):
     value = row["answer_value"]
     assert re.fullmatch(r"\d+(\.\d+)?", value)

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray import sample
 from kohaku_ray.config import load_config
@@ -123,7 +124,7 @@ def test_questions_are_of_every_kind_and_five_have_no_answer():
         assert term.casefold() not in corpus
 
 
-@pytest.mark.parametrize("row", ANSWERABLE, ids=by_id)
+@check_rows("row", ANSWERABLE)
 def test_every_reference_exists_and_is_quoted_verbatim(row):
     cited = quotes(row)
     assert list(cited) == json.loads(row["ref_id"])
@@ -133,7 +134,7 @@ def test_every_reference_exists_and_is_quoted_verbatim(row):
             assert plain(text) in plain(raw_texts()[doc_id])
 
 
-@pytest.mark.parametrize("row", ANSWERABLE, ids=by_id)
+@check_rows("row", ANSWERABLE)
 def test_gold_value_stands_in_every_cited_quote(row):
     value, kind = row["answer_value"], row["answer_type"]
     for texts in quotes(row).values():

@@ -3,6 +3,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from kit.rows import check_rows
 from kit.scripted_tools import ScriptedTools, library, words
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
@@ -454,7 +455,7 @@ CUT = Reply('{"explanation": "the dr', finish_reason="length", prompt_tokens=100
 CUT_BY_WINDOW = replace(CUT, prompt_tokens=3000)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("replies", "calls", "error"),
     [
         ([CUT, reply()], [(0, None), (0, 2048)], None),
@@ -473,7 +474,7 @@ def test_a_reply_cut_off_is_asked_again_with_more_room_and_a_loop_deeper(replies
     assert [row.text for row in answer.other_replies] == [reply.text for reply in replies[:-1]]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("replies", "value", "error", "n_other"),
     [
         ([BLANK, UNREADABLE], "", None, 1),

@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-import pytest
+from kit.rows import check_rows
 from kit.scripted_tools import ScriptedTools, library
 
 from kohaku_ray import sample
@@ -22,7 +22,8 @@ from kohaku_ray.systems.questions import read_questions
 from kohaku_ray.values.kinds import kind_of, read_as
 from kohaku_ray.values.read import is_blank_lenient
 
-RECORDED = [json.loads(line) for line in (Path(__file__).parent / "recorded/small_models.jsonl").open()]
+REPLIES = Path(__file__).parent / "recorded/small_models.jsonl"
+RECORDED = [json.loads(line) for line in REPLIES.read_text(encoding="utf-8").split("\n") if line]
 ANSWERS = [row for row in RECORDED if row["role"] == "answer"]
 PLANS = [row for row in RECORDED if row["role"] == "plan"]
 QUESTIONS = {
@@ -57,7 +58,7 @@ BOOLEANS = {"yes": "1", "true": "1", "no": "0", "false": "0"}
 """Answers to questions for true or false, which ask for 1 or 0."""
 
 
-@pytest.mark.parametrize("row", USABLE, ids=lambda row: f"{row['model']}-{row['question']}")
+@check_rows("row", USABLE)
 def test_a_usable_answer_is_kept_whatever_else_the_reply_says_and_whatever_follows(row):
     question = QUESTIONS[row["question"]]
     kind = kind_of(question.text, question.answer_unit, question.answer_type)
@@ -71,7 +72,7 @@ def test_a_usable_answer_is_kept_whatever_else_the_reply_says_and_whatever_follo
     assert answer.prediction == prediction
 
 
-@pytest.mark.parametrize("row", ANSWERS, ids=lambda row: f"{row['model']}-{row['question']}")
+@check_rows("row", ANSWERS)
 def test_every_reply_is_kept_and_a_loop_has_its_cause(row):
     answer = answered(row, LOOP, LOOP, LOOP)
     read, kept = answer.prediction, [answer.reply, *(other_reply.text for other_reply in answer.other_replies)]
@@ -82,7 +83,7 @@ def test_every_reply_is_kept_and_a_loop_has_its_cause(row):
         assert "it repeats itself" in read.error
 
 
-@pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row['model']}-{row['question']}")
+@check_rows("row", PLANS)
 def test_a_plan_is_searched_by_queries_about_the_question_alone(row):
     question = QUESTIONS[row["question"]].text
     plan = parse_plan(reply_of(row), question, 4)

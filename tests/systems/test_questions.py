@@ -8,6 +8,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.answers import gold_texts
@@ -38,7 +39,7 @@ def test_a_question_of_a_million_characters_is_refused():
     assert len(read_questions("q.csv", data, limit=1)) == 1
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "data"),
     [
         ("q.csv", CSV.encode()),
@@ -59,7 +60,6 @@ def test_a_question_of_a_million_characters_is_refused():
             ),
         ),
     ],
-    ids=["csv", "bom", "crlf", "jsonl", "parquet"],
 )
 def test_every_format_gives_the_same_questions(name, data):
     first, second = read_questions(name, data)
@@ -90,7 +90,7 @@ def test_order_limit_and_an_empty_or_long_text_are_kept():
     ]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "data", "message"),
     [
         ("q.csv", b"id,question\n", "q.csv: no questions"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.values.normalise import Value, group_values, normalise, same
 from kohaku_ray.values.spelling import LONGEST_VALUE, plain_characters, text_key
@@ -11,7 +12,7 @@ from kohaku_ray.values.units import find_unit
 ABSTAINED = "Unable to answer with confidence based on the provided documents."
 
 
-@pytest.mark.parametrize("text", ["", "is_blank", "N/A", "null", "None", "['is_blank']", ABSTAINED])
+@check_rows("text", ["", "is_blank", "N/A", "null", "None", "['is_blank']", ABSTAINED])
 def test_blanks(text):
     assert normalise(text, "W").kind == "blank"
 
@@ -85,7 +86,7 @@ def test_what_is_not_one_answer():
     assert [row for row in rows if group_values(row[:2], row[2]) != [0, 1]] == []
 
 
-@pytest.mark.parametrize("text", ["mw", "tons", "MT", "months", "Gwh", "", "/", "L/", "/kWh", "parrots/kWh", "kgC"])
+@check_rows("text", ["mw", "tons", "MT", "months", "Gwh", "", "/", "L/", "/kWh", "parrots/kWh", "kgC"])
 def test_unknown_and_ambiguous_units_are_not_guessed(text):
     assert find_unit(text) is None
 

@@ -3,14 +3,14 @@
 import subprocess
 import sys
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.values.tex import END, LONGEST_TEX, LOWER, RAISE, read_tex
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("tex", "text"),
     [
         (r"\frac{1}{2}", "1/2"),

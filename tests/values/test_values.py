@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.values.read import (
     clean_text,
@@ -18,7 +19,7 @@ from kohaku_ray.values.read import (
 READINGS = (is_blank_strict, is_blank, is_abstention, is_blank_lenient)  # each reads as blank what the one before does
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "n_readings"),
     [
         *((text, 4) for text in (None, "", " IS_BLANK\n")),
@@ -38,7 +39,7 @@ def test_a_more_lenient_reading_takes_no_blank_for_an_answer(text):
     assert read == sorted(read)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "number"),
     [("13", 13.0), (" 13.20 ", 13.2), ("1.5e6", 1.5e6), ("-.5", -0.5), ("+3.", 3.0)]
     + [(text, None) for text in ("", "1,000", "1_000", "inf", "nan", "1e999", "80-90", "0x10", "1.2.3", "٣", "5 kg")],
@@ -47,7 +48,7 @@ def test_numbers(text, number):
     assert parse_number(text) == number
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "pair"),
     [("[80,90]", (80.0, 90.0)), (" [ -1.5 , 2e3 ] ", (-1.5, 2000.0)), ("[90,80]", (90.0, 80.0))]
     + [(text, None) for text in ("[80]", "[1,2,3]", "80,90", "[80,null]", "[true,false]", "[80-90]", "[1,1e999]")],
@@ -56,7 +57,7 @@ def test_pairs(text, pair):
     assert parse_pair(text) == pair
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "items"),
     [
         ('["a", "b, c"]', ("a", "b, c")),
@@ -101,7 +102,7 @@ def test_no_text_raises(text):
     is_abstention(text)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "clean"),
     [("a\ud800b", "ab"), ("\udfff", ""), ("a\x00\x1b[0m\r\n\tb", "a[0m\n\tb"), ("é 😀\u2028", "é 😀\u2028"), ("", "")],
 )

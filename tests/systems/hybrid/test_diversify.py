@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.systems.hybrid.diversify import (
     allot,
@@ -69,7 +70,7 @@ def blobs(*sizes, d=8, seed=0):
     return np.concatenate([centre + rng.normal(size=(n, d)) for centre, n in zip(centres, sizes, strict=True)])
 
 
-@pytest.mark.parametrize(("n", "n_clusters", "n_groups"), [(2, 3, 2), (1, 3, 1), (0, 3, 0), (4, 1, 1), (3, 3, 3)])
+@check_rows(("n", "n_clusters", "n_groups"), [(2, 3, 2), (1, 3, 1), (0, 3, 0), (4, 1, 1), (3, 3, 3)])
 def test_fewer_texts_than_clusters(n, n_clusters, n_groups):
     assert len(set(kmeans(np.eye(4)[:n], n_clusters).tolist())) == n_groups
 
@@ -102,7 +103,7 @@ def test_shares_as_the_documents_and_as_the_published_code_have_them():
     assert allot(sizes, shares(sizes, mode="normalised"), 50).tolist() == [27, 13, 10]  # not 10.53 of 10
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("sizes", "share", "sample_size", "counts"),
     [
         ([50, 30, 20], [0.5, 0.3, 0.2], 10, [5, 3, 2]),

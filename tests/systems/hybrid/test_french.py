@@ -3,6 +3,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.model import Sentence
@@ -16,7 +17,7 @@ def texts(text, split=split_french):
     return [text[span.start : span.end] for span in split(text)]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "text",
     [
         "M. Dupont et Mme. Le Gall ont reçu MM. Roy et Petit.",
@@ -47,7 +48,7 @@ def test_does_not_split(text):
     assert texts(text) == [text]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("first", "second"),
     [
         ("Il est tombé 12 mm.", "Les rivières montent."),
@@ -117,7 +118,7 @@ def test_periods_split_as_the_source_does(text):
 SPANS = [Sentence(3 * i, 3 * i + 2) for i in range(5)]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("n", "size", "overlap", "expected"),
     [
         (5, 3, 2, [(0, 8), (3, 11), (6, 14)]),

@@ -2,6 +2,7 @@ import asyncio
 import json
 
 import pytest
+from kit.rows import check_rows
 from systems.hybrid.press import INDEX, QUESTION, settings, shown, tools_for
 
 from kohaku_ray.errors import ContextOverflowError
@@ -68,7 +69,7 @@ def test_the_sentence_that_covers_the_question_comes_first():
     assert 0 < best[0] <= 1
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("sentence", "question", "unit", "value"),
     [
         ("En 2024, 412 habitants ont fui.", "Combien d'habitants ont fui ?", "", "412"),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.growth import check_linear
+from kit.rows import check_rows
 
 from kohaku_ray.systems.hybrid.answer import (
     WORDS,
@@ -17,7 +18,7 @@ from kohaku_ray.systems.hybrid.answer import (
 from kohaku_ray.systems.hybrid.stages import Text
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "numbers"),
     [
         ("1 234,5", [1234.5]),
@@ -43,7 +44,7 @@ def test_numbers_stand_in_reading_order_with_their_place():
     assert read_numbers("9,6 millions, puis 4.") == [(9.6e6, "9,6 millions", 12), (4, "4", 20)]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("value", "unit", "bare"),
     [
         ("1 150 emplois", "emplois", "1150"),
@@ -62,7 +63,7 @@ def test_a_value_of_one_number_is_written_bare(value, unit, bare):
     assert bare_value(value, unit) == bare
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("value", "answer", "unit", "stated"),
     [
         ("habitants", "412 habitants", "habitants", "412"),
@@ -92,7 +93,7 @@ def test_a_mark_is_the_form_of_a_citation():
     assert (A.mark, B.mark, ODD.mark) == (MARK_A, MARK_B, "[a/b (x), y / hexa.example / 2024-01-12]")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("prose", "kept", "refs", "cut"),
     [
         (f"Oui {MARK_A}.", f"Oui {MARK_A}.", ["1002"], []),

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from kit.rows import check_rows
 from kit.scripted_tools import words
 from systems.hybrid.press import ARTICLES, INDEX, QUESTION, corpus, settings, shown, steps, tools_for
 
@@ -87,7 +88,7 @@ def test_the_best_text_of_each_site_is_shown():
     assert evidence.warning == ""
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@check_rows("stage", STAGES)
 def test_each_stage_can_be_switched_off(stage):
     evidence = prepared(**{stage: False})
     head, items = steps(evidence.trace, stage)

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.systems.hybrid.news import COLUMNS, parse_news
@@ -130,7 +131,7 @@ def test_byte_order_marks_and_line_ends(encoding):
     assert paragraphs(news)[0].text == "L'été\narrive."
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("cells", "reason"),
     [
         ({"paragraph_order": "deux"}, "paragraph_order is 'deux', expected a whole number such as 0"),
@@ -194,7 +195,7 @@ def test_huge_fields(monkeypatch):
     assert csv.field_size_limit() == limit
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("data", "message"),
     [
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names, similar, unaccent
 
@@ -10,7 +11,7 @@ KNOWN = {"In search of the castaways": "", "The Count of Monte Cristo": ""}
 CASTAWAYS, CRISTO = KNOWN
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("book_name", "doc_id"),
     [
         ("In Search of the Castaways", CASTAWAYS),
@@ -43,7 +44,7 @@ def test_unaccent_keeps_every_character_in_its_place() -> None:
     assert unaccent("Château d’If, Mercédès") == "Chateau d'If, Mercedes"
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("word", "other", "same"),
     [
         ("noirtier", "nortier", True),
@@ -69,7 +70,7 @@ OTHERS = [
 BOOK = read_names(EDMOND + LOUIS + OTHERS)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "aliases"),
     [
         ("Edmond Dantès", {"Edmond Dantes", "M. Dantes", "Dantes"}),
@@ -99,7 +100,7 @@ def test_a_surname_of_several_stands_for_itself() -> None:
     assert set(book.person("Dantès").aliases) == {"M. Dantes", "Dantes"}
 
 
-@pytest.mark.parametrize("name", ["Phileas Fogg", "", "/", "Madame Dantès", "Mr"])
+@check_rows("name", ["Phileas Fogg", "", "/", "Madame Dantès", "Mr"])
 def test_an_unknown_character_is_known_by_name_alone(name: str) -> None:
     person = BOOK.person(name)
     assert person.n_mentions == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.documents.model import Document
 from kohaku_ray.errors import DataError
@@ -28,7 +29,7 @@ def bodies(text: str) -> list[list[str]]:
     return [[part.text for part in section.paragraphs] for section in parse(text).sections]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("first", "second"),
     [
         ("CHAPTER I", "CHAPTER II"),
@@ -50,7 +51,7 @@ def test_headings_begin_chapters(first: str, second: str) -> None:
     assert bodies(text) == [[ONE], [TWO, THREE]]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "line",
     [
         "Part I had forgotten by then.",
@@ -68,7 +69,7 @@ def test_a_paragraph_that_begins_like_a_heading_is_none(line: str) -> None:
     assert bodies(text) == [[ONE, line], [TWO]]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("heading", "title", "body"),
     [
         ("CHAPTER I\n\nTHE STORM", "CHAPTER I THE STORM", [ONE, TWO]),
@@ -200,7 +201,7 @@ def test_a_book_without_chapters_is_one_section() -> None:
     assert book.sections[0].paragraphs[1].attributes["progress_pct"] == 100.0
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "latin-1"])
+@check_rows("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "latin-1"])
 def test_encodings_and_line_ends(encoding: str) -> None:
     quoted = "“He is at the Château d’If,” said Dantès." if encoding != "latin-1" else "He is at the Château of Dantès."
     text = f"CHAPTER I\n\n{quoted}\n\nCHAPTER II\n\n{TWO}"
@@ -214,7 +215,7 @@ def test_wrapped_lines_and_sentence_spans_are_those_of_the_file() -> None:
     assert [paragraph.text[s.start : s.end] for s in paragraph.sentences] == ["It was a dark\nnight.", TWO]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("data", "message"),
     [
         (b"", "book has no text: the book is empty between its header and footer"),
@@ -273,7 +274,7 @@ def test_the_chapters_of_real_novels(data_path: Path, name: str, n_chapters: int
     assert not any("Gutenberg" in part.text for section in book.sections for part in section.paragraphs)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "value"),
     [
         ("7", 7),
@@ -295,7 +296,7 @@ def test_numbers_are_read(text, value):
     assert number_of(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "IC", "IVI", "of", "twenty-eleven", "the", "M" * 4])
+@check_rows("text", ["", "IC", "IVI", "of", "twenty-eleven", "the", "M" * 4])
 def test_what_is_no_number_is_none(text):
     assert number_of(text) is None
 
@@ -312,7 +313,7 @@ def test_a_title_line_is_the_title_without_an_e_texts_header(title, author):
     assert "Title: none" in str(inside.sections)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "titles"),
     [
         # book-to-skill#28, readest#3570

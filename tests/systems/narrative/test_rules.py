@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.growth import check_linear
+from kit.rows import check_rows
 
 from kohaku_ray.systems.narrative.events import Event, find_events
 from kohaku_ray.systems.narrative.names import BookNames, read_names
@@ -34,14 +35,14 @@ def excerpt(node_id: str, chapter: str, text: str) -> BookPassage:
     return BookPassage(node_id, "b", chapter, None, text, 1)
 
 
-@pytest.mark.parametrize("case", CASES["fixtures"], ids=lambda case: case["id"])
+@check_rows("case", CASES["fixtures"])
 def test_a_hand_made_case_has_its_findings_and_no_other(case: dict[str, Any]) -> None:
     passages = [excerpt(str(position), "", part) for position, part in enumerate(case["excerpts"])]
     contradictions = find_contradictions(case["story"], case["character"], passages, BOOKS[case["book"]])
     assert [[item.rule, int(item.node_id)] for item in contradictions] == case.get("findings", [])
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "expected"),
     [
         ("Faria was born in Rome in 1768.", [("born", 1768)]),
@@ -69,7 +70,7 @@ def test_what_is_certain_of_a_person_is_read(text: str, expected: list[tuple[str
     assert [(event.kind, event.year) for event in find_events(text, NAMES, FARIA)] == expected
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "expected"),
     [
         ("Faria was thrown into prison in 1811.", ["held 1811"]),
@@ -91,7 +92,7 @@ def test_places_and_captivities_are_read(text: str, expected: list[str]) -> None
     assert [event.summary for event in find_events(text, NAMES, FARIA)] == expected
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "expected"),
     [
         ("Faria was imprisoned from 1811 to 1816.", ["held 1811–1816"]),
@@ -152,7 +153,7 @@ def test_a_journey_in_a_plainly_told_captivity_is_found(book: str, year: int, ru
     assert [item.rule for item in contradictions] == rules
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("place", "other", "expected"),
     [
         ("Rome", "Parma", True),
@@ -217,7 +218,7 @@ def test_in_a_story_a_pronoun_is_the_character_until_another_is_named() -> None:
     assert [event.year for event in find_events(text, NAMES, FARIA, is_story=True)] == [1770, 1800]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("rule", "claim", "fact", "fires"),
     [
         ("born_twice", ("born", 1790), ("born", 1791), True),

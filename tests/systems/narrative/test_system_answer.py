@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import jsonschema
 import pytest
+from kit.rows import check_rows
 from systems.narrative.stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
 
 from kohaku_ray.config import load_config
@@ -182,7 +183,7 @@ def test_an_excerpt_that_was_not_shown_is_left_out_and_counted():
 # ---- bad replies
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("reply", "message"),
     [
         ("I cannot say.", "search: no JSON object with a label and a confidence in a reply of 13 characters"),
@@ -206,7 +207,7 @@ def test_a_failed_second_stage_keeps_the_first_in_the_trace():
     assert judgement.trace[1].error.startswith("verify: no JSON object")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("fields", "label", "confidence"),
     [
         ({"label": "0", "confidence": 0.9}, CONTRADICT, 0.9),
@@ -335,7 +336,7 @@ def test_a_window_that_fails_is_the_rows_error_once_all_have_ended():
 # ---- ensembles
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("overrides", "message"),
     [
         (

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 from systems.narrative.stories import INDEX, judged, offline, prepared, rows_of, stories, tools_for
 
 from kohaku_ray.errors import KohakuRayError
@@ -53,7 +54,7 @@ def test_its_texts_are_as_short_as_a_models():
     assert answer["excerpts"][0]["quote"] == ("He rose " * 99)[:256]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("role", "similarity", "label", "confidence"),
     [
         ("search", "0.80", CONSISTENT, 0.8),

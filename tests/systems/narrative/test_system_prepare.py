@@ -4,6 +4,7 @@ import importlib
 import pickle
 
 import pytest
+from kit.rows import check_rows
 from systems.narrative.stories import INDEX, PRISON, count, nodes, prepared, rows_of, stories, tools_for
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
@@ -69,7 +70,7 @@ def test_a_story_of_ten_thousand_words_has_few_queries_that_lose_no_word():
     assert " ".join(story.clauses).split() == content.split()
 
 
-@pytest.mark.parametrize(("n_words", "k"), [(19, 10), (20, 11), (100, 15), (400, 30), (10_000, 30)])
+@check_rows(("n_words", "k"), [(19, 10), (20, 11), (100, 15), (400, 30), (10_000, 30)])
 def test_adaptive_k(n_words, k):
     content = " ".join(["word"] * n_words)
     assert (NarrativeSettings().excerpts(content), NarrativeSettings(k=15).excerpts(content)) == (k, 15)
