@@ -26,6 +26,9 @@ from kohaku_ray.documents.text.content import clean_print, default_doc_id
 from kohaku_ray.records import pluralize
 
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_SEEN_BY = {"ln", "highlight", "effectLst", "effectDag"}
+"""What shows a run of whatever colour: an outline, a marker, a shadow."""
 _FURNITURE = ("sldNum", "dt", "ftr", "hdr")  # types of placeholders: number, date, footer, header
 _BODIES = ("body", "obj", None)  # types of placeholders whose paragraphs have bullets
 
@@ -33,8 +36,8 @@ _BODIES = ("body", "obj", None)  # types of placeholders whose paragraphs have b
 def parse_pptx(name: str, data: bytes) -> Document:
     """Parse a presentation: texts from top to bottom, lists, tables, the values of charts, and the speaker's notes.
 
-    A paragraph's page is its slide. Hidden slides and shapes, slide numbers, dates, footers, and images but for their
-    alternative texts, are left out.
+    A paragraph's page is its slide. Hidden slides and shapes, text in white on a white slide, slide numbers, dates,
+    footers, and images but for their alternative texts, are left out.
     """
     file = open_office(name, data, "pptx", "Presentation")
     sections, odd, hidden = [], [], []
@@ -43,6 +46,8 @@ def parse_pptx(name: str, data: bytes) -> Document:
         if slide.element.get("show") in ("0", "false"):
             hidden.append(f"slide {number}: hidden")
             continue
+        if n_white := _remove_white_runs(slide):
+            hidden.append(f"slide {number}: {pluralize(n_white, 'hidden run')}")
         title = slide.shapes.title
         heading = clean_print(title.text_frame.text).strip() if title is not None else ""
         if n_hidden := sum(map(_is_hidden, slide.shapes)):
@@ -100,6 +105,60 @@ def _shapes(shapes: Sequence[Any]) -> Iterator[str]:
                 for paragraph in outermost(parse_xml(part.blob), ("p",)) if part in related else ():
                     if source := _inline(paragraph):
                         yield f"<p>{source}</p>"
+
+
+def _remove_white_runs(slide: Any) -> int:
+    """Remove the runs that are white on a white slide, where nothing else is painted; returns how many there were.
+
+    As in HTML, any other ground on the slide, its layout or its master may lie below the text: then all of it is kept.
+    """
+    white = [
+        run
+        for properties in slide.element.iter(f"{_A}rPr")
+        if _is_white(properties.find(f"{_A}solidFill")) and not _SEEN_BY & {local(child) for child in properties}
+        if local(run := properties.getparent()) in ("r", "fld") and (run.findtext(f"{_A}t") or "").strip()
+    ]
+    if not white or not _is_white_slide(slide):
+        return 0
+    for run in white:
+        run.getparent().remove(run)
+    return len(white)
+
+
+def _is_white_slide(slide: Any) -> bool:
+    """Whether a slide's background is white, and no shape, table or picture is painted on it."""
+    elements = [slide.element, slide.slide_layout.element, slide.slide_layout.slide_master.element]
+    trees = [element.cSld.spTree for element in elements]
+    shapes = [properties for tree in trees for properties in outermost(tree, ("spPr", "grpSpPr"))]
+    is_painted = (
+        any(True for tree in trees for _ in outermost(tree, ("pic", "graphicFrame")))
+        or any(reference.get("idx") != "0" for tree in trees for reference in outermost(tree, ("fillRef",)))
+        or any(local(fill).endswith("Fill") and local(fill) != "noFill" for shape in shapes for fill in shape)
+    )
+    return not is_painted and _has_white_background(elements, slide.slide_layout.slide_master.part)
+
+
+def _has_white_background(elements: Sequence[Any], master_part: Any) -> bool:
+    """Whether the first background of slide, layout and master is white; where none has one it is."""
+    from pptx.oxml import parse_xml
+
+    ground = next((found for each in elements if (found := each.cSld.find(f"{_P}bg")) is not None), None)
+    if ground is None:
+        return True
+    paint = next(outermost(ground, ("bgRef", "solidFill")), None)
+    if paint is None or not len(paint) or paint[0].get("val") not in ("bg1", "lt1"):
+        return _is_white(paint)
+    # The theme's colours under the master's names; a slide that has names of its own is taken as seen.
+    colors = next(outermost(elements[-1], ("clrMap",)))
+    themes = [parse_xml(part.blob) for part in related_parts(master_part, "theme")]
+    values = {value for theme in themes for color in outermost(theme, ("lt1",)) for value in color[0].attrib.values()}
+    is_renamed = any(local(each) == "overrideClrMapping" for element in elements for each in element.iter())
+    is_plain = paint.get("idx", "1001") == "1001" and not len(paint[0])  # the theme's first fill, in the plain colour
+    return is_plain and colors.get("bg1") == "lt1" and "FFFFFF" in values and not is_renamed
+
+
+def _is_white(paint: Any) -> bool:
+    return paint is not None and len(paint) == 1 and not len(paint[0]) and paint[0].get("val", "").upper() == "FFFFFF"
 
 
 def _is_hidden(shape: Any) -> bool:
