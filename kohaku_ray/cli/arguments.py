@@ -173,6 +173,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be repeated")
     score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
+    score.add_argument(
+        "--cluster",
+        metavar="COLUMN",
+        help="give each score its 95 %% interval, with questions of one value, such as of one ref_id, taken as one",
+    )
     score.add_argument("--errors", action="store_true", help="count the error classes")
     score.add_argument("--jsonl", metavar="FILE", help="write the score of every file and question as JSON lines")
 

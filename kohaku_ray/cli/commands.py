@@ -385,7 +385,7 @@ def score(arguments: argparse.Namespace) -> Outcome:
         _, gold_metrics, why_not = read_gold(truth, tuple(asked))
         if fitting := [asked[metric] for metric in gold_metrics if metric in asked]:
             metrics, note = fitting, why_not
-    report = run_score(truth, files, metrics, arguments.by, arguments.errors)
+    report = run_score(truth, files, metrics, arguments.by, arguments.errors, cluster=arguments.cluster)
     print_result("\n\n".join(part for part in (note, describe_scores(report)) if part))
     if arguments.jsonl:  # one line per file and question
         wanted = tuple(find_metric(name) for name in metrics)

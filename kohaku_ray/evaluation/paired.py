@@ -62,12 +62,14 @@ def paired_differences(a: npt.ArrayLike, b: npt.ArrayLike) -> F64:
     return np.where(np.abs(difference) <= NOISE * scale, 0.0, difference)
 
 
-def score_interval(metric: Metric, rows: Sequence[QuestionScore]) -> Interval:
+def score_interval(metric: Metric, rows: Sequence[QuestionScore], clusters: Sequence[str] | None = None) -> Interval:
     """Estimate a confidence interval of a score by resampling questions, within the scores that the metric can give.
+
+    ``clusters``: see ``paired_bootstrap``.
 
     The part of unanswerable questions alone is resampled as a mean of shares, which can pass its ends.
     """
-    interval = paired_bootstrap(metric.shares_of(rows))
+    interval = paired_bootstrap(metric.shares_of(rows), clusters=clusters)
     low, high = metric.ends
     if interval.low is None or interval.high is None:
         return interval

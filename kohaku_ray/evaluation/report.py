@@ -11,6 +11,7 @@ from typing import Any
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Figures, FiguresOf, Metric, find_metric
+from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.records import pluralize
@@ -66,7 +67,8 @@ class ScoreReport:
 
     Attributes:
         records: One dict per file, metric and label, with file, metric, score, every part of the metric, n, missing (a
-            count); with ``by`` also ``by`` and ``label``, the column and its value; with errors also ``errors``,
+            count); with ``by`` also ``by`` and ``label``, the column and its value; with ``cluster`` ``low`` and
+            ``high``, the ends of the 95 % interval, and ``n_clusters``; with errors also ``errors``,
             counts by class; with figures of the whole set ``figures``, numbers by name.
         files: Other facts about each file.
         truth: The same of the truth file.
@@ -80,6 +82,7 @@ class ScoreReport:
     classes: tuple[str, ...]
     by: str | None = None
     errors: bool = False
+    cluster: str | None = None
 
 
 def run_score(
@@ -90,6 +93,7 @@ def run_score(
     errors: bool = False,
     limit: int | None = None,
     split_by: Sequence[str] = (),
+    cluster: str | None = None,
 ) -> ScoreReport:
     """Score submission files against a truth file.
 
@@ -101,10 +105,11 @@ def run_score(
         errors: Count the error classes too, for each whole file.
         limit: How many of the truth's questions are scored, from the first, as in a limited run.
         split_by: Columns of the truth by which figures of the whole set are split too, where it has them.
+        cluster: A column of the truth, such as ``ref_id``: each score gets the interval of a resampling by its values.
 
     Raises:
         ConfigError: There is no such metric.
-        DataError: A file cannot be read, or the truth has no column ``by``.
+        DataError: A file cannot be read, or the truth has no column ``by`` or ``cluster``.
     """
     scorers = tuple(map(find_metric, metrics))
     classifier = next((metric for metric in scorers if metric.classes), None)
@@ -126,11 +131,17 @@ def run_score(
     records = []
     for submission, report in zip(submissions, reports, strict=True):
         for metric, (label, part) in product(scorers, parts.items()):
-            score = metric.aggregate(metric.score(scored_rows(part, [metric]), submission))
+            gold = scored_rows(part, [metric])
+            rows = metric.score(gold, submission)
+            score = metric.aggregate(rows)
             record: dict[str, Any] = {"file": submission.path, "metric": metric.name, "score": score.score}
             record |= {**score.parts, "n": score.n, "missing": score.missing}
             if by is not None:
                 record |= {"by": by, "label": label}
+            if cluster is not None:
+                names = labels_of(gold, cluster)
+                interval = score_interval(metric, rows, names)
+                record |= {"low": interval.low, "high": interval.high, "n_clusters": len({*names})}
             if metric.figures is not None and (whole := metric.figures(part, submission)) is not None:
                 record["figures"] = {number.name: number.value for number in whole.numbers}
             if errors:
@@ -138,7 +149,7 @@ def run_score(
             records.append(record)
     classes = classifier.classes if classifier is not None else ()
     of_truth = replace(file_report(truth, truth, classifier), odd=tuple(gold_oddities(truth, scorers)))
-    return ScoreReport(records, reports, of_truth, scorers, classes, by, errors)
+    return ScoreReport(records, reports, of_truth, scorers, classes, by, errors, cluster)
 
 
 def gold_oddities(truth: Submission, metrics: Sequence[Metric]) -> Iterator[str]:

@@ -44,10 +44,14 @@ def describe_scores(report: ScoreReport) -> str:
     """Lay a report out as plain text: the score table, the error table when requested, and oddities of the files."""
     numbers = ["score", *dict.fromkeys(part for metric in report.metrics for part in metric.parts)]
     names = ["file", "metric", *([report.by] if report.by else [])]
-    head = [*names, *(Column(name, ".4f") for name in numbers), "n", "missing"]
-    keys = ["file", "metric", *(["label"] if report.by else []), *numbers, "n", "missing"]
+    ends = ["low", "high"] if report.cluster else []
+    head = [*names, *(Column(name, ".4f") for name in (*numbers, *ends)), "n", *(["clusters"] * bool(ends)), "missing"]
+    keys = ["file", "metric", *(["label"] if report.by else []), *numbers, *ends]
+    keys += ["n", *(["n_clusters"] * bool(ends)), "missing"]
     scores = Table.of(head, [[record.get(key) for key in keys] for record in report.records], n_text=len(names))
     parts = [as_text(scores), *_figure_tables(report)]
+    if report.cluster:
+        parts.append(f"low and high: 95 % interval, BCa bootstrap over clusters of one {report.cluster}")
     if report.errors and report.classes:
         counts = [[file.file, *(file.errors[name] for name in report.classes)] for file in report.files]
         parts.append(as_text(Table.of(["errors", *report.classes], counts)))

@@ -47,6 +47,30 @@ def test_by_splits_on_a_column_of_the_truth(files):
     assert first.split()[1:3] == ["kaggle", "public"]
 
 
+def test_an_interval_takes_the_questions_of_a_cluster_as_one(tmp_path):
+    """Eight documents with five questions each, all of them right or all wrong: as eight questions."""
+    truth = ["id,answer_value,ref_id,document", *(f"q{n},{n + 1},['d'],d{n // 5}" for n in range(40))]
+    given = ["id,answer_value,ref_id", *(f"q{n},{n + 1 if n < 15 else 999},['d']" for n in range(40))]
+    for name, lines in (("truth.csv", truth), ("given.csv", given)):
+        (tmp_path / name).write_text("\n".join(lines))
+    (tmp_path / "eight.csv").write_text("\n".join([truth[0], *truth[1::5]]))
+    report, eight = (
+        run_score(tmp_path / name, [tmp_path / "given.csv"], ("kaggle",), cluster=by)
+        for name, by in (("truth.csv", "document"), ("eight.csv", "id"))
+    )
+    [clustered], [by_itself] = report.records, eight.records
+    assert (clustered["n"], clustered["n_clusters"], by_itself["n_clusters"]) == (40, 8, 8)
+    ends = [by_itself[name] for name in ("score", "low", "high")]
+    assert [clustered[name] for name in ("score", "low", "high")] == pytest.approx(ends)
+    [narrow] = run_score(tmp_path / "truth.csv", [tmp_path / "given.csv"], ("kaggle",), cluster="id").records
+    assert clustered["low"] < narrow["low"] < narrow["high"] < clustered["high"]
+    head, *_ = render(report).splitlines()
+    assert head.split()[-5:] == ["low", "high", "n", "clusters", "missing"]
+    assert render(report).endswith("95 % interval, BCa bootstrap over clusters of one document")
+    with pytest.raises(DataError, match=r"Did you mean document\?"):
+        run_score(tmp_path / "truth.csv", [tmp_path / "given.csv"], cluster="dokument")
+
+
 def test_an_unknown_column_is_named_with_the_nearest(files):
     with pytest.raises(DataError, match=r"no column splt; its columns are id, question, .*Did you mean split\?"):
         run_score(files / "truth.csv", [files / "poor.csv"], by="splt")
