@@ -41,6 +41,7 @@ from kohaku_ray.errors import CodeRefusedError, ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.extensions import refuse_named_code
+from kohaku_ray.index.identity import check_faiss
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
 from kohaku_ray.models.vllm import join_adapter
 from kohaku_ray.records import digest, pluralize
@@ -306,9 +307,11 @@ def replay_bundle(
     ``extensions.check_code_trusted`` refuses them.
 
     Raises:
-        ConfigError: It is no whole bundle of this version (see ``unpack``), or its code is not trusted.
+        ConfigError: It is no whole bundle of this version (see ``unpack``), its code is not trusted, or no FAISS is
+            installed: a search that fails would be one more difference.
         DataError: There is no index, or another one.
     """
+    check_faiss()
     trust = nullcontext() if trust_code else refuse_named_code("give --trust-code if you trust whoever made the bundle")
     with trust, nullcontext(home) if home else tempfile.TemporaryDirectory() as home:
         manifest = unpack(path, home)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import importlib.util
 import json
 import re
 import shutil
@@ -425,6 +426,13 @@ def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
     (tmp_path / "moved" / "manifest.json").write_text(json.dumps(whole))
     with pytest.raises(DataError, match="made with other settings"):
         replay_bundle(bundled, write_tables, f"{tmp_path}/moved")
+
+
+def test_a_replay_without_faiss_names_the_extras_and_compares_nothing(bundled, monkeypatch):
+    """It said "differs from the bundle" of a plain install, with a lower score."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'kohaku-ray\[cpu\]', or 'kohaku-ray\[gpu\]'"):
+        replay_bundle(bundled, write_tables)
 
 
 def test_what_cannot_be_replayed_is_not_bundled(home, make, tmp_path, monkeypatch):
