@@ -1,4 +1,4 @@
-"""A chat-completions server on raw sockets with some 450 modes, most of them hostile.
+"""A chat-completions server on raw sockets with some 320 modes, most of them hostile.
 
     with HostileServer() as server:
         client_of(server.base_url, "fake", ...)      # a request that says "mode pipelined" is answered by that mode
@@ -142,55 +142,23 @@ enter_all(
     "own",
     ok=whole,
     pipelined=lambda x: whole(x) + foreign(x),
-    pipelined_three=lambda x: whole(x) + 2 * foreign(x),
-    pipelined_apart=in_parts(0.0, whole, foreign),
     pipelined_later=in_parts(0.1, whole, foreign),
-    pipelined_chunked=lambda x: chunked(chunks(x.own)) + chunked(chunks(x.poison)),
-    pipelined_by_error=lambda x: whole(x) + http(x.poison, "500 Oops"),
     junk_behind=lambda x: whole(x) + b"GARBAGE",
-    line_breaks_behind=lambda x: whole(x) + b"\r\n\r\n" + foreign(x),
-    half_a_response_behind=lambda x: whole(x) + foreign(x)[:40],
     body_to_the_close=closing(lambda x: http(x.own, length=None)),
-    body_to_the_close_with_head=closing(lambda x: http(x.own, "200 OK", "Connection: close", length=None)),
-    http_1_0=closing(lambda x: http(x.own).replace(b"HTTP/1.1", b"HTTP/1.0")),
-    closes_after_keep_alive=closing(lambda x: http(x.own, "200 OK", "Connection: keep-alive", "Keep-Alive: timeout=9")),
-    length_twice=lambda x: http(x.own, "200 OK", f"Content-Length: {len(x.own)}"),
     chunked_small=lambda x: chunked(chunks(x.own, 1)),
-    chunked_in_parts=in_parts(0.01, lambda x: chunked(b""), lambda x: chunks(x.own, 200)),
-    chunk_extensions=lambda x: chunked(re.sub(rb"(?m)^([0-9a-f]+)\r$", rb'\1;poison="666999"\r', chunks(x.own, 500))),
     trailers=lambda x: chunked(chunks(x.own, end=b"0\r\nX-Sum: 1\r\nPoison: 666999\r\n\r\n"), "Trailer: X-Sum"),
     continue_first=lambda x: b"HTTP/1.1 100 Continue\r\n\r\n" + whole(x),
-    continue_often=lambda x: 20 * b"HTTP/1.1 100 Continue\r\n\r\n" + whole(x),
-    early_hints=lambda x: b"HTTP/1.1 103 Early Hints\r\nLink: </666999>\r\n\r\n" + whole(x),
-    continue_then_two=lambda x: b"HTTP/1.1 100 Continue\r\n\r\n" + whole(x) + foreign(x),
-    cookie=lambda x: http(x.own, "200 OK", "Set-Cookie: poison=666999"),
-    refresh=lambda x: http(x.own, "200 OK", "Refresh: 0; url=/v1/poison"),
-    folded_header=lambda x: http(x.own, "200 OK", "X-Long: a", " b"),
-    many_headers=lambda x: http(x.own, "200 OK", *(f"X-{n}: {n}" for n in range(200))),
-    no_reason=lambda x: http(x.own, "200"),
-    odd_reason=lambda x: http(x.own, "200 \xfcber 666999"),
     text_html=lambda x: http(x.own, "200 OK", "Content-Type: text/html"),
     wrong_charset=lambda x: http(x.own, "200 OK", "Content-Type: application/json; charset=utf-16"),
-    unknown_charset=lambda x: http(x.own, "200 OK", "Content-Type: application/json; charset=klingon"),
     utf_8_bom=lambda x: http(b"\xef\xbb\xbf" + x.own),
     utf_16=lambda x: http(x.own.decode().encode("utf-16")),
-    utf_32=lambda x: http(x.own.decode().encode("utf-32")),
     gzip_whole=lambda x: http(gzip.compress(x.own), "200 OK", "Content-Encoding: gzip"),
-    gzip_upper=lambda x: http(gzip.compress(x.own), "200 OK", "Content-Encoding: GZIP"),
     gzip_second_member=lambda x: http(
         gzip.compress(x.own) + gzip.compress(x.poison), "200 OK", "Content-Encoding: gzip"
     ),
-    gzip_junk_behind=lambda x: http(gzip.compress(x.own) + b"junk", "200 OK", "Content-Encoding: gzip"),
-    gzip_chunked=lambda x: chunked(chunks(gzip.compress(x.own), 7), "Content-Encoding: gzip"),
     deflate_whole=lambda x: http(zlib.compress(x.own), "200 OK", "Content-Encoding: deflate"),
-    deflate_raw=lambda x: http(zlib.compress(x.own)[2:-4], "200 OK", "Content-Encoding: deflate"),
-    identity_said=lambda x: http(x.own, "200 OK", "Content-Encoding: identity"),
     slow_parts=in_parts(0.05, *((lambda x, n=n: whole(x)[n * 60 : n * 60 + 60]) for n in range(20))),
-    slow_head=in_parts(0.2, lambda x: whole(x)[:9], lambda x: whole(x)[9:]),
     status_201=lambda x: http(x.own, "201 Created"),
-    status_202=lambda x: http(x.own, "202 Accepted"),
-    status_203=lambda x: http(x.own, "203 Non-Authoritative"),
-    space_around=lambda x: http(b" \n\t" + x.own + b"\n\n  "),
 )
 
 enter_all(
@@ -199,53 +167,29 @@ enter_all(
     length_one=lambda x: http(x.own, length="1"),
     length_zero_then_body=lambda x: http(x.own, length="0"),
     length_long=closing(lambda x: http(x.own, length=str(len(x.own) + 9))),
-    length_long_and_second=closing(lambda x: http(x.own, length=str(len(x.own) + 200)) + foreign(x)),
-    length_negative=closing(lambda x: http(x.own, length="-1")),
     length_a_word=closing(lambda x: http(x.own, length="all")),
-    length_two_values=closing(lambda x: http(x.own, "200 OK", "Content-Length: 5")),
-    length_huge=closing(lambda x: http(x.own, length=str(10**18))),
-    length_past_all=closing(lambda x: http(x.own, length="9" * 400)),
     chunk_cut=closing(lambda x: chunked(chunks(x.own)[:-40])),
-    chunk_no_end=closing(lambda x: chunked(chunks(x.own, end=b""))),
-    chunk_no_size=closing(lambda x: chunked(b"\r\n" + x.own)),
     chunk_odd_size=closing(lambda x: chunked(b"xyz\r\n" + x.own + b"\r\n0\r\n\r\n")),
-    chunk_negative=closing(lambda x: chunked(b"-5\r\n" + x.own + b"\r\n0\r\n\r\n")),
-    chunk_huge=closing(lambda x: chunked(b"f" * 40 + b"\r\n" + x.own)),
     chunk_short=closing(lambda x: chunked(b"5\r\n" + x.own + b"\r\n0\r\n\r\n")),
-    chunked_twice=closing(lambda x: http(chunks(x.own), "200 OK", "Transfer-Encoding: chunked, chunked", length=None)),
-    transfer_gzip=closing(lambda x: http(x.own, "200 OK", "Transfer-Encoding: gzip", length=None)),
     closes_at_once=closing(),
-    closes_in_status=closing(lambda x: b"HTTP/1.1 2"),
     closes_in_head=closing(lambda x: whole(x)[:30]),
     closes_in_body=closing(lambda x: whole(x)[:-30]),
     resets_at_once=closing(reset=True),
     resets_in_body=closing(lambda x: whole(x)[:-30], reset=True),
-    http_0_9=closing(lambda x: x.own),
     http_2=closing(lambda x: whole(x).replace(b"HTTP/1.1", b"HTTP/2")),
-    icy=closing(lambda x: whole(x).replace(b"HTTP/1.1", b"ICY")),
-    status_a_word=closing(lambda x: http(x.own, "fine OK")),
-    status_four_digits=closing(lambda x: http(x.own, "2000 OK")),
-    status_99=closing(lambda x: http(x.own, "99 OK")),
     tls_bytes=closing(lambda x: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc" + bytes(50)),
-    other_protocol=closing(lambda x: b"220 mail ready ESMTP\r\n"),
-    bytes_of_zero=closing(lambda x: bytes(5000)),
     head_too_large=closing(lambda x: http(x.own, "200 OK", "X-Large: " + "x" * 10**6)),
     header_without_colon=closing(lambda x: http(x.own, "200 OK", "nonsense")),
     header_with_nul=closing(lambda x: http(x.own, "200 OK", "X-Nul: a\0b")),
-    header_empty_name=closing(lambda x: http(x.own, "200 OK", ": value")),
     switches_protocol=closing(lambda x: http(x.poison, "101 Switching Protocols", "Upgrade: websocket")),
     gzip_bomb=lambda x: http(BOMB, "200 OK", "Content-Encoding: gzip"),
-    deflate_bomb=lambda x: http(zlib.compress(bytes(2**25)), "200 OK", "Content-Encoding: deflate"),
     gzip_cut=lambda x: http(gzip.compress(x.own)[:60], "200 OK", "Content-Encoding: gzip"),
     gzip_twice=lambda x: http(gzip.compress(gzip.compress(x.own)), "200 OK", "Content-Encoding: gzip, gzip"),
     gzip_said=lambda x: http(x.own, "200 OK", "Content-Encoding: gzip"),
     gzip_unsaid=lambda x: http(gzip.compress(x.own)),
     gzip_damaged=lambda x: http(gzip.compress(x.own)[:30] + bytes(40), "200 OK", "Content-Encoding: gzip"),
     brotli=lambda x: http(x.own, "200 OK", "Content-Encoding: br"),
-    zstd=lambda x: http(x.own, "200 OK", "Content-Encoding: zstd"),
-    encoding_unknown=lambda x: http(x.own, "200 OK", "Content-Encoding: rot13"),
     large_body=lambda x: http(b" " * (5 * 2**20) + x.own),
-    large_body_chunked=lambda x: chunked(chunks(b" " * (5 * 2**20), 2**16)),
     latin_1=lambda x: http(x.own.replace(b"It says", b"\xe9t\xe9")),
     broken_utf_8=lambda x: http(x.own.replace(b"It says", b"\xf0\x9f\xff")),
     event_stream_cut=lambda x: http(stream(x, end="")),
@@ -254,7 +198,7 @@ enter_all(
         f"redirect_{status}": lambda x, status=status: http(
             x.poison, f"{status} Elsewhere", f"Location: http://127.0.0.1:{x.port}/v1/poison"
         )
-        for status in (300, 301, 302, 303, 305, 307, 308)
+        for status in (301, 303, 307)
     },
     redirect_to_itself=lambda x: http(x.poison, "307 Again", "Location: /v1/chat/completions"),
     redirect_without_target=lambda x: http(x.poison, "302 Found"),
@@ -323,23 +267,8 @@ async def says_nothing(x: Exchange) -> None:
 
 
 @mode("error", hangs=True)
-async def stops_in_head(x: Exchange) -> None:
-    await x.send(whole(x)[:20], pause_s=8)
-
-
-@mode("error", hangs=True)
 async def stops_in_body(x: Exchange) -> None:
     await x.send(whole(x)[:-9], pause_s=8)
-
-
-@mode("error", hangs=True)
-async def length_long_and_open(x: Exchange) -> None:
-    await x.send(http(x.own, length=str(len(x.own) + 9)), pause_s=8)
-
-
-@mode("error", hangs=True)
-async def length_longer_than_two(x: Exchange) -> None:
-    await x.send(http(x.own, length=str(len(x.own) + len(foreign(x)) + 9)), foreign(x), pause_s=4)
 
 
 @mode("error", hangs=True)
@@ -355,11 +284,6 @@ async def a_byte_at_a_time(x: Exchange) -> None:
 @mode("error", hangs=True)
 async def continues_for_ever(x: Exchange) -> None:
     await x.send(*[b"HTTP/1.1 100 Continue\r\n\r\n"] * 200, pause_s=0.05)
-
-
-@mode("error", hangs=True)
-async def headers_for_ever(x: Exchange) -> None:
-    await x.send(b"HTTP/1.1 200 OK\r\n", *(b"X-%d: 1\r\n" % n for n in range(200)), pause_s=0.05)
 
 
 @mode("error", hangs=True)
@@ -397,9 +321,26 @@ enter_all(
     **{
         f"status_{status}": lambda x, status=status: http(x.poison, f"{status} Refused")
         for status in (
-            *(400, 401, 402, 403, 404, 405, 406, 408, 409, 410, 411, 412, 413, 414, 415, 417, 418, 421, 422, 423, 424),
-            *(425, 426, 428, 429, 431, 451, 499, 500, 501, 502, 503, 504, 505, 507, 508, 511, 520, 522, 524, 529, 530),
-            *(599, 600, 999),
+            400,
+            401,
+            402,
+            403,
+            404,
+            405,
+            408,
+            409,
+            413,
+            422,
+            425,
+            429,
+            451,
+            500,
+            502,
+            503,
+            504,
+            529,
+            599,
+            999,
         )
     },
     **{
@@ -430,8 +371,9 @@ enter_all(
             if x.n_before == 0
             else whole(x)
         )
-        for status in (429, 503)
+        for status, names in ((429, RETRY_AFTER), (503, ("none", "zero", "past")))
         for name, values in RETRY_AFTER.items()
+        if name in names
     },
     told_in_the_body=lambda x: (
         http(b'[{"error": {"details": [{"retryDelay": "0.1s"}]}}]', "429 Wait") if x.n_before == 0 else whole(x)
@@ -505,13 +447,9 @@ enter_all(
     json_empty_object=body("{}"),
     json_cut=lambda x: http(x.own[:-20]),
     json_two_objects=lambda x: http(x.own + x.poison),
-    json_lines=lambda x: http(x.own + b"\n" + x.poison + b"\n"),
     json_in_a_list=lambda x: http(b"[" + x.own + b"]"),
     json_as_text=lambda x: http(json.dumps(x.own.decode()).encode()),
     json_with_comma=lambda x: http(x.own[:-1] + b",}"),
-    json_with_comment=lambda x: http(b"/* 1 */" + x.own),
-    json_in_a_call=lambda x: http(b"answer(" + x.own + b");"),
-    json_behind_a_guard=lambda x: http(b")]}'\n" + x.own),
     json_single_quotes=lambda x: http(x.own.replace(b'"', b"'")),
     json_deep=body("[" * 10**5 + "]" * 10**5),
     json_deep_object=body('{"a":' * 10**5),
@@ -557,7 +495,6 @@ enter_all(
     tool_call_beside=lambda x: message(content=x.text, tool_calls=[{"function": {"arguments": "666999"}}])(x),
     role_user=lambda x: message(role="user", content=x.text)(x),
     two_choices=shaped(lambda value, x: value["choices"].append(json.loads(x.poison)["choices"][0])),
-    hundred_choices=shaped(lambda value, x: value["choices"].extend([{"message": {"content": "x"}}] * 99)),
     keys_twice=lambda x: http(b'{"choices": [], ' + x.own[1:]),
     other_model=shaped(lambda value, x: value.update(model="another")),
     model_of_lines=shaped(lambda value, x: value.update(model="a\n\x1b[2Jb")),
