@@ -88,6 +88,8 @@ class TestWord:
         file.add_paragraph("Table 1. Energy per model.", "Caption")
         rows = [("Model", "Energy, MWh"), ("GPT-3", "1,287"), ("BLOOM", "433")]
         fill(file.add_table(3, 2), rows)
+        file.add_heading("Annex", 0)
+        file.add_paragraph("Of both sites.")
         document = parse_file("d/report.docx", saved(file))
         assert (document.doc_id, document.title) == ("report", "Energy report")
         assert tree("d/report.docx", file) == {
@@ -97,6 +99,7 @@ class TestWord:
                 "- inner",
                 "Table 1. Energy per model.\nModel: GPT-3; Energy, MWh: 1,287\nModel: BLOOM; Energy, MWh: 433",
             ],
+            "Annex": ["Of both sites."],
         }
         table = document.sections[1].paragraphs[-1]
         assert table.attachment.kind == "table"

@@ -33,7 +33,8 @@ def check_rows(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[C
         def check_table(*args: Any, subtests: pytest.Subtests, **kwargs: Any) -> None:
             for row in table:
                 values = (row,) if len(columns) == 1 else row
-                with subtests.test(", ".join(map(repr, values))[:LONGEST_NAME]):
+                name = ", ".join(repr(value) if isinstance(value, str) else str(value) for value in values)
+                with subtests.test(name[:LONGEST_NAME]):
                     check_row(*args, **dict(zip(columns, values, strict=True)), **kwargs)
 
         check_table.__signature__ = signature.replace(parameters=[*fixtures, subtests])  # type: ignore[attr-defined]
