@@ -6,6 +6,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import pairwise
 from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -25,6 +27,26 @@ class Settings(BaseModel):
     # Without ``use_attribute_docstrings``, which reads the source of every section in every process: 0.1 s. The
     # docstrings are for readers of the code, and for docs/configuration.md.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def read_meanings(section: type[Settings]) -> dict[str, str]:
+    """Read the docstring under each key of a section, also of those that it inherits; none where there is no source."""
+    import ast  # here: every process has settings, and few read their source
+    import inspect
+    import textwrap
+
+    meanings: dict[str, str] = {}
+    for declared in reversed(section.__mro__):
+        if not issubclass(declared, Settings):
+            continue
+        try:
+            [body] = ast.parse(textwrap.dedent(inspect.getsource(declared))).body
+        except OSError:
+            continue
+        for key, below in pairwise(body.body):  # type: ignore[attr-defined]
+            if isinstance(key, ast.AnnAssign) and isinstance(below, ast.Expr):
+                meanings[ast.unparse(key.target)] = " ".join(ast.literal_eval(below.value).split())
+    return meanings
 
 
 SAMPLE = "sample:"
@@ -191,6 +213,16 @@ def check_kept(paths: Mapping[str, str]) -> None:
             "directory that all nodes share: --set shared=/path puts relative ones of run, index.path, ledger.path "
             "and tracking.store, and of a sweep's output, runs and indexes, into it"
         )
+
+
+def shown_path(path: str) -> str:
+    """Write a path as it was given where it lies in the working directory, or in the copy that Ray made of it."""
+    if _RAY_COPY in path:
+        return path.partition(_RAY_COPY)[2].partition("/")[2]
+    with suppress(FileNotFoundError):  # the working directory itself may be gone by now
+        if os.path.isabs(path) and not (below := os.path.relpath(path)).startswith(".."):
+            return below
+    return path
 
 
 _SECRET_NAME = re.compile(

@@ -8,13 +8,9 @@ Examples are values that a preset of `configs/` sets; for other keys they follow
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +25,7 @@ from kohaku_ray.models.cross_encoder import CrossEncoderConfig
 from kohaku_ray.models.openai import OpenAIConfig
 from kohaku_ray.models.transformers import TransformersConfig
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.settings import Settings
+from kohaku_ray.settings import Settings, read_meanings
 from kohaku_ray.sweep import load as sweep_schema
 from kohaku_ray.systems.base import RoleConfig
 from kohaku_ray.systems.offline import ExtractiveConfig
@@ -166,25 +162,13 @@ def summary(section: type[Settings]) -> str:
     return " ".join((section.__doc__ or "").split("\n\n")[0].split())
 
 
-def meanings(section: type[Settings]) -> dict[str, str]:
-    """Read the docstring under each key of a section, also of those that it inherits."""
-    told: dict[str, str] = {}
-    for declared in reversed(section.__mro__):
-        if issubclass(declared, Settings):
-            [body] = ast.parse(textwrap.dedent(inspect.getsource(declared))).body
-            for key, below in pairwise(body.body):  # type: ignore[attr-defined]
-                if isinstance(key, ast.AnnAssign) and isinstance(below, ast.Expr):
-                    told[ast.unparse(key.target)] = " ".join(ast.literal_eval(below.value).split())
-    return told
-
-
 def keys(section: type[Settings]) -> Iterator[tuple[str, Mapping[str, Any], bool, type[Settings]]]:
     """Yield each key that holds a value: its name, its JSON schema, whether it must be given, its section.
 
     Raises:
         ValueError: A key has no meaning: write a docstring under it.
     """
-    described, told = section.model_json_schema(), meanings(section)
+    described, told = section.model_json_schema(), read_meanings(section)
     for name, entry in described["properties"].items():
         if name in ("kind", "settings") or "$ref" in str({**entry, "default": None}):
             continue

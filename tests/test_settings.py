@@ -1,6 +1,6 @@
 import pytest
 
-from kohaku_ray.settings import find_secrets
+from kohaku_ray.settings import find_secrets, shown_path
 
 
 @pytest.mark.parametrize(
@@ -15,3 +15,17 @@ from kohaku_ray.settings import find_secrets
 )
 def test_keys_and_passwords_are_found_by_name_and_scheme(values, secrets):
     assert find_secrets(values) == secrets
+
+
+def test_paths_are_shown_as_they_were_given_and_none_of_a_working_copy(tmp_path, monkeypatch):
+    """users5.md: a sweep's page named documents in a directory that Ray had deleted."""
+    copy = "/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_0f/docs/a.pdf"
+    assert shown_path(copy) == "docs/a.pdf"
+    monkeypatch.chdir(tmp_path)
+    assert shown_path(str(tmp_path / "docs")) == "docs"
+    for path in ("/data/docs", "sample:documents", "s3://bucket/docs", "docs"):
+        assert shown_path(path) == path
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert shown_path("/data/docs") == "/data/docs"

@@ -69,7 +69,12 @@ def score_interval(metric: Metric, rows: Sequence[QuestionScore], clusters: Sequ
 
     The part of unanswerable questions alone is resampled as a mean of shares, which can pass its ends.
     """
-    interval = paired_bootstrap(metric.shares_of(rows), clusters=clusters)
+    return bounded_interval(metric, metric.shares_of(rows), clusters)
+
+
+def bounded_interval(metric: Metric, shares: npt.ArrayLike, clusters: Sequence[str] | None = None) -> Interval:
+    """Estimate the interval of a score from its share of each question; ``clusters``: see ``paired_bootstrap``."""
+    interval = paired_bootstrap(shares, clusters=clusters)
     low, high = metric.ends
     if interval.low is None or interval.high is None:
         return interval

@@ -37,7 +37,8 @@ class Selection:
         detectable: Smallest difference shown at 80 % power: median over all pairs of cells that differ.
         detectable_best: The same among the best fifth of the cells, at least five.
         n_needed: Questions needed for a difference of ``EFFECT``, for the pairs of ``detectable_best``.
-        n_distinct: Cells that differ on any question: those that are equal on all count once in ranks.
+        n_distinct: Results that differ on any question: cells that are equal on all count once in ranks.
+        results: By cell, the number of its result.
         ranks: By cell, its rank; 1 is the best, ties share the best rank of theirs.
         n_tied: By cell, how many others have the same mean.
         rank_intervals: By cell, the ends of the 95 % interval of its rank, over the same cells.
@@ -55,6 +56,7 @@ class Selection:
     detectable_best: float | None
     n_needed: int | None
     n_distinct: int
+    results: Mapping[str, int]
     ranks: Mapping[str, float]
     n_tied: Mapping[str, int]
     rank_intervals: Mapping[str, tuple[float, float]]
@@ -65,9 +67,14 @@ class Selection:
         return min(low for low, _ in self.rank_intervals.values())
 
     @property
+    def contenders(self) -> list[str]:
+        """Cells that cannot be told from the best: their interval of ranks reaches ``first``."""
+        return [name for name, (low, _) in self.rank_intervals.items() if low == self.first]
+
+    @property
     def n_first(self) -> int:
-        """Number of cells whose interval of ranks reaches ``first``."""
-        return [low for low, _ in self.rank_intervals.values()].count(self.first)
+        """Number of results whose interval of ranks reaches ``first``."""
+        return len({self.results[name] for name in self.contenders})
 
 
 def select(
@@ -101,6 +108,7 @@ def select(
         detectable_best=None if among_best is None else detectable_difference(among_best, n),
         n_needed=None if among_best is None else questions_needed(among_best),
         n_distinct=len(distinct),
+        results=dict(zip(names, group.tolist(), strict=True)),
         ranks=dict(zip(names, distinct_ranks[group].tolist(), strict=True)),
         n_tied={name: int((means == mean).sum()) - 1 for name, mean in zip(names, means, strict=True)},
         rank_intervals=dict(zip(names, map(tuple, rank_intervals(x).tolist()), strict=True)),

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle, product
+from itertools import cycle, pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,9 @@ PX_PER_IN, LEAST_PX_PER_IN = 110, 75
 
 LEAST_LABELLED = 0.07
 """Share of the highest bar; a thinner layer has no room for its number."""
+
+_LOG_FROM = 10
+"""Ratio of the largest cost to the smallest from which their axis is logarithmic: below it, few ticks have a number."""
 
 MOST_TICKS = 14
 MOST_BANDS = 4
@@ -355,9 +358,15 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
     columns = 1 if len(lines) == 1 or max(len(line.name) for line in lines) > 26 else 2
     figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(lines) // columns if len(lines) > 1 else 0))
     looks = zip(cycle(PALETTE), (dash for dash in cycle(_DASHES) for _ in PALETTE), strict=False)
+    drawn: list[set[tuple[float, ...]]] = []  # segments of the lines so far
     for line, (colour, dash) in zip(lines, looks, strict=False):
         name = legend_name(shorten(line.name, 54 // columns))
-        axes.plot(line.x, line.mean, dash, marker="o", markersize=3.5, color=colour, label=name)
+        segments = set(_segments(line))
+        n_below = sum(bool(segments & other) for other in drawn)
+        drawn.append(segments)
+        style: Any = (0, (3.0, 3.0 * n_below + 1.0)) if n_below else dash  # what lies below shows in the gaps
+        size = max(3.5 - n_below, 1.5) if n_below else 3.5
+        axes.plot(line.x, line.mean, linestyle=style, marker="o", markersize=size, color=colour, label=name)
         _fill_band(axes, line, colour, 0.2 if len(lines) <= 3 else 0.1)
     _number_ticks(axes, lines, MOST_TICKS)
     _name_axes(axes, shorten(x_label, 60), y_label)
@@ -388,6 +397,12 @@ def _small_multiples(lines: Sequence[Band], *, x_label: str, y_label: str, label
     figure.supxlabel(shorten(x_label, 60), fontsize=9)
     figure.supylabel(y_label, fontsize=9)
     return svg_text(figure, label)
+
+
+def _segments(line: Band) -> Iterator[tuple[float, ...]]:
+    """List a line's segments by their ends."""
+    points = [(float(x), round(float(y), 9)) for x, y in zip(line.x, line.mean, strict=True)]
+    return ((*start, *end) for start, end in pairwise(points))
 
 
 def _fill_band(axes: Axes, line: Band, colour: str, alpha: float) -> None:
@@ -437,7 +452,7 @@ def frontier(
 
     ``best`` are cost, gain and mark of the stair's points, by ascending cost.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(points) // 2 if len(points) > 1 else 0))
     for (name, group), colour in zip(points.items(), cycle(PALETTE), strict=False):
@@ -447,12 +462,17 @@ def frontier(
     axes.step([x for x, _, _ in best], [y for _, y, _ in best], where="post", color=INK, linewidth=1, zorder=0)
     for x, y, mark in best:
         axes.annotate(mark, (x, y), (0, 4), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
+    every = [cost for group in points.values() for cost, _ in group]
+    is_wide = max(every) > _LOG_FROM * min(every)
+    if is_wide:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}" if number >= 10 else f"{number:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(0.08, 0.1)
-    _name_axes(axes, x_label, y_label, grid="both")
+    _name_axes(axes, f"{x_label} (log scale)" if is_wide else x_label, y_label, grid="both")
     if len(points) > 1:
         _legend(figure, 2)
     return svg_text(figure, label)

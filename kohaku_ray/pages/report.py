@@ -347,12 +347,15 @@ OUTCOME_COLOURS = {
 
 
 def run_charts(report: ScoreReport | None, views: Sequence[QuestionView]) -> list[Chart]:
-    """Draw a run: score parts where it was scored, agreement, tokens and retrieval depth where it answered at all."""
+    """Draw a run: score parts where it was scored, agreement of members, tokens, and attempts where any was a retry."""
     drawn = [score_parts(report), *figure_plots(report)] if report is not None else []
-    if views:
+    members = [member for view in views for member in view.members]
+    if any(len(view.members) > 1 for view in views):
         drawn.append(agreement(views))
-    if any(view.members for view in views):
-        drawn += [tokens(views), attempts_used(views)]
+    if members:
+        drawn.append(tokens(views))
+    if any(member.row["attempt"] for member in members):
+        drawn.append(attempts_used(views))
     return drawn
 
 

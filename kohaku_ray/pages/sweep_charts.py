@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import NamedTuple
@@ -24,9 +24,18 @@ from kohaku_ray.pages.plots import (
     heat_map,
     share_bars,
 )
-from kohaku_ray.pages.sweep_tables import CellGrid, CellRuns, GridPosition, name_cell, row_name, score_of
+from kohaku_ray.pages.sweep_tables import (
+    CellGrid,
+    CellRuns,
+    GridPosition,
+    TableStats,
+    name_cell,
+    row_name,
+    score_meaning,
+    score_of,
+)
 from kohaku_ray.pages.text import cut, write_number
-from kohaku_ray.sweep.compare import Comparison, ErrorRate, SweepRecord, SweepRun, error_rates
+from kohaku_ray.sweep.compare import ErrorRate, SweepRecord, SweepRun, error_rates
 from kohaku_ray.values.read import parse_number
 
 MOST_LINES = 8
@@ -36,7 +45,7 @@ MOST_DRAWN = 30
 """Most labels in a plot with a line each."""
 
 LIKE_BEST = "≈"
-"""Marks a cell that is not told apart from the best of its column."""
+"""Marks a cell that may be as good as the best of its table."""
 
 _SCORE = "score (0 to 1)"
 _ERROR_COLOURS = tuple(PALETTE[index] for index in (5, 7, 1, 6, 0, 3, 2, 4))
@@ -73,37 +82,44 @@ class CostPoint:
     score: float  # mean over its seeds
 
 
-def table_charts(
-    grid: CellGrid, comparisons: Mapping[GridPosition, Comparison] | None = None, smallest_visible: float | None = None
-) -> list[Chart]:
+def table_charts(stats: TableStats) -> list[Chart]:
     """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis.
 
-    Heat maps mark the cells that ``comparisons`` do not tell apart from the best of their column; their colours
-    span the smallest difference that the questions show (``Selection.detectable``) at least.
+    Heat maps mark the cells that may be as good as the best one; their colours span the smallest difference that the
+    questions show (``Selection.detectable``) at least. What would say one number is left out.
     """
-    if not any(cell.is_scored for cell in grid.cells.values()):
+    grid = stats.grid
+    if len({round(score_of(cell).mean, 12) for cell in grid.cells.values() if cell.is_scored}) < 2:
         return []
     flat = grid if len(grid.columns) == 1 else grid.turned() if len(grid.rows) == 1 else None
     across = grid if len(grid.columns) > 1 else grid.turned()
-    drawn = [_heat(grid, comparisons or {}, smallest_visible or 0.0)] if flat is None else []
+    meaning = score_meaning(stats)
+    drawn = [_heat(stats)] if flat is None else []
     if across.numbers is not None and len(across.columns) > 1:
-        drawn.append(_lines(across, across.numbers))
+        if (lines := _lines(across, across.numbers, meaning)) is not None:
+            drawn.append(lines)
     elif flat is not None:
         scored = [(row_name(row), score_of(cell)) for (row, _), cell in flat.cells.items() if cell.is_scored]
         names, scores = zip(*scored, strict=True)
         means, deviations = [score.mean for score in scores], [score.sd for score in scores]
         svg = error_bars(names, means, deviations, x_label=_SCORE, y_label=flat.row_axis, label=_describe_scores(flat))
-        drawn.append(Chart("Scores", f"Point: mean; bar: ± one standard deviation over {flat.table.repeats}.", svg))
+        drawn.append(Chart("Scores", meaning, svg))
     return drawn
 
 
-def _heat(grid: CellGrid, comparisons: Mapping[GridPosition, Comparison], smallest_visible: float) -> Chart:
+def _heat(stats: TableStats) -> Chart:
+    grid, selection = stats.grid, stats.selection
     scores = {position: score_of(cell).mean for position, cell in grid.cells.items() if cell.is_scored}
-    noisy = {position for position, comparison in comparisons.items() if is_noise(comparison)}
+    partial = {position: score_of(cell).mean for position, cell in grid.cells.items() if cell.state == "dropped"}
+    open_cells = selection.contenders if selection else ()
+    alike = {position for position in scores if grid.cells[position].cell_id in open_cells}
 
     def text(position: GridPosition) -> str:
-        return f"{scores[position]:.3f}{f' {LIKE_BEST}' if position in noisy else ''}" if position in scores else "–"
+        if position in partial:
+            return f"({partial[position]:.3f})"
+        return f"{scores[position]:.3f}{f' {LIKE_BEST}' if position in alike else ''}" if position in scores else "–"
 
+    smallest_visible = (selection and selection.detectable) or 0.0
     svg = heat_map(
         list(map(row_name, grid.rows)),
         grid.columns,
@@ -114,34 +130,19 @@ def _heat(grid: CellGrid, comparisons: Mapping[GridPosition, Comparison], smalle
         label=_describe_scores(grid),
         least_span=smallest_visible,
     )
-    span = ""
+    notes = ["Mean score; the brighter, the better, as the scale says."]
     if max(scores.values()) - min(scores.values()) < smallest_visible:
-        span = f" The scale spans {smallest_visible:.2f}, the smallest difference that these questions show."
-    note = f"Mean score; the brighter, the better, as the scale says.{span}{_noise(comparisons)}"
-    return Chart("Heat map", note, svg)
+        notes.append(f"The scale spans {smallest_visible:.2f}, the smallest difference that these questions show.")
+    if len(alike) == len(scores):
+        notes.append(f"{LIKE_BEST}: may be the best (its 95 % interval of ranks): no cell is told from it here.")
+    elif alike:
+        notes.append(f"{LIKE_BEST}: may be the best (its 95 % interval of ranks), {len(alike)} of {len(scores)} cells.")
+    if partial:
+        notes.append("In brackets, without colour: left the race, the mean of the questions until then.")
+    return Chart("Heat map", " ".join(notes), svg)
 
 
-def is_noise(comparison: Comparison) -> bool:
-    """Whether a cell is not told apart from the best of its column: the interval of their difference holds 0."""
-    low, high = comparison.interval.low, comparison.interval.high
-    return not comparison.is_best and low is not None and high is not None and low <= 0 <= high
-
-
-def _noise(comparisons: Mapping[GridPosition, Comparison]) -> str:
-    tested = [
-        comparison
-        for comparison in comparisons.values()
-        if not comparison.is_best and comparison.interval.low is not None
-    ]
-    n = sum(map(is_noise, tested))
-    if not n:
-        return ""
-    what = "the difference from the best of its column is within noise (its 95 % interval, paired by question, holds 0)"
-    how_many = ". This holds for every cell: the colours alone tell nothing apart."
-    return f" {LIKE_BEST}: {what}{how_many if n == len(tested) else f', {n:,} of {len(tested):,}.'}"
-
-
-def _lines(grid: CellGrid, numbers: Sequence[float]) -> Chart:
+def _lines(grid: CellGrid, numbers: Sequence[float], meaning: str) -> Chart | None:
     columns = sorted(zip(numbers, grid.columns, strict=True), key=lambda pair: pair[0])
     bands = []
     for row in grid.rows:
@@ -150,11 +151,13 @@ def _lines(grid: CellGrid, numbers: Sequence[float]) -> Chart:
         if points:
             xs, scores = zip(*points, strict=True)
             bands.append(Band(row_name(row), xs, [score.mean for score in scores], [score.sd for score in scores]))
+    if max(len(band.x) for band in bands) < 2:
+        return None
     best = sorted(range(len(bands)), key=lambda number: (-float(np.mean(bands[number].mean)), number))[:MOST_LINES]
     drawn = [bands[number] for number in sorted(best)]
     svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_describe_scores(grid))
     title = "Ensemble-size curves" if grid.table.repeats == "subsamples" else "Score along the axis"
-    note = f"Line: mean; band: ± one standard deviation over {grid.table.repeats}."
+    note = meaning
     if len(drawn) > MOST_BANDS:
         note += " Grey: the other rows."
     if len(drawn) < len(bands):
@@ -219,7 +222,7 @@ def cost_chart(points: Sequence[CostPoint], unit: str) -> Chart:
     svg = frontier(
         groups,
         [(step.cost, step.score, str(number)) for number, step in enumerate(steps, 1)],
-        x_label=f"{unit} per question (log scale)",
+        x_label=f"{unit} per question",
         y_label=_SCORE,
         label=cut(f"Score against {unit} per question. Pareto frontier: {described}", _LABEL_CHARS),
     )
@@ -255,7 +258,7 @@ def list_classes(sweep: SweepRecord) -> tuple[ErrorClass, ...]:
 
 
 def class_chart(classes: Sequence[ErrorClass]) -> Chart:
-    """Draw each class's share of all errors, of at least one."""
+    """Draw each class's share of all errors, of at least two."""
     described = "; ".join(f"{error_class.name}: {error_class.share:.1%}" for error_class in classes)
     svg = row_bars(
         [error_class.name for error_class in classes],

@@ -32,6 +32,7 @@ from kohaku_ray.pages.sweep_charts import (
 from kohaku_ray.pages.sweep_tables import (
     CellRuns,
     TableStats,
+    best_of,
     compute_sweep_stats,
     footnotes,
     group_scores_table,
@@ -43,6 +44,7 @@ from kohaku_ray.pages.sweep_tables import (
     score_table,
     sweep_verdict,
     table_verdict,
+    verdict_table,
     write_csv,
     write_latex,
     write_markdown,
@@ -54,6 +56,7 @@ from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import (
     SweepAnswer,
+    SweepCell,
     SweepQuestion,
     SweepRecord,
     SweepRun,
@@ -129,27 +132,26 @@ def page(sweep: SweepRecord, stats: Sequence[TableStats]) -> str:
     blocks = [_table_block(table_stats, number, sweep.metric, anchors) for number, table_stats in enumerate(stats, 1)]
     class_head = "class", "errors", Column("of all errors", ".1f", " %"), Column("what it is", align="left")
     class_rows = [(kind.name, kind.n, 100 * kind.share, kind.note) for kind in error_classes]
-    overview = [
-        (MarkedText(block["table"].title, link=f"#{block['anchor']}"), block["finished"], block["best"])
-        for block in blocks
-    ]
     environment = page_environment()
     environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
         sweep=sweep,
-        overview=Table.of((Column("table", align="left"), "finished", Column("best", align="left")), overview),
+        overview=_overview(blocks) if len(blocks) > 1 else None,
         blocks=blocks,
-        verdict=sweep_verdict(sweep),
+        verdict=verdict_table(verdict, "What these questions can tell of all tables")
+        if (verdict := sweep_verdict(sweep))
+        else None,
         groups=sweep.groups and group_block(sweep.groups, "settings", "Mean over the runs of each setting."),
         tokens=_costs(behind, "tokens", lambda run: run.tokens),
         seconds=_costs(behind, "seconds", lambda run: run.service_s),
         errors=_errors(sweep),
         error_classes=Table.of(class_head, class_rows) if class_rows else None,
-        class_chart=class_chart(error_classes) if error_classes else None,
+        class_chart=class_chart(error_classes) if len(error_classes) > 1 else None,
         rate_charts=list(rate_charts(sweep)),
         scored_parts=scored_parts(sweep.metric),
-        classes=sweep.metric.classes,
+        classes=[name for name in sweep.metric.classes if name in {kind.name for kind in error_classes}],
         examples=examples(sweep),
+        settings=_settings(sweep),
         questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
         packed=Packed(),  # the questions bring their own
         **(race_block(sweep.race) if sweep.race else {"view": None}),
@@ -160,23 +162,81 @@ def page(sweep: SweepRecord, stats: Sequence[TableStats]) -> str:
 
 def _table_block(stats: TableStats, number: int, metric: Metric, anchors: Mapping[str, str]) -> dict[str, Any]:
     """Lay a table, the ``number``-th from 1, out for the template."""
-    grid, best = stats.grid, "no scores"
-    if scored := [cell for cell in grid.cells.values() if cell.is_scored]:
-        cell = max(scored, key=lambda cell: round(float(cell.scores.mean()), 12))
-        best = f"{score_of(cell).write()} at {name_cell(stats.table, cell)}"
+    facts, states = table_verdict(stats), Counter(cell.state for cell in stats.grid.cells.values())
     return {
         "table": stats.table,
         "anchor": f"table-{number}",
-        "best": best,
-        "finished": f"{sum(cell.state == 'finished' for cell in grid.cells.values())} of {len(grid.cells)}",
+        "best": _best(stats, metric, anchors),
+        "finished": f"{states['finished']} of {len(stats.grid.cells)}",
+        "states": ", ".join(f"{n:,} {_STATES.get(state, state)}" for state, n in states.items()),
         "scores": score_table(stats, anchors),
         "measures": list(measure_tables(stats)),
         "footnotes": footnotes(stats),
-        "verdict": table_verdict(stats),
+        "verdict": verdict_table(facts) if facts else None,
         "legend": legend(stats),
-        "charts": table_charts(grid, stats.comparisons, stats.selection.detectable if stats.selection else None),
-        "details": [table for column in grid.columns if (table := _statistics(stats, column, metric)).rows],
+        "charts": table_charts(stats),
+        "details": [table for column in stats.grid.columns if (table := _statistics(stats, column, metric)).rows],
     }
+
+
+_STATES = {"dropped": "left the race"}
+_MOST_NAMED = 6
+"""Most cells that are named beside the best one."""
+
+
+def _best(stats: TableStats, metric: Metric, anchors: Mapping[str, str]) -> dict[str, Any] | None:
+    """Lay the best cell of a table out, with the cells that are not told from it."""
+    best = best_of(stats, metric)
+    if best is None:
+        return None
+
+    def named(cells: Sequence[SweepCell]) -> str:
+        more = f" and {len(cells) - _MOST_NAMED:,} more" if len(cells) > _MOST_NAMED else ""
+        return "; ".join(name_cell(stats.table, cell) for cell in cells[:_MOST_NAMED]) + more
+
+    ends = best.interval.low, best.interval.high
+    return {
+        "name": name_cell(stats.table, best.cell),
+        "link": f"#{anchors[best.cell.cell_id]}" if best.cell.cell_id in anchors else "",
+        "score": score_of(best.cell).write(),
+        "interval": "" if None in ends or best.interval.reason else f"{ends[0]:.3f} to {ends[1]:.3f}",
+        "n_questions": len(best.cell.question_ids),
+        "n_tied": len(best.tied),
+        "tied": named(best.tied),
+        "n_contenders": len(best.contenders),
+        "contenders": named(best.contenders),
+    }
+
+
+def _overview(blocks: Sequence[Mapping[str, Any]]) -> Table:
+    """Tabulate the best cell of every table."""
+    head = (
+        *(Column("table", align="left"), Column("best cell", align="left"), "score", "95 % interval"),
+        *("tied", "may be as good", "finished"),
+    )
+    rows = []
+    for block in blocks:
+        best, title = block["best"], MarkedText(block["table"].title, link=f"#{block['anchor']}")
+        figures = ("no scores", "", "", None, None)
+        if best:
+            name = MarkedText(best["name"], link=best["link"]) if best["link"] else best["name"]
+            figures = (name, *(best[key] for key in ("score", "interval", "n_tied", "n_contenders")))
+        rows.append((title, *figures, block["finished"]))
+    return Table.of(head, rows, n_text=1)
+
+
+def _settings(sweep: SweepRecord) -> Table | None:
+    """Tabulate what the cells have in common: a value of some tables alone names them."""
+    tables_of: dict[tuple[str, str, str], list[str]] = {}
+    for name, fixed in sweep.fixed.items():
+        for setting in fixed:
+            tables_of.setdefault((setting.key, setting.value, setting.meaning), []).append(name)
+    head = [Column(name, align="left") for name in ("what it is", "value", "key")]
+    rows: list[TableRow] = []
+    for (key, value, meaning), names in tables_of.items():
+        where = f" ({', '.join(names)})" if len(names) < len(sweep.fixed) else ""
+        rows.append((meaning or key, f"{value}{where}", key if meaning else ""))
+    return Table.of(head, rows) if rows else None
 
 
 def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
@@ -227,7 +287,7 @@ def _statistics(stats: TableStats, column: str, metric: Metric) -> Table:
 
 def _costs(behind: Sequence[CellRuns], unit: str, cost: Callable[[SweepRun], float]) -> dict[str, Any] | None:
     points = cost_points(behind, cost)
-    if not points:
+    if len({(point.cost, point.score) for point in points}) < 2:
         return None
     rows = [
         (number, step.of.names[0], write_number(step.cost), MarkedText(f"{step.score:.3f}", link=f"#{step.of.anchor}"))
@@ -250,8 +310,9 @@ def _errors(sweep: SweepRecord) -> list[tuple[str, list[ErrorCounts], Chart | No
         return []
     facts = dict.fromkeys(fact for run in sweep.runs for fact in run.facts)
     counts = {fact: count_errors(sweep, fact) for fact in facts}
-    charts = {fact: error_chart(some, fact, classes) for fact, some in counts.items() if len(some) > 1}
-    return [*((fact, some, charts.get(fact)) for fact, some in counts.items()), ("", count_errors(sweep), None)]
+    differing = {fact: some for fact, some in counts.items() if len(some) > 1}
+    charts = ((fact, some, error_chart(some, fact, classes)) for fact, some in differing.items())
+    return [*charts, ("", count_errors(sweep), None)]
 
 
 def count_errors(sweep: SweepRecord, fact: str | None = None) -> list[ErrorCounts]:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy.typing as npt
 
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.paired import Interval, bounded_interval
 from kohaku_ray.evaluation.selection import EFFECT, Selection
 from kohaku_ray.evaluation.statistics import STAR_LEVELS, average_ranks, mean_sd, ranks
 from kohaku_ray.pages.score_text import split_tables
@@ -27,6 +28,7 @@ from kohaku_ray.sweep.compare import (
     SweepRun,
     SweepTable,
     compare_column,
+    fixed_text,
     select_best,
 )
 from kohaku_ray.table import Column, MarkedText, Table, TableRow
@@ -207,7 +209,8 @@ def score_field(stats: TableStats, position: GridPosition, anchors: Mapping[str,
         return MarkedText("no scores" if cell.state == "finished" else cell.state, footnote=footnote)
     is_alone = sum(column == position[1] for _, column in stats.comparisons) == 1
     mark: Mark = "" if is_alone else "best" if comparison.is_best else "second" if comparison.is_second else ""
-    raised = comparison.stars + (THIN if cell.is_thin else "")
+    is_marked = cell.is_thin and not all(stats.grid.cells[other].is_thin for other in stats.comparisons)
+    raised = comparison.stars + (THIN if is_marked else "")
     link = f"#{anchors[cell.cell_id]}" if cell.cell_id in anchors else ""
     return MarkedText(score_of(cell).write(), mark, raised, footnote, _paper(cell, SCORE, 3), link)
 
@@ -239,26 +242,39 @@ def measure_of(table: SweepTable, cell: SweepCell, name: str) -> Spread | None:
     return Spread.of(values) if values is not None and values.size else None
 
 
-def legend(stats: TableStats, marks: str = "Bold: the best of its column; underlined: the second.") -> list[str]:
-    """Explain the marks in a table; ``marks`` says how the best are marked."""
+def score_meaning(stats: TableStats) -> str:
+    """Say what a score of the table is."""
+    n = max((comparison.n_seeds for comparison in stats.comparisons.values()), default=1)
+    repeats = stats.table.repeats
+    return f"Mean ± standard deviation over {repeats}." if n > 1 else f"Scores of one {repeats.removesuffix('s')}."
+
+
+def legend(stats: TableStats, *, is_marked: bool = True) -> list[str]:
+    """Explain the marks in a table; ``is_marked``: the best are marked by their looks."""
     marks_of_cells = {score_field(stats, position, {}).mark for position in stats.grid.cells}
     cells = [stats.grid.cells[position] for position in stats.comparisons]
     repeats = stats.table.repeats
     lines = []
     if cells:
-        lines.append(f"Mean ± standard deviation over {repeats}.")
+        lines.append(score_meaning(stats))
     if stats.table.show and stats.table.spread == "questions" and lines:
         lines.append("Measures of the context: mean ± standard deviation over questions.")
-    if marks_of_cells - {""}:
-        lines[0] = f"{lines[0]} {marks}".rstrip()
+    if is_marked and "best" in marks_of_cells:
+        second = "; underlined: the second" if "second" in marks_of_cells else ""
+        lines[0] = f"{lines[0]} Bold: the best of its column{second}."
     if any(comparison.stars for comparison in stats.comparisons.values()):
         levels = ", ".join(f"{mark} p < {level:g}" for mark, level in reversed(STAR_LEVELS.items()))
         lines.append(f"Stars: differs from the column's best by Welch's t over {repeats}, not corrected: {levels}.")
         if repeats == "subsamples":
             lines.append("Subsamples of one pool share members: these stars overstate significance.")
     if any(cell.is_thin for cell in cells):
-        few = f"fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}"
-        lines.append(f"{THIN} from {few}: a difference may be chance.")
+        few = {
+            f"{FEW_QUESTIONS} questions": any(len(cell.question_ids) < FEW_QUESTIONS for cell in cells),
+            f"{FEW_SEEDS} {repeats}": any(len(cell.seeds) < FEW_SEEDS and not cell.is_exact for cell in cells),
+        }
+        who = "Every cell is" if all(cell.is_thin for cell in cells) else THIN
+        named = " or ".join(name for name, is_so in few.items() if is_so)
+        lines.append(f"{who} from fewer than {named}: a difference may be chance.")
     if any(cell.paper for cell in stats.grid.cells.values()):
         lines.append("paper: the paper's own figure of the same setting, not a figure of this sweep.")
     if stats.average:
@@ -272,57 +288,98 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
     return lines
 
 
-def verdict(selection: Selection | None, name: str = "") -> list[str]:
-    """Say what a selection can tell and what not; ``name`` names the best cell."""
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best cell of a table, and those that are not told from it, among the cells that can be compared."""
+
+    cell: SweepCell
+    interval: Interval  # of its score, over the questions
+    tied: tuple[SweepCell, ...]  # others of the same mean
+    contenders: tuple[SweepCell, ...]  # further cells whose rank may be that of the best
+
+
+def best_of(stats: TableStats, metric: Metric) -> Best | None:
+    """Find the best cell of a table, the first on a tie; None without scores."""
+    scored = {cell.cell_id: cell for cell in stats.table.cells if cell.is_scored}
+    if not scored:
+        return None
+    selection = stats.selection
+    means = {key: round(score_of(cell).mean, 12) for key, cell in scored.items()}
+    cell = scored[selection.best if selection else max(means, key=lambda key: means[key])]
+    others = [key for key in (selection.ranks if selection else ()) if key != cell.cell_id]
+    contenders = frozenset(selection.contenders if selection else ())
+    return Best(
+        cell,
+        bounded_interval(metric, cell.by_question),
+        tuple(scored[key] for key in others if means[key] == means[cell.cell_id]),
+        tuple(scored[key] for key in others if means[key] < means[cell.cell_id] and key in contenders),
+    )
+
+
+def verdict(selection: Selection | None, name: str = "") -> list[tuple[str, str]]:
+    """Say what a selection can tell and what not, each by what it is; ``name`` names the best cell."""
     if selection is None:
         return []
-    n, cells = pluralize(selection.n_questions, "question"), pluralize(selection.n_cells, "cell")
-    lines = []
+    n = pluralize(selection.n_questions, "question")
+    facts = []
     if selection.detectable is not None and selection.detectable_best is not None:
         seen, best = f"{selection.detectable:.2f}", f"{selection.detectable_best:.2f}"
-        other = f" among the best (median pair of all {cells}: {seen})" if seen != best else f" among {cells}"
-        lines.append(
-            f"{n}: differences under {best} cannot be seen{other}; 80 % power, two-sided 5 %, paired by question. A "
-            f"difference of {EFFECT:g} needs {selection.n_needed:,} questions."
-        )
+        other = f" among the best ({seen} between all cells, median pair)" if seen != best else ""
+        facts = [
+            (
+                "smallest difference that can be seen",
+                f"{best}{other}: {n}, 80 % power, two-sided 5 %, paired by question",
+            ),
+            (f"questions that a difference of {EFFECT:g} needs", f"{selection.n_needed:,}"),
+        ]
     else:
+        cells = pluralize(selection.n_cells, "cell")
         why = "two are needed" if selection.n_questions < 2 else f"all {cells} differ by the same on each"
-        lines.append(f"{n}: no difference can be seen, {why}.")
+        facts = [("smallest difference that can be seen", f"none: {n}, {why}")]
     low, high = selection.rank_intervals[selection.best]
-    n_tied = selection.n_tied[selection.best]
-    tied = f" It is tied with {pluralize(n_tied, 'other')}." if n_tied else ""
-    equal = " Cells that are equal on every question count once." if selection.n_distinct < selection.n_cells else ""
-    lines.append(
-        f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {selection.n_distinct:,}; the "
-        f"interval of {pluralize(selection.n_first, 'cell')} reaches rank {selection.first:g} (bootstrap over "
-        "questions)."
-        f"{tied}{equal}"
-    )
+    is_equal, tied = selection.n_distinct < selection.n_cells, selection.n_tied[selection.best]
+    among = pluralize(selection.n_distinct, "result" if is_equal else "cell")
+    first = f"{low:g} to {high:g} of {among}; {selection.n_first:,} of them may be the first"
+    others = f"; tied with {pluralize(tied, 'other cell')}" if tied else ""
+    facts.append((f"rank of the best{f' ({name})' if name else ''}, 95 %", first + others))
+    if is_equal:
+        equal = f"{pluralize(selection.n_cells, 'cell')}: those that are equal on every question have one result"
+        facts.append(("cells behind these results", equal))
     if selection.expected is None or selection.low is None or selection.high is None:
-        lines.append(f"{n}: too few to correct the best score for its selection.")
+        facts.append(("score corrected for its selection", f"unknown: {n}, three are needed"))
     else:
-        lines.append(
-            f"The best of {cells} scores {selection.score:.3f} here; corrected for its selection "
-            f"{selection.expected:.3f} is expected, and {selection.low:.2f} to {selection.high:.2f} (95 %) on "
-            f"{n} of the same kind."
+        facts.append(
+            (
+                "score corrected for its selection",
+                f"{selection.expected:.3f} instead of {selection.score:.3f}; {selection.low:.2f} to "
+                f"{selection.high:.2f} (95 %) on {n} of the same kind",
+            )
         )
     if selection.n_left_out:
-        lines.append(f"{pluralize(selection.n_left_out, 'cell')} with other questions left out of these figures.")
-    return lines
+        facts.append(("left out here", f"{pluralize(selection.n_left_out, 'cell')} with scores of other questions"))
+    return facts
 
 
-def table_verdict(stats: TableStats) -> list[str]:
+def table_verdict(stats: TableStats) -> list[tuple[str, str]]:
     """Say what a table can tell, with the name of its best cell."""
     best = stats.selection.best if stats.selection else ""
     cell = next((cell for cell in stats.table.cells if cell.cell_id == best), None)
     return verdict(stats.selection, name_cell(stats.table, cell) if cell else "")
 
 
-def sweep_verdict(sweep: SweepRecord) -> list[str]:
+def sweep_verdict(sweep: SweepRecord) -> list[tuple[str, str]]:
     """Say what a sweep of several tables can tell over all its distinct cells."""
     cells = [cell for table in sweep.tables for cell in table.cells]
-    lines = verdict(select_best(cells, sweep.metric)) if len(sweep.tables) > 1 else []
-    return [f"All tables: {line[0].lower()}{line[1:]}" for line in lines]
+    return verdict(select_best(cells, sweep.metric)) if len(sweep.tables) > 1 else []
+
+
+def verdict_table(facts: Sequence[tuple[str, str]], title: str = "What these questions can tell") -> Table:
+    """Lay a verdict out."""
+    return Table.of((Column("", align="left"), Column("", align="left")), facts, title)
+
+
+def _verdict_lines(facts: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{name[0].upper()}{name[1:]}: {text}." for name, text in facts]
 
 
 def footnotes(stats: TableStats) -> list[str]:
@@ -382,7 +439,8 @@ def list_cell_runs(sweep: SweepRecord) -> list[CellRuns]:
         for cell in table.cells:
             if not cell.total.size:
                 continue
-            name = f"{table.title}: {name_cell(table, cell)}"
+            name = name_cell(table, cell)
+            name = f"{table.title}: {name}" if len(sweep.tables) > 1 else name
             if cell.cell_id in listed:
                 listed[cell.cell_id].names.append(name)
                 continue
@@ -415,15 +473,18 @@ def describe_sweep(sweep: SweepRecord, stats: Sequence[TableStats] | None = None
     for table_stats in compute_sweep_stats(sweep) if stats is None else stats:
         tables = score_table(table_stats), *measure_tables(table_stats)
         parts += [f"{one_line(table.title)}\n\n{as_text(table)}" for table in tables]
-        if lines := _below(table_stats, legend(table_stats, marks="")):
+        if lines := _below(table_stats, legend(table_stats, is_marked=False)):
             parts.append("\n".join(map(one_line, lines)))
     if sweep.groups is not None:
         parts.append(
             "\n\n".join(split_tables(sweep.groups.names, order_of(sweep.groups), sweep.groups.split, "settings"))
         )
-    about = sweep_verdict(sweep)
+    over_all = sweep_verdict(sweep)
+    about = ["Over all tables:", *_verdict_lines(over_all)] if over_all else []
+    fixed = [f"Fixed in {name}: {fixed_text(settings)}." for name, settings in sweep.fixed.items()]
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
-    return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in (about, sweep.notes, spent) if lines])
+    blocks = about, [*fixed, *sweep.notes], spent
+    return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in blocks if lines])
 
 
 def write_markdown(stats: TableStats) -> str:
@@ -455,7 +516,7 @@ def write_latex(stats: TableStats) -> str:
 
 
 def _below(stats: TableStats, explained: Sequence[str]) -> list[str]:
-    return [*footnotes(stats), *explained, *table_verdict(stats), *stats.table.notes]
+    return [*footnotes(stats), *explained, *_verdict_lines(table_verdict(stats)), *stats.table.notes]
 
 
 def order_of(groups: SweepGroups) -> list[int]:

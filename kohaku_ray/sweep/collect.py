@@ -21,13 +21,13 @@ from kohaku_ray.index.arrays import F64, I64, Mask
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, digest
-from kohaku_ray.run.collection.sources import resolve
 from kohaku_ray.run.record.directory import RunDirectory
 from kohaku_ray.run.record.identity import is_finished, summary_of
 from kohaku_ray.run.record.scoring import scores_of
 from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.run.record.tracking import Exported, export, is_tracked, track
 from kohaku_ray.run.tables import SHARED
+from kohaku_ray.settings import shown_path
 from kohaku_ray.sweep.compare import (
     Axis,
     State,
@@ -39,7 +39,7 @@ from kohaku_ray.sweep.compare import (
     SweepTable,
     group_scores,
 )
-from kohaku_ray.sweep.estimate import fixed_lines
+from kohaku_ray.sweep.estimate import fixed_settings
 from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.paper import model_name, with_paper
 from kohaku_ray.sweep.plan import PlannedCell, PlannedTable, SweepPlan, is_there, truth_of_sweep
@@ -128,14 +128,14 @@ def collect(
         runs=tuple(read_run.run for read_run in read.values()),
         metric=known,
         notes=(
-            *(f"Fixed in {line}." for line in fixed_lines(plan)),
             *plan.notes,
             *reader.baselines(),
             *about,
             *_notes(plan, read),
         ),
+        fixed=fixed_settings(plan),
         provenance=_provenance(plan),
-        spending=dict(_named(line) for line in spending),
+        spending={**_calls(read), **dict(_named(line) for line in spending)},
         groups=groups,
         race=None if race is None else race.view({**failed, **(skipped or {})}, is_running=False),
     )
@@ -345,13 +345,17 @@ def _studied(
     return race.study(whole, {key: reader.metric.unanswerable(row) for key, row in rows.items()})
 
 
-def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
+def _calls(read: Mapping[str, _Read]) -> dict[str, str]:
     n_calls = sum(len(finished.calls) for finished in read.values())
+    if not n_calls:
+        return {}
+    n_distinct = pl.concat(finished.calls for finished in read.values()).n_unique()
+    share = f"{n_distinct:,} of them distinct ({n_distinct / n_calls:.0%})"
+    return {f"model calls of the {pluralize(len(read), 'finished run')}": f"{n_calls:,} asked for, {share}"}
+
+
+def _notes(plan: SweepPlan, read: Mapping[str, _Read]) -> list[str]:
     notes = []
-    if n_calls:
-        n_distinct = pl.concat(finished.calls for finished in read.values()).n_unique()
-        share = f"{n_distinct:,} of them distinct ({n_distinct / n_calls:.0%})"
-        notes.append(f"{pluralize(len(read), 'run')} asked for {pluralize(n_calls, 'model call')}, {share}.")
     answering = [plan.runs[run_id].answering_deployments.values() for run_id in read]
     n_baseline = sum(any(deployment.kind == "extractive" for deployment in deployments) for deployments in answering)
     if n_baseline:
@@ -369,14 +373,14 @@ def _provenance(plan: SweepPlan) -> dict[str, str]:
     import pyarrow
 
     sweep = plan.loaded.sweep
-    corpora = dict.fromkeys(", ".join(config.documents.paths) for config in plan.runs.values())
-    questions = dict.fromkeys(resolve(config.questions.path) for config in plan.configs)
+    corpora = dict.fromkeys(", ".join(map(shown_path, config.documents.paths)) for config in plan.runs.values())
+    questions = dict.fromkeys(shown_path(config.questions.path) for config in plan.configs)
     pools = [table.pool for table in sweep.tables if table.pool is not None and table.pool.files]
     members = dict.fromkeys(Path(file).stem for pool in pools for file in files_of(pool))
     declared = sweep.model_dump(mode="json", exclude=None if sweep.race else {"race"})
     return {
-        "sweep": f"{plan.loaded.where}, {digest(declared)}",
-        "base": f"{', '.join(sweep.base)}, {digest(plan.loaded.base)}",
+        "sweep": f"{shown_path(plan.loaded.where)}, {digest(declared)}",
+        "base": f"{', '.join(map(shown_path, sweep.base))}, {digest(plan.loaded.base)}",
         "seeds": ", ".join(map(str, sweep.seeds)),
         "documents": "; ".join(corpora),
         **({"recorded runs": ", ".join(members)} if members else {}),

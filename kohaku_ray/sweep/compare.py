@@ -183,6 +183,20 @@ class RaceView:
 
 
 @dataclass(frozen=True, slots=True)
+class FixedSetting:
+    """A setting that is the same in all cells of a table, or a fact like one."""
+
+    key: str
+    value: str = ""
+    meaning: str = ""  # what the setting is; empty where its key says it
+
+
+def fixed_text(fixed: Sequence[FixedSetting]) -> str:
+    """Write what a table holds fixed in one line."""
+    return f"{', '.join(f'{setting.key} {setting.value}'.strip() for setting in fixed)}; all else by default"
+
+
+@dataclass(frozen=True, slots=True)
 class SweepRecord:
     """A whole sweep, ready for display."""
 
@@ -197,6 +211,7 @@ class SweepRecord:
     spending: Mapping[str, str] = field(default_factory=dict)  # calls, tokens, seconds; differ from start to start
     groups: SweepGroups | None = None  # None: not asked for
     race: RaceView | None = None  # None: it was not raced
+    fixed: Mapping[str, tuple[FixedSetting, ...]] = field(default_factory=dict)  # by the table's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +234,7 @@ class Comparison:
     permutation: Permutation  # sign-flip test of that difference
     d_z: float | None  # effect size of the paired difference; None where it is not defined
     is_best: bool = False  # it has the highest mean, alone or on a tie: bold in tables
-    is_second: bool = False  # the highest mean below that, alone or on a tie: underlined
+    is_second: bool = False  # the highest mean below that, alone or on a tie, if another one is below: underlined
     welch_holm: float | None = None  # its p, corrected for the number of comparisons in the column
     permutation_holm: float | None = None
 
@@ -239,7 +254,7 @@ def compare_column(cells: Sequence[SweepCell]) -> list[Comparison]:
     if not scored:
         return []
     means = [float(np.round(cell.scores.mean(), 12)) for cell in scored]
-    highest, second, *_ = [*sorted(set(means), reverse=True), None]
+    highest, second, third, *_ = [*sorted(set(means), reverse=True), None, None]
     best = scored[means.index(max(means))]
     comparisons = [_compare(cell, best) for cell in scored]
     corrected = zip(
@@ -251,7 +266,7 @@ def compare_column(cells: Sequence[SweepCell]) -> list[Comparison]:
         replace(
             comparison,
             is_best=mean == highest,
-            is_second=mean == second,
+            is_second=mean == second and third is not None,
             welch_holm=by_seeds,
             permutation_holm=by_questions,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -26,7 +27,8 @@ from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.run.record.identity import model_parts
 from kohaku_ray.run.record.summary import pluralize
 from kohaku_ray.run.record.tracking import settings_of
-from kohaku_ray.sweep.compare import no_groups
+from kohaku_ray.settings import Settings, read_meanings
+from kohaku_ray.sweep.compare import FixedSetting, fixed_text, no_groups
 from kohaku_ray.sweep.load import KEYS_WITHOUT_EFFECT_ON_OUTPUTS, MEMBERS, VOTE, PoolConfig
 from kohaku_ray.sweep.paper import paper_lines
 from kohaku_ray.sweep.plan import PlannedTable, SweepPlan, is_there, truth_of_sweep
@@ -34,6 +36,7 @@ from kohaku_ray.sweep.study import files_of, strata_of
 
 _SILENT = (
     *KEYS_WITHOUT_EFFECT_ON_OUTPUTS,
+    "shared",
     *("seed", "documents", "questions", "deployments", "model", "index.prefer", "roles.caption.model"),
 )
 _ANSWERS, _CAPTIONS, _TEMPERATURE = "answered by", "images described by", "temperature"
@@ -45,18 +48,21 @@ _AS_YAML = {"None": "none", "True": "true", "False": "false"}  # as files and ax
 
 
 def fixed_lines(plan: SweepPlan) -> list[str]:
-    """List what each table with a cell that can be run holds fixed, a line each.
+    """Write what each table with a cell that can be run holds fixed, a line each."""
+    return [f"{name}: {fixed_text(fixed)}" for name, fixed in fixed_settings(plan).items()]
+
+
+def fixed_settings(plan: SweepPlan) -> dict[str, tuple[FixedSetting, ...]]:
+    """List what each table with a cell that can be run holds fixed, by the table's name.
 
     Shown are generator, encoder, ensemble size and vote rule, the keys of the sweep's own base and of its ``set``, and
     whatever else is not as by default. A study of files has no generator, encoder or retrieval, but these files.
     """
-    return [line for table in plan.tables if (line := _line(plan, table))]
+    return {planned.table.name: _fixed(plan, planned) for planned in plan.tables if planned.configs}
 
 
-def _line(plan: SweepPlan, planned: PlannedTable) -> str:
+def _fixed(plan: SweepPlan, planned: PlannedTable) -> tuple[FixedSetting, ...]:
     configs, pool = list(planned.configs.values()), planned.table.pool
-    if not configs:
-        return ""
     usual: dict[str, str] = {}  # the system's defaults, of one member if it refuses more
     for ensemble in ({}, {"members": 1}):
         with suppress(ConfigError):
@@ -70,11 +76,22 @@ def _line(plan: SweepPlan, planned: PlannedTable) -> str:
         shown = [key for key in shown if key.startswith(VOTE)]
     values_of = {key: {config[key] for config in settings if key in config} for key in shown}
     fixed = [
-        f"{key} {_AS_YAML.get(value := values.pop(), value)}" for key, values in values_of.items() if len(values) == 1
+        FixedSetting(key, _AS_YAML.get(value := values.pop(), value), _meaning(configs[0], key))
+        for key, values in values_of.items()
+        if len(values) == 1
     ]
-    repeated = _repeated(plan, pool)
-    parts = [*repeated, *fixed] if pool is not None and pool.members is None else [*fixed, *repeated]
-    return f"{planned.table.name}: {', '.join(parts)}; all else by default"
+    repeated = [FixedSetting(text) for text in _repeated(plan, pool)]
+    return tuple([*repeated, *fixed] if pool is not None and pool.members is None else [*fixed, *repeated])
+
+
+def _meaning(config: Config, key: str) -> str:
+    """Say what a setting is: the first sentence below its key; empty for what is none."""
+    section: object = config
+    *names, last = key.split(".")
+    for name in names:
+        section = config.settings if name == config.system else getattr(section, name, None)
+    meaning = read_meanings(type(section)).get(last, "") if isinstance(section, Settings) else ""
+    return re.split(r"[.:;](?:\s|$)", meaning, maxsplit=1)[0]
 
 
 def _repeated(plan: SweepPlan, pool: PoolConfig | None) -> list[str]:

@@ -496,7 +496,7 @@ class SweepRace:
             len(self.order) or max((table_race.race.n_questions for table_race in self.studies.values()), default=0),
             self.rule.error,
         )
-        looks = f"Race: a look every {self.rule.shard or shard_size(n)} of {n:,} questions" if n else "Race"
+        looks = f"A look every {self.rule.shard or shard_size(n)} of {n:,} questions" if n else "A race"
         if not error:
             return f"{looks}; a cell leaves only if no remaining question could bring it back."
         share = np.interp(np.log(max(n, 1)), np.log([41, 282, 1000]), [0.81, 0.43, 0.24])
@@ -515,7 +515,7 @@ class SweepRace:
         n, given_up, left, saved, asked, unit = len(self.order), self._given_up, 0, 0.0, 0, "model calls"
         for run in runs:
             path, n_seen, n_asked = self.plan.runs[run].run, len(self._seen.get(run, ())), self._asked[run]
-            if n_asked and is_finished(path):
+            if is_finished(path):
                 n_asked = sum(summary_of(path).n_calls.values())
             elif run in given_up:
                 saved += n_asked / max(n_seen, 1) * (n - n_seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -13,7 +12,7 @@ from kohaku_ray.config.paths import preset_names
 from kohaku_ray.ensemble.settings import VoteRule
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.models.vllm import VllmConfig
-from kohaku_ray.settings import Settings
+from kohaku_ray.settings import Settings, read_meanings
 from kohaku_ray.sweep import load as sweep
 from kohaku_ray.systems.registry import find_system, system_names
 
@@ -121,10 +120,7 @@ def sections_of(module) -> list[type[Settings]]:
     return [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Settings)]
 
 
-def test_every_key_has_a_description(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
-    from make_configuration_page import meanings
-
+def test_every_key_has_a_description():
     sections = {*sections_below(Config), *sections_of(sweep)}
     sections |= {find_system(name).settings for name in system_names()}
     assert {VllmConfig, VoteRule, sweep.TableConfig, find_system("kohaku").settings} <= sections
@@ -133,7 +129,7 @@ def test_every_key_has_a_description(monkeypatch):
         assert section.__doc__
         for name, field in section.model_fields.items():
             nested = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
-            assert nested or name in told or meanings(section).get(name), f"{section.__name__}.{name}"
+            assert nested or name in told or read_meanings(section).get(name), f"{section.__name__}.{name}"
     assert {"kohaku.top_k", "index.encoder.dim", "ensemble.vote.strategy", "prompts"} <= set(keys_of())
 
 

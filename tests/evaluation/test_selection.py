@@ -81,7 +81,7 @@ def test_ties_share_their_ranks_and_the_first_is_the_best():
     selection = select({"a": row, "b": row, "c": row * 0.0})
     assert (selection.best, selection.expected) == ("a", pytest.approx(0.5, abs=0.05))
     assert selection.rank_intervals["a"] == selection.rank_intervals["b"] == (1.0, 1.0)
-    assert (selection.first, selection.n_first) == (1.0, 2)
+    assert (selection.first, selection.n_first, selection.contenders) == (1.0, 1, ["a", "b"]), "two cells, one result"
     assert (selection.ranks, selection.n_distinct) == ({"a": 1.0, "b": 1.0, "c": 2.0}, 2), "equal cells count once"
     assert selection.n_tied == {"a": 1, "b": 1, "c": 0}
     other = select({"a": row, "b": row[::-1], "c": row * 0.0})

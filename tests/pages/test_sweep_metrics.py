@@ -45,7 +45,7 @@ def test_an_own_metric_fills_a_sweeps_tables_and_page():
     html = opened(page(sweep, [stats]))
     assert "Score: style, 0.60 same words + 0.40 length." in html
     assert '<th class="n">same words</th><th class="n">length</th><th class="n">rank in its column</th>' in html
-    assert '<th class="n">odd</th><th class="n">even</th>' in html
+    assert '<th class="n">right</th><th class="n">odd</th><th class="n">error rate</th>' in html, "nothing is even"
     assert "given <b><bdi>blue</bdi></b> from <code>[&#39;x&#39;]</code>" in html
     assert html.count('<td class="right">') == html.count('<td class="wrong">') == 1
     body = html.split("<body>")[1]

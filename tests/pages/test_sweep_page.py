@@ -18,7 +18,6 @@ from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT
 from kohaku_ray.pages import sweep_page
 from kohaku_ray.pages.sweep_charts import (
     cost_points,
-    is_noise,
     list_classes,
     pareto_frontier,
     rate_charts,
@@ -32,14 +31,23 @@ from kohaku_ray.pages.sweep_page import (
     write_sweep,
 )
 from kohaku_ray.pages.sweep_tables import (
+    compute_stats,
     compute_sweep_stats,
-    lay_out,
     list_cell_runs,
     write_csv,
     write_latex,
     write_markdown,
 )
-from kohaku_ray.sweep.compare import Axis, SweepCell, SweepGroups, SweepRecord, SweepRun, SweepTable, error_rates
+from kohaku_ray.sweep.compare import (
+    Axis,
+    FixedSetting,
+    SweepCell,
+    SweepGroups,
+    SweepRecord,
+    SweepRun,
+    SweepTable,
+    error_rates,
+)
 
 SHOWN = HOSTILE.replace("\u202e", "[U+202E]").replace("\0", "␀")
 
@@ -113,11 +121,11 @@ def test_the_views_of_a_table_have_the_figures_marks_and_reasons_of_its_statisti
     scores = section(html, "Models and depth of retrieval").partition("</table>")[0]
     ranks = [f"{rank:.2f}" for rank in stats[0].average.values()]
     assert [rank for rank in re.findall(r'<td class="n">([^<]*)</td></tr>', scores) if rank] == ranks
-    overview = section_text(html, "Tables of sweep")
-    assert "Models and depth of retrieval 8 of 12 " in overview
-    assert "Encoders 0 of 3 no scores" in overview
+    overview = section_text(html, "Best cell of each table")
+    assert re.search(r"Models and depth of retrieval model = [^,]+, k = \d+ 0\.\d+ ± .* 8 of 12 ", overview)
+    assert "Encoders no scores 0 of 3" in overview
     ((label,), _), best = max(stats[1].comparisons.items(), key=lambda pair: pair[1].mean)
-    assert f"Planner queries 3 of 3 {best.mean:.3f} ± {best.sd:.3f} at queries = {label}" in overview
+    assert f"Planner queries queries = {label} {best.mean:.3f} ± {best.sd:.3f} " in overview
 
 
 def test_all_statistics_are_folded_below_the_table(html, stats):
@@ -137,7 +145,7 @@ def test_all_statistics_are_folded_below_the_table(html, stats):
 
 
 def drawn(table):
-    return table_charts(lay_out(table))
+    return table_charts(compute_stats(table, WATTBOT))
 
 
 def rows(n):
@@ -184,21 +192,79 @@ def test_more_than_four_lines_get_a_panel_each_and_those_beyond_the_eighth_are_l
     assert len(re.findall(r">row \d+</text>", chart.svg)) == n_named
 
 
-def test_heat_maps_have_a_scale_and_mark_what_is_within_noise(stats, html):
+def test_heat_maps_have_a_scale_and_mark_what_may_be_the_best(stats, html):
     stat = stats[0]
     cells = {key: cell.scores.mean() for key, cell in stat.grid.cells.items() if cell.is_scored}
-    chart = table_charts(stat.grid, stat.comparisons)[0]
-    for figure in (min(cells.values()), max(cells.values())):
+    chart = table_charts(stat)[0]
+    spread = max(cells.values()) - min(cells.values())
+    margin = max(stat.selection.detectable - spread, 0) / 2
+    for figure in (min(cells.values()) - margin, max(cells.values()) + margin):
         assert re.search(rf"<g[^>]*>\s*<!-- {figure:.3f} -->|>{figure:.3f}</text>", chart.svg)
-    noisy = {key for key, made in stat.comparisons.items() if is_noise(made)}
-    assert 0 < len(noisy) < len(cells)
-    for key in noisy:
-        made = stat.comparisons[key]
-        assert made.interval.low <= 0 <= made.interval.high
-    assert chart.svg.count(" ≈</text>") == len(noisy)
-    chart = table_charts(stat.grid, stat.comparisons, stat.selection.detectable)[0]
-    assert f"The scale spans {stat.selection.detectable:.2f}, the smallest difference" in chart.note
+    assert 0 < len(stat.selection.contenders) < len(cells)
+    assert chart.svg.count(" ≈</text>") == len(stat.selection.contenders)
+    assert f"≈: may be the best (its 95 % interval of ranks), {len(stat.selection.contenders)} of" in chart.note
+    assert (f"The scale spans {stat.selection.detectable:.2f}, the smallest difference" in chart.note) == (margin > 0)
     assert chart.note in plain(html).replace("\u2019", "'")
+
+
+def left_race(cell, n):
+    """A cell that has left its race after ``n`` questions."""
+    parts = {name: part[:, :n] for name, part in cell.parts.items()}
+    return replace(cell, state="dropped", question_ids=cell.question_ids[:n], parts=parts, total=cell.total[:, :n])
+
+
+def test_heat_maps_show_what_was_seen_of_a_cell_that_left_the_race():
+    """users5.md, pages 4: the heat map had "–" where the table has (0.304)."""
+    table = rows(3)
+    cells = [*table.cells[:-1], left_race(table.cells[-1], 11)]
+    chart = drawn(replace(table, cells=tuple(cells)))[0]
+    assert f">({cells[-1].scores.mean():.3f})</text>" in chart.svg
+    assert "left the race" in chart.note
+    assert "≈" not in chart.svg[chart.svg.index("(0.") :][:60]
+
+
+def test_lines_that_are_equal_can_all_be_seen():
+    """users5.md, pages 3: "frequency" was in the legend and never in the plot, as "combined" lay over it."""
+    maker = Maker(20)
+    cells = [maker.cell({"a": "one", "k": k}, 0.6) for k in ("4", "8")]
+    cells += [replace(cell, cell_id=f"two{cell.cell_id}", labels={**cell.labels, "a": "two"}) for cell in cells]
+    table = SweepTable("t", "T", (Axis("a", ("one", "two")), Axis("k", ("4", "8"))), tuple(cells))
+    [lines] = [chart for chart in drawn(table) if chart.title == "Score along the axis"]
+    assert "stroke-dasharray" in lines.svg
+    other = replace(table, cells=(*cells[:2], *(maker.cell({"a": "two", "k": k}, 0.9) for k in ("4", "8"))))
+    [lines] = [chart for chart in drawn(other) if chart.title == "Score along the axis"]
+    assert "stroke-dasharray" not in lines.svg
+
+
+def test_captions_of_one_seed_speak_of_one():
+    """users5.md: with one seed captions said "Mean ± standard deviation over seeds"."""
+    maker = Maker(30)
+    cells = [maker.cell({"a": a, "k": k}, 0.6, seeds=(0,)) for a in "xy" for k in ("4", "8")]
+    table = SweepTable("t", "T", (Axis("a", ("x", "y")), Axis("k", ("4", "8"))), tuple(cells))
+    sweep = SweepRecord("s", "S", (table,), maker.questions, tuple(maker.runs.values()), WATTBOT)
+    text = plain(opened(page(sweep, compute_sweep_stats(sweep))))
+    assert "standard deviation over seeds" not in text
+    assert "Scores of one seed." in text
+    assert "Every cell is from fewer than 3 seeds: a difference may be chance." in text
+
+
+def test_the_best_cell_comes_first_with_its_interval_and_its_ties():
+    maker = Maker(30)
+    cells = [maker.cell({"k": k}, skill) for k, skill in (("4", 0.4), ("8", 0.8))]
+    tie = replace(cells[1], cell_id="tie", labels={"k": "16"})
+    table = SweepTable("t", "T", (Axis("k", ("4", "8", "16")),), (*cells, tie))
+    fixed = {"t": (FixedSetting("kohaku.alpha", "0.7", "Weight of frequency in `combined`"), FixedSetting("3 seeds"))}
+    sweep = SweepRecord("s", "S", (table,), maker.questions, tuple(maker.runs.values()), WATTBOT, fixed=fixed)
+    html = opened(page(sweep, compute_sweep_stats(sweep)))
+    text = plain(html[html.index("<main>") :])
+    score = cells[1].scores.mean()
+    found = re.match(r"Best cell ([\d.]+) ± [\d.]+ k = 8 95 % interval ([\d.]+) to ([\d.]+), over 30 questions ", text)
+    assert float(found[1]) == pytest.approx(score, abs=5e-4)
+    assert float(found[2]) < score < float(found[3])
+    assert "Tied with 1 other cell: k = 16" in text
+    folded = html[html.index("<summary>Settings and provenance") :]
+    assert "Weight of frequency in `combined` 0.7 kohaku.alpha" in plain(folded)
+    assert "kohaku.alpha" not in text[: text.index("Settings and provenance")]
 
 
 def test_the_frontier_is_what_nothing_as_cheap_beats(sweep):
@@ -225,7 +291,7 @@ def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):
             assert sum(part.counts[name] for part in parts) == whole.counts[name]
     assert [part.label for part in count_errors(sweep, "k")] == ["4", "8", "16"]
     text = section_text(html, "What went wrong")
-    counts = " ".join(f"{whole.counts[name]:,}" for name in ERROR_CLASSES)
+    counts = " ".join(f"{whole.counts[name]:,}" for name in ERROR_CLASSES if whole.counts[name])
     assert f"all runs {whole.n:,} {whole.n_right:,} {counts}" in text
     assert "Errors by model" in text
     assert "Errors by k" in text
@@ -239,7 +305,7 @@ def test_errors_are_shared_out_by_class_the_most_frequent_first(sweep, html):
     assert sum(item.share for item in classes) == pytest.approx(1)
     text = section_text(html, "What went wrong")
     n = whole.n - whole.n_right
-    assert f"{whole.n:,} predictions, {whole.n_right / whole.n:.1%}".replace("%", " %") in text
+    assert f"{whole.n:,} predictions of all finished runs, {whole.n_right / whole.n:.1%}".replace("%", " %") in text
     assert f"{classes[0].name} {classes[0].n:,} {100 * classes[0].n / n:.1f} % {classes[0].note}" in text
 
 

@@ -165,10 +165,14 @@ def test_labels_of_an_only_axis_are_rows_compared_with_one_another(stats):
 
 
 def test_thin_cells_and_subsamples_are_explained(stats):
-    assert any(line.startswith("† from fewer than 20 questions or 3 seeds") for line in legend(stats["thin"]))
+    thin = stats["thin"].table
+    assert "Every cell is from fewer than 20 questions: a difference may be chance." in legend(stats["thin"])
+    mixed = compute_stats(replace(thin, cells=(thin.cells[0], Maker(24).cell(thin.cells[1].labels, 0.5))))
+    assert any(line.startswith("† from fewer than 20 questions:") for line in legend(mixed))
+    raised = [score_field(mixed, key, {}).raised for key in mixed.grid.cells]
+    assert ["†" in each for each in raised] == [True, False]
     assert any("share members" in line for line in legend(stats["ensemble_size"]))
     assert not any("†" in line or "share members" in line for line in legend(stats["dedup"]))
-    assert all("†" in score_field(stats["thin"], key, {}).raised for key in stats["thin"].grid.cells)
 
 
 def test_stars_are_the_papers(stats):
@@ -265,7 +269,7 @@ def test_an_axis_that_is_called_like_a_figure_has_a_column_of_its_own():
 
 def test_the_terminal_shows_tables_before_notes(sweep, stats):
     text = describe_sweep(sweep)
-    assert "\n\nAll tables: 24 questions: differences under 0." in text
+    assert "\n\nOver all tables:\nSmallest difference that can be seen: 0." in text
     assert text == describe_sweep(sweep, list(stats.values()))
     assert text.startswith("A small sweep (small)\n\nModels and depth of retrieval\n\nmodel ")
     assert text.endswith("\n\nOne cell failed.\n\nCalls asked: 12,345\nCalls made: 4,321 (35 %)\nSeconds: 98.7")

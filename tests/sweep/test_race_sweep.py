@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ from kohaku_ray.answering.bundle import find_source
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, Part
-from kohaku_ray.pages.race_page import describe_race, write_race
+from kohaku_ray.evaluation.race import Racer
+from kohaku_ray.pages.race_page import describe_race, nice_ticks, race_chart, write_race
 from kohaku_ray.pages.sweep_tables import compute_stats, score_table, write_csv
 from kohaku_ray.pages.tables import as_text
 from kohaku_ray.run.record.directory import facts_checksum
@@ -24,7 +27,7 @@ from kohaku_ray.run.record.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.storage import checksum
 from kohaku_ray.sweep.collect import collect
-from kohaku_ray.sweep.compare import Axis, SweepCell, SweepTable, compare_column, select_best
+from kohaku_ray.sweep.compare import Axis, CellView, SweepCell, SweepTable, compare_column, select_best
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 from kohaku_ray.sweep.race import SweepLog, SweepRace, find_cell, name_of, steer_sweep
@@ -510,6 +513,38 @@ def test_the_page_of_a_race_shows_it_and_reloads_while_it_runs(load, tmp_path):
     lines = describe_race(shown[-1])
     assert len(lines) <= 10
     assert lines[0].startswith(f"{shown[-1].n_seen} of 120 questions: 1 of 3 cells in the race")
+
+
+def view_of(name, curve, left=""):
+    n, mean = curve[-1]
+    racer = Racer(name, n, mean, (mean - 0.1, mean + 0.1), None, 1.0, left, False)
+    return CellView(name, racer, left or "in the race", tuple((k, m, m - 0.1, m + 0.1) for k, m in curve))
+
+
+def test_a_races_lines_are_named_at_their_ends_and_equal_ones_are_one():
+    """users5.md, pages 2: the legend named 6 of 12 cells, equal curves hid each other and grey ones had no name."""
+    best, other = [(5, 0.5), (10, 0.8)], [(5, 0.5), (10, 0.4)]
+    cells = [view_of("rerank=a, k=2", best), view_of("rerank=b, k=2", best), view_of("rerank=b, k=1", other)]
+    cells.append(view_of("rerank=b, k=<4>", other[:1], left="beaten"))
+    chart = str(race_chart(cells, 10))
+    names = re.findall(r'<span class="(name[^"]*)" style="top:([\d.]+)%[^>]*>([^<]*)</span>', chart)
+    assert {(kind, name) for kind, _, name in names} == {
+        *(("name", "k=2, 2 cells"), ("name", "rerank=b, k=1"), ("name left", "rerank=b, k=&lt;4&gt;"))
+    }
+    heights = sorted(float(top) for _, top, _ in names)
+    assert all(b - a >= 8 for a, b in pairwise(heights)), "no name lies on another"
+    assert chart.count("<polyline") == 3
+    assert 'title="rerank=a, k=2; rerank=b, k=2"' in chart
+    many = [view_of(f"cell {number}", [(5, 0.5), (10, number / 100)]) for number in range(40)]
+    assert "Without a name: 28 further lines." in race_chart(many, 10)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0.64, 0.85, [0.6, 0.65, 0.7, 0.75, 0.8, 0.85]), (0, 41, [0, 10, 20, 30, 40, 50]), (0.5, 0.5, [0.5, 0.5002])],
+)
+def test_ticks_are_round_numbers(low, high, ticks):
+    assert nice_ticks(low, high) == ticks
 
 
 def test_the_command_writes_requests_from_another_shell(load, tmp_path, capsys):

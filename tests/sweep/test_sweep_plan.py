@@ -14,7 +14,7 @@ from kohaku_ray.run.record.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep import estimate as sweep_estimate
 from kohaku_ray.sweep import plan as sweep_plan
-from kohaku_ray.sweep.estimate import describe_plan, estimate, fixed_lines
+from kohaku_ray.sweep.estimate import describe_plan, estimate, fixed_lines, fixed_settings
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 
@@ -398,6 +398,11 @@ def test_what_is_fixed_is_said_as_the_cells_have_it(make_plan):
     assert "kohaku.rerank" not in b
     assert f"fixed     {a}" in describe_plan(plan, nothing)
     assert "documents" not in a
+    assert "shared" not in a
+    meanings = {setting.key: setting.meaning for setting in fixed_settings(plan)["b"]}
+    assert meanings["kohaku.top_k"] == "Matches per query"
+    assert meanings["ensemble.members"]
+    assert meanings["2 seeds"] == ""
 
 
 def test_the_base_of_another_system_is_refused_with_the_way_out():

@@ -98,11 +98,13 @@ class SweepSummary:
     def lines(self) -> list[str]:
         """Format runs, calls, searches and seconds, one line each."""
         asked = self.n_calls.total()
-        how = f"{self.n_made} of them made now, {len(self.failed)} failed; {self.wall_s:.1f} s"
-        lines = [f"{pluralize(self.n_runs, 'run')}, {how}"]
+        how = f"{self.n_made} of them made by this start, {len(self.failed)} failed; {self.wall_s:.1f} s"
+        lines = [f"{pluralize(self.n_runs, 'planned run')}, {how}"]
         if asked:
             made = self.n_calls["made"]
-            lines.append(f"model calls: {asked:,} asked, {made:,} made ({made / asked:.0%})")
+            again = ", those of the race's shards again by whole runs" if self.race is not None else ""
+            share = f"{made:,} made ({made / asked:.0%}) of {asked:,} asked for{again}"
+            lines.append(f"model calls of this start: {share}")
         for name in dict.fromkeys(name for name, _ in self.shared):
             n_asked, n_computed = (self.shared[name, kind] for kind in ("asked", "computed"))
             lines.append(f"{name}: {n_asked:,} asked, {n_computed:,} computed")

@@ -38,7 +38,7 @@ def uses(settings: HybridSettings) -> Uses:
 def facts(settings: HybridSettings) -> dict[str, str]:
     """Tell runs apart: who ranks pairs, and which stages are switched off."""
     off = [stage for stage in STAGES if not getattr(settings, stage)]
-    return {"pairs ranked by": settings.ranker, "stages off": ", ".join(off) or "none"}
+    return {"ranker": settings.ranker, "stages off": ", ".join(off) or "none"}
 
 
 def retrieved(votes: Sequence[Mapping[str, Any]], _: Any, trace: Sequence[Mapping[str, Any]]) -> str:

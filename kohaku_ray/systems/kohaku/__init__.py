@@ -63,5 +63,5 @@ SYSTEM = System(
         "snippets with parents": snippets_with_parents,
         "characters with parents": characters_with_parents,
     },
-    facts=lambda settings: {"k": str(settings.top_k)},
+    facts=lambda settings: {"top_k": str(settings.top_k)},
 )
