@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from kit.rows import check_rows
 from run_files import small_run
 
 from kohaku_ray.cli import main
@@ -43,7 +44,7 @@ def loaded_after(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "code",
     [
         "import kohaku_ray",
@@ -54,7 +55,6 @@ def loaded_after(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
         "import kohaku_ray.run.record.directory, kohaku_ray.evaluation.compare",
         "from kohaku_ray.sweep.load import load_sweep; load_sweep('paper')",
     ],
-    ids=["package", "help", "config", "systems", "files", "compare", "sweep"],
 )
 def test_nothing_heavy_is_loaded(code):
     assert loaded_after(code) == set()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray import extensions
 from kohaku_ray.documents.formats import DocumentFormat, find_format
@@ -56,7 +57,7 @@ def test_a_name_is_an_entry_point_or_a_module_of_ones_own(mine):
     assert find_format("mail").suffixes == (".mbox",)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("find", "name", "message"),
     [
         (

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from kit.rows import check_rows
 from test_cli import loaded_after
 
 from kohaku_ray.answering.batch import BatchSummary
@@ -34,7 +35,7 @@ def keys_of(command: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row)))
 
 
-@pytest.mark.parametrize("command", [row for row in ROWS if row != "report, map, completion"])
+@check_rows("command", [row for row in ROWS if row != "report, map, completion"])
 def test_the_documented_keys_are_the_fields_of_the_result(command):
     [result] = [
         kind

@@ -1,9 +1,9 @@
-import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.settings import find_secrets, shown_path
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("values", "secrets"),
     [
         ({"X-Api-Key": "sk-12345678"}, {"sk-12345678"}),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from index.small_index import FakeEncoder, index_documents, make_documents
+from kit.rows import check_rows
 
 from kohaku_ray.answering.index_operations import IndexOperations
 from kohaku_ray.answering.local_index import LocalIndex, united_depths
@@ -150,7 +151,7 @@ def test_every_operation_is_tested():
     assert set(ASKED) == operations(RemoteIndex) - {"run_alone"}
 
 
-@pytest.mark.parametrize("name", ASKED)
+@check_rows("name", ASKED)
 def test_an_index_in_an_actor_answers_as_it_does_itself(local, name):
     """The actor's ``run`` is ``Retriever.run``; only Ray is left out."""
 
@@ -163,7 +164,7 @@ def test_an_index_in_an_actor_answers_as_it_does_itself(local, name):
     assert plain(asyncio.run(run(remote, name, items, params))) == plain(asyncio.run(run(local, name, items, params)))
 
 
-@pytest.mark.parametrize("name", ASKED)
+@check_rows("name", ASKED)
 def test_results_are_one_per_item_whoever_asks_beside(local, shard, name):
     items, params = ASKED[name]
 
@@ -249,7 +250,7 @@ COUNTED = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@check_rows("name", COUNTED)
 def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, name):
     local = opened(shard, DEPTHS)
     items, params = ASKED[name]
@@ -281,7 +282,7 @@ def test_a_run_alone_keeps_nothing_but_ranked_pairs(shard, ran):
     assert local.counted == {("pairs ranked", "asked"): 2 * n_pairs, ("pairs ranked", "computed"): n_pairs}
 
 
-@pytest.mark.parametrize("name", ["search", "lexical"])
+@check_rows("name", ["search", "lexical"])
 def test_an_unknown_document_fails_its_caller_alone_and_is_not_kept(local, name):
     items, (kinds, top_k, _) = ASKED[name]
 

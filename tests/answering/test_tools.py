@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.answering.tools import MemberTools, RunContext
 from kohaku_ray.config import Config, load_config
@@ -137,7 +138,7 @@ def test_members_that_differ_in_temperature_alone_share_it(members):
     assert made == ["key"]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "changed", [{"window_tokens": 9}, {"max_tokens": 9}, {"identity": "x"}, {"tokenizer": "t"}, {"revision": "r"}]
 )
 def test_a_member_of_another_model_or_window_makes_its_own(members, changed):

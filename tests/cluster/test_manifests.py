@@ -18,6 +18,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from kit.rows import check_rows
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.run.checks.demand import Encoders, answer_demand, check_demand, index_demand, plan_encoders
@@ -352,7 +353,7 @@ def total(nodes: list[dict[str, float]]) -> dict[str, float]:
     return {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in kinds}
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "command"),
     [
         ("rayjob.yaml", "answer"),

@@ -46,7 +46,7 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("kind", BOMBS)
+@check_rows("kind", BOMBS)
 def test_what_is_no_plain_configuration_is_said_at_once(kind, tmp_path):
     text, message = BOMBS[kind]
     file = tmp_path / "bomb.yaml"

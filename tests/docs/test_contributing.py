@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from kit.rows import check_rows
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def check_opening(opening: str) -> None:
     assert not missing, f"{path} has no {', '.join(sorted(missing))}"
 
 
-@pytest.mark.parametrize("question", ROWS)
+@check_rows("question", ROWS)
 def test_every_file_and_name_of_the_table_is_there(question):
     openings = ROWS[question].split(" → ")
     assert 1 <= len(openings) <= MOST_OPENINGS

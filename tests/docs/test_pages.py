@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kit.rows import check_rows
 from run_files import answer, ballot, match, plan, usage, write_run, write_truth
 
 from kohaku_ray.cli import main, make_parser
@@ -179,7 +180,7 @@ def test_commands_on_a_cluster_run_and_the_readmes_own_documents_are_answered(pr
     assert "41,200" in (project / "runs" / "mine" / "submission.csv").read_text()
 
 
-@pytest.mark.parametrize("command", OTHERS, ids=str)
+@check_rows("command", OTHERS)
 def test_another_programs_command_names_files_and_targets_that_are_there(command):
     program, *words = command.words
     known = {"make", "source", "ray", "ls", "docker", "kubectl", "export", "python", "pip", "sbatch", "sed", "until"}
@@ -208,7 +209,7 @@ def test_the_readme_is_one_page_and_its_own_documents_take_ten_lines():
     assert len(mine.strip().splitlines()) <= 10
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=lambda page: page.stem)
+@check_rows("page", [page for page in PAGES if blocks(page, "yaml")])
 def test_yaml_blocks_load(page, project):
     for block in blocks(page, "yaml"):
         (project / "block.yaml").write_text(block)
@@ -220,7 +221,7 @@ def test_yaml_blocks_load(page, project):
             assert load_config("block.yaml").system == ("tickets:SYSTEM" if page == OWN_SYSTEM else "kohaku")
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+@check_rows("page", LINKED)
 def test_links_lead_somewhere(page):
     for target in links(page):
         if "://" in target:
@@ -241,7 +242,7 @@ def columns(page: Path, title: str) -> list[str]:
     return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("title", "names"),
     [
         *((f"{name}.parquet", schema.names) for name, schema in SCHEMAS.items()),
@@ -262,7 +263,7 @@ def test_the_gold_format_is_the_codes():
     assert blocks(DOCS / "documents.md", "csv") == [gold_template()]
 
 
-@pytest.mark.parametrize("name", BUILT_IN["metrics"])
+@check_rows("name", BUILT_IN["metrics"])
 def test_every_metric_is_defined(name):
     [row] = [line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith(f"| `{name}` |")]
     metric = find_metric(name)

@@ -40,6 +40,7 @@ def reader(monkeypatch):
 
 
 def seconds(call):
+    """Of the clock: limits are in seconds, and what they end would take minutes or for ever."""
     start = time.monotonic()
     with pytest.raises(DataError) as caught:
         call()

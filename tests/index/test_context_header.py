@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kit.endpoint_server import EndpointServer, letters
+from kit.rows import check_rows
 from small_index import FakeEncoder, files_of, index_documents, make_documents, paragraph
 
 from kohaku_ray.config import load_config
@@ -60,7 +61,7 @@ def test_a_text_stands_after_the_titles_of_its_document_and_section():
     assert full["a:sec0:p1"] == "Report a › Energy:\nPage 3 It rose."
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("title", "section", "header"),
     [
         ("", "", ""),
@@ -150,7 +151,7 @@ LONG_HEADER = "The annual report of everything › " * 60 + ":\n"
 SENTENCE = "The hall draws 4 MW and its PUE is 1.09."
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("header", "body"),
     [
         (LONG_HEADER, SENTENCE),

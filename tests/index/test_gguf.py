@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kit import tiny_gguf, tiny_llama
 from kit.installed import needs
+from kit.rows import check_rows
 
 import kohaku_ray.sample
 from kohaku_ray.errors import ConfigError
@@ -75,7 +76,7 @@ def test_a_file_without_a_chat_template_gets_the_messages_joined_and_says_so(dir
     assert f"{plain} has no chat template: messages are joined by line breaks" in caplog.text
 
 
-@pytest.mark.parametrize("n_bytes", [0, 3, 100, 5000, -100])
+@check_rows("n_bytes", [0, 3, 100, 5000, -100])
 def test_a_torn_file_says_so(file, n_bytes, cache):
     torn = file.with_name("torn.gguf")
     torn.write_bytes(file.read_bytes()[:n_bytes])

@@ -9,6 +9,7 @@ import faiss
 import numpy as np
 import pytest
 from kit.installed import OnDemand
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
@@ -115,7 +116,7 @@ PQ = [("IVF16,PQ8", 16), ("IVF16,PQ64", 1024), ("IVF16,PQ96", 96)]
 """PQ64 at 1,024 dimensions is the usual choice: its tables fit a GPU in 16 bits alone (findings/gpu5.md, G4)."""
 
 
-@pytest.mark.parametrize(("factory", "dim"), PQ)
+@check_rows(("factory", "dim"), PQ)
 def test_quantised_lists_are_taken_by_a_gpu(a_gpu, factory, dim):
     gpu.Clone(faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT))
 
@@ -131,7 +132,7 @@ def test_quantised_lists_give_nearly_the_hits_of_the_cpu(factory, dim):
     assert np.mean([len(set(got.rows.tolist()) & set(expected.rows.tolist())) / 5 for got, expected in pairs]) >= 0.9
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("factory", "dim", "message"),
     [
         ("IVF16,PQ4x4", 16, r"the index has PQ4x4, 4 codes of 4 bits, but on a GPU FAISS takes 8 bits and 1, 2, "),
@@ -179,7 +180,7 @@ def test_a_gpu_searches_inverted_lists_for_all_queries_in_one_call(a_gpu, factor
     assert calls == [64]
 
 
-@pytest.mark.parametrize("factory", ["IVF16,Flat", "PCA8,IVF16,Flat", "IVF16_HNSW8,Flat"])
+@check_rows("factory", ["IVF16,Flat", "PCA8,IVF16,Flat", "IVF16_HNSW8,Flat"])
 def test_an_index_built_on_a_gpu_is_whole_on_the_cpu(a_gpu, factory):
     built = VectorIndex.build(units(3000, 16), np.arange(3000), factory, train_on_gpu=True).faiss_index
     lists = faiss.extract_index_ivf(built)

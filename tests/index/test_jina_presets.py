@@ -10,6 +10,7 @@ import io
 import numpy as np
 import pytest
 from kit import jina_stand_ins
+from kit.rows import check_rows
 from PIL import Image
 
 from kohaku_ray.config import load_config
@@ -82,7 +83,7 @@ def png(colour: str, *size: int) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("dim", [128, 256, 512, 1024, 2048])
+@check_rows("dim", [128, 256, 512, 1024, 2048])
 def test_a_shorter_vector_is_the_first_part_of_the_longest(version, folder, dim):
     most = jina_stand_ins.DIMS[version]
     if dim > most:

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
+from kit.rows import check_rows
 from rank_bm25 import BM25Okapi
 from small_index import term_index
 
@@ -150,7 +151,7 @@ def test_words_are_nltks(text):
     assert _words(text) == NLTKWordTokenizer().tokenize(text)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "terms"),
     [
         ("L'énergie", ["énerg"]),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
+from kit.rows import check_rows
 
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.arrays import Hits
@@ -52,7 +53,7 @@ def test_equals_brute_force_with_any_number_of_duplicates(n, n_distinct, top_k, 
         assert_same(hits, brute_force(vectors, rows, query, top_k))
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "IVF8,PQ8x4", "IVF8,SQ8", "OPQ8,IVF8,PQ8x4", "HNSW8"])
+@check_rows("factory", ["Flat", "IVF8,Flat", "IVF8,PQ8x4", "IVF8,SQ8", "OPQ8,IVF8,PQ8x4", "HNSW8"])
 def test_scores_and_order_do_not_depend_on_the_batch(factory):
     vectors = random_units(900, 16)
     vectors[700:] = vectors[:200]

@@ -4,6 +4,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.pages.difference_plots import bin_edges, difference_points, histogram, named_points, row_bars
 from kohaku_ray.pages.plots import (
@@ -99,7 +100,7 @@ PLOTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("plot", PLOTS)
+@check_rows("plot", PLOTS)
 def test_every_plot_is_steady_scales_takes_the_pages_ink_and_shows_hostile_names_as_text(plot):
     svg = PLOTS[plot](HOSTILE)
     assert svg == PLOTS[plot](HOSTILE)
@@ -115,7 +116,7 @@ def test_every_plot_is_steady_scales_takes_the_pages_ink_and_shows_hostile_names
     assert not re.search(r'(?:href|src)="(?!#)', svg)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("values", "step"),
     [([-0.213, 0.098], 0.05), ([0.0, 0.0], 0.001), ([-3.0], 0.001), ([0.1, 0.3], 0.02), ([-0.4, 0.0], 0.05)],
 )

@@ -1,11 +1,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.rows import check_rows
 
 from kohaku_ray.pages.text import cut, visible, web_link
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "shown"),
     [
         ("a\x00b\x1b", "a␀b␛"),
@@ -41,7 +42,7 @@ def test_plain_web_addresses_become_links(url):
     assert web_link(url) == url.strip()
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "url",
     [
         "",

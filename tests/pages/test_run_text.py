@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from kit.rows import check_rows
 from run_files import match, own_run, plan, small_run
 
 from kohaku_ray.cli import main
@@ -88,7 +89,7 @@ def test_a_question_that_is_not_there_is_named(tmp_path):
         show_question(run, "other", None)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("value", "text"),
     [(0.0, "0"), (41.0, "41"), (11_371.0, "11,371"), (0.12345, "0.1235"), (1e300, "1e+300"), (float("nan"), "nan")],
 )

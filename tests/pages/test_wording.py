@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from kit.rows import check_rows
 
 import kohaku_ray
 from kohaku_ray.pages.text import write_duration
@@ -37,9 +37,7 @@ def test_no_template_writes_a_plural_behind_any_count():
         assert counts == [], file.name
 
 
-@pytest.mark.parametrize(
-    ("n", "text"), [(1, "1 CPU"), (1.0, "1 CPU"), (0.5, "0.5 CPUs"), (0, "0 CPUs"), (12_345, "12,345 CPUs")]
-)
+@check_rows(("n", "text"), [(1, "1 CPU"), (1.0, "1 CPU"), (0.5, "0.5 CPUs"), (0, "0 CPUs"), (12_345, "12,345 CPUs")])
 def test_counts_and_amounts_agree_with_their_noun(n, text):
     assert pluralize(n, "CPU") == text
 
@@ -51,7 +49,7 @@ def test_one_of_a_kind_needs_and_several_need():
     assert shortage(both, {"GPU": 1}, resources) == f"the cluster has 0 GPUs but {both} need 1"
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("seconds", "text"),
     [(0, "0 s"), (59.6, "1 min 0 s"), (1265, "21 min 5 s"), (15_600, "4 h 20 min"), (7200, "2 h 0 min")],
 )

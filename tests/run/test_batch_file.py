@@ -8,6 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
@@ -77,7 +78,7 @@ def test_fields_that_change_no_reply_change_no_call(tmp_path):
     assert plain.request == full.request
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("body", "param", "code"),
     [
         ({"tools": [{"type": "function"}]}, "body.tools", "unsupported_parameter"),

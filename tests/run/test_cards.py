@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
@@ -102,7 +103,7 @@ def shaped(tmp_path, monkeypatch):
     return save
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("name", "overrides", "expected"),
     [
         ("Qwen3-8B", [], 144 * 1024),

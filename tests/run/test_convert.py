@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
@@ -256,7 +257,7 @@ def test_every_key_goes_where_it_belongs(made, monkeypatch, text, ours, value):
     assert left_out == {}
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "name", "reason"),
     [
         ("topk = 4", "topk", "no such name (did you mean top_k?)"),
@@ -275,7 +276,7 @@ def test_what_is_not_taken_over_is_named(made, text, name, reason):
     assert "secret" not in written.replace("_key", "")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "message"),
     [
         ("max_retries = 'x'", r"answer\.py holds a value of another kind than KohakuRAG takes"),

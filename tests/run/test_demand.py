@@ -1,6 +1,7 @@
 """What a job asks of a cluster: retrievers per shard, encoders per GPU, the builder."""
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
@@ -35,7 +36,7 @@ def test_retrievers_of_every_shard_are_asked_for(overrides, n_shards, cpus, gpus
     assert demand.reason.startswith(who)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("overrides", "gpus", "expected"),
     [
         ((), 4, 4),
@@ -73,7 +74,7 @@ def test_an_encoder_fits_a_node_with_all_that_it_asks_for():
 IMAGES = ("index.images=true", "index.image_vectors=image", "index.image_encoder.model=some/clip")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("overrides", "of_texts", "of_images"),
     [
         (IMAGES, Encoders(2, True), Encoders(2, True)),
@@ -87,7 +88,7 @@ def test_each_encoder_gets_what_its_own_settings_ask_for(overrides, of_texts, of
     assert plan_encoders(config(*overrides), {"CPU": 16, "GPU": 2}) == (of_texts, of_images)
 
 
-@pytest.mark.parametrize(("n_bytes", "n"), [(0, 1), (50_000, 1), (1 << 18, 5), (1 << 30, 16), (None, 16)])
+@check_rows(("n_bytes", "n"), [(0, 1), (50_000, 1), (1 << 18, 5), (1 << 30, 16), (None, 16)])
 def test_few_documents_get_few_encoders_on_cpus(n_bytes, n):
     of_texts, of_images = plan_encoders(config("index.encoder.device=cpu"), {"CPU": 16}, n_bytes)
     assert (of_texts, of_images) == (Encoders(n, False), Encoders(16, False))

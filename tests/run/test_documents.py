@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pymupdf
 import pytest
+from kit.rows import check_rows
 from PIL import Image
 
 from kohaku_ray.config import load_config
@@ -89,7 +90,7 @@ def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
     assert lines[6].endswith("2 rejected, 2 documents with something odd")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("file", "reason", "expected"),
     [
         ("/d/docs/msft.csv", "/d/docs/msft.csv: line 2 is not CSV", "msft.csv: line 2 is not CSV"),

@@ -4,6 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors import pool
@@ -36,7 +37,7 @@ def node(gpus: float, cpus: float = 16, **resources: float) -> dict[str, float]:
     return {"CPU": cpus, "GPU": gpus, **resources} if gpus else {"CPU": cpus, **resources}
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("nodes", "models", "cards"),
     [
         ([node(0)], [], [()]),
@@ -65,7 +66,7 @@ def test_replicas_that_there_may_be_leave_the_rest_of_each_node(nodes, models, c
     assert [left.cards for left in nodes_left(nodes, deployments)] == [pytest.approx(card) for card in cards]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("room", "n", "index_gib", "card_gib", "gpus", "reason"),
     [
         ([FreeNode(4, ())], 1, 1, None, 0, "there is no GPU that the models' replicas leave free"),
@@ -104,7 +105,7 @@ def test_what_another_job_holds_now_is_not_free():
     assert choose_retriever_gpus(config(), 1, whole, [FreeNode(8, (0.25,))], **sizes).gpus == 0.25
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("overrides", "missing", "gpus", "reason"),
     [
         ((), "", 1, "each of 1"),
@@ -120,7 +121,7 @@ def test_settings_and_the_faiss_that_is_installed_decide_before_the_room(overrid
     assert (choice.gpus, choice.reason[: len(reason)]) == (gpus, reason)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("overrides", "nodes", "missing", "gpus", "reason"),
     [
         ((), [FreeNode(4, (1,))], "", 0, "index.factory Flat has no inverted lists to train"),
@@ -137,7 +138,7 @@ def test_the_reducer_gets_a_gpu_where_it_trains_lists(overrides, nodes, missing,
     assert (choice.gpus, choice.reason) == (gpus, reason)
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("kinds", "gib"),
     [(["H100"], 79.2), (["A100"], 39.4), (["H100", "L4"], 22.5), (["H100", "X9"], None), ([None], None), ([], None)],
 )

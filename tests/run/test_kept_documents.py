@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.rows import check_rows
 from kit.runs_here import index_stages
 
 from kohaku_ray.config import load_config
@@ -121,7 +122,7 @@ def test_a_file_one_of_whose_documents_is_not_used_is_parsed_each_time(docs, ind
     assert index()[0] == ["a.txt"], "its id is that of a.md, which is used"
 
 
-@pytest.mark.parametrize(("n_nodes", "n_shards"), [(0, 1), (300_000, 1), (300_001, 2), (1_000_000, 4), (10**9, 64)])
+@check_rows(("n_nodes", "n_shards"), [(0, 1), (300_000, 1), (300_001, 2), (1_000_000, 4), (10**9, 64)])
 def test_shards_are_as_many_as_the_nodes_need(n_nodes, n_shards):
     assert choose_shards(load_config("demo"), n_nodes, 2.0**50) == n_shards
 

@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.config.load import missing_encoder
@@ -185,7 +186,7 @@ def test_a_preset_keeps_its_identities(name):
     assert _identities(load_config(CONFIGURATIONS[name], HERE)) == RECORDED["configurations"][name]
 
 
-@pytest.mark.parametrize("name", FAR)
+@check_rows("name", FAR)
 def test_settings_far_from_their_defaults_keep_their_identities(name):
     assert _identities(load_config("demo", [*HERE, *FAR[name]])) == RECORDED["configurations"][name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
@@ -95,7 +96,7 @@ def asked(*overrides: str):
     return load_config("demo", ["deployments.extractive={kind: extractive, replicas: 64}", *overrides])
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("overrides", "n_shards", "resources", "expected"),
     [
         (("cluster.retriever.replicas=3",), 1, {"CPU": 68}, 3),

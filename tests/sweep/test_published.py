@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.sweep.paper import facts_of
@@ -58,7 +59,7 @@ def test_every_table_with_scores_is_compared():
     assert with_scores == {*ROWS, *ORDERS}
 
 
-@pytest.mark.parametrize("place", ROWS)
+@check_rows("place", ROWS)
 def test_every_figure_is_the_papers(place, listed):
     written = rows(place)
     assert [row for row in written if f"{ROWS[place][row]} {written[row]}" not in listed] == []
@@ -96,7 +97,7 @@ def numbers_in(text: str) -> set[float]:
     return {float(number.replace(",", "")) for number in re.findall(r"\d{1,3}(?:,\d{3})+|\d*\.\d+|\d+", text)}
 
 
-@pytest.mark.parametrize(("place", "name"), REPORTED)
+@check_rows(("place", "name"), REPORTED)
 def test_every_reported_figure_is_the_papers(place, name, listed):
     assert {abs(value) for value in REPORTED[place, name]} <= numbers_in(listed)
 
@@ -118,7 +119,7 @@ def test_every_figure_that_docs_call_the_papers_is_in_its_data():
     assert [figure for figure in told if float(figure) not in known] == []
 
 
-@pytest.mark.parametrize(("place", "name"), REPORTED)
+@check_rows(("place", "name"), REPORTED)
 def test_what_no_cell_can_have_stands_in_docs(place, name):
     assert {abs(value) for value in REPORTED[place, name]} <= numbers_in(DOCS)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from kit.rows import check_rows
 
 from kohaku_ray.answering.bundle import find_source
 from kohaku_ray.cli import main
@@ -165,7 +166,7 @@ def test_off_is_as_if_there_were_no_race(load, tmp_path):
         steer_sweep(off.sweep.output, "stop", "top_k=4")
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("race", "message"),
     [
         ({"error": 1.0}, "race.error"),

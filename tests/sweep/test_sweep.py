@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kit.rows import check_rows
 
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError, ConflictError
@@ -215,7 +216,7 @@ BAD = {
 """Sweeps that do not fit, by what is said of them."""
 
 
-@pytest.mark.parametrize("message", BAD)
+@check_rows("message", BAD)
 def test_a_sweep_that_does_not_fit_is_refused_with_the_way_out(write, message):
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         load_sweep(write(**BAD[message]))

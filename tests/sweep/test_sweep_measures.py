@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 import pytest
+from kit.rows import check_rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
@@ -70,7 +71,7 @@ RECALLS = {
 }
 
 
-@pytest.mark.parametrize("what", RECALLS)
+@check_rows("what", RECALLS)
 def test_recall_of_the_gold_references(what):
     trace, recalls = RECALLS[what]
     assert recall_measures(pl.DataFrame(trace, infer_schema_length=None), TRUTH) == pytest.approx(recalls)

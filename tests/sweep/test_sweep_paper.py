@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from kit import jina_stand_ins
+from kit.rows import check_rows
 
 from kohaku_ray.errors import ConfigError, ConflictError
 from kohaku_ray.sweep import load as sweep_load
@@ -48,7 +49,7 @@ def figures(name: str) -> dict[tuple[str, ...], float]:
     return dict(of_name)
 
 
-@pytest.mark.parametrize("name", PLACES)
+@check_rows("name", PLACES)
 def test_a_sweep_bears_the_papers_numbers(name):
     sweep = load_sweep(name).sweep
     assert {table.paper for table in sweep.tables} == {PLACES[name]}
@@ -179,7 +180,7 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("override", CHANGED)
+@check_rows("override", CHANGED)
 def test_no_figure_stands_beside_another_setting_and_what_differs_is_named(make_plan, override):
     plan = make_plan("rerank", override)
     assert not any(beside(plan).values())
