@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.evaluation.compare import Comparing, compare_files
+from kohaku_ray.evaluation.compare import Comparing, Pair, compare_files
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
@@ -23,12 +24,15 @@ from kohaku_ray.pages.glance import cost_lines, read_usage
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.questions import PageLimits, QuestionView, anchor_of
 from kohaku_ray.pages.report import Inputs, Select, gather, make_filters
-from kohaku_ray.pages.score_text import pair_text
+from kohaku_ray.pages.score_text import explain_conflict, pair_text, signed
 from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.record.directory import submission_of
 from kohaku_ray.run.record.files import read_run
+from kohaku_ray.run.record.listing import DEFAULT, find_label, list_differing
 from kohaku_ray.run.tables import SHARED
+from kohaku_ray.settings import shown_path
 from kohaku_ray.storage import publish
+from kohaku_ray.table import Column, Table
 
 if TYPE_CHECKING:
     import jinja2
@@ -59,6 +63,7 @@ class Side:
 
     letter: str  # A or B
     path: str  # as given
+    name: str  # by what the runs differ in
     rows: Mapping[str, SubmissionRow]
     scores: Sequence[QuestionScore]  # of each question compared
     views: Mapping[str, QuestionView]  # by id, without steps; empty for a submission file
@@ -142,9 +147,10 @@ def _render(
     truth = scored_rows(read_truth(comparing.truth, [metric]), [metric])
     environment, packed = page_environment(limits.text_chars), Packed()
     steps = environment.get_template("question.html.j2")
+    differing = _list_differing(inputs)
     sides = [
-        _side(letter, path, run_inputs, truth.rows, comparing, metric, limits, steps)
-        for letter, path, run_inputs in zip("AB", runs, inputs, strict=True)
+        _side(letter, path, name, run_inputs, truth.rows, comparing, metric, limits, steps)
+        for letter, path, name, run_inputs in zip("AB", runs, _names(runs, differing), inputs, strict=True)
     ]
     every = [_beside(number, key, truth.rows[key], sides, metric) for number, key in enumerate(comparing.question_ids)]
     body = environment.get_template("beside.html.j2")
@@ -152,12 +158,16 @@ def _render(
     listed = [(beside, packed.add(body.render(one=beside, metric=metric, shared=SHARED))) for beside in shown]
     verdicts = Counter(beside.verdict for beside in every)
     scores = zip(sides, comparing.scores, strict=True)
+    shared = [line for line in sides[0].costs if line in sides[1].costs]
     page = environment.get_template("compare.html.j2").render(
         comparing=comparing,
         metric=metric,
         sides=[(side, score, score_interval(metric, side.scores)) for side, score in scores],
-        costs={side.letter: side.costs for side in sides},
-        said=pair_text(comparing.files, comparing.pair).splitlines()[2:] if comparing.pair else [],
+        costs={side.letter: [line for line in side.costs if line not in shared] for side in sides},
+        shared_costs=shared,
+        differing=Table.of([Column(name, align="left") for name in ("setting", "A", "B")], differing),
+        interval=_draw_interval(comparing.pair) if comparing.pair else None,
+        said=pair_text(comparing.files, comparing.pair).splitlines()[3:] if comparing.pair else [],
         verdicts=[(name, verdicts[name], list_link(verdict=name)) for name in VERDICTS],
         widest=sorted((beside for beside in shown if beside.change), key=lambda beside: -abs(beside.change))[:5],
         listed=listed,
@@ -171,9 +181,56 @@ def _render(
     return encoded if len(encoded) <= MAX_BYTES or limits == LIMITS[-1] else None
 
 
+_MOST_IN_NAME = 3
+"""Most settings in a run's name."""
+
+
+def _list_differing(inputs: Sequence[Inputs | None]) -> list[tuple[str, str, str]]:
+    """List the settings in which two runs differ: key, A's value, B's; none of files and of runs of older versions."""
+    a, b = inputs
+    if a is None or b is None:
+        return []
+    settings = [of_run.run.facts.get("settings") or {} for of_run in (a, b)]
+
+    def write(of_run: Inputs, own: Mapping[str, str], key: str) -> str:
+        default = of_run.run.setting(*key.split("."))
+        return own.get(key) or (DEFAULT if default is None else f"{default} ({DEFAULT})")
+
+    return [(key, write(a, settings[0], key), write(b, settings[1], key)) for key in list_differing(settings)]
+
+
+def _names(runs: Sequence[str], differing: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Name two runs by what tells them apart: the labels of their cells, a few settings, or their paths."""
+    labels = [find_label(run).split(", ") if os.path.isdir(run) else [] for run in runs]
+    own = [[part for part in label if part not in other] for label, other in zip(labels, labels[::-1], strict=True)]
+    if not all(map(any, own)):
+        named = differing[:_MOST_IN_NAME]
+        own = [[f"{key}={values[side]}" for key, *values in named] for side in range(2)]
+    names = [", ".join(re.sub(r"^[\w.]+\.(?=\w+=)", "", part) for part in of_run) for of_run in own]
+    return names if all(names) and names[0] != names[1] else [shown_path(run) for run in runs]
+
+
+def _draw_interval(pair: Pair) -> dict[str, object] | None:
+    """Lay a difference's interval out on a line whose middle is 0, in per cent of its width."""
+    low, high, mean = pair.interval.low, pair.interval.high, pair.interval.mean
+    if low is None or high is None or mean is None:
+        return None
+    reach = 1.15 * max(abs(low), abs(high), abs(mean), 1e-9)
+    ends = {name: 50 + 50 * value / reach for name, value in (("low", low), ("high", high), ("mean", mean))}
+    conflict = explain_conflict(pair.interval, pair.permutation)
+    return {
+        **ends,
+        "low_text": signed(low),
+        "high_text": signed(high),
+        "holds_0": low <= 0 <= high,
+        "conflict": conflict,
+    }
+
+
 def _side(
     letter: str,
     path: str,
+    name: str,
     inputs: Inputs | None,
     truth: Mapping[str, SubmissionRow],
     comparing: Comparing,
@@ -190,7 +247,7 @@ def _side(
             html = steps.render(view=view, report=inputs.report, shared=SHARED, pictures=_NO_PICTURES)
             key = view.vote["question_id"]
             views[key], opened[key] = view.summary(), zlib.compress(html.encode(), 1)
-    return Side(letter, path, rows, scores, views, opened, _costs(inputs))
+    return Side(letter, shown_path(path), name, rows, scores, views, opened, _costs(inputs))
 
 
 def _costs(inputs: Inputs | None) -> list[str]:

@@ -86,7 +86,7 @@ def test_the_command_writes_it_and_takes_two_runs(pair, tmp_path, capsys):
     target = tmp_path / "two.html"
     assert main(["compare", str(a), str(b), "--truth", str(truth), "--page", str(target)]) == 0
     assert f"page: {target}" in capsys.readouterr().out
-    assert "Two runs side by side" in target.read_text()
+    assert "<h2>B − A</h2>" in target.read_text()
     assert main(["compare", str(a), str(b), str(a), "--truth", str(truth), "--page", str(target)]) == 2
     assert "--page sets two runs side by side, and got 3" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="got 1"):
@@ -124,3 +124,56 @@ def test_of_more_runs_the_page_has_the_groups_of_by(tmp_path, capsys):
     assert (
         "name two, give --by COLUMN to compare groups of the questions, or leave --page out" in capsys.readouterr().err
     )
+
+
+def set_in_run(run, **settings):
+    """Note in a run's file what its configuration sets."""
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | {"settings": settings}))
+    return run
+
+
+@pytest.fixture
+def two_cells(tmp_path):
+    """Runs that differ in one setting and agree in another, named by hashes as two cells of a sweep."""
+    runs = small_run(tmp_path / "runs" / "213118e"), other_run(tmp_path / "runs" / "9c41aa0")
+    for run, value in zip(runs, ("frequency", "max"), strict=True):
+        set_in_run(run, **{"kohaku.rerank": value, "kohaku.top_k": "8"})
+    return runs, small_truth(tmp_path / "truth.csv"), tmp_path
+
+
+def test_runs_are_named_by_what_they_differ_in_and_that_is_the_first_table(two_cells):
+    """users5.md 2.12: the titles were hashes, and no line said which settings differ."""
+    runs, truth, home = two_cells
+    text = plain(written(runs, truth, home / "page.html"))
+    assert "A rerank=frequency B rerank=max What they differ in setting A B kohaku.rerank frequency max " in text
+    assert "top_k" not in text
+    (home / "sweep").mkdir()
+    cells = {
+        f"../runs/{run.name}": {"label": f"index.dedup={name}, kohaku.top_k=8, seed=0"}
+        for run, name in zip(runs, ("tree", "none"), strict=True)
+    }
+    (home / "sweep" / "runs.json").write_text(json.dumps({"runs": cells}))
+    assert "A dedup=tree B dedup=none What they differ in" in plain(written(runs, truth, home / "page.html"))
+
+
+def test_runs_of_older_versions_and_files_are_named_by_their_paths(pair, tmp_path, monkeypatch):
+    runs, truth = pair
+    monkeypatch.chdir(runs[0].parent)
+    text = plain(written(("a", "b/submission.csv"), truth, tmp_path / "page.html"))
+    assert text.count("What they differ in") == 0
+    assert re.search(r"A a B b/submission\.csv (.*)B − A", text)
+
+
+def test_a_difference_is_an_interval_on_a_line_through_0(page):
+    [places] = re.findall(
+        r'<span class="span" style="left:([\d.]+)%;right:([\d.]+)%"></span><span class="at" style="left:([\d.]+)%">',
+        page,
+    )
+    left, right, mean = map(float, places)
+    assert 0 < left < 50 < 100 - right < 100, "it holds 0, which is the middle"
+    assert left < mean < 100 - right
+    text = plain(page)
+    assert "it holds 0, so the two are not told apart" in text
+    for line in ("No price in dollars", "B − A", "95 % interval -"):
+        assert text.count(line) == 1, line

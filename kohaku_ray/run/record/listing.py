@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,9 @@ from kohaku_ray.run.record.directory import SCORES, is_whole
 
 SWEEP_RUNS = "runs.json"
 """File of a sweep's directory: label and score of each of its runs, by the run's directory."""
+
+DEFAULT = "default"
+"""Stands for the value of a setting that a run does not set otherwise."""
 
 _NOT_ENTERED = frozenset({"race", "asked", "index", "ledger", "indexes"})
 """Directories of a sweep or a run that hold shards, single questions or tables, no runs of their own."""
@@ -64,10 +68,24 @@ class RunList:
     def differing(self) -> dict[str, dict[str, str]]:
         """Find the settings that are not the same in all runs, by path and key: those of the most values first."""
         known = [run for run in self.runs if run.settings]
-        keys = {key for run in known for key in run.settings}
-        n_values = {key: len({run.settings.get(key, "default") for run in known}) for key in keys}
-        kept = sorted((key for key in keys if n_values[key] > 1), key=lambda key: (-n_values[key], key))
+        kept = list_differing([run.settings for run in known])
         return {run.path: {key: run.settings[key] for key in kept if key in run.settings} for run in known}
+
+
+def list_differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """List the keys that have not the same value in all runs, those of the most values first."""
+    keys = {key for of_run in settings for key in of_run}
+    n_values = {key: len({of_run.get(key, DEFAULT) for of_run in settings}) for key in keys}
+    return sorted((key for key in keys if n_values[key] > 1), key=lambda key: (-n_values[key], key))
+
+
+def find_label(run: str) -> str:
+    """Find the labels that a sweep beside a run gives it: ``rerank=max, top_k=4``; empty where none does."""
+    path = os.path.realpath(run)
+    for file in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.dirname(path))), "*", SWEEP_RUNS))):
+        if label := str(_runs_of_sweep(file).get(path, {}).get("label", "")):
+            return label
+    return ""
 
 
 def list_runs(directory: str) -> RunList:
