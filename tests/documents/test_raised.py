@@ -1,6 +1,7 @@
 """The one rule for raised and lowered characters, as a table: text before, run, text after, what is written."""
 
-import pytest
+from itertools import product
+
 from kit.rows import check_rows
 
 from kohaku_ray.documents.text.raised import (
@@ -141,8 +142,7 @@ def test_a_lowered_run_is_joined_but_never_to_a_number(before, run, after, writt
     assert write_lowered(before, run, after) == written
 
 
-@pytest.mark.parametrize("before", ["1.58", "10", "m", "21", ""])
-@pytest.mark.parametrize("run", ["", " ", ",", "."])
+@check_rows("before, run", product(["1.58", "10", "m", "21", ""], ["", " ", ",", "."]))
 def test_what_is_no_mark_stays(before, run):
     assert write_raised(before, run, "x") == run
 

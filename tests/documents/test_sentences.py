@@ -15,7 +15,7 @@ def sentences(text):
     return [text[span.start : span.end] for span in split_sentences(text)]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     "text",
     [
         "It drew 3.14 kWh in total.",
@@ -104,7 +104,7 @@ def test_chinese_full_stops_split_without_spaces():
     assert sentences("这是一。这是二。") == ["这是一。", "这是二。"]
 
 
-@pytest.mark.parametrize(
+@check_rows(
     ("text", "expected"),
     [
         ("One\n\nTwo", ["One", "Two"]),

@@ -4,6 +4,7 @@ import itertools
 import math
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -247,11 +248,13 @@ def test_stars_of_the_paper():
     assert stars(None) == ""
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize(
-    "function",
-    [mean_sd, paired_bootstrap, paired_permutation, paired_effect, ranks]
-    + [lambda x, pair=pair: pair(x, [1.0, 2.0]) for pair in (welch, paired_differences, correlate)],
+@check_rows(
+    "bad, function",
+    product(
+        [float("nan"), float("inf")],
+        [mean_sd, paired_bootstrap, paired_permutation, paired_effect, ranks]
+        + [lambda x, pair=pair: pair(x, [1.0, 2.0]) for pair in (welch, paired_differences, correlate)],
+    ),
 )
 def test_what_is_not_finite_is_refused(function, bad):
     with pytest.raises(DataError, match=rf"the value at 1 is {bad}: every value must be a finite number"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import product
 
 import pytest
 from kit.fake_openai import Action, FakeOpenAI, client_of, completion, error_body
@@ -94,8 +95,7 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("status", [400, 422])
-@pytest.mark.parametrize("kind", REFUSALS)
+@check_rows("status, kind", product([400, 422], REFUSALS))
 def test_what_a_server_refuses_by_name_is_written_again_and_remembered(kind, status):
     holds, message, note = REFUSALS[kind]
     with FakeOpenAI(refusing(holds, message, status=status)) as server:
@@ -257,8 +257,7 @@ QUOTES = {
 }
 
 
-@pytest.mark.parametrize("word", ASKED)
-@pytest.mark.parametrize("quote", QUOTES)
+@check_rows("word, quote", product(ASKED, QUOTES))
 def test_a_refusal_that_quotes_the_prompt_changes_no_later_request(word, quote):
     """attack5.md, A2: WattBot's own questions hold temperature, seed, format and range."""
     question = ASKED[word]

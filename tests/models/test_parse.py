@@ -6,6 +6,7 @@ import functools
 import json
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -237,17 +238,19 @@ def test_what_is_thought_is_not_the_answer_and_the_last_of_several_is(kind):
     assert (prediction.answer_value, prediction.ref_ids, prediction.error) == ("1287", ("a",), None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"<think>maybe {DRAFT} hmm",  # lm-eval#3382, olmo-eval#389
-        f"<|channel|>analysis<|message|>{DRAFT}",
-        f"<|channel|>commentary<|message|>{DRAFT}<|end|>",  # TensorRT-LLM#9256
-        f"analysisWe need {DRAFT}",
-        f"<think>no</think><think>{DRAFT}",
-    ],
+@check_rows(
+    "text, finish_reason",
+    product(
+        [
+            f"<think>maybe {DRAFT} hmm",  # lm-eval#3382, olmo-eval#389
+            f"<|channel|>analysis<|message|>{DRAFT}",
+            f"<|channel|>commentary<|message|>{DRAFT}<|end|>",  # TensorRT-LLM#9256
+            f"analysisWe need {DRAFT}",
+            f"<think>no</think><think>{DRAFT}",
+        ],
+        ["length", "stop"],
+    ),
 )
-@pytest.mark.parametrize("finish_reason", ["length", "stop"])
 def test_thinking_that_does_not_end_is_no_answer(text, finish_reason):
     reply = Reply(text, finish_reason=finish_reason, completion_tokens=40)
     prediction = parse_answer(reply, ALLOWED)
