@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.11 or 3.12 and a package registry.
+# `make demo` and `make test` need nothing but a Python 3 and a package registry.
 PYTHON ?= python3
 BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
@@ -36,9 +36,7 @@ help: ## Show this list.
 
 setup: .venv/installed ## Create .venv with all dependencies.
 .venv/installed: pyproject.toml constraints.txt overrides.txt
-	@$(PYTHON) scripts/check_python.py
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet uv
+	$(PYTHON) scripts/make_environment.py .venv
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --override overrides.txt \
 		--editable '.[$(EXTRAS)]'
 	touch $@
@@ -118,9 +116,7 @@ bench-gpu: .venv-gpu/installed ## Every path that a GPU takes, each beside a pee
 	env -u TOKENIZERS_PARALLELISM .venv-gpu/bin/python benchmarks/gpu.py $(BENCH_GPU)
 
 .venv-gpu/installed: pyproject.toml cluster/constraints.txt cluster/overrides.txt
-	@$(PYTHON) scripts/check_python.py
-	test -x .venv-gpu/bin/python || $(PYTHON) -m venv .venv-gpu
-	.venv-gpu/bin/python -m pip install --quiet uv
+	$(PYTHON) scripts/make_environment.py .venv-gpu
 	.venv-gpu/bin/uv pip install --python .venv-gpu/bin/python --constraint cluster/constraints.txt \
 		--override cluster/overrides.txt --editable '.[gpu]'
 	touch $@
