@@ -2,8 +2,9 @@
 
 NLTK's own ``__init__`` imports all of it, with scikit-learn and scipy.stats: 1.4 s of CPU and 125 MiB in a process that
 splits a text, where the tokenizers alone take 0.2 s and 18 MiB. sentence-transformers imports scikit-learn for one
-distance: 0.65 s and 31 MiB per encoder. On the demo, `index` and `answer` twice with and without, all processes took 62
-and 70 instead of 71 and 72 s of CPU, and Ray's workers 2,703 and 2,762 instead of 2,935 and 2,936 MiB of their own.
+distance, 0.65 s and 31 MiB per encoder, and datasets for its trainers, 0.6 s. On the demo, `index` and `answer` twice
+with and without the first two, all processes took 62 and 70 instead of 71 and 72 s of CPU, and Ray's workers
+2,703 and 2,762 instead of 2,935 and 2,936 MiB of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 _LOCK = threading.Lock()
 _CORPORA = "nltk.corpus"  # readers of data that is not there; stemmers import them for their word lists
-_SKLEARN = ("sklearn", "sklearn.metrics")
+_NOT_ENCODING = ("sklearn", "sklearn.metrics", "datasets")
 
 
 class _Absent(ModuleType):
@@ -55,20 +56,19 @@ def nltk_module(name: str) -> Any:
 
 
 @contextmanager
-def without_sklearn() -> Iterator[None]:
-    """Import nothing of scikit-learn while the block imports a library that has no need of it here.
+def for_encoding_alone() -> Iterator[None]:
+    """Import sentence-transformers in the block without scikit-learn and datasets, which it does not need here.
 
-    What that library took from it is None; a later ``import sklearn`` imports the real one.
+    What that library took from them is None; a later import of them imports the real ones.
     """
     with _LOCK:
-        if "sklearn" in sys.modules:
-            yield
-            return
-        for name in _SKLEARN:
+        there = {name.partition(".")[0] for name in _NOT_ENCODING if name in sys.modules}
+        absent = [name for name in _NOT_ENCODING if name.partition(".")[0] not in there]
+        for name in absent:
             sys.modules[name] = _Absent(name)
             sys.modules[name].__spec__ = ModuleSpec(name, None)  # transformers looks for it
         try:
             yield
         finally:
-            for name in _SKLEARN:
+            for name in absent:
                 del sys.modules[name]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kohaku_ray.documents.lean_imports import without_sklearn
+from kohaku_ray.documents.lean_imports import for_encoding_alone
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.extensions import check_code_trusted
 from kohaku_ray.index.arrays import F32, I32
@@ -208,7 +208,7 @@ def load_model(settings: EncoderConfig) -> TorchModel:
     """Load a sentence-transformers model for inference; ``ConfigError`` where it, or a GPU asked for, is missing."""
     import torch
 
-    with without_sklearn():
+    with for_encoding_alone():
         from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from kohaku_ray.documents.lean_imports import without_sklearn
+from kohaku_ray.documents.lean_imports import for_encoding_alone
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.models.backend import BackendConfig
@@ -85,7 +85,7 @@ class CrossEncoderConfig(ServerSettings, BackendConfig):
             from kohaku_ray.models.endpoint import Endpoint, EndpointRanker  # every actor imports the settings
 
             return EndpointRanker(Endpoint(self, self.base_url, self.model, self.max_ongoing, limiter), self.model)
-        with without_sklearn():
+        with for_encoding_alone():
             from sentence_transformers import CrossEncoder
 
         directory = model_directory(self.model, self.revision)

@@ -36,6 +36,12 @@ from kohaku_ray.engine.serving.applications import ChatReplica
 from kohaku_ray.models.openai import OpenAIConfig
 OpenAIConfig(base_url="http://127.0.0.1:9/v1", model="m", api_key_env=None).make_backend()
 """
+ENCODER = """
+from kohaku_ray.documents.lean_imports import for_encoding_alone
+with for_encoding_alone():
+    from sentence_transformers import SentenceTransformer
+"""
+ANSWER_JOB = "from kohaku_ray.engine.jobs.answer import run_answer"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +53,8 @@ OpenAIConfig(base_url="http://127.0.0.1:9/v1", model="m", api_key_env=None).make
         (VOTER, {*SLOW, *PARSERS, "kohaku_ray.config", "kohaku_ray.index.store", "ray.serve"}),
         (RETRIEVER, {*SLOW - {"httpx"}, *PARSERS, "ray.serve"}),
         (REMOTE, {*SLOW - {"fastapi", "httpx"}, *PARSERS}),  # Serve imports the first
+        (ENCODER, {"datasets", "sklearn"}),
+        (ANSWER_JOB, {*SLOW - {"httpx"}, *PARSERS, "ray.data", "ray.serve"}),
     ],
     ids=[
         "ledger's shard",
@@ -55,6 +63,8 @@ OpenAIConfig(base_url="http://127.0.0.1:9/v1", model="m", api_key_env=None).make
         "voter",
         "retriever",
         "replica of a remote server",
+        "encoder",
+        "driver of an answer job",
     ],
 )
 def test_an_actor_imports_what_it_uses(code, kept_out):

@@ -35,7 +35,7 @@ from kohaku_ray.documents.pdf.page import (
     read_page,
     without_leaders,
 )
-from kohaku_ray.documents.text.content import default_doc_id, well_formed
+from kohaku_ray.documents.text.content import UNREADABLE, UNREADABLE_SHARE, default_doc_id, well_formed
 from kohaku_ray.documents.text.plain import MAX_HEADINGS, PATH
 from kohaku_ray.documents.text.sentences import LEADERS, join_labels, split_lines, split_sentences
 from kohaku_ray.documents.text.tables import is_number, write_rows
@@ -692,10 +692,6 @@ def _slide_heading(slide: Sequence[Block]) -> Block | None:
 
 
 LITTLE_TEXT_CHARS = 40  # a page with less text is odd
-UNREADABLE_SHARE = 0.05  # largest share of characters without a meaning in a text that is not odd
-UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff\U000f0000-\U0010ffff\x00-\x08\x0e-\x1f]")
-"""Characters without a meaning: a font that does not say which letters its shapes are."""
-
 WINDOW_PAGES = 64  # pages held in memory at a time; running heads are found by these and the pages before
 MAX_TITLE_BLOCKS = 12  # blocks at the beginning among which the metadata's title is looked for
 MIN_PAGES_ODD = 8  # fewest pages of a document whose only section is odd

@@ -18,6 +18,10 @@ from kohaku_ray.records import pluralize
 from kohaku_ray.storage import is_uri
 from kohaku_ray.values.read import is_blank
 
+UNREADABLE_SHARE = 0.05  # largest share of characters without a meaning in a text that is not odd
+UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff\U000f0000-\U0010ffff\x00-\x08\x0e-\x1f]")
+"""Characters without a meaning: a font that does not say which letters its shapes are."""
+
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_PRINT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _SPACES = re.compile(r"\s+")

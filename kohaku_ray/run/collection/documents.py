@@ -17,8 +17,7 @@ from kohaku_ray.documents.figures import ImageSource, images_of, map_images, rec
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Document, Parsed
 from kohaku_ray.documents.parse import parse_documents, read_in_time, without_repeated
-from kohaku_ray.documents.pdf.document import UNREADABLE, UNREADABLE_SHARE
-from kohaku_ray.documents.text.content import default_doc_id, valid_doc_id
+from kohaku_ray.documents.text.content import UNREADABLE, UNREADABLE_SHARE, default_doc_id, valid_doc_id
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.store import Index
